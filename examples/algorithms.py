@@ -144,8 +144,8 @@ def count_right(model: GPT | Transformer, problems: Sequence[Problem]) -> int:
 # ---------------------------------------------------------------------------------------------------------- training
 
 
-def learn(name: str, arguments: argparse.Namespace) -> bool:
-    """Train a model for a task, test it and show what it does. Returns False where it was told to stop before the end."""
+def learn(name: str, arguments: argparse.Namespace) -> None:
+    """Train a model for a task, test it and show what it does."""
     task, kind = TASKS[name], arguments.model or TASKS[name].model
     with folder_of(name, arguments).held() as folder:
         resume = arguments.resume and folder.settings.exists()  # of several tasks, the last ones were perhaps not begun
@@ -170,14 +170,12 @@ def learn(name: str, arguments: argparse.Namespace) -> bool:
         print(f"{name}: {counted(len(training), 'problem')} to train on, {counted(len(held_out), 'other')} to test with")
         print(f"{kind} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
 
-        if not train_to_end(trainer, shlex.join(["python", sys.argv[0], *arguments.words])):
-            return False
+        train_to_end(trainer, shlex.join(["python", sys.argv[0], *arguments.words]))
         load_weights(model, folder.best)
         print(f"Trained in {trainer.total_seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
         score(name, model, training, held_out, rng)
         show(task, model, held_out[:5])
         draw_losses(trainer, f"{name}, {kind}", model_config.dropout)
-        return True
 
 
 def folder_of(name: str, arguments: argparse.Namespace) -> RunFolder:
@@ -231,7 +229,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def learn_all(arguments: argparse.Namespace) -> None:
-    """Learn one task after the other, until one is stopped."""
+    """Learn one task after the other."""
     if arguments.resume and not any(folder_of(task, arguments).is_there() for task in arguments.tasks):
         found = found_in(arguments.out)
         if found is not None:
@@ -240,8 +238,7 @@ def learn_all(arguments: argparse.Namespace) -> None:
     for number, task in enumerate(arguments.tasks):
         if number:
             print()
-        if not learn(task, arguments):
-            return
+        learn(task, arguments)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         one_of,
         perplexity,
         pretrained_tokenizer,
+        print_line,
         run_command,
         save_pretrained,
         save_pretrained_tokenizer,
@@ -204,7 +205,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     held_out = f"the last {counted(len(batches.validation), 'token')} validate"
     if len(batches.test):
         held_out += f", the first {len(batches.test):,} test"
-    print(f"{source.name}: {counted(len(text), 'character')}, {counted(vocab_size, 'distinct token')}; {held_out}")
+    print_line(f"{source.name}: {counted(len(text), 'character')}, {counted(vocab_size, 'distinct token')}; {held_out}")
     print(f"{kind_of(model)} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     return trainer, batches, tokenizer
 
@@ -213,8 +214,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training, and end with a sample."""
     with RunFolder(arguments.out).held() as folder:
         trainer, batches, tokenizer = prepare(folder, arguments)
-        if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
-            return
+        train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT))
         print(
             f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. "
             f"Best validation loss {trainer.best_loss:.4f}, perplexity {perplexity(trainer.best_loss):.2f}, "

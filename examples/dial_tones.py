@@ -109,8 +109,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training; then test with new recordings, and draw what the network listened to."""
     with RunFolder(arguments.out).held() as folder:
         trainer, transcriber = prepare(folder, arguments)
-        if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
-            return
+        train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT))
         load_weights(transcriber.model, folder.best)
         print(f"\nTrained in {trainer.total_seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
         test(transcriber, trainer.config.seed, folder)

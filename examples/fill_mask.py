@@ -56,9 +56,11 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         masked_token_loss,
         next_command,
         pretrained_tokenizer,
+        print_line,
         run_command,
         sentence_parts,
         setting,
+        stop_script,
         train_to_end,
         with_wordpieces,
     )
@@ -148,7 +150,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     setup.begin(trainer, tokenizer, sample=lambda: "\n".join(filled(model, tokenizer, s) for s in sentences))
 
     held_out = f"the last {len(batches.validation):,} validate"
-    print(f"{source.name}: {counted(len(ids), 'token')} of {counted(tokenizer.vocab_size, 'kind')}; {held_out}")
+    print_line(f"{source.name}: {counted(len(ids), 'token')} of {counted(tokenizer.vocab_size, 'kind')}; {held_out}")
     if unknown := int((ids == special["[UNK]"]).sum()):
         longest = counted(tokenizer.longest_word, "character")
         print(f"[UNK] is read {counted(unknown, 'time')}: for words of over {longest}, or with rare characters")
@@ -160,8 +162,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Learn to fill in hidden tokens; then use what was learned to classify sentences."""
     with RunFolder(arguments.out).held() as folder:
         trainer, tokenizer, text_config, text, sentences = prepare(folder, arguments)
-        if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
-            return
+        train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT))
         model, batches = trainer.model, trainer.batches
         load_weights(model, folder.best)
         share = accuracy(model, batches.validation_batches())
@@ -177,9 +178,9 @@ def train(arguments: argparse.Namespace) -> None:
 
         if text_config.classify_steps and (stopped_by := classify(trainer, tokenizer, text, text_config)):
             again = next_command(arguments.out, DEFAULT_OUT, "--resume")
-            print(f"Stopped by {stopped_by}. What fills in words is whole; the classifiers are trained anew with: {again}")
-        else:
-            print(f"\nFill in more with: {next_command(arguments.out, DEFAULT_OUT, 'fill')} 'a sentence with a [MASK]'")
+            said = f"Stopped by {stopped_by}. What fills in words is whole; the classifiers are trained anew with: {again}"
+            stop_script(stopped_by, said)
+        print(f"\nFill in more with: {next_command(arguments.out, DEFAULT_OUT, 'fill')} 'a sentence with a [MASK]'")
 
 
 def filled(model: BertForMaskedLM, tokenizer: WordPieceTokenizer, sentence: str, best: int = 5) -> str:
@@ -212,7 +213,7 @@ def fill(arguments: argparse.Namespace) -> None:
     model, tokenizer = pretrained(arguments.model) if arguments.model else trained(RunFolder(arguments.out))
     found = [filled(model, tokenizer, sentence, arguments.best) for sentence in arguments.sentences]
     if note := note_on_unknown(tokenizer, " ".join(arguments.sentences)):
-        print(note, file=sys.stderr)
+        print_line(note, file=sys.stderr)
     print("\n".join(found))
 
 

@@ -39,12 +39,14 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         load_weights,
         open_text,
         pretrained_tokenizer,
+        print_line,
         read_writing,
         run_command,
         save_pretrained,
         save_pretrained_tokenizer,
         settings_from,
         some_path,
+        stop_script,
         stream_text,
     )
     from tinytensor.wording import counted
@@ -60,9 +62,8 @@ def write(arguments: argparse.Namespace) -> None:
     settings_from(Sampling, {**CHOICE, **vars(arguments)})  # refuses what cannot be before a model is loaded
     if arguments.length < 0:
         raise UserError(f"--length must be at least 0, not {arguments.length}")
-    is_there = arguments.model is not None or (SMALL_LLAMA / "config.json").exists()
-    if not is_there and not make_small_llama(SMALL_LLAMA):
-        return
+    if arguments.model is None and not (SMALL_LLAMA / "config.json").exists():
+        make_small_llama(SMALL_LLAMA)
     folder = find_folder(arguments.model or SMALL_LLAMA, arguments.revision)
     model = from_pretrained(folder)
     if not isinstance(model, GPT):
@@ -105,9 +106,8 @@ def show(tokenizer: Tokenizer, ids: Iterator[int], ends: Sequence[int], prompt: 
 # ------------------------------------------------------------------------------------------------------- the small Llama
 
 
-def make_small_llama(folder: Path) -> bool:
-    """Train a small Llama on Tiny Shakespeare, and write it and its tokenizer to a folder in Hugging Face's layout. Returns
-    False if it was stopped before its end."""
+def make_small_llama(folder: Path) -> None:
+    """Train a small Llama on Tiny Shakespeare, and write it and its tokenizer to a folder in Hugging Face's layout."""
     text, source = open_text(None)
     tokenizer = BPETokenizer.train(text, 1024, special=["<|endoftext|>"], progress=True)
     tt.seed(TRAINING.seed)
@@ -127,18 +127,18 @@ def make_small_llama(folder: Path) -> bool:
     )
     ids = tokenizer.encode(text)
     batches = TextBatches(ids, model.config.block_size, TRAINING.batch_size, TRAINING.seed, vocab_size=tokenizer.vocab_size)
-    print(f"No --model: a Llama with {model.num_parameters():,} parameters learns {source.name}, {counted(len(ids), 'token')}.")
+    print_line(
+        f"No --model: a Llama with {model.num_parameters():,} parameters learns {source.name}, {counted(len(ids), 'token')}."
+    )
     with RunFolder(folder / "training", within=folder).held() as run:
         run.create({"model": model.config, "training": TRAINING}, overwrite=True)
         trainer = Trainer(model, batches, TRAINING, run)
         if not trainer.train():
-            print("Stopped before its end: the next call begins again.")
-            return False
+            stop_script(str(trainer.stopped_by), "Stopped before its end: the next call begins again.")
         load_weights(model, run.best)
     save_pretrained_tokenizer(tokenizer, folder)
     save_pretrained(model, folder)  # config.json comes last: where it is, all is there
     print(f"Validation loss {trainer.best_loss:.4f}. Wrote {folder}. It writes:\n")
-    return True
 
 
 # ---------------------------------------------------------------------------------------------------------- command line

@@ -34,9 +34,11 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         add_text_flag,
         load_tokenizer,
         open_text,
+        print_line,
         recording_attention,
         run_command,
         some_path,
+        stop_script,
     )
     from tinyformer.data.folders import mark_results
     from tinyformer.data.reading import TextSource, fingerprint
@@ -254,9 +256,9 @@ def read(arguments: argparse.Namespace) -> TextData:
 def learn_text(data: TextData, arguments: argparse.Namespace) -> None:
     """Models of all orders of a text's characters: their losses, as a table and a picture, and what they write."""
     validating = f"the last {len(data.ids) - data.cut:,} validate"
-    print(
-        f"\n5. {data.name}: {counted(len(data.text), 'character')}, {data.tokenizer.vocab_size} of them distinct; {validating}."
-    )
+    counts = f"{counted(len(data.text), 'character')}, {data.tokenizer.vocab_size} of them distinct"
+    print()
+    print_line(f"5. {data.name}: {counts}; {validating}.")
     print("Markov models with Kneser and Ney's smoothing: where a context is rare, a shorter one helps. Ruled out are")
     print("characters that counts alone would have thought impossible:\n")
     print("    characters  loss (nats)  perplexity  ruled out")
@@ -271,7 +273,7 @@ def learn_text(data: TextData, arguments: argparse.Namespace) -> None:
         loss_by_order(losses, data.gpt, out / "losses.png", data.name)
     print(f"\nWrote the losses, as .csv and .png, to {out}")
     if stopped:
-        print(f"Stopped by {stopped} after {len(losses):,} of {counted(arguments.order + 1, 'order')}.")
+        stop_script(stopped, f"Stopped by {stopped} after {len(losses):,} of {counted(arguments.order + 1, 'order')}.")
 
 
 def count_orders(data: TextData, arguments: argparse.Namespace) -> tuple[dict[int, float], dict[int, str], str]:

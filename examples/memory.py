@@ -199,8 +199,8 @@ class Result:
 # ---------------------------------------------------------------------------------------------------------- training
 
 
-def learn(kind: str, arguments: argparse.Namespace, others: dict[str, Result]) -> Result | None:
-    """Train a model and measure it. Returns None where it was told to stop before the end.
+def learn(kind: str, arguments: argparse.Namespace, others: dict[str, Result]) -> Result:
+    """Train a model and measure it.
 
     Raises UserError where its run, which is resumed, is of another task than the ``others``.
     """
@@ -221,8 +221,7 @@ def learn(kind: str, arguments: argparse.Namespace, others: dict[str, Result]) -
         setup.begin(trainer)
         print(f"{KINDS[kind]} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
 
-        if not train_to_end(trainer, shlex.join(["python", sys.argv[0], *arguments.words])):
-            return None
+        train_to_end(trainer, shlex.join(["python", sys.argv[0], *arguments.words]))
         load_weights(model, folder.best)
         print(f"Trained in {trainer.total_seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
         draw_losses(trainer, f"Delayed recall, {KINDS[kind]}", 0.0)
@@ -317,7 +316,7 @@ def without_models(names: Sequence[str]) -> Callable[[argparse.Namespace], bool]
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    """Train one model after the other, until one is stopped, and report."""
+    """Train one model after the other, and report."""
     if arguments.resume and not any(folder_of(kind, arguments).is_there() for kind in arguments.models):
         found = found_in(arguments.out)
         if found is not None:
@@ -326,10 +325,7 @@ def compare(arguments: argparse.Namespace) -> None:
     results: dict[str, Result] = {}
     with one_blas_thread():  # for products as small as these, more threads cost more than they save
         for kind in arguments.models:
-            result = learn(kind, arguments, results)
-            if result is None:
-                return
-            results[kind] = result
+            results[kind] = learn(kind, arguments, results)
             print()
     report(results, Path(arguments.out))
 

@@ -49,6 +49,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         next_command,
         piped_lines,
         plots,
+        print_line,
         run_command,
         settings_from,
         some_path,
@@ -186,8 +187,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training; then score the held-out pairs, and draw what the model looked at."""
     with RunFolder(arguments.out).held() as folder:
         trainer, translator, test, kind = prepare(folder, arguments)
-        if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
-            return
+        train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT))
         best = f"Best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}."
         print(f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. {best}")
         load_weights(translator.model, folder.best)
@@ -268,7 +268,7 @@ def translate_typed(translator: Translator, arguments: argparse.Namespace) -> No
         try:
             translator.encode(sentence)
         except UserError as error:
-            print(error, file=sys.stderr)
+            print_line(error, file=sys.stderr)
         else:
             print_translations(translator, [sentence], arguments)
 
@@ -296,7 +296,7 @@ def print_translations(translator: Translator, lines: Sequence[str], arguments: 
     """
     beam, n_best, number = arguments.beam, arguments.n_best, sum(map(bool, lines))
     if note := note_on_unknown(translator.tokenizer, " ".join(lines)):
-        print(note, file=sys.stderr, flush=True)
+        print_line(note, file=sys.stderr)
     with show_progress(f"translating, beam {beam}", number, "sentence", quiet=number < 20) as bar:
         for start in range(0, len(lines), LINES_AT_ONCE):
             block = lines[start : start + LINES_AT_ONCE]

@@ -33,10 +33,12 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         check_fields,
         one_of,
         open_text,
+        print_line,
         run_command,
         setting,
         settings_from,
         some_path,
+        stop_script,
     )
     from tinyformer.data.folders import MARK, mark_results
     from tinyformer.errors import note_values
@@ -116,19 +118,19 @@ def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> 
     """The words of a text, or of a field of it, for which ``flag`` gave the path."""
     text, source = open_text(path, flag, field)
     corpus = Corpus.of(passages(text, config.end), config.min_count, source.name)
-    print(
+    print_line(
         f"{source.name}: {counted(corpus.num_words, 'word')}, with {counted(len(corpus.vocabulary), 'different one')} of at "
         f"least {counted(config.min_count, 'occurrence')}"
     )
     return corpus
 
 
-def train(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tuple[WordVectors, str]:
-    """The vectors of a text, and what stopped their training before its end, if anything did."""
+def train(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tuple[WordVectors, str, str]:
+    """The vectors of a text; what stopped their training before its end, if anything did; and how far it came."""
     if config.method == "counts":
         width = min(settings.width, len(corpus.vocabulary))
         print(f"counts, {counted(width, 'number')} a word, from neighbours up to {counted(settings.window, 'word')} away")
-        return count_vectors(corpus, width, settings.window, seed=settings.seed), ""
+        return count_vectors(corpus, width, settings.window, seed=settings.seed), "", ""
     training = Word2Vec(corpus, settings)
     print(
         f"{config.method}, {counted(settings.width, 'number')} a word, {counted(settings.epochs, 'epoch')}, with the "
@@ -140,10 +142,9 @@ def train(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tuple
         print(f"This text is short, and word2vec needs about {ENOUGH:,} words, all epochs together: try {more}--method counts,")
         print("which needs fewer.")
     with one_blas_thread():
-        finished = training.train()
-    if finished:
-        return training.vectors(), ""
-    return training.vectors(), f"{training.stopped_by} after {training.words_done:,} of {counted(training.total_words, 'word')}"
+        training.train()
+    come = f"{training.words_done:,} of {counted(training.total_words, 'word')}"
+    return training.vectors(), training.stopped_by or "", come
 
 
 def check_free(out: Path, names: list[str], overwrite: bool) -> None:
@@ -157,13 +158,15 @@ def check_free(out: Path, names: list[str], overwrite: bool) -> None:
     check_names(out, [*names, "map.png", MARK])
 
 
-def keep(vectors: WordVectors, stopped: str, path: Path) -> None:
-    """Save vectors, also those of a training that was stopped, but these beside complete ones."""
-    if stopped:
+def keep(vectors: WordVectors, path: Path, stopped_by: str, come: str) -> None:
+    """Save vectors. Those of a training that was stopped are saved beside complete ones, and the script ends."""
+    if stopped_by:
         path = path.with_stem(f"{path.stem}-unfinished")
     mark_results(path.parent)
     save_vectors(vectors, path)
-    print(f"Stopped by {stopped}; the vectors so far are in {path}" if stopped else f"Saved the vectors to {path}")
+    if stopped_by:
+        stop_script(stopped_by, f"Stopped by {stopped_by} after {come}; the vectors so far are in {path}")
+    print(f"Saved the vectors to {path}")
 
 
 # --------------------------------------------------------------------------------------------------------- questions
@@ -389,10 +392,8 @@ def learn(arguments: argparse.Namespace) -> None:
 
     learned = []
     for corpus, name in zip(corpora, names):
-        vectors, stopped = train(corpus, config, settings)
-        keep(vectors, stopped, out / name)
-        if stopped:
-            return
+        vectors, *stopped = train(corpus, config, settings)
+        keep(vectors, out / name, *stopped)
         learned.append(vectors)
     if arguments.compare:
         compare(*learned, arguments.ask)

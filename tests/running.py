@@ -98,9 +98,10 @@ class Program:
         return subprocess.Popen(command, cwd=self.folder, env=self.environment, **pipes)
 
     def interrupted(self, line: str, *words: str, by: signal.Signals = signal.SIGINT) -> str:
-        """Run it, interrupt it when it prints a line that starts with ``line``, and return what it prints after that."""
+        """Run it, interrupt it when it prints a line that starts with ``line``, and return what it prints after that. Its
+        status is the one that shells give a program that the signal has killed."""
         status, out, errors = self.forked(words, signal_at=(line, by))
-        assert status == 0, errors.decode()
+        assert status == 128 + by, errors.decode()
         assert b"Traceback" not in errors
         _, start, rest = f"\n{out.decode()}".partition(f"\n{line}")
         assert start
@@ -133,7 +134,7 @@ def in_a_closed_terminal(start: Callable[..., Any], before: Callable[[Any], obje
         shown += os.read(ours, 1000)
     before(process)
     os.close(ours)  # which sends SIGHUP, too
-    assert process.wait(timeout=30) in (0, 1, 2)  # not killed by it; there is nobody to be told
+    assert process.wait(timeout=30) in (1, 129)  # whichever is noticed first: the end of the output, or SIGHUP
     return shown
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tinyformer.data.encodings import encoding_of
-from tinyformer.errors import UserError, as_flag, note_command, note_refused, note_values, plain_errors
+from tinyformer.errors import UserError, as_flag, escaped, note_command, note_refused, note_values, plain_errors
 from tinyformer.old_names import new_value, old_names
 from tinyformer.settings import settings_from
 
@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> Any:
-        self.exit(2, f"error: {message} (see {' '.join(filter(None, (self.prog, self._choice)))} --help)\n")
+        self.exit(2, f"error: {escaped(message)} (see {' '.join(filter(None, (self.prog, self._choice)))} --help)\n")
 
 
 def add_settings(parser: argparse.ArgumentParser, kind: type, title: str, **defaults: Any) -> None:

@@ -73,7 +73,7 @@ def check_same_sentences(runs: Mapping[str, Sequence[Translated]]) -> None:
             for a, b in ((one.source, other.source), (one.reference, other.reference)):
                 if a != b:
                     shown = f"sentence {number} is {shortened(a, 60)!r} in one and {shortened(b, 60)!r} in the other"
-                    raise UserError(f"{first} and {name} cannot be compared, as their held-out sentences differ:\n{shown}")
+                    raise UserError(f"{first} and {name} cannot be compared, as their held-out sentences differ:", shown)
         if len(found) != len(expected):
             counts = f"{len(expected):,} and {len(found):,}"
             raise UserError(f"{first} and {name} cannot be compared: the numbers of their held-out sentences are {counts}")

@@ -18,13 +18,39 @@ TYPE_CHECKING = False  # for type checkers; to import typing takes a while
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import FrameType, TracebackType
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TextIO
+
+# Characters that do something instead of being seen: the controls of a terminal, of which Escape begins the commands that clear
+# the screen; and the marks that reverse the order in which letters are shown.
+_CONTROLS = [*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_AS_ESCAPES = {code: ascii(chr(code))[1:-1] for code in [*_CONTROLS, 0x2028, 0x2029]}  # two end a line
+_LEFT_OUT = dict.fromkeys(code for code in _CONTROLS if chr(code) not in "\n\t")
+
+
+def escaped(text: object) -> str:
+    """A text from elsewhere for a line of a message: what a terminal would obey is shown as Python writes it, as in ``\\x1b``.
+
+    UserError and ``print_line`` do so with all that they are given. Files, their keys and tokens cannot forge lines, then.
+    """
+    return str(text).translate(_AS_ESCAPES)
+
+
+def print_line(text: object, file: TextIO | None = None) -> None:
+    """Print a line of a message. It is ``escaped``, as names in it may be from elsewhere. ``file``: by default standard
+    output."""
+    print(escaped(text), file=file, flush=True)
 
 
 class UserError(ValueError):
-    """A setting, file or text cannot be used. The message says which, why, and what to do about it."""
+    """A setting, file or text cannot be used. The message says which, why, and what to do about it.
+
+    A message of two lines is given as two texts. What comes from elsewhere in them is ``escaped``.
+    """
 
     needs_no_traceback = True  # also where another rank of MPI raises it
+
+    def __str__(self) -> str:
+        return "\n".join(map(escaped, self.args))
 
 
 class OtherVersion(UserError):
@@ -143,12 +169,14 @@ def plain_errors() -> Iterator[None]:
     with status 2.
 
     These errors are UserError, files that cannot be read or written (OSError), missing packages or devices (ImportError), and
-    sizes that do not fit in memory (MemoryError). Any other exception is a fault of the program and keeps its traceback. If
-    nobody reads the output any more, as in ``| head``, the script ends with status 1 and no message. Ctrl-C exits with status
-    130, from now on also outside the context: a script imports in one of them and runs in another.
+    sizes that do not fit in memory (MemoryError). Any other exception is a fault of the program and keeps its traceback. Where
+    the output is lost, the status is 1: with no message if nobody reads it any more, as in ``| head``, and with one if its disk
+    is full. Ctrl-C exits with status 130, from now on also outside the context: a script imports in one of them and runs in
+    another.
 
     Inside the context, a standard stream that was closed is replaced by an empty one, input that is no text is an error, and a
-    character that the console cannot show is printed as ``?``. Where the locale is ASCII, files and pipes are UTF-8.
+    character that the console cannot show is printed as ``?``. Where the locale is ASCII, files and pipes are UTF-8. On a
+    terminal, texts lose the characters that it would obey. Files and pipes get them as they are.
     """
     _watch_interrupts()
     _mend_streams()
@@ -168,7 +196,17 @@ def plain_errors() -> Iterator[None]:
     except (UserError, OSError, ImportError, MemoryError) as error:
         if _interrupted and isinstance(error, ImportError):
             _end("\ninterrupted", 130)
-        _end(f"error: {_in_words(error)}", 2)
+        _end(f"error: {_in_words(error)}", 1 if _is_of_output(error) else 2)
+
+
+def stop_script(by: str, message: str) -> NoReturn:
+    """End a script whose work was stopped: print the message, and exit with the status that tells the shell, make or Slurm that
+    the work is not done.
+
+    ``by``: what stopped it, as ``Trainer.stopped_by`` says. The status is 130 after Ctrl-C, 143 after SIGTERM and 129 after
+    SIGHUP, as if the signal had killed the script; and 1 after anything else, such as the end of its output.
+    """
+    _end("", _STOPPED.get(by, 1), printed=message)
 
 
 # Whether Ctrl-C came, as packages that are interrupted while they are imported may forget it, or say that they do not work.
@@ -217,8 +255,30 @@ def _mend_streams() -> None:
         sys.stdin.reconfigure(encoding=_encoding(sys.stdin), errors="strict")  # C.UTF-8 lets bytes pass that are no text
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding=_encoding(sys.stdout), errors="replace")
+    for name, moves in (("stdout", False), ("stderr", True)):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and not isinstance(stream, _Terminal) and stream.isatty():
+            setattr(sys, name, _Terminal(stream, moves))
     if not sys.warnoptions:  # such as overflow: if a loss becomes NaN, training says so itself
         warnings.filterwarnings("ignore", category=RuntimeWarning)
+
+
+class _Terminal(io.TextIOWrapper):
+    """A stream to a terminal. Of a text it writes the letters, tabs and ends of lines, and leaves out what would clear the
+    screen or write over other lines. With ``moves``, a text may begin so, as the texts of a progress bar do."""
+
+    def __init__(self, stream: io.TextIOWrapper, moves: bool):
+        stream.flush()
+        binary = open(stream.fileno(), "wb", closefd=False)  # noqa: SIM115
+        super().__init__(binary, stream.encoding, stream.errors, line_buffering=True, write_through=stream.write_through)
+        self._moves = moves
+
+    def write(self, text: str) -> int:
+        rest = text
+        while self._moves and rest.startswith(("\r", "\n", "\x1b[A", "\x1b[2K")):
+            rest = rest.removeprefix("\x1b[A").removeprefix("\x1b[2K").lstrip("\r\n")
+        super().write(text[: len(text) - len(rest)] + rest.translate(_LEFT_OUT))
+        return len(text)
 
 
 def _encoding(stream: io.TextIOWrapper) -> str:
@@ -229,10 +289,19 @@ def _encoding(stream: io.TextIOWrapper) -> str:
     return stream.encoding
 
 
-def _end(message: str, status: int) -> NoReturn:
-    """Print a last message, and exit. Either stream may be gone by now; Python would complain about that when it closes them,
-    so a broken stream is replaced."""
-    for stream, text in ((sys.stdout, ""), (sys.stderr, message)):
+_STOPPED = {"Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}  # 128 and the signal's number, as shells have it
+# Errors that name no file, and so are those of a standard stream: its disk or its quota is full, or it is closed.
+_LOST = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EBADF") if hasattr(errno, name)}
+
+
+def _is_of_output(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.filename is None and error.errno in _LOST
+
+
+def _end(message: str, status: int, printed: str = "") -> NoReturn:
+    """Print a last message on standard error, and one on standard output; and exit. Either stream may be gone by now; Python
+    would complain about that when it closes them, so a broken stream is replaced."""
+    for stream, text in ((sys.stdout, printed), (sys.stderr, message)):
         try:
             print(text, file=stream, end="\n" if text else "", flush=True)
         except OSError:
@@ -251,12 +320,13 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"the package {error.name!r} is not installed: pip install {error.name}"
     if isinstance(error, OSError) and error.strerror:
-        # If the disk is full and the error names no file, the output could not be written.
-        where = error.filename or ("standard output" if error.errno in (errno.ENOSPC, errno.EIO) else None)
-        return f"{where}: {error.strerror}" if where else error.strerror
+        where = error.filename or ("standard output" if _is_of_output(error) else None)
+        return escaped(f"{where}: {error.strerror}" if where else error.strerror)
     if isinstance(error, MemoryError):
         return _out_of_memory(error)
-    return str(error)
+    if isinstance(error, ImportError):  # of a package, which may tell it in several lines
+        return "\n".join(map(escaped, str(error).split("\n")))
+    return str(error) if isinstance(error, UserError) else escaped(error)
 
 
 def _reads_data(error: BaseException) -> bool:
@@ -285,6 +355,6 @@ def _out_of_memory(error: MemoryError) -> str:
     ways = ["less data"] if _reads_data(error) else ways
     less = " or ".join(ways).capitalize()
     return (
-        f"there is not enough memory for this{f': {what}' if what else ''}\n"
+        f"there is not enough memory for this{f': {escaped(what)}' if what else ''}\n"
         f"{less or 'Fewer other programs at the same time'} may help; no checkpoint was touched."
     )

@@ -7,6 +7,8 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Protocol
@@ -14,6 +16,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 from tqdm.std import TqdmDefaultWriteLock
 
+from tinyformer.errors import escaped
 from tinytensor.forks import free_in_forks
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -52,11 +55,23 @@ class Progress(Protocol):
 def show_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Progress:
     """A display of the progress of ``total`` steps, or None if the number is unknown. ``initial`` steps were done before. With
     ``quiet`` nothing is shown."""
+    what = escaped(what)
     kind = TerminalBar if quiet or (sys.stderr is not None and sys.stderr.isatty()) else _notebook_bar()
     if kind is None:
         return Lines(what, total, unit, initial)
     bar: Progress = kind(total=total, initial=initial, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1, disable=quiet)
     return bar
+
+
+@contextmanager
+def lasting_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Iterator[Progress]:
+    """A context with such a display for a task that outlives its terminal: closing the display then is no error."""
+    shown = show_progress(what, total, unit, initial, quiet)
+    try:
+        yield shown
+    finally:
+        with suppress(OSError):
+            shown.__exit__(None, None, None)
 
 
 def _notebook_bar() -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinyformer import plots
 from tinyformer.data.reading import TextSource, fingerprint, open_text
-from tinyformer.errors import UserError, note_refused, note_values
+from tinyformer.errors import UserError, note_refused, note_values, stop_script
 from tinyformer.settings import check_effects, settings_from
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.tensorboard import TensorBoardLogger
@@ -153,12 +153,11 @@ class RunSetup:
             tokenizer.save(self.folder.tokenizer)
 
 
-def train_to_end(trainer: Trainer, command: str) -> bool:
-    """Train to the last step. Where training is stopped before, say that ``command --resume`` goes on, and return False."""
+def train_to_end(trainer: Trainer, command: str) -> None:
+    """Train to the last step. Where training is stopped before, say that ``command --resume`` goes on, and end the script with
+    a status that is not 0: see ``stop_script``."""
     if not trainer.train():
-        print(trainer.stop_message(command))
-        return False
-    return True
+        stop_script(str(trainer.stopped_by), trainer.stop_message(command))
 
 
 def draw_losses(trainer: Trainer, title: str, dropout: float) -> None:

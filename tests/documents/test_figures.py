@@ -681,6 +681,9 @@ CHOSEN = (
     "Numba itself takes about 100 MB of memory",
     "at least 259 tokens",
     "up to 200,000 characters",
+    "within 30 seconds",
+    "after each 256 tokens",
+    "at most 2,048 tokens",
 )
 UNITS = "ms|s|seconds|minutes|MB|GB|million|times|tokens|points|tests|BLEU|of \\d"
 MEASURED = rf"\d[\d,]*\.\d+|\d+(?:,\d{{3}})+|\d+ (?:%|(?:{UNITS})\b)"

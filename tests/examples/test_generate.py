@@ -327,7 +327,9 @@ def test_a_llama_that_is_not_finished_is_none(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(example, "TextBatches", Interrupted)
-        run(example)
+        with pytest.raises(SystemExit) as ended:
+            run(example)
+    assert ended.value.code == 130
     assert capsys.readouterr().out.endswith("Stopped before its end: the next call begins again.\n")
     assert entries(Path("runs/small_llama")) == ["training"]
     run(example, "--length", "5")

@@ -192,7 +192,7 @@ def test_signals_to_all_processes_of_a_terminal(program: Program, number: signal
     process, pids = running(program, start_new_session=True)
     os.killpg(process.pid, number)
     printed, errors = process.communicate(timeout=20)
-    assert process.returncode == 0, errors
+    assert process.returncode == 128 + number, errors
     assert printed.count("Stopped by") == 1
     assert "Traceback" not in errors
     check_nothing_is_left(pids, program.folder / "temporary")
@@ -332,7 +332,7 @@ def test_ctrl_c_under_mpiexec_saves_once(program: Program) -> None:
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGINT)
     printed, errors = process.communicate(timeout=20)
-    assert process.returncode == 0, errors
+    assert process.returncode not in (0, None), errors  # which one, the launcher decides
     assert printed.count("Stopped by Ctrl-C") == 1
     assert "Traceback" not in errors
     check_saved(program)

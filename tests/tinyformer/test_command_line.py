@@ -544,7 +544,6 @@ LESS = "A smaller batch or a smaller model may help; no checkpoint was touched."
     [
         (UserError("the text is too short"), "the text is too short"),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.txt"), "a.txt: No such file or directory"),
-        (OSError(errno.ENOSPC, "No space left on device"), "standard output: No space left on device"),
         (OSError(errno.ENOSPC, "No space left on device", "run/log.csv"), "run/log.csv: No space left on device"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory"),
         (SettingError("batch_size must be at least 1"), "--batch-size must be at least 1"),
@@ -575,6 +574,14 @@ def test_a_lack_of_memory_for_data_asks_for_less_data(capsys) -> None:
     assert capsys.readouterr().err == (
         "error: there is not enough memory for this\nLess data may help; no checkpoint was touched.\n"
     )
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EFBIG", "EIO", "EBADF"])
+def test_an_output_that_is_lost_is_status_1(name: str, capsys) -> None:
+    with pytest.raises(SystemExit) as caught, plain_errors():
+        raise OSError(getattr(errno, name), "it is full")
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "error: standard output: it is full\n"
 
 
 def test_ctrl_c(capsys) -> None:
@@ -688,7 +695,7 @@ def test_standard_output_is_full(last: str) -> None:
             [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, env=held_back, check=False
         )
     assert result.stderr == b"error: standard output: No space left on device\n"
-    assert result.returncode == 2
+    assert result.returncode == 1
 
 
 @pytest.mark.parametrize(

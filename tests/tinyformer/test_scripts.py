@@ -46,8 +46,8 @@ def train(arguments: Namespace) -> Trainer:
         batches = TextBatches(tokenizer.encode(text), model_config.block_size, config.batch_size, config.seed)
         trainer = Trainer(GPT(model_config), batches, config, folder)
         setup.begin(trainer, tokenizer)
-        if train_to_end(trainer, "python my_script.py"):
-            draw_losses(trainer, "Mine", model_config.dropout)
+        train_to_end(trainer, "python my_script.py")
+        draw_losses(trainer, "Mine", model_config.dropout)
         return trainer
 
 
@@ -156,15 +156,20 @@ def test_the_paths_of_a_run() -> None:
         assert RunSetup(RunFolder("run"), parse(*words, "--out", "run", "--resume"), {}).files(Paths) == paths
 
 
-def test_a_run_that_is_stopped_says_how_to_go_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("by", "status"), [("Ctrl-C", 130), ("SIGTERM", 143), ("SIGHUP", 129), ("the end of its output", 1)])
+def test_a_run_that_is_stopped_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, by: str, status: int
+) -> None:
     take_step = Trainer.train_step
 
     def stop_after_a_step(trainer: Trainer) -> Any:
-        trainer._stop("a test")
+        trainer._stop(by)
         return take_step(trainer)
 
     monkeypatch.setattr(Trainer, "train_step", stop_after_a_step)
-    assert train(parse(*NEW)).step == 1
+    with pytest.raises(SystemExit) as ended:
+        train(parse(*NEW))
+    assert ended.value.code == status
     said = capsys.readouterr().out
-    assert said.endswith("Stopped by a test after step 1 and saved. Go on with: python my_script.py --resume\n")
+    assert said.endswith(f"Stopped by {by} after step 1 and saved. Go on with: python my_script.py --resume\n")
     assert not Path("run/loss.png").exists()

@@ -267,8 +267,8 @@ def test_a_handler_of_signals_forks_wherever_the_program_is() -> None:
 
 
 def test_every_lock_of_the_packages_is_known_to_forks() -> None:
-    """Save those that are in use only while a function runs that never forks, and that of the explorer's connections, which
-    end with its process."""
+    """Save those that are in use only while a function runs that never forks, that of the explorer's connections, which end with
+    its process, and those that its lock of turns is made of: it is known to forks as a whole."""
     made = re.compile(r"threading\.(R?Lock|Condition|Semaphore|BoundedSemaphore|Barrier)\(")
     unknown = [
         (path.name, line.strip())

@@ -9,7 +9,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, print_line
 from tinytensor.caches import user_cache
 from tinytensor.disk import atomic_write, make_folder
 
@@ -54,6 +54,6 @@ def _keep(path: Path | None, content: bytes) -> None:
             file.write(content)
     except OSError as error:
         where = f" in {path.parent}" if path is not None else ""
-        print(
+        print_line(
             f"What was downloaded cannot be kept{where} ({error.strerror or error}): TINYFORMER_CACHE may name another folder."
         )

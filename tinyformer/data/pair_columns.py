@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tinyformer.data.pairs import Pair, read_lines
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, print_line
 
 LOOKED_AT = 1000  # lines that show what the columns hold
 MOST = 0.95  # of them: a file may have a few odd lines
@@ -25,7 +25,7 @@ def read_tsv(path: str | Path) -> list[Pair]:
     first, second, has_names = _places([row for row in rows[: LOOKED_AT + 1] if any(map(str.strip, row))])
     if (first, second) != (0, 1):
         without = ", and the first line is left out, as it names them" if has_names else ""
-        print(f"{path}: the sentences are in columns {first + 1} and {second + 1}, as others hold only numbers{without}")
+        print_line(f"{path}: the sentences are in columns {first + 1} and {second + 1}, as others hold only numbers{without}")
     pairs: list[Pair] = []
     for number, columns in enumerate(rows, start=1):
         if len(columns) <= second:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tinyformer.data.pair_columns import read_tsv
 from tinyformer.data.pairs import Pair, read_two_files, split_pairs, without_empty
-from tinyformer.errors import SettingError, UserError
+from tinyformer.errors import SettingError, UserError, print_line
 from tinytensor.wording import counted
 
 
@@ -45,7 +45,8 @@ class PairFiles:
         different = list(dict.fromkeys(pairs))
         if len(different) < len(pairs):
             repeated = counted(len(pairs) - len(different), "pair")
-            print(f"{self.data or self.source}: left out {repeated} that had come before, of {counted(len(pairs), 'pair')}")
+            left = f"left out {repeated} that had come before, of {counted(len(pairs), 'pair')}"
+            print_line(f"{self.data or self.source}: {left}")
         training, *held_out = split_by_settings(different, wanted)
         return [training, *(found or held_out.pop(0) for found in own)]
 
@@ -64,7 +65,7 @@ class PairFiles:
         if not pairs:
             raise UserError(f"{data or source} has no pair of sentences: every line is empty on one side")
         if empty:
-            print(f"{data or source}: left out {counted(empty, 'pair')} with an empty side")
+            print_line(f"{data or source}: left out {counted(empty, 'pair')} with an empty side")
         return pairs
 
 

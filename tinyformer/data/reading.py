@@ -14,7 +14,7 @@ from tinyformer.data.downloads import download
 from tinyformer.data.fields import field_of, kind_of, notice
 from tinyformer.data.files import READING, check_file, decoded, read_bytes, status
 from tinyformer.data.folders import texts_in
-from tinyformer.errors import UserError, has_flag
+from tinyformer.errors import UserError, has_flag, print_line
 from tinyformer.memory import check_fits, enough_memory
 from tinytensor.wording import counted
 
@@ -53,7 +53,7 @@ def _read(path: Path, flag: str, field: str) -> str:
     if field:
         return field_of(path, text, field)
     if said := notice(path, text):
-        print(said)
+        print_line(said)
     return text
 
 
@@ -61,7 +61,7 @@ def _read_folder(folder: Path, flag: str, field: str) -> Iterator[str]:
     """The text of each file in a folder. With a ``field``, of those alone that have fields."""
     files, left_out = texts_in(folder)
     if left_out:
-        print(left_out)
+        print_line(left_out)
     if not files:
         raise UserError(f"the folder {folder} has no files of UTF-8 text: pass {flag} a text file, or a folder of them")
     _check_size(folder, sum(path.stat().st_size for path in files), flag)
@@ -70,14 +70,14 @@ def _read_folder(folder: Path, flag: str, field: str) -> Iterator[str]:
         if not with_fields:
             raise UserError(f"the folder {folder} has no .jsonl, .json, .csv or .tsv: leave out --field")
         if len(with_fields) < len(files):
-            print(f"{folder}: {counted(len(files) - len(with_fields), 'file')} without fields left out")
+            print_line(f"{folder}: {counted(len(files) - len(with_fields), 'file')} without fields left out")
         yield from (field_of(path, decoded(path, read_bytes(path)), field) for path in with_fields)
         return
     told = False
     for path in files:
         text = decoded(path, read_bytes(path))
         if not told and (said := notice(path, text)):
-            print(said)  # of the first one alone: the others are likely to be like it
+            print_line(said)  # of the first one alone: the others are likely to be like it
             told = True
         yield text
 
@@ -93,7 +93,7 @@ def default_text() -> tuple[str, str]:
         return _tiny_shakespeare(), "Tiny Shakespeare"
     except (OSError, UserError) as error:
         other = " (or pass --data)" if has_flag("data") else ""
-        print(f"{_not_downloaded(error)}: training on Python's own sources instead{other}.")
+        print_line(f"{_not_downloaded(error)}: training on Python's own sources instead{other}.")
     return standard_library_text(), STANDARD_LIBRARY
 
 

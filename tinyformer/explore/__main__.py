@@ -8,19 +8,28 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     import argparse
     import contextlib
     import errno
+    import html
     import os
     import socket
     import sys
+    import tempfile
     import threading
+    import time
     import webbrowser
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from tinyformer.command_line import Parser, some_path
-    from tinyformer.errors import UserError
+    from tinyformer.errors import UserError, print_line
     from tinyformer.explore.server import ExplorerServer
     from tinyformer.explore.subjects import Subjects
 
 PORT = 8642  # if it is free: the same address each time lets the page keep its texts
+LONGEST_START = 60.0  # seconds that a browser may take to open the page
+REDIRECT = (
+    '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>tinyformer</title><meta name="referrer" content="no-referrer">'
+    '<meta http-equiv="refresh" content="0; url={0}"><p><a href="{0}">Open the explorer</a></p></html>\n'
+)
 IN_THE_TERMINAL = {"www-browser", "links", "elinks", "lynx", "w3m"}  # browsers that webbrowser starts where there is no screen
 
 
@@ -58,21 +67,46 @@ def main(words: Sequence[str]) -> None:
             "model, and the connection is not encrypted.",
             file=sys.stderr,
         )
-    print(f"Exploring {', '.join(subjects.folders)} at {server.address}  (Ctrl-C ends it)", flush=True)
+    print_line(f"Exploring {', '.join(subjects.folders)} at {server.address}  (Ctrl-C ends it)")
     if server.ip.is_unspecified:
         print(f"From other computers: {server.address_at(socket.gethostname())}", flush=True)
-    if not arguments.no_browser:  # in a thread, as some browsers only return when they are closed
-        threading.Thread(target=_open, args=(server.address,), daemon=True).start()
-    # Also in a thread, so that Ctrl-C, which reaches only the main thread, never comes in the middle of accepting a connection.
+    # In a thread, so that Ctrl-C, which reaches only the main thread, never comes in the middle of accepting a connection.
     serving = threading.Thread(target=server.serve_forever, daemon=True)
-    with server, contextlib.suppress(KeyboardInterrupt):
+    way = contextlib.nullcontext() if arguments.no_browser else _way_to(server.address)
+    with server, way as file, contextlib.suppress(KeyboardInterrupt):
         serving.start()
+        if file is not None:  # in a thread, as some browsers only return when they are closed
+            threading.Thread(target=_open, args=(file.as_uri(),), daemon=True).start()
+        end = time.monotonic() + LONGEST_START
         while serving.is_alive():
             serving.join(1)
+            if file is not None and (server.was_opened.is_set() or time.monotonic() > end):
+                file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _way_to(address: str) -> Iterator[Path | None]:
+    """A context with a file that leads a browser to the address. It is removed at the end. None where it cannot be written.
+
+    The command lines of programs are there for all users of the computer to read, and who knows the address may use the page.
+    So the browser is not given the address, but this file, which only this user can read.
+    """
+    file = None
+    try:
+        with contextlib.suppress(OSError):
+            number, name = tempfile.mkstemp(".html", "tinyformer-explore-")  # of mode 600
+            file = Path(name)
+            with open(number, "w", encoding="utf-8") as opened:
+                opened.write(REDIRECT.format(html.escape(address)))
+        yield file
+    finally:
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
 
 
 def _open(address: str) -> None:
-    """Open the address in a browser with windows, if there is one. The address has been printed in any case."""
+    """Open the address in a browser with windows, if there is one. That of the page has been printed in any case."""
     with contextlib.suppress(webbrowser.Error, OSError):
         browser = webbrowser.get()
         if os.path.basename(getattr(browser, "name", "")) not in IN_THE_TERMINAL:

@@ -28,7 +28,7 @@ from tinytensor.wording import counted
 SIDE = 32  # the most rows and columns of a small map
 MOST_NUMBERS = 65_536  # that one question gets
 MOST_KEPT = 64 * 2**20  # bytes of weights that are kept from one question to the next
-LARGEST = 256 * 2**20  # bytes of the weights of one layer
+LARGEST = 48 * 2**20  # bytes of the weights of one layer, as GPT-2's: nobody can interrupt the pass that computes them
 
 
 @dataclass(frozen=True)

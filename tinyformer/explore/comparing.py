@@ -53,7 +53,7 @@ def _predicted(subjects: Subjects, subject: Subject, passage: Passage) -> Any:
     """The logits (vocab_size,) for the token after the passage, or for its first mask."""
     with subjects.lock:
         if subject.kind != "masked":
-            return subject.decoder(len(passage.ids), passage.source).next_logits([passage.ids])[0]
+            return subjects.decoder(subject, len(passage.ids), passage.source).next_logits([passage.ids])[0]
         if subject.mask not in passage.ids:
             raise UserError("there is no [MASK] in the text to compare predictions for")
         _check_length(subject, passage.ids)

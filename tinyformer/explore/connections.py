@@ -18,14 +18,19 @@ from typing import Any
 from tinytensor.forks import free_in_forks
 
 MOST_CONNECTIONS = 64
-PATIENCE = 60.0  # seconds for which a connection may be silent, that a whole request may take, and a write
+PATIENCE = 60.0  # seconds for which a connection may be silent
+MOST_SECONDS = 30.0  # that a whole request may take, and that a write may wait for its reader
+SENDING = 1 << 17  # bytes that wait in the system for the reader of one connection
+STUCK = 1.0  # seconds after which a connection that does not read its answer may be ended for another one
+LONG = 5.0  # seconds after which one that is still being answered may be ended, if all are
 LINGERING = 2.0  # seconds for which a refused request is still read, so that its sender gets to read the answer
 MOST_LINGERING = 1 << 24  # bytes of it
 
 
 class BoundedServer(ThreadingHTTPServer):
     """A server with a thread for each connection, and at most MOST_CONNECTIONS of them. A new one takes the place of that which
-    has been silent for longest; if all are being answered, it is closed."""
+    has been silent for longest, or has not read its answer for longest, or has been answered for longest. Where all have come
+    just now, it gets status 503."""
 
     daemon_threads = True
     request_queue_size = MOST_CONNECTIONS
@@ -38,6 +43,8 @@ class BoundedServer(ThreadingHTTPServer):
         self.address_family = family
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._silent: dict[socket.socket, None] = {}  # connections from which a request is awaited, the oldest first
+        self._writing: dict[socket.socket, float] = {}  # those to which is written, and since when; the oldest first
+        self._answered: dict[socket.socket, float] = {}  # those whose question is being answered, likewise
         self._lock = free_in_forks(threading.Lock())
         super().__init__(address, handler)  # type: ignore[arg-type]
 
@@ -53,11 +60,12 @@ class BoundedServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection in a thread of its own, once there is room for it."""
-        if not self._room.acquire(blocking=False):
-            self._end_a_silent_one()
-            if not self._room.acquire(timeout=0.5):
-                self.shutdown_request(request)
-                return
+        if not self._room.acquire(blocking=False) and not (self._end_another() and self._room.acquire(timeout=0.5)):
+            with contextlib.suppress(OSError):
+                request.setblocking(False)
+                request.sendall(FULL)
+            self.shutdown_request(request)
+            return
         try:
             super().process_request(request, client_address)
         except BaseException:  # there can be no more threads
@@ -69,26 +77,53 @@ class BoundedServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.is_silent(request, False)
+            with self._lock:
+                for known in (self._silent, self._writing, self._answered):
+                    known.pop(request, None)
             self._room.release()
 
     def is_silent(self, connection: socket.socket, is_it: bool) -> None:
-        """Whether a request is awaited from this connection, so that it may be ended for another one."""
+        """Whether a request is awaited from this connection, so that it may be ended for another one; or it is answered now."""
         with self._lock:
             self._silent.pop(connection, None)
+            self._answered.pop(connection, None)
             if is_it:
                 self._silent[connection] = None
+            else:
+                self._answered[connection] = time.monotonic()
 
-    def _end_a_silent_one(self) -> None:
-        with self._lock, contextlib.suppress(OSError, StopIteration):
-            oldest = next(iter(self._silent))
-            del self._silent[oldest]
-            oldest.shutdown(socket.SHUT_RDWR)  # its thread finds the end of the connection, and ends
+    def is_writing(self, connection: socket.socket, is_it: bool) -> None:
+        """Whether a part of an answer is being written to this connection. If that takes long, it may be ended for another."""
+        with self._lock:
+            self._writing.pop(connection, None)
+            if is_it:
+                self._writing[connection] = time.monotonic()
+
+    def _end_another(self) -> bool:
+        """End the connection that has the least right to its place. Returns False if there is none."""
+        now = time.monotonic()
+        with self._lock:
+            others = list(self._silent)[:1]
+            for since, least in ((self._writing, STUCK), (self._answered, LONG)):
+                others += [connection for connection, begun in list(since.items())[:1] if now - begun >= least]
+            if not others:
+                return False
+            for known in (self._silent, self._writing, self._answered):
+                known.pop(others[0], None)
+            with contextlib.suppress(OSError):
+                others[0].shutdown(socket.SHUT_RDWR)  # its thread finds the end of the connection, and ends
+            return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing where a browser closed its connection, as it does when writing is stopped."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
+
+
+FULL = (  # as the page understands it
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 49\r\nRetry-After: 1\r\n"
+    b'Connection: close\r\n\r\n{"error":"the explorer has too many connections"}'
+)
 
 
 class Incoming(io.RawIOBase):
@@ -122,11 +157,33 @@ class Incoming(io.RawIOBase):
         try:
             count = self._connection.recv_into(buffer)
         finally:
-            self._connection.settimeout(PATIENCE)  # for writing
+            self._connection.settimeout(MOST_SECONDS)  # for writing
         if not self._begun:
             self._begun = True
-            self._end = time.monotonic() + PATIENCE
+            self._end = time.monotonic() + MOST_SECONDS
         return count
+
+
+class Outgoing(io.BufferedIOBase):
+    """What goes to a connection. The server knows while a write waits for its reader. Raises TimeoutError if that takes longer
+    than MOST_SECONDS."""
+
+    def __init__(self, server: BoundedServer, connection: socket.socket):
+        super().__init__()
+        self._server, self._connection = server, connection
+
+    def writable(self) -> bool:
+        """It can be written."""
+        return True
+
+    def write(self, content: Any) -> int:
+        """Write all of it."""
+        self._server.is_writing(self._connection, True)
+        try:
+            self._connection.sendall(content)
+        finally:
+            self._server.is_writing(self._connection, False)
+        return len(content)
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
@@ -137,11 +194,13 @@ class BoundedHandler(BaseHTTPRequestHandler):
     timeout = PATIENCE
 
     def setup(self) -> None:
-        """Read requests through Incoming."""
+        """Read requests through Incoming, and write through Outgoing."""
         super().setup()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENDING)
         self.rfile.close()
         self._incoming = Incoming(self.connection)
         self.rfile = io.BufferedReader(self._incoming)
+        self.wfile = Outgoing(self.server, self.connection)
 
     def handle_one_request(self) -> None:
         """Await a request, and answer it."""

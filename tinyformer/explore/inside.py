@@ -53,7 +53,7 @@ def inside(subjects: Subjects, asked: Inside) -> Answer:
     """
     subject = asked.passage.subject(subjects)
     with subjects.lock:
-        found = reading(subject, asked.passage)
+        found = reading(subjects, subject, asked.passage)
         name = predicting(subject, found)
         return {
             "first": found.first,
@@ -116,7 +116,7 @@ def norms(subjects: Subjects, asked: Norms) -> Answer:
     """The ``norms`` of the residual stream: for each row of the stack, as ``inside`` names them, one for each of the tokens."""
     subject = asked.passage.subject(subjects)
     with subjects.lock:
-        stack = None if is_recurrent(subject) else reading(subject, asked.passage).streams.get(asked.stack)
+        stack = None if is_recurrent(subject) else reading(subjects, subject, asked.passage).streams.get(asked.stack)
         if stack is None:
             raise UserError(f"this model has no {shortened(asked.stack, 40)!r}")
         check_part(asked.count, asked.first, len(stack[0]), MOST_PLACES, "tokens")
@@ -141,7 +141,7 @@ def lens(subjects: Subjects, asked: Places) -> Answer:
     subject = asked.passage.subject(subjects)
     answer: dict[str, list[Any]] = {"ids": [], "texts": [], "probabilities": []}
     with subjects.lock:
-        for row in _lens_rows(subject, reading(subject, asked.passage)):
+        for row in _lens_rows(subject, reading(subjects, subject, asked.passage)):
             check_part(asked.count, asked.first, len(row), MOST_PLACES, "tokens")
             found = probabilities(subject, _logits(subject, row[asked.first : asked.first + asked.count]))
             best = found.argmax(-1)
@@ -164,7 +164,7 @@ def lens_cell(subjects: Subjects, asked: Cell) -> Answer:
     """What the model would predict at a place if it ended after a row of the lens: see ``distribution``."""
     subject = asked.passage.subject(subjects)
     with subjects.lock:
-        rows = _lens_rows(subject, reading(subject, asked.passage))
+        rows = _lens_rows(subject, reading(subjects, subject, asked.passage))
         check_part(1, asked.row, len(rows), 1, "rows")
         check_part(1, asked.place, len(rows[0]), 1, "tokens")
         logits = _logits(subject, rows[asked.row][asked.place : asked.place + 1])
@@ -192,7 +192,7 @@ def entropies(subjects: Subjects, asked: Places) -> Answer:
         raise UserError("this model predicts no tokens")
     first, stop = asked.first, asked.first + asked.count
     with subjects.lock:
-        found = reading(subject, asked.passage)
+        found = reading(subjects, subject, asked.passage)
         check_part(asked.count, first, len(found.ids), MOST_PLACES, "tokens")
         if found.entropies:
             return {"entropies": found.entropies[first:stop], "losses": found.losses[first:stop]}
@@ -220,7 +220,7 @@ def hidden_states(subjects: Subjects, asked: StatePart) -> Answer:
     """The ``values`` of a recurrent network's state: for each of the units, one after each of the tokens."""
     subject = asked.passage.subject(subjects)
     with subjects.lock:
-        layers = reading(subject, asked.passage).streams.get(asked.kind) if is_recurrent(subject) else None
+        layers = reading(subjects, subject, asked.passage).streams.get(asked.kind) if is_recurrent(subject) else None
     if layers is None:
         raise UserError(f"this model has no state {shortened(asked.kind, 40)!r}")
     check_part(1, asked.layer, len(layers), 1, "layers")

@@ -13,7 +13,7 @@ from tinyformer.decoding.sampling import Sampling
 from tinyformer.errors import UserError
 from tinyformer.explore.kept import Kept
 from tinyformer.explore.passages import Passage
-from tinyformer.explore.subjects import Subject
+from tinyformer.explore.subjects import AT_ONCE, LONGEST, Subject, Subjects
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.recording import recording_outputs, residual_streams
 from tinyformer.models.recurrent import RecurrentLM
@@ -22,7 +22,6 @@ from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.wording import counted
 
-LONGEST = 2048  # tokens of a passage that are looked at
 MOST_KEPT = 256 * 2**20  # bytes
 NOT_FINITE = "the model holds numbers that are NaN or infinite: its training diverged, or its weights are damaged"
 _AT_ONCE = 64  # places whose probabilities are computed together
@@ -50,11 +49,11 @@ class Reading:
         return 100 * len(self.ids) + sum(tensor.data.nbytes for stack in self.streams.values() for tensor in stack)
 
 
-def reading(subject: Subject, passage: Passage) -> Reading:
-    """What the model holds after it has read a passage. The last few are kept. The caller holds the lock of the models. Raises
-    UserError for a passage that the model cannot read."""
+def reading(subjects: Subjects, subject: Subject, passage: Passage) -> Reading:
+    """What the model holds after it has read a passage. The last few are kept. The caller holds the lock of the models, which
+    lets others have their turns. Raises UserError for a passage that the model cannot read."""
     key = (tuple(passage.ids), tuple(passage.source))
-    return _kept.get(subject.model, key, lambda: _checked(_read(subject, passage)), lambda made: made.num_bytes)
+    return _kept.get(subject.model, key, lambda: _checked(_read(subjects, subject, passage)), lambda made: made.num_bytes)
 
 
 def _checked(found: Reading) -> Reading:
@@ -64,7 +63,7 @@ def _checked(found: Reading) -> Reading:
     raise UserError(NOT_FINITE)
 
 
-def _read(subject: Subject, passage: Passage) -> Reading:
+def _read(subjects: Subjects, subject: Subject, passage: Passage) -> Reading:
     if subject.kind == "translation":
         return _read_pair(subject, passage)
     model, ids = subject.model, passage.ids
@@ -74,8 +73,12 @@ def _read(subject: Subject, passage: Passage) -> Reading:
     first = max(0, len(ids) - longest)
     inputs: list[Any] = [_batch(ids[first:])]
     if first and isinstance(model, RecurrentLM):  # the tokens before are in its state
-        with tt.no_grad(), evaluating(model):
-            inputs += model.step(_batch(ids[:first]), None)[1:]
+        state = None
+        for start in range(0, first, AT_ONCE):
+            with tt.no_grad(), evaluating(model):
+                _, state = model.step(_batch(ids[start : min(start + AT_ONCE, first)]), state)
+            subjects.lock.let_others()
+        inputs.append(state)
     return Reading(first, ids[first:], _without_batch(residual_streams(model, *inputs)))
 
 

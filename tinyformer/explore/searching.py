@@ -81,7 +81,7 @@ class _PoliteDecoder:
     def __init__(self, subjects: Subjects, subject: Subject, asked: Search, length: int):
         self.lock = subjects.lock
         with self.lock:
-            self.decoder = subject.decoder(len(asked.passage.ids) + length, asked.passage.source)
+            self.decoder = subjects.decoder(subject, len(asked.passage.ids) + length, asked.passage.source)
 
     def next_logits(self, new: Any) -> Any:
         """The logits (batch, vocab_size) after the new ids (batch, count)."""

@@ -13,6 +13,7 @@ import json
 import re
 import secrets
 import socket
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
@@ -65,6 +66,7 @@ class ExplorerServer(BoundedServer):
         self.subjects = subjects
         self.token = secrets.token_urlsafe(16)
         self.files = page_files()
+        self.was_opened = threading.Event()
         super().__init__(host, port, Handler)
         self.names = {host.lower(), _in_address(self.ip)}
         if self.ip.is_loopback or self.ip.is_unspecified:
@@ -199,6 +201,7 @@ class Handler(BoundedHandler):
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such file")
         self._headers(HTTPStatus.OK, found[0], str(len(found[1])))
         self.wfile.write(found[1])
+        self.server.was_opened.set()
 
     def _answer(self, path: str) -> None:
         folder, _, name = path.partition("/")
@@ -206,14 +209,17 @@ class Handler(BoundedHandler):
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such question")
         asked = self._body()
         self.server.is_silent(self.connection, False)
-        with self.server.subjects.lock:
-            if self.is_gone():  # the page has given up on it while another question was answered
-                raise ConnectionAbortedError
+        with self.server.subjects.lock.unless(self._check_that_somebody_waits):
             answer = ask(self.server.subjects, name, asked)
         if isinstance(answer, Iterator):
             self._send_lines(answer)
         else:
             self._send(HTTPStatus.OK, answer)
+
+    def _check_that_somebody_waits(self) -> None:
+        """Raise ConnectionAbortedError if the page has given up on its question, as while another one was answered."""
+        if self.is_gone():
+            raise ConnectionAbortedError
 
     def _body(self) -> Any:
         """The JSON that was sent. Raises Refused for anything else."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from tinyformer.data.batches import check_ids
 from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder, translation_decoder
 from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.errors import UserError, shortened
+from tinyformer.explore.turns import Turns
 from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
@@ -29,6 +29,9 @@ from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Translator, pretrained_translator
 from tinytensor.forks import free_in_forks
 from tinytensor.wording import counted
+
+LONGEST = 2048  # tokens that a model reads in one pass, which nobody can interrupt
+AT_ONCE = 256  # tokens that a language model reads before others get their turns
 
 
 @dataclass(frozen=True)
@@ -77,16 +80,16 @@ class Subject:
 
     def check(self, ids: Sequence[int], source: Sequence[int] = ()) -> None:
         """Raise UserError unless the model knows these ids, and reads the ``source`` if, and only if, it has an encoder.
-        Also where an encoder-decoder has fewer positions than there are ids."""
+        Also for more ids than an encoder-decoder has positions, or any model but a language model reads in one pass."""
         if bool(source) != (self.kind == "translation"):
             raise UserError("source must be the ids of a sentence to translate" if not source else "this model has no source")
         check_ids(batch_of_ids([list(ids)], "ids"), self.num_tokens)
+        longest, count, config = LONGEST, max(len(ids), len(source)), self.model.config
+        if source and getattr(config, "positions", None) == "learned":
+            longest = min(longest, config.max_length)
+        if self.kind != "language" and count > longest:
+            raise UserError(f"the model reads at most {counted(longest, 'token')} at once, not {count}: shorten the text")
         if source:
-            config, count = self.model.config, max(len(ids), len(source))
-            if getattr(config, "positions", None) == "learned" and count > config.max_length:
-                raise UserError(
-                    f"the model reads at most {counted(config.max_length, 'token')} at once, not {count}: shorten the text"
-                )
             check_ids(batch_of_ids([list(source)], "sources"), config.source_vocab_size)
 
     def decoder(self, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
@@ -163,12 +166,12 @@ class Subjects:
     """The models of some folders, by name. Each is loaded when it is first asked for, and again when its files have changed, as
     those of a run that is still training do.
 
-    Whoever uses a model holds the ``lock``: what is recorded inside a model belongs to one question at a time. Raises UserError
-    for a folder whose models cannot be explored.
+    Whoever uses a model holds the ``lock``: what is recorded inside a model belongs to one question at a time. Long work calls
+    ``lock.let_others`` now and then. Raises UserError for a folder whose models cannot be explored.
     """
 
     def __init__(self, folders: Sequence[str | Path]):
-        self.lock = free_in_forks(threading.RLock())
+        self.lock = free_in_forks(Turns())
         self.folders = [_as_text(folder) for folder in folders]
         self._entries: dict[str, _Entry] = {}
         seen: set[Path] = set()
@@ -195,6 +198,39 @@ class Subjects:
                 entry.loaded = None  # the old weights need not stay in memory beside the new ones
                 entry.loaded = stamp, entry.load()
             return entry.loaded[1]
+
+    def decoder(self, subject: Subject, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
+        """A new decoder as ``Subject.decoder`` makes it. While a language model reads a long text, others have their turns. The
+        caller holds the lock, also when it uses the decoder."""
+        decoder = subject.decoder(max_tokens, source)
+        return _InParts(decoder, self.lock, subject.longest) if subject.kind == "language" else decoder
+
+
+class _InParts:
+    """A decoder that reads long texts in parts, and lets others have their turns in between."""
+
+    def __init__(self, decoder: Decoder, lock: Turns, longest: int | None):
+        self.decoder = decoder
+        self.lock = lock
+        self.longest = longest
+        self._has_read = False
+
+    def next_logits(self, new: Any) -> Any:
+        """The logits (batch, vocab_size) after the new ids (batch, count)."""
+        if not self._has_read:
+            new = batch_of_ids(new, "prompts")
+            if self.longest is not None:
+                new = new[:, -self.longest :]  # a GPT reads no others anyway
+            self._has_read = True
+        while new.shape[1] > AT_ONCE:
+            self.decoder.next_logits(new[:, :AT_ONCE])
+            self.lock.let_others()
+            new = new[:, AT_ONCE:]
+        return self.decoder.next_logits(new)
+
+    def select(self, rows: Any) -> None:
+        """Go on with these rows of the batch."""
+        self.decoder.select(rows)
 
 
 def _as_text(folder: str | Path) -> str:

@@ -77,7 +77,7 @@ def next_token(subjects: Subjects, asked: Next) -> Answer:
     subject = passage.subject(subjects)
 
     def compute() -> Any:
-        decoder = subject.decoder(len(passage.ids), passage.source)
+        decoder = subjects.decoder(subject, len(passage.ids), passage.source)
         return decoder.next_logits([passage.ids])[0]
 
     with subjects.lock:
@@ -129,7 +129,7 @@ def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
     sampling = replace(sampling, seed=SEED) if sampling.seed is None else sampling
     length = subject.room(asked.passage.ids, asked.length)
     with subjects.lock:
-        decoder = WatchedDecoder(subject.decoder(len(asked.passage.ids) + length, asked.passage.source))
+        decoder = WatchedDecoder(subjects.decoder(subject, len(asked.passage.ids) + length, asked.passage.source))
     steps = sample(decoder, [asked.passage.ids], length, sampling, subject.ends, subject.forbidden, False, subject.rules)
     text = list(asked.passage.ids)
     with threads_for(subject):

@@ -70,8 +70,8 @@ def _no_weights(folder: Path) -> UserError:
     kind = named[0] if isinstance(named, list) and named and str(named[0]).isidentifier() else "AutoModel"
     return UserError(
         f"{folder} has its weights in {pickled[0]} only, a format in which a program may hide, so it is not opened. Where you "
-        f'trust it, convert it with PyTorch and transformers:\npython -c "from transformers import {kind} as A; '
-        f"A.from_pretrained('{folder}').save_pretrained('{folder}')\""
+        "trust it, convert it with PyTorch and transformers:",
+        f"python -c \"from transformers import {kind} as A; A.from_pretrained('{folder}').save_pretrained('{folder}')\"",
     )
 
 

@@ -20,7 +20,7 @@ from tinyformer.decoding.logits_rules import (
     RepetitionPenalty,
 )
 from tinyformer.decoding.sampling import Sampling
-from tinyformer.errors import SettingError, shortened
+from tinyformer.errors import SettingError, escaped, shortened
 from tinyformer.pretrained.loading import read_settings
 from tinyformer.pretrained.marian import MARIAN
 from tinyformer.pretrained.settings import PretrainedSettings
@@ -217,9 +217,9 @@ def read_writing(folder: Path) -> Writing:
     except SettingError as error:
         raise own.error(str(error)) from None
     if writing.unsupported:
-        listed = ", ".join(writing.unsupported)
+        listed = escaped(", ".join(writing.unsupported))
         logging.getLogger("tinyformer").warning(
-            "%s: not supported here, so that texts may differ from those of transformers: %s", own.path, listed
+            "%s: not supported here, so that texts may differ from those of transformers: %s", escaped(own.path), listed
         )
     return writing
 

@@ -11,6 +11,15 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 
+def write_or_stop(stop: Callable[[str], None], write: Callable[..., object], *what: object) -> None:
+    """Call ``write``, which shows something on a standard stream. If that fails, as when the terminal was closed, call ``stop``
+    with the reason."""
+    try:
+        write(*what)
+    except OSError as error:
+        stop(f"the end of its output ({error.strerror})")
+
+
 @contextmanager
 def stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
     """A context that calls ``stop`` with the signal's name at Ctrl-C, SIGTERM and SIGHUP, so that training can finish its step.

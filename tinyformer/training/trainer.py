@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import tinytensor as tt
@@ -14,7 +14,7 @@ from tinyformer.data.batches import Batches
 from tinyformer.errors import SettingError, UserError, for_programmers, given, has_flag, shortened
 from tinyformer.files import damaged
 from tinyformer.memory import check_step_fits, check_training_fits
-from tinyformer.progress import Progress, show_progress
+from tinyformer.progress import Progress, lasting_progress
 from tinyformer.schema import read_dataclass
 from tinyformer.training.checkpoints import load_checkpoint, put_weights, save_checkpoint
 from tinyformer.training.config import TrainingConfig, best_workers, training_dtype
@@ -24,7 +24,7 @@ from tinyformer.training.losses import LossFunction, next_token_loss
 from tinyformer.training.optimizing import optimizer_for
 from tinyformer.training.replica import Replica
 from tinyformer.training.runs import RunFolder
-from tinyformer.training.signals import stop_on_signals
+from tinyformer.training.signals import stop_on_signals, write_or_stop
 from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, distributed, parallel
 from tinytensor.disk import make_folder, remove
@@ -129,7 +129,7 @@ class Trainer:
         make_folder(self.folder.path)
         self.model.train()
         began, before = time.perf_counter(), self.total_seconds
-        bar_of_steps = _progress_bar(config.steps, self.step)
+        bar_of_steps = lasting_progress("training", config.steps, "step", self.step)
         with self.on_all_ranks(), stop_on_signals(self._stop), at_work(self), bar_of_steps as bar:
             if not self.rows:  # a run that is resumed has some
                 self._evaluate(bar)
@@ -168,11 +168,8 @@ class Trainer:
         self.stopped_by = self.stopped_by or by
 
     def _print(self, write: Callable[..., object], *text: str) -> None:
-        """Call ``write``, which prints a text or the bar. If that fails, as when the terminal was closed, training stops."""
-        try:
-            write(*text)
-        except OSError as error:
-            self._stop(f"the end of its output ({error.strerror})")
+        """Call ``write``, which prints a text or the bar. If that fails, training stops."""
+        write_or_stop(self._stop, write, *text)
 
     def stop_message(self, command: str) -> str:
         """The message after ``train`` was stopped. ``command --resume`` continues the run."""
@@ -355,14 +352,3 @@ class Trainer:
 
 def _mean(tensors: list[Tensor]) -> Tensor:
     return sum(tensors[1:], tensors[0].astype("float32")) / len(tensors)  # sums in bfloat16 would be rounded each time
-
-
-@contextmanager
-def _progress_bar(steps: int, done: int) -> Iterator[Progress]:
-    """A context with a progress bar, which is closed in the end, even if its terminal is gone."""
-    bar = show_progress("training", steps, "step", done)
-    try:
-        yield bar
-    finally:
-        with suppress(OSError):
-            bar.__exit__(None, None, None)

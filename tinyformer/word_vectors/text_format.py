@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tinyformer.data.files import check_file
-from tinyformer.errors import UserError, shortened
+from tinyformer.errors import UserError, print_line, shortened
 from tinyformer.memory import check_fits
 from tinyformer.settings import check_counts
 from tinyformer.word_vectors.vectors import WordVectors
@@ -54,7 +54,7 @@ def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
         reader = _Reader(path, file)
         vectors = reader.read(limit)
     if reader.repeated:
-        print(f"{path}: {counted(reader.repeated, 'line')} left out, whose word is there already: its first vector counts")
+        print_line(f"{path}: {counted(reader.repeated, 'line')} left out, whose word is there already: its first vector counts")
     return vectors
 
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
 from tinyformer.errors import SettingError
 from tinyformer.memory import check_fits
-from tinyformer.progress import Progress, show_progress
+from tinyformer.progress import Progress, lasting_progress
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
-from tinyformer.training.signals import stop_on_signals
+from tinyformer.training.signals import stop_on_signals, write_or_stop
 from tinyformer.word_vectors.batches import Examples
 from tinyformer.word_vectors.corpus import Corpus
 from tinyformer.word_vectors.vectors import WordVectors
@@ -118,15 +117,15 @@ class Word2Vec:
     def train(self, quiet: bool = False) -> bool:
         """Train to the end. Returns True if nothing stopped it.
 
-        Ctrl-C, SIGTERM and SIGHUP stop it; ``vectors`` then returns those so far. Raises SettingError if the loss is not
-        finite.
+        Ctrl-C, SIGTERM and SIGHUP stop it, and so does an output to which it cannot write any more. Then ``stopped_by`` names
+        the cause, and ``vectors`` returns those so far. Raises SettingError if the loss is not finite.
         """
         began, shown = time.perf_counter(), 0
-        with stop_on_signals(self._stop), show_progress("training", self.total_words, "word", quiet=quiet) as bar:
+        with stop_on_signals(self._stop), lasting_progress("training", self.total_words, "word", quiet=quiet) as bar:
             for words, contexts, targets in self._pieces():
                 self._step(contexts, targets)
                 self.words_done += words
-                bar.update(words)
+                write_or_stop(self._stop, bar.update, words)
                 if len(contexts) and self.words_done * SHOWN >= (shown + 1) * self.total_words:
                     shown = self.words_done * SHOWN // self.total_words
                     self._show(bar, contexts, targets, time.perf_counter() - began)
@@ -158,8 +157,7 @@ class Word2Vec:
                 "batch_size",
             )
         self.losses.append((self.words_done, loss))
-        with suppress(OSError):  # as when the terminal was closed; then SIGHUP stops the training
-            bar.set_postfix_str(f"loss {loss:.3f}, {self.words_done / seconds:,.0f} words/s")
+        write_or_stop(self._stop, bar.set_postfix_str, f"loss {loss:.3f}, {self.words_done / seconds:,.0f} words/s")
 
     def _stop(self, by: str) -> None:
         """Ask training to stop after the current piece."""

@@ -203,6 +203,13 @@ def test_it_goes_on_where_nobody_reads_what_it_prints(run: Path) -> None:
         process.wait()
 
 
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def program(folder: Path, name: str, script: str) -> None:
     folder.mkdir(exist_ok=True)
     file = folder / name
@@ -217,15 +224,23 @@ def screenless(folder: Path, **variables: str) -> dict[str, str]:
     return {**kept, "PATH": str(folder), "TERM": "xterm", **variables}
 
 
-def test_the_browser_gets_the_address_and_may_block(run: Path, tmp_path: Path) -> None:
+def test_the_browser_gets_a_private_file_and_may_block(run: Path, tmp_path: Path) -> None:
+    """All users may read command lines. So that of the browser does not hold the token."""
     program(tmp_path / "programs", "mybrowser", f'echo "$1" > {tmp_path}/opened; exec /bin/sleep 60')
     environment = screenless(tmp_path / "programs", BROWSER="mybrowser")
+    environment["TMPDIR"] = str(tmp_path)
     with running(run, "--port", "0", env=environment, start_new_session=True) as (process, address):
-        end = time.monotonic() + 20
-        while not (tmp_path / "opened").exists() or (tmp_path / "opened").read_text().strip() != address:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_for(lambda: (tmp_path / "opened").exists() and (tmp_path / "opened").read_text().endswith("\n"))
+        (file,) = tmp_path.glob("tinyformer-explore-*.html")
+        assert (tmp_path / "opened").read_text() == f"{file.as_uri()}\n"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert f'content="0; url={address}"' in file.read_text()
+        token = address.split("/")[3]
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                assert token.encode() not in folder.joinpath("cmdline").read_bytes()
         assert is_served(address)
+        wait_for(lambda: not file.exists())  # once the page was opened
         os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does, which the browser gets, too
         _, err = process.communicate(timeout=20)
         assert process.returncode in (0, 130) and err in ("", "\ninterrupted\n")
@@ -253,6 +268,15 @@ def opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 @pytest.mark.parametrize("name", ["w3m", "lynx", "links", "www-browser"])
 def test_a_browser_of_the_terminal_does_not_take_it_over(opens: Callable[..., bool], name: str) -> None:
     assert not opens(name)
+
+
+def test_the_file_of_a_page_that_is_not_opened_is_removed_at_the_end(run: Path, tmp_path: Path) -> None:
+    environment = {**screenless(tmp_path / "none", BROWSER="nothing"), "TMPDIR": str(tmp_path)}
+    with running(run, "--port", "0", env=environment) as (process, _):
+        wait_for(lambda: bool(list(tmp_path.glob("tinyformer-explore-*.html"))))
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert not list(tmp_path.glob("tinyformer-explore-*.html"))
 
 
 def test_a_browser_that_is_missing_or_fails_is_no_matter(opens: Callable[..., bool]) -> None:

@@ -436,9 +436,7 @@ def test_silent_connections_make_room_for_new_ones(narrow: ExplorerServer) -> No
 
 def test_a_connection_that_is_being_answered_is_not_ended(narrow: ExplorerServer, subjects: Subjects) -> None:
     with subjects.lock, contextlib.ExitStack() as stack:
-        waiting = [stack.enter_context(socket.create_connection(narrow.server_address[:2], timeout=20)) for _ in range(5)]
-        for connection in waiting:
-            connection.sendall(post(narrow, "Content-Length: 2\r\nConnection: close\r\n").encode())
+        waiting = [stack.enter_context(begin(narrow, "next_token", {"passage": passage()})) for _ in range(5)]
         wait_for(lambda: handlers() >= 5 and not narrow._silent)
         for _ in range(2 * connections.MOST_CONNECTIONS):
             stack.enter_context(socket.create_connection(narrow.server_address[:2]))
@@ -456,6 +454,7 @@ def test_requests_that_do_not_come_in_time_are_ended(
 ) -> None:
     """Also those of which a byte comes now and then."""
     monkeypatch.setattr(connections, "PATIENCE", 0.3)
+    monkeypatch.setattr(connections, "MOST_SECONDS", 0.3)
     sent = post(running, "Content-Length: 100\r\n") if begin == "POST" else begin
     with socket.create_connection(running.server_address[:2], timeout=20) as connection:
         connection.sendall(sent.encode())
@@ -475,7 +474,13 @@ def test_questions_that_the_page_gave_up_on_are_not_answered(
     running: ExplorerServer, subjects: Subjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered = []
-    monkeypatch.setattr(server, "ask", lambda *given: answered.append(given) or {})
+
+    def ask(*given: Any) -> dict[str, Any]:
+        with subjects.lock:
+            answered.append(given)
+        return {}
+
+    monkeypatch.setattr(server, "ask", ask)
     with subjects.lock:
         for _ in range(5):
             with socket.create_connection(running.server_address[:2]) as connection:
@@ -532,6 +537,69 @@ def test_streams_that_nobody_reads_hold_nobody_up(subjects: Subjects) -> None:
             with begin(started, name, what) as connection:
                 assert everything(connection).startswith(b"HTTP/1.1 200")
         assert time.monotonic() < start + 10
+
+
+def stuck(to: ExplorerServer, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
+    """Connections that have asked for more than fits into all buffers, and read nothing."""
+    search = {"passage": passage(), "beam": 16, "length": 200}
+    found = [stack.enter_context(begin(to, "search", search, SO_RCVBUF=1024)) for _ in range(count)]
+    wait_for(lambda: len(to._writing) >= count and time.monotonic() - max(to._writing.values()) > connections.STUCK)
+    return found
+
+
+def test_readers_who_never_read_make_room_for_a_new_page(narrow: ExplorerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STUCK", 0.2)
+    monkeypatch.setattr(connections, "SENDING", 4096)
+    with contextlib.ExitStack() as stack:
+        stuck(narrow, connections.MOST_CONNECTIONS, stack)
+        for _ in range(5):
+            start = time.monotonic()
+            assert asked(narrow, "about", {})[0] == 200
+            assert time.monotonic() < start + 2
+    wait_for(lambda: handlers() == 0)
+    assert not narrow._writing and not narrow._silent
+
+
+def test_a_reader_who_never_reads_is_ended(running: ExplorerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SENDING", 4096)
+    monkeypatch.setattr(connections, "MOST_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "STUCK", 0.1)
+    wait_for(lambda: handlers() == 0)
+    with contextlib.ExitStack() as stack:
+        stuck(running, 1, stack)
+        wait_for(lambda: handlers() == 0)
+
+
+def test_questions_that_take_long_make_room_for_a_new_page(narrow: ExplorerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a question computes for somebody who reads nothing of what would fit into the buffers."""
+    monkeypatch.setattr(connections, "LONG", 0.3)
+    with contextlib.ExitStack() as stack:
+        for _ in range(connections.MOST_CONNECTIONS):
+            stack.enter_context(begin(narrow, "write", {"passage": passage(), "length": 5000}))
+        wait_for(lambda: len(narrow._answered) == connections.MOST_CONNECTIONS)
+        time.sleep(connections.LONG)
+        statuses = []
+        for _ in range(5):
+            statuses.append(asked(narrow, "about", {})[0])
+            time.sleep(0.2)
+        assert 200 in statuses and set(statuses) <= {200, 503}
+    wait_for(lambda: handlers() == 0)
+    assert not narrow._answered
+
+
+def test_too_many_connections_are_told_so(narrow: ExplorerServer, subjects: Subjects) -> None:
+    with subjects.lock, contextlib.ExitStack() as stack:
+        for _ in range(connections.MOST_CONNECTIONS):
+            stack.enter_context(begin(narrow, "next_token", {"passage": passage()}))
+        wait_for(lambda: handlers() == connections.MOST_CONNECTIONS and not narrow._silent)
+        start = time.monotonic()
+        for _ in range(20):  # at once, so that those who come after them need not wait
+            with socket.create_connection(narrow.server_address[:2], timeout=20) as connection:
+                head, _, body = everything(connection).partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 503 ") and f"Content-Length: {len(body)}".encode() in head
+                assert json.loads(body) == {"error": "the explorer has too many connections"}
+        assert time.monotonic() < start + 2
+    wait_for(lambda: handlers() == 0)
 
 
 def test_many_wide_searches_at_once_leave_room_for_others(subjects: Subjects) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import signal
+import sys
 from collections import Counter
 from typing import Any
 
@@ -243,6 +246,22 @@ def test_a_signal_stops_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     assert training.stopped_by == "Ctrl-C"
     assert len(steps) == 3
     assert training.words_done == 300
+    assert len(training.vectors()) == len(training.corpus.vocabulary)
+
+
+def test_the_end_of_its_output_stops_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def isatty(self) -> bool:
+            return False  # lines, of which the first comes during the training
+
+    training = Word2Vec(colors_and_animals(), Word2VecConfig(**QUICK))
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert not training.train()
+    monkeypatch.undo()
+    assert training.stopped_by == f"the end of its output ({os.strerror(errno.ENOSPC)})"
     assert len(training.vectors()) == len(training.corpus.vocabulary)
 
 
