@@ -238,19 +238,22 @@ def load_mapped(path: PathLike) -> dict[str, Array]:
     """The tensors of a safetensors file, by name, as arrays on the CPU whose values are read from the file when they are used.
 
     So opening a large file takes no time, and its values are not held twice. What is written to an array changes only this
-    process's memory, never the file. bfloat16 values are converted to float32, and so are read at once. A checksum in the file
-    is not looked at. Nobody may write into the file meanwhile; it may be replaced by another. Raises FileError as ``load``.
+    process's memory, never the file. bfloat16 values are converted to float32, and so are read at once. A file with a checksum,
+    as ``save`` writes it, is read once to compare it. Nobody may write into the file meanwhile; it may be replaced by another.
+    Raises FileError as ``load``.
     """
     from safetensors import SafetensorError, safe_open
 
     with _readable(path) as file:
         header = _read_header(path, file)
-        dtypes, _ = _described(path, header[8:])
+        dtypes, metadata = _described(path, header[8:])
         try:
             with safe_open(path, framework="numpy"):  # which checks that shapes and places fit together
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except (SafetensorError, OverflowError) as error:
             raise _not_whole(path, error) from None
+        if _CHECKSUM in metadata:
+            _verify(path, header, file)
         about = json.loads(header[8:])
         return {name: _mapped(content, len(header), about[name]) for name in dtypes}
 
@@ -286,32 +289,46 @@ def give_back(array: Array) -> None:
 def _readable(path: PathLike) -> Iterator[BinaryIO]:
     """A context that gives the opened file. Every failure to read it is a FileError."""
     try:
-        with _open(path) as file:
+        with open_regular(path) as file:
             yield file
     except FileError:
         raise
+    except FileNotFoundError:
+        raise FileError(f"{path} does not exist") from None
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}") from None
     except MemoryError:
         raise FileError(f"{path} does not fit in memory: it has {counted(os.path.getsize(path), 'byte')}") from None
 
 
-def _open(path: PathLike) -> BinaryIO:
-    """The opened file. Raises FileError unless it is a regular file: opening a FIFO, for example, would wait for a writer."""
+def open_regular(path: PathLike, wanted: str = "a safetensors file") -> BinaryIO:
+    """A file opened to read its bytes. Links to it are followed. Raises FileError unless it is a regular file: opening a FIFO
+    would wait for a writer, and a device may have no end. ``wanted`` is what should be there. Other failures are OSError."""
     _check_path(path)
+    _check_regular(path, os.stat(path).st_mode, wanted)  # before it is opened: opening alone can set a device to work
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115
     try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        raise FileError(f"{path} does not exist") from None
+        _check_regular(path, os.fstat(file.fileno()).st_mode, wanted)  # again, as it may have been replaced
+    except FileError:
+        file.close()
+        raise
+    return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a FIFO, too, is opened without waiting
+
+
+def _check_regular(path: PathLike, mode: int, wanted: str) -> None:
     if not stat.S_ISREG(mode):
-        raise FileError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'a device, pipe or socket'}, not a safetensors file")
-    return open(path, "rb")
+        raise FileError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'a device, pipe or socket'}, not {wanted}")
 
 
 # The dtypes that tensors here can have, as headers name them, and their NumPy names.
 _NUMPYS = {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FIU" for size in (8, 4, 2, 1) if (kind, size) != ("F", 1)}
 _NUMPYS["BOOL"] = "?"
 _DTYPES = (*_NUMPYS, "BF16")
+_MOST_AXES = 64  # that NumPy's arrays can have
 
 
 def _described(path: PathLike, header: bytes) -> tuple[dict[str, str], dict[str, str]]:
@@ -320,6 +337,7 @@ def _described(path: PathLike, header: bytes) -> tuple[dict[str, str], dict[str,
         described = json.loads(header, object_pairs_hook=_without_repeats)
         metadata = described.pop("__metadata__", {})
         dtypes = {name: about["dtype"] for name, about in described.items()}
+        axes = {name: len(about["shape"]) for name, about in described.items()}
         for text in (*dtypes, *dtypes.values(), *metadata, *metadata.values()):
             text.encode("utf-8")  # fails for half of a surrogate pair, which JSON may contain and nobody could print
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
@@ -330,6 +348,8 @@ def _described(path: PathLike, header: bytes) -> tuple[dict[str, str], dict[str,
                 f"{path}: the tensor {_short(name)!r} has the dtype {_short(dtype)}, which tensors here cannot have: convert "
                 "it to float32, for example, with the program that wrote the file"
             )
+        if axes[name] > _MOST_AXES:
+            raise FileError(f"{path}: the tensor {_short(name)!r} has {axes[name]} axes, and tensors here at most {_MOST_AXES}")
     return dtypes, metadata
 
 
@@ -369,7 +389,9 @@ def _load_bfloat16(path: PathLike) -> dict[str, Tensor]:
     from safetensors import deserialize
 
     found = {}
-    for name, entry in deserialize(Path(path).read_bytes()):  # type: ignore[no-untyped-call]
+    with open_regular(path) as file:
+        content = file.read()
+    for name, entry in deserialize(content):  # type: ignore[no-untyped-call]
         if entry["dtype"] == "BF16":
             halves = host.frombuffer(entry["data"], dtype="<u2")
             values = _widened(halves) if bfloat16 is None else halves.view(bfloat16)

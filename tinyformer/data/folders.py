@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+from tinyformer.files import open_file
 from tinytensor.wording import counted
 
 # What a run writes into its folder. A folder that was named itself may be that of a run as well: then these files of it are not
@@ -93,7 +94,7 @@ def _kind(path: Path) -> int | None:
 def _is_text(path: Path) -> bool:
     """Whether the whole of a file is UTF-8 text. A file that is another kind shows it soon, and is not read to its end."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         while piece := file.read(SNIFFED):
             try:
                 if b"\0" in piece:

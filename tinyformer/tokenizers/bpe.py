@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import UserError
-from tinyformer.files import damaged, read_json, write_json
+from tinyformer.files import damaged, read_json, read_utf8, write_json
 from tinyformer.tokenizers.added import AddedToken, AddedTokens
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.byte_letters import BYTES, hidden, shown
 from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
+from tinyformer.tokenizers.patterns import TooSlow
 from tinyformer.tokenizers.special import skippable, special_names
 from tinytensor.backend import host
 from tinytensor.wording import counted
@@ -44,6 +45,7 @@ class BPETokenizer:
     """
 
     kind = "bpe"
+    file: str | Path = ""  # that it was read from, for messages
 
     def __init__(
         self,
@@ -121,9 +123,15 @@ class BPETokenizer:
             if added is not None:
                 ids.append(added)
             else:
-                for word in self.rules.words(part):
+                for word in self._words(part):
                     ids.extend(self._encode_word(word))
         return host.array(ids, dtype=host.int64)
+
+    def _words(self, text: str) -> list[str]:
+        try:
+            return self.rules.words(text)
+        except TooSlow as error:
+            raise UserError(f"{self.file}: {error}" if self.file else str(error)) from None
 
     def _merge_word(self, word: str) -> tuple[int, ...]:
         content = word.encode()
@@ -219,7 +227,7 @@ class BPETokenizer:
     def load(cls, path: str | Path) -> BPETokenizer:
         """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
         # Only tokenizers that differ from GPT-2's in more than the tokens have the later entries.
-        return load_saved(
+        tokenizer = load_saved(
             cls._from_shown,
             path,
             cls.kind,
@@ -233,6 +241,8 @@ class BPETokenizer:
             before=list[int] | None,
             after=list[int] | None,
         )
+        tokenizer.file = path
+        return tokenizer
 
     @classmethod
     def from_gpt2_files(cls, encoder: str | Path, vocab: str | Path, rules: CuttingRules | None = None) -> BPETokenizer:
@@ -240,13 +250,11 @@ class BPETokenizer:
         ``merges.txt`` (one merge a line, in order). "<|endoftext|>" is special. Raises UserError if a file is missing or
         damaged, or if they do not fit together."""
         ids = read_json(Path(encoder))
-        if not Path(vocab).exists():
-            raise UserError(f"{vocab} does not exist: pass the file of merges that belongs to {encoder}")
+        lines = read_utf8(vocab, f"pass the file of merges that belongs to {encoder}").split("\n")
         with damaged(f"{encoder} or {vocab} (or they do not belong together)"):
             unused = gaps_in(ids)
             ids = {**ids, **unused}
             tokens = tokens_in_order(ids)
-            lines = Path(vocab).read_text(encoding="utf-8").split("\n")
             if lines[0].startswith("#version"):
                 del lines[0]
             special = {name: i for name, i in ids.items() if name == "<|endoftext|>" or name in unused}

@@ -41,9 +41,12 @@ def read_tokenizer_json(path: str | Path) -> BPETokenizer | WordPieceTokenizer |
     whole = read_json(Path(path))
     try:
         with damaged(path):
-            return _read(whole)
+            tokenizer = _read(whole)
     except Unsupported as error:
         raise UserError(f"{path} asks for something that is not supported: {error}") from None
+    if isinstance(tokenizer, BPETokenizer):
+        tokenizer.file = path
+    return tokenizer
 
 
 def _read(whole: Section) -> BPETokenizer | WordPieceTokenizer | CharTokenizer:
@@ -153,6 +156,8 @@ def _byte_pairs(whole: Section, model: Section, added: list[AddedToken]) -> BPET
         raise Unsupported(f"BPE with the decoder {shown(decoder and decoder['type'])}; there is byte-level BPE")
     rules = _cutting_rules(whole)
     vocabulary = model["vocab"]
+    if not isinstance(model["merges"], list) or not all(isinstance(merge, str | list) for merge in model["merges"]):
+        raise UserError("the merges are not a list of pairs")
     # Older files have "a b" for the merge of a and b, newer ones ["a", "b"].
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
     added = _with_ordinary_ones(added, vocabulary, merges)

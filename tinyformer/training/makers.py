@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import UserError
-from tinyformer.files import parse_json
+from tinyformer.files import parse_json, read_file
 
 # The setting, and the part of config.json that it is in, by which the runs of a script in examples/ are known; and the words
 # with which that script uses a run.
@@ -98,7 +98,7 @@ def runs_below(path: str | Path) -> list[Path]:
 def _settings(folder: Path) -> Mapping[str, Any]:
     """What config.json holds; nothing if it is missing or damaged, which is told by whoever needs it."""
     try:
-        return parse_json((folder / "config.json").read_text(encoding="utf-8"))
+        return parse_json(read_file(folder / "config.json").decode("utf-8"))
     except (OSError, ValueError):
         return {}
 
