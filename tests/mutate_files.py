@@ -1,6 +1,6 @@
 """Damages files of every kind that this project reads, one at a time, and uses them as its programs do.
 
-python tests/mutate_files.py --tries 5000 --seed 0
+PYTHONPATH=. python tests/mutate_files.py --tries 5000 --seed 0
 
 A try changes one file: its bytes at random; or a value of its JSON, which becomes one of another kind, a huge number or a bomb;
 or a value in the header of a safetensors file, whose checksum is written anew. Then the file is used. Good are a result, and an
@@ -30,10 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-
-from explored import TEXT, gpt_run, masked_run, recurrent_run, translation_run
+from explored import gpt_run, masked_run, recurrent_run, translation_run
 from mutations import Rng, mutated, with_another_value
 
 import tinytensor as tt
@@ -64,7 +61,6 @@ from tinyformer.tokenizers import BPETokenizer, CharTokenizer, WordPieceTokenize
 from tinyformer.tokenizers.byte_letters import shown
 from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.makers import found_in
-from tinyformer.training.runs import RunFolder
 from tinyformer.word_vectors.evaluation import analogies
 from tinyformer.word_vectors.text_format import save_vectors
 from tinyformer.word_vectors.vectors import WordVectors

@@ -49,8 +49,10 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None) -> Pr
     try:
         with init.skipped(), only_as_large_as(weight_files(folder), settings.path):
             model: Any = family.make(settings)
-    except SettingError as error:  # whose names are those of the settings here
-        raise settings.error(str(error)) from None
+    except UserError as error:  # the names in a SettingError are those of the settings here
+        raise settings.error(str(error)) if isinstance(error, SettingError) else error from None
+    except (ValueError, OverflowError) as error:  # of a layer that cannot be made
+        raise settings.error(shortened(str(error))) from None
     left_out = load_into(model, family, read_weights(folder), folder)
     if left_out and isinstance(model, (Bert, BertForMaskedLM)):
         model.config.initialise(model.pooler if isinstance(model, Bert) else model.bert.pooler)

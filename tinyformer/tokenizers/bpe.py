@@ -25,6 +25,8 @@ from tinyformer.tokenizers.special import skippable, special_names
 from tinytensor.backend import host
 from tinytensor.wording import counted
 
+MOST_AROUND = 1000  # ids before and after a text, which is far more than published tokenizers have
+
 
 class BPETokenizer:
     """Byte-level BPE. ``tokens[i]`` are the bytes of id i. ``merges`` are pairs of ids, in the order they were learned.
@@ -88,6 +90,8 @@ class BPETokenizer:
                 raise UserError(f"the {kind} token {token.content!r} is not the token of its id, {token.id}")
         if len({token.id for token in named}) < len(named):
             raise UserError("two special or added tokens have the same id")
+        if (around := len(self.before) + len(self.after)) > MOST_AROUND:
+            raise UserError(f"a whole text has {around:,} ids before and after it; there can be {MOST_AROUND}")
         for i in (*self.before, *self.after):
             if not 0 <= i < len(self.tokens):
                 raise UserError(f"a whole text has the id {i} before or after it, which is not an id")
@@ -113,6 +117,10 @@ class BPETokenizer:
     def vocab_size(self) -> int:
         """The number of tokens, special ones included."""
         return len(self.tokens)
+
+    def num_made(self) -> int:
+        """How many of the tokens merging makes."""
+        return len({made for _, made in self._merged.values()})
 
     # ---------------------------------------------------------------------------------------------- both directions
 

@@ -33,7 +33,7 @@ _QUICK = {
 }  # fmt: skip
 
 _MOST_PARTS = 10_000  # of a pattern whose repeats are written out; those of published tokenizers have up to some hundred
-_LEAST_SECONDS, _CHARACTERS_A_SECOND = 3.0, 500_000  # that a pattern may take; the slowest of published ones is 5 times as fast
+_LEAST_SECONDS, _CHARACTERS_A_SECOND = 2.0, 500_000  # that a pattern may take; the slowest of published ones is 5 times as fast
 
 # What a pattern may be made of. Everything else is refused.
 _OPENING = regex.compile(r"\((?:\?(?::|i:|=|!|<=|<!|>))?(?!\?)")
@@ -201,6 +201,6 @@ class _Reader:
 
 
 def _times(repeat: str) -> int:
-    """How often a repeat is written out: the larger of its two numbers; 2 where there is no end, as one goes before the loop."""
+    """How often a repeat is written out: its larger number; 2 where there is no end, as one goes before the loop."""
     numbers = [int(number[:9]) for number in regex.findall(r"\d+", repeat)]
     return max([2, *numbers])

@@ -18,10 +18,11 @@ from tinyformer.errors import UserError, shortened
 from tinyformer.files import damaged, read_json
 from tinyformer.schema import read_value
 from tinyformer.tokenizers.added import AddedToken
-from tinyformer.tokenizers.bpe import BPETokenizer, bytes_of_tokens, gaps_in, pairs_of_ids, tokens_in_order
+from tinyformer.tokenizers.bpe import MOST_AROUND, BPETokenizer, bytes_of_tokens, gaps_in, pairs_of_ids, tokens_in_order
 from tinyformer.tokenizers.byte_letters import can_be_hidden
 from tinyformer.tokenizers.char import CharTokenizer
-from tinyformer.tokenizers.cutting import GPT2_WORDS, CuttingRules
+from tinyformer.tokenizers.cutting import CuttingRules
+from tinyformer.tokenizers.patterns import GPT2_WORDS
 from tinyformer.tokenizers.special import UNKNOWN
 from tinyformer.tokenizers.wordpiece import SPECIAL, WordPieceTokenizer
 
@@ -131,6 +132,8 @@ def _template_ends(template: list[Section], tokens: Section) -> tuple[list[int],
     for place, part in enumerate(template):
         if "Sequence" not in part:
             ends[place > places[0]].extend(int(i) for i in tokens[part["SpecialToken"]["id"]]["ids"])
+            if len(ends[0]) + len(ends[1]) > MOST_AROUND:
+                raise Unsupported(f"a template with more than {MOST_AROUND} ids around the text")
     return ends
 
 
