@@ -75,7 +75,7 @@ def _check_held(num_parameters: int, num_blocks: int, weights: list[Path], setti
     needed = default_dtype.itemsize * num_parameters + _LEAST_BLOCK * int(num_blocks)
     if needed > _SMALL_MODEL + _MOST_FOR_A_BYTE * size:
         raise UserError(
-            f"{settings} asks for a model of at least {in_bytes(needed)}, but the weights beside it have {in_bytes(size)}: "
+            f"{settings}: a model of this size needs at least {in_bytes(needed)}, but its weights have {in_bytes(size)}: "
             "they do not belong together, or one of them is damaged"
         )
 

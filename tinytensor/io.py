@@ -328,6 +328,7 @@ def _check_regular(path: PathLike, mode: int, wanted: str) -> None:
 _NUMPYS = {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FIU" for size in (8, 4, 2, 1) if (kind, size) != ("F", 1)}
 _NUMPYS["BOOL"] = "?"
 _DTYPES = (*_NUMPYS, "BF16")
+_MOST_TENSORS = 50_000  # each takes time, even an empty one; published files have some thousand
 _MOST_AXES = 64  # that NumPy's arrays can have
 
 
@@ -342,6 +343,8 @@ def _described(path: PathLike, header: bytes) -> tuple[dict[str, str], dict[str,
             text.encode("utf-8")  # fails for half of a surrogate pair, which JSON may contain and nobody could print
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
         raise _not_whole(path, f"its header does not say what its tensors are ({type(error).__name__})") from None
+    if len(dtypes) > _MOST_TENSORS:
+        raise FileError(f"{path} has {len(dtypes):,} tensors; a file can have {_MOST_TENSORS:,}")
     for name, dtype in dtypes.items():
         if dtype not in _DTYPES:
             raise FileError(
@@ -349,7 +352,7 @@ def _described(path: PathLike, header: bytes) -> tuple[dict[str, str], dict[str,
                 "it to float32, for example, with the program that wrote the file"
             )
         if axes[name] > _MOST_AXES:
-            raise FileError(f"{path}: the tensor {_short(name)!r} has {axes[name]} axes, and tensors here at most {_MOST_AXES}")
+            raise _not_whole(path, f"{_short(name)!r} has {axes[name]} axes, and tensors have at most {_MOST_AXES}")
     return dtypes, metadata
 
 

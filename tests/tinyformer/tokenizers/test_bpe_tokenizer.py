@@ -415,6 +415,7 @@ def test_missing_and_foreign_gpt2_files(tmp_path: Path) -> None:
     vocab.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match=f"{vocab.name} is not UTF-8 text"):
         BPETokenizer.from_gpt2_files(encoder, vocab)
+    write_gpt2_files(tmp_path)
     encoder.write_text('{"a": "b", "c": 1}')
     with pytest.raises(UserError, match="is damaged"):
         BPETokenizer.from_gpt2_files(encoder, vocab)
