@@ -69,17 +69,11 @@ def use_pattern(whole: Any, pattern: str, times: int = 1) -> None:
 # ------------------------------------------------------------------------------------------------------------- tokenizers
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "(?:(?:(?:a{1000}){1000}){1000})",
-        "(?:" * 40 + "a" + ")+" * 40,
-        "a{100000}",
-        "|".join(["ab"] * 9000),
-        "[" + "ab" * 9000 + "]",
-    ],
-    ids=lambda pattern: pattern[:12],
-)
+TOO_LARGE = ["(?:(?:(?:a{1000}){1000}){1000})", "(?:" * 40 + "a" + ")+" * 40, "a{100000}"]
+TOO_LARGE += ["|".join(["ab"] * 9000), "[" + "ab" * 9000 + "]"]
+
+
+@pytest.mark.parametrize("pattern", TOO_LARGE, ids=lambda pattern: pattern[:12])
 def test_patterns_that_are_too_large(folder: Path, pattern: str) -> None:
     path = change(folder / "tokenizer.json", lambda whole: use_pattern(whole, pattern))
     assert "is too large" in refused(lambda: pretrained_tokenizer(folder), path, within=2)

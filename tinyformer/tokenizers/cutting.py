@@ -45,10 +45,12 @@ class CuttingRules:
     def words(self, text: str) -> list[str]:
         """The words of a text that is normalised. Raises TooSlow where a pattern takes so long that it may never end."""
         words = [text] if text else []
-        clock = Clock(len(text))
+        clock: Clock | None = None
         for place, pattern in enumerate(self.patterns, start=1):
             if self.space_before and place == len(self.patterns):
                 words = [word if word.startswith(" ") else " " + word for word in words]
+            if clock is None and not is_quick(pattern):
+                clock = Clock(len(text))
             timed = None if is_quick(pattern) else clock
             if len(words) == 1:
                 words = _pieces(pattern, words[0], timed)
@@ -60,17 +62,16 @@ class CuttingRules:
 def _pieces(pattern: str, text: str, clock: Clock | None) -> list[str]:
     """The matches of a pattern, and what lies between them."""
     cut = compiled(pattern)
-
-    def find(seconds: float | None) -> list[str]:
-        return cut.findall(text, timeout=seconds)
-
-    def places(seconds: float | None) -> list[regex.Match[str]]:
-        return list(cut.finditer(text, timeout=seconds))
-
-    found = find(None) if clock is None else clock.run(pattern, find)
+    found: list[str]
+    if clock is None:
+        found = cut.findall(text)
+    else:
+        found = clock.run(pattern, lambda seconds: cut.findall(text, timeout=seconds))
     if sum(map(len, found)) == len(text):
         return found
-    return list(_with_gaps(text, places(None) if clock is None else clock.run(pattern, places)))
+    if clock is None:
+        return list(_with_gaps(text, cut.finditer(text)))
+    return clock.run(pattern, lambda seconds: list(_with_gaps(text, cut.finditer(text, timeout=seconds))))
 
 
 def _with_gaps(text: str, matches: Iterable[regex.Match[str]]) -> Iterator[str]:
