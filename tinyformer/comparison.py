@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 
 from tinyformer.errors import UserError, shortened
-from tinyformer.files import read_utf8
+from tinyformer.files import read_file
 from tinyformer.text_scores import TextScores, count_words
 from tinyformer.training.makers import check_made_by
 from tinyformer.training.runs import RunFolder
@@ -49,8 +49,12 @@ def write_translations(path: Path, sources: Sequence[str], ours: Sequence[str], 
 
 def read_translations(path: Path) -> list[Translated]:
     """What ``write_translations`` wrote. Raises UserError for a file that is missing, as in an unfinished run, or damaged."""
-    wanted = "a run has it once its training is finished (--resume goes on)"
-    header, *lines = read_utf8(path, wanted).removesuffix("\n").split("\n")
+    try:
+        header, *lines = read_file(path).decode("utf-8").removesuffix("\n").split("\n")
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: a run has it once its training is finished (--resume goes on)") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is damaged: it is not UTF-8 text") from None
     rows = [line.split("\t") for line in lines]
     for number, row in enumerate((header.split("\t"), *rows), 1):
         if len(row) != 3 or (number == 1 and tuple(row) != HEADER):

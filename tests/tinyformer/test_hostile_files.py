@@ -295,11 +295,12 @@ def test_a_vocabulary_that_was_cut_off(folder: Path, caplog: pytest.LogCaptureFi
     assert warned(folder, caplog) == ""
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer_config.json").unlink()
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(295))]
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(1195))]
+    change(folder / "config.json", lambda whole: whole.update(vocab_size=1200))
     (folder / "vocab.txt").write_text("\n".join(names) + "\n")
     assert warned(folder, caplog) == ""
-    (folder / "vocab.txt").write_text("\n".join(names[:75]) + "\n")
-    assert "75 tokens, but config.json says 300 (vocab_size): is a file cut off?" in warned(folder, caplog)
+    (folder / "vocab.txt").write_text("\n".join(names[:300]) + "\n")
+    assert "300 tokens, but config.json says 1,200 (vocab_size): is a file cut off?" in warned(folder, caplog)
 
 
 def test_merges_that_were_cut_off(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -58,9 +58,8 @@ def _lacking(tokenizer: Tokenizer, folder: Path) -> str:
     """What a tokenizer seems to lack, in words: tokens that the model has, or merges that make its tokens. "" for nothing."""
     found = read_json(folder / "config.json").get("vocab_size") if (folder / "config.json").exists() else None
     there = tokenizer.vocab_size
-    # Of byte pairs, published models have some more outputs than tokens, as sizes that can be divided by 128 are faster.
-    spare = max(256, there // 10) if isinstance(tokenizer, BPETokenizer) else 0
-    if isinstance(found, int) and not there <= found <= there + spare:
+    # Published models have some more outputs than tokens, as sizes that can be divided by 128 are faster.
+    if isinstance(found, int) and not there <= found <= there + max(256, there // 10):
         return f"the tokenizer has {there:,} tokens, but config.json says {found:,} (vocab_size): is a file cut off?"
     if isinstance(tokenizer, BPETokenizer) and not tokenizer.ignore_merges:
         made = tokenizer.num_made()
