@@ -10,16 +10,16 @@ python examples/algorithms.py --resume                   # go on after an interr
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import shlex
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import dataclasses
+    import shlex
+    import sys
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         GPT,
@@ -167,7 +167,7 @@ def learn(name: str, arguments: argparse.Namespace) -> bool:
             on_evaluation=lambda: f"    {count_right(model, some)} of {counted(len(some), 'held-out problem')} right",
         )  # fmt: skip
         setup.begin(trainer)
-        print(f"{name}: {counted(len(training), 'problem')} to train on, {len(held_out):,} others to test with")
+        print(f"{name}: {counted(len(training), 'problem')} to train on, {counted(len(held_out), 'other')} to test with")
         print(f"{kind} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
 
         if not train_to_end(trainer, shlex.join(["python", sys.argv[0], *arguments.words])):

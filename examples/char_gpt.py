@@ -14,17 +14,17 @@ python examples/char_gpt.py save FOLDER                  # for Hugging Face's tr
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import shlex
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import dataclasses
+    import shlex
+    import sys
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+    from typing import Any
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         GPT,
@@ -46,6 +46,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         add_run_settings,
         add_settings,
         add_text_flag,
+        check_effects,
         check_fields,
         draw_losses,
         evaluate,
@@ -68,6 +69,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         stream_text,
         train_to_end,
     )
+    from tinyformer.errors import note_refused, renamed_settings
     from tinyformer.tokenizers.texts import opening_text
     from tinytensor.io import write_text
     from tinytensor.wording import counted
@@ -103,7 +105,7 @@ class TextConfig:
         "", "the defaults of a GPT's other settings: modern, or nanogpt, those of nanoGPT for a CPU (default: modern)"
     )
     tokenizer: str = setting("char", "char (one token a character) or bpe (byte pairs, learned from the text)")
-    bpe_tokens: int = setting(1024, "tokens of the bpe tokenizer")
+    bpe_tokens: int = setting(1024, "tokens of the bpe tokenizer", unless={"tokenizer": ["char"]})
     init_from: str = setting(
         "", "a pretrained model, whose weights, settings and tokenizer are used: a folder, or a name on the Hugging Face hub"
     )
@@ -125,13 +127,6 @@ class TextConfig:
         if self.recipe and self.architecture != "gpt":
             raise SettingError(f"recipe is for a GPT, not for the architecture {self.architecture}: leave it out", "recipe")
 
-    def check_effect(self) -> None:
-        """Raise SettingError for a setting of a new run that would be without effect."""
-        if self.tokenizer == "char" and self.bpe_tokens != 1024:
-            raise SettingError(
-                f"bpe_tokens={self.bpe_tokens} is for byte pairs: add --tokenizer bpe, or leave it out", "bpe_tokens"
-            )
-
     def defaults(self) -> dict[str, dict[str, Any]]:
         """The defaults of the settings, by part: those of the recipe, if there is one."""
         is_new_gpt = self.architecture == "gpt" and not self.init_from
@@ -141,7 +136,8 @@ class TextConfig:
         """A tokenizer for the text."""
         if self.tokenizer == "char":
             return CharTokenizer.train(text)
-        return BPETokenizer.train(text, self.bpe_tokens, progress=True)
+        with renamed_settings(vocab_size="bpe_tokens"):
+            return BPETokenizer.train(text, self.bpe_tokens, progress=True)
 
 
 def load_start(init_from: str) -> tuple[GPT, Tokenizer]:
@@ -169,13 +165,13 @@ def kind_of(model: GPT | RecurrentLM) -> str:
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, TextBatches, Tokenizer]:
     """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
     chosen = folder.read_part("text", TextConfig) if arguments.resume else settings_from(TextConfig, vars(arguments))
-    if not arguments.resume:
-        chosen.check_effect()
     kind = ARCHITECTURES[chosen.architecture]
     setup = RunSetup(folder, arguments, {"model": kind, "training": TrainingConfig, "text": TextConfig})
     defaults = chosen.defaults()
     config = setup.settings(TrainingConfig, defaults["training"])
     text_config = setup.settings(TextConfig, defaults["text"])
+    if chosen.init_from:
+        note_refused({field.name for field in dataclasses.fields(kind)} - {"block_size", "dropout"})
     start = load_start(chosen.init_from) if chosen.init_from and not setup.is_resumed else None
     text, source = setup.text(arguments.data, arguments.field)
     if start is not None:
@@ -242,6 +238,7 @@ def train(arguments: argparse.Namespace) -> None:
 def sample(arguments: argparse.Namespace) -> None:
     """Write with a trained model."""
     sampling = settings_from(Sampling, {"seed": TrainingConfig.seed, **vars(arguments)})
+    check_effects(sampling, vars(arguments))
     model, tokenizer = trained(arguments)
     prompt = opening_text(tokenizer) if arguments.prompt is None else arguments.prompt
     new_ids = going_on(model, tokenizer, prompt, arguments.length, sampling)

@@ -13,16 +13,16 @@ python examples/dial_tones.py transcribe recordings/*.wav   # write down the num
 
 from __future__ import annotations
 
-import argparse
-import math
-import re
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import math
+    import re
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         Commands,
@@ -138,7 +138,7 @@ def test(transcriber: Transcriber, seed: int, folder: RunFolder) -> None:
     """Print how many numbers are exactly right by the level of noise and by length, and in how many recordings without keys
     none is heard. Write them all to a file."""
     task = transcriber.task
-    print(f"Numbers that are exactly right, of {task.test:,} new recordings for each level of noise:")
+    print(f"Numbers that are exactly right, of {counted(task.test, 'new recording')} for each level of noise:")
     lines, all_keys, all_seconds = ["sound\tseconds\tdialed\theard"], [], []
     tests = {name: test_recordings(task, snr, seed, task.test) for name, snr in NOISES.items()}
     tests["no keys"] = without_keys(seed, task.test)
@@ -213,7 +213,7 @@ def record(arguments: argparse.Namespace) -> None:
         write_wav(path, dial(keys, rng, snr), RATE)
         print(f"Wrote {path}: {keys}, {name}")
     if not usual.fewest <= len(keys) <= usual.most:
-        learned = f"{usual.fewest} to {usual.most}, unless --fewest and --most say otherwise"
+        learned = f"{usual.fewest} to {usual.most}, unless it is trained with other --fewest and --most"
         print(f"This number has {counted(len(keys), 'key')}; the network learns {learned}.")
 
 

@@ -10,14 +10,14 @@ python examples/fill_mask.py fill --model FOLDER "..."     # with a pretrained B
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import sys
-from collections import Counter
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import dataclasses
+    import sys
+    from collections import Counter
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         BertConfig,
@@ -63,6 +63,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         with_wordpieces,
     )
     from tinyformer.data.reading import STANDARD_LIBRARY
+    from tinyformer.errors import renamed_settings
     from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.tokenizers.wordpiece import SPECIAL
     from tinytensor.wording import counted
@@ -98,9 +99,12 @@ class TextConfig:
         "",
         "two marks to tell apart by what stands before them (default: the text's ? and ., or the likeliest two)",
         changeable=True,
+        unless={"classify_steps": [0]},
     )
     classify_steps: int = setting(300, "training steps of each classifier; 0 trains none", changeable=True)
-    classify_learning_rate: float = setting(3e-4, "peak learning rate of the classifiers", changeable=True)
+    classify_learning_rate: float = setting(
+        3e-4, "peak learning rate of the classifiers", changeable=True, unless={"classify_steps": [0]}
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -120,7 +124,8 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     text_config = setup.settings(TextConfig)
     config = setup.settings(TrainingConfig, TRAINING)
     text, source = setup.text(arguments.data, arguments.field)
-    tokenizer = setup.tokenizer(lambda: WordPieceTokenizer.train(text, text_config.wordpieces, progress=True))
+    with renamed_settings(vocab_size="wordpieces"):
+        tokenizer = setup.tokenizer(lambda: WordPieceTokenizer.train(text, text_config.wordpieces, progress=True))
     special = with_wordpieces(tokenizer, folder.tokenizer).special
     longest = text_config.window + 2  # with [CLS] and [SEP] around it
     found = {"vocab_size": tokenizer.vocab_size, "pad": special["[PAD]"]}
@@ -143,9 +148,10 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     setup.begin(trainer, tokenizer, sample=lambda: "\n".join(filled(model, tokenizer, s) for s in sentences))
 
     held_out = f"the last {len(batches.validation):,} validate"
-    print(f"{source.name}: {counted(len(ids), 'token')} of {tokenizer.vocab_size:,} kinds; {held_out}")
+    print(f"{source.name}: {counted(len(ids), 'token')} of {counted(tokenizer.vocab_size, 'kind')}; {held_out}")
     if unknown := int((ids == special["[UNK]"]).sum()):
-        print(f"{unknown:,} of them are [UNK]: words of over {tokenizer.longest_word} characters, or with rare characters")
+        longest = counted(tokenizer.longest_word, "character")
+        print(f"[UNK] is read {counted(unknown, 'time')}: for words of over {longest}, or with rare characters")
     print(f"BERT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     return trainer, tokenizer, text_config, text, sentences
 
@@ -221,7 +227,8 @@ def classify(pretraining: Trainer, tokenizer: WordPieceTokenizer, text: str, tex
     training, validation, test = sentence_parts(text, marks, tokenizer.encode, *around, text_config.window, config.seed)
     either = " or ".join(marks)
     if min(len(training), len(validation), len(test)) < 10:
-        print(f"\n(Too few sentences end with {either} to learn to tell which.)")
+        other = ": --resume-changed and --marks choose others" if text_config.marks else ""
+        print(f"\n(Too few sentences end with {either} to learn to tell which{other}.)")
         return None
     print(f"\nWhich mark ended a sentence, {either}? {counted(len(training), 'sentence')} to learn from, {len(test):,} to test")
     results = []
@@ -258,10 +265,8 @@ def train_classifier(
         folder.create({"training": config}, overwrite=True)
         loggers = [TensorBoardLogger() for logger in pretraining.loggers if isinstance(logger, TensorBoardLogger)]
         trainer = Trainer(model, batches, config, folder, class_loss, loggers=loggers)
-        try:
+        with renamed_settings(learning_rate="classify_learning_rate"):
             trainer.train()
-        except UserError as error:  # its learning rate has a flag of its own here
-            raise UserError(str(error).replace("--learning-rate", "--classify-learning-rate")) from None
         if trainer.stopped_by is None:
             load_weights(model, folder.best)
     return trainer.stopped_by
@@ -278,6 +283,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     filling = commands.add_use(fill, help="fill in with a trained model", description="Fill in hidden words.")
     filling.add_argument("sentences", help="texts with one [MASK] or several", nargs="+", metavar="SENTENCE")
     add_model_flag(filling)
+    filling.has_no_effect("out", lambda given: given.model, "with --model")
     filling.add_argument("--best", help="how many tokens to show for each [MASK]", type=int, default=5, metavar="INT")
     return commands.parse(words)
 

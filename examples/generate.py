@@ -10,14 +10,14 @@ that AutoModelForCausalLM of transformers can load it, too.
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import time
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         GPT,
@@ -32,6 +32,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         TrainingConfig,
         UserError,
         add_settings,
+        check_effects,
         find_folder,
         from_pretrained,
         generate,
@@ -59,11 +60,9 @@ def write(arguments: argparse.Namespace) -> None:
     settings_from(Sampling, {**CHOICE, **vars(arguments)})  # refuses what cannot be before a model is loaded
     if arguments.length < 0:
         raise UserError(f"--length must be at least 0, not {arguments.length}")
-    if arguments.model is None:
-        if arguments.revision is not None:
-            raise UserError("--revision chooses among the versions of a model on the hub: name it with --model")
-        if not (SMALL_LLAMA / "config.json").exists() and not make_small_llama(SMALL_LLAMA):
-            return
+    is_there = arguments.model is not None or (SMALL_LLAMA / "config.json").exists()
+    if not is_there and not make_small_llama(SMALL_LLAMA):
+        return
     folder = find_folder(arguments.model or SMALL_LLAMA, arguments.revision)
     model = from_pretrained(folder)
     if not isinstance(model, GPT):
@@ -78,6 +77,7 @@ def write(arguments: argparse.Namespace) -> None:
     # Some models have more outputs than there are tokens.
     forbidden = [*writing.forbidden, *range(tokenizer.vocab_size, model.config.vocab_size)]
     sampling = settings_from(Sampling, {**CHOICE, **writing.sampling(), **vars(arguments)})
+    check_effects(sampling, vars(arguments))
     new_ids = generate(
         model, ids, arguments.length, sampling, ends, True, forbidden, writing.forced_end in ends, writing.rules()
     )
@@ -99,7 +99,7 @@ def show(tokenizer: Tokenizer, ids: Iterator[int], ends: Sequence[int], prompt: 
     for piece in stream_text(tokenizer, timed(), prompt):
         print(piece, end="", flush=True)
     speed = f", {(len(times) - 1) / (times[-1] - times[0]):,.1f} a second" if len(times) > 1 else ""
-    print(f"\n({len(times):,} token{'s' * (len(times) != 1)}{speed})")
+    print(f"\n({counted(len(times), 'token')}{speed})")
 
 
 # ------------------------------------------------------------------------------------------------------- the small Llama
@@ -158,6 +158,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--length", help="tokens to write", type=int, default=200, metavar="INT")
     parser.add_argument("--ignore-end", help="go on after a token that ends a text; it is shown then", action="store_true")
     add_settings(parser, Sampling, "choice of tokens", **CHOICE)
+    parser.has_no_effect("revision", lambda given: given.model is None, "without --model, a name on the hub")
     parser.set_defaults(run=write)
     return parser.parse_args(words)
 

@@ -12,17 +12,17 @@ python examples/markov.py --prompt "ROMEO:"        # what the texts at the end g
 
 from __future__ import annotations
 
-import argparse
-import csv
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import csv
+    import math
+    from collections.abc import Callable, Mapping, Sequence
+    from dataclasses import dataclass
+    from pathlib import Path
+    from typing import Any
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         CharTokenizer,
@@ -39,6 +39,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     )
     from tinyformer.data.folders import mark_results
     from tinyformer.data.reading import TextSource, fingerprint
+    from tinyformer.errors import given
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.plots import if_possible, loss_by_order
     from tinyformer.progress import show_progress
@@ -264,8 +265,7 @@ def learn_text(data: TextData, arguments: argparse.Namespace) -> None:
         print(f"    {'GPT':>10s}  {data.gpt:11.4f}  {math.exp(data.gpt):10.2f}  {'0.0 %':>9s}")
     best = min(losses, key=lambda order: losses[order])
     for order in sorted({1, 3, best} & set(written)):
-        context = f"{order} character{'s' * (order != 1)}"
-        print(f"\nWritten with {context} of context:\n\n{data.prompt}{written[order]}")
+        print(f"\nWritten with {counted(order, 'character')} of context:\n\n{data.prompt}{written[order]}")
     with if_possible():
         loss_by_order(losses, data.gpt, out / "losses.png", data.name)
     print(f"\nWrote the losses, as .csv and .png, to {out}")
@@ -310,10 +310,13 @@ def gpt_loss(run: str | None, text: str) -> float | None:
         return None
     check_made_by("char_gpt.py", run)
     folder = RunFolder(run)
-    if folder.read_part("data", TextSource).sha256 != fingerprint(text):
-        raise UserError(f"{run} learned another text, and cannot be compared: choose its text with --data")
+    source = folder.read_part("data", TextSource)
+    if source.sha256 != fingerprint(text):
+        field = f" --field {source.field}" if source.field else ""
+        its_own = f": choose that with --data{field}" if source.path else ": leave out --data" if given("data") else ""
+        raise UserError(f"{run} learned another text, {source.name}, and cannot be compared{its_own}")
     if not isinstance(load_tokenizer(folder.tokenizer), CharTokenizer):
-        raise UserError(f"{run} does not predict characters, and cannot be compared: choose a run without --tokenizer bpe")
+        raise UserError(f"{run} does not predict characters, and cannot be compared: choose a run with --tokenizer char")
     _, state = load_checkpoint(folder.best, "best")
     return float(state["validation_loss"])
 

@@ -12,20 +12,20 @@ python examples/memory.py --resume           # go on after an interruption
 
 from __future__ import annotations
 
-import argparse
-import copy
-import csv
-import dataclasses
-import math
-import shlex
-import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import copy
+    import csv
+    import dataclasses
+    import math
+    import shlex
+    import sys
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+    from typing import Any
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         Block,
@@ -155,6 +155,7 @@ class Recaller(nn.Module):
 
 
 RECURRENT: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+USED_BY = {"num_heads": ["attention"], "keep_bias": ["gru", "lstm"]}
 KINDS = {"rnn": "RNN", "gru": "GRU", "lstm": "LSTM", "attention": "attention"}
 
 
@@ -297,6 +298,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_settings(parser, RecallTask, "task")
     add_settings(parser, ModelConfig, "model")
     add_settings(parser, TrainingConfig, "training")
+    for name, used_by in USED_BY.items():
+        parser.has_no_effect(name, without_models(used_by), f"without the model {' or '.join(used_by)}")
     parser.set_defaults(run=compare)
     arguments = parser.parse_args(words)
     for kind in arguments.models:
@@ -306,6 +309,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     arguments.models = list(dict.fromkeys(arguments.models or KINDS))
     arguments.words = [word for word in words if word not in ("--resume", "--resume-changed", "--overwrite")]
     return arguments
+
+
+def without_models(names: Sequence[str]) -> Callable[[argparse.Namespace], bool]:
+    """Whether parsed flags name models, but none of these."""
+    return lambda given: bool(given.models) and not {*given.models} & {*names}
 
 
 def compare(arguments: argparse.Namespace) -> None:

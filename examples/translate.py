@@ -15,15 +15,16 @@ python examples/translate.py compare runs/lstm runs/translate      # finished ru
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import sys
+    from collections.abc import Mapping, Sequence
+    from operator import attrgetter
+    from pathlib import Path
+    from typing import Any
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         Commands,
@@ -52,7 +53,6 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         settings_from,
         some_path,
         specials_of,
-        split_pairs,
         train_to_end,
         translation_loss,
         typed_lines,
@@ -71,6 +71,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         text_scores,
         write_translations,
     )
+    from tinyformer.data.pair_files import split_by_settings
     from tinyformer.progress import show_progress
     from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
@@ -145,7 +146,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     config = setup.settings(TrainingConfig, defaults["training"])
 
     if kind == "dates":
-        split = split_pairs(dates(), [task.validation, task.test])
+        split = split_by_settings(dates(), {"validation": task.validation, "test": task.test})
     else:
         split = files.read(task.lowercase, task.validation, task.test)
     setup.check_data("the sentences", split)
@@ -380,6 +381,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     training.add_argument("--beam", help="the width of the beam that scores the end", type=int, default=5, metavar="INT")
     model = ARCHITECTURES[architecture][1]
     add_run_settings(training, DEFAULT_OUT, task=TranslationConfig, model=model, training=TrainingConfig)
+    for part in ("validation", "test"):
+        training.has_no_effect(part, attrgetter(f"{part}_source"), f"with --{part}-source: all its pairs are used")
+    training.has_no_effect(
+        "lowercase", lambda given: not (given.data or given.source or given.resume), "on dates: give --data, or --source"
+    )
     using = commands.add_use(translate, help="translate with a trained model", description="Translate sentences.")
     using.add_argument(
         "sentences", help="what to translate; without any, the lines that are typed, or those of a file: < FILE", nargs="*"
@@ -389,6 +395,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     using.add_argument("--beam", help=width, type=int, metavar="INT")
     using.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")
     using.add_argument("--heat-map", help="draw what the attention looked at", action="store_true")
+    using.has_no_effect("out", lambda given: given.model and not given.heat_map, "with --model, but for --heat-map")
     comparing = commands.add(
         compare,
         help="compare finished runs",

@@ -13,15 +13,14 @@ python examples/word_vectors.py --compare one.txt other.txt      # how the neigh
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import dataclasses
+    from pathlib import Path
+    from typing import Any
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         Parser,
@@ -40,6 +39,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         some_path,
     )
     from tinyformer.data.folders import mark_results
+    from tinyformer.errors import note_values
     from tinyformer.plots import if_possible, word_map
     from tinyformer.word_vectors import (
         Corpus,
@@ -104,19 +104,11 @@ class TextConfig:
 
 
 def settings_of(arguments: argparse.Namespace) -> tuple[TextConfig, Word2VecConfig]:
-    """The settings that were given, checked. Counting shares some of word2vec's, and refuses the others."""
+    """The settings that were given, checked. Counting shares some of word2vec's."""
     config = settings_from(TextConfig, vars(arguments))
-    if config.method == "counts":
-        refuse(arguments, WORD2VEC_ONLY, "is a setting of word2vec, not of --method counts")
+    note_values(vars(config))
     of_word2vec = "skip-gram" if config.method == "counts" else config.method
     return config, settings_from(Word2VecConfig, {"epochs": EPOCHS, **vars(arguments), "method": of_word2vec})
-
-
-def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str) -> None:
-    """Raise SettingError if one of these flags was given."""
-    for name in names:
-        if vars(arguments).get(name) not in (None, []):
-            raise SettingError(f"{name} {why}")
 
 
 def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> Corpus:
@@ -124,8 +116,8 @@ def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> 
     text, source = open_text(path, flag, field)
     corpus = Corpus.of(passages(text, config.end), config.min_count, source.name)
     print(
-        f"{source.name}: {counted(corpus.num_words, 'word')}, of which {len(corpus.vocabulary):,} different ones occur at "
-        f"least {counted(config.min_count, 'time')}"
+        f"{source.name}: {counted(corpus.num_words, 'word')}, with {counted(len(corpus.vocabulary), 'different one')} of at "
+        f"least {counted(config.min_count, 'occurrence')}"
     )
     return corpus
 
@@ -265,8 +257,9 @@ def draw(vectors: WordVectors, asked: list[str], path: Path) -> None:
     words = list(dict.fromkeys(word for row in groups.values() for word in row))
     points, share = vectors.plane(words)
     note = (
-        f"Words as points of the plane that shows most of their differences, {100 * share:.0f} % (PCA of {vectors.width} "
-        "numbers a word). Words that are used alike lie near each other; the axes have no meaning of their own."
+        f"Words as points of the plane that shows most of their differences, {100 * share:.0f} % (PCA of "
+        f"{counted(vectors.width, 'number')} a word). Words that are used alike lie near each other; the "
+        "axes have no meaning of their own."
     )
     with if_possible():
         print(f"Drew {word_map(dict(zip(words, points.tolist())), groups, note, path)}")
@@ -294,11 +287,14 @@ def compare(first: WordVectors, second: WordVectors, words: list[str]) -> None:
     one, two = (WordVectors(common, v.matrix[[v.ids[word] for word in common]]) for v in (first, second))
     near = {word: [[w for w, _ in v.nearest(word, COMPARED)] for v in (one, two)] for word in (words or common[:FREQUENT])}
     shared = {word: len({*a} & {*b}) for word, (a, b) in near.items()}
-    print(f"\n{len(common):,} words are in both texts. Of the {COMPARED} nearest words, both texts share:")
+    print(f"\nIn both texts: {counted(len(common), 'word')}. Of the {COMPARED} nearest words, both texts share:")
     order = sorted(near, key=lambda word: (shared[word], one.ids[word]))
     shown = order if words else dict.fromkeys(order[:8] + order[-8:])
     if len(shown) < len(near):
-        print(f"(of {len(near)} frequent words the 8 whose neighbours differ most, and the 8 whose neighbours differ least)")
+        print(
+            f"(of {counted(len(near), 'frequent word')} the 8 whose neighbours differ most, and the 8 whose neighbours differ "
+            "least)"
+        )
     for word in shown:
         print(f"{word:>14s} {shared[word]:3d}  first:  {', '.join(near[word][0])}")
         print(f"{'':>14s}      second: {', '.join(near[word][1])}")
@@ -333,14 +329,26 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--overwrite", help="replace the vectors in --out", action="store_true")
     add_settings(parser, TextConfig, "text")
     add_settings(parser, Word2VecConfig, "vectors (of --method counts only width, window and seed)", epochs=EPOCHS)
+    fields = (field.name for kind in (TextConfig, Word2VecConfig) for field in dataclasses.fields(kind))
+    of_training = ["field", "overwrite", *fields]
+    parser.has_no_effect(of_training, lambda given: given.vectors, "with --vectors, which need no training")
+    parser.has_no_effect(WORD2VEC_ONLY, lambda given: getattr(given, "method", None) == "counts", "with --method counts")
+    parser.has_no_effect("limit", lambda given: not given.vectors, "without --vectors")
+    parser.has_no_effect(["analogy", "odd", "evaluate"], lambda given: given.compare, "with --compare, which knows only --ask")
+    parser.has_no_effect("out", draws_nothing, "with these questions of --vectors: the map is of --ask")
     parser.set_defaults(run=run)
     return parser.parse_args(words)
 
 
+def draws_nothing(given: argparse.Namespace) -> bool:
+    """Whether nothing is written with these flags."""
+    return bool(given.vectors and not given.ask and (given.analogy or given.odd or given.evaluate))
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Train or read vectors, and show what they know."""
-    if arguments.limit is not None and (arguments.vectors is None or arguments.limit < 1):
-        raise SettingError("limit is a number of words, at least 1, that are read with --vectors", "limit")
+    if arguments.limit is not None and arguments.limit < 1:
+        raise SettingError(f"limit must be at least 1, not {arguments.limit}")
     if any(len(set(words)) < 3 for words in arguments.odd):
         raise SettingError("odd needs at least three different words to choose from")
     for path in arguments.evaluate:
@@ -354,12 +362,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def ask(arguments: argparse.Namespace) -> None:
     """Read vectors from a file, and show what they know."""
-    kinds = (TextConfig, Word2VecConfig)
-    settings = ["field", *(field.name for kind in kinds for field in dataclasses.fields(kind))]
-    refuse(arguments, settings, "is a setting of training, and --vectors need none")
     vectors = load_vectors(arguments.vectors, arguments.limit)
     if len(vectors) < 2:
-        raise UserError(f"one word alone, {vectors.words[0]!r}, has no neighbours: read at least two from {arguments.vectors}")
+        remedy = ": --limit 2 is the least" if arguments.limit == 1 else ", and there are no others"
+        raise UserError(f"one word alone, {vectors.words[0]!r} of {arguments.vectors}, has no neighbours{remedy}")
     check_words(arguments, vectors)
     print(f"{arguments.vectors}: {counted(len(vectors), 'word')}, {counted(vectors.width, 'number')} a word")
     answer(vectors, arguments)
@@ -369,7 +375,6 @@ def learn(arguments: argparse.Namespace) -> None:
     """Train on a text, or on two, and show what the vectors know. What is asked is checked before."""
     out, names, paths, flag = Path(arguments.out), ["vectors.txt"], [arguments.data], "--data"
     if arguments.compare:
-        refuse(arguments, ("analogy", "odd", "evaluate"), "asks the vectors of one text: with --compare there is only --ask")
         names, paths, flag = ["first.txt", "second.txt"], arguments.compare, "--compare"
     config, settings = settings_of(arguments)
     check_free(out, names, arguments.overwrite)

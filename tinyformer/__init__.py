@@ -17,29 +17,40 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
-from pathlib import Path
-from typing import Any
+TYPE_CHECKING = False  # for type checkers; to import typing takes a while
+if TYPE_CHECKING:
+    from typing import Any
+
+# A script first imports ``plain_errors``, from its own module, and nothing before can tell its errors in a line. So what takes
+# a while is done when it is needed.
+_found: dict[str, str] = {}
 
 
 def _homes() -> dict[str, str]:
     """The module of each public name, as ``__init__.pyi`` tells it."""
-    shown = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    return {alias.name: str(node.module) for node in shown.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    if not _found:
+        import ast
+        from pathlib import Path
 
-
-_HOMES = _homes()
-__all__ = sorted(_HOMES)
+        shown = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+        _found.update(
+            (one.name, str(node.module)) for node in shown.body if isinstance(node, ast.ImportFrom) for one in node.names
+        )
+    return _found
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    import importlib
+
+    if name == "__all__":
+        value: Any = sorted(_homes())
+    elif not name.startswith("__") and name in _homes():
+        value = getattr(importlib.import_module(_homes()[name]), name)
+    else:
         raise AttributeError(f"module 'tinyformer' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value  # so that the next use finds it without this function
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+    return sorted([*_homes(), *(name for name in globals() if name.startswith("__"))])

@@ -101,7 +101,13 @@ from tinyformer.pretrained.tokenizers import (
 from tinyformer.pretrained.writing import Writing as Writing, read_writing as read_writing
 from tinyformer.schema import check_fields as check_fields
 from tinyformer.scripts import RunSetup as RunSetup, draw_losses as draw_losses, train_to_end as train_to_end
-from tinyformer.settings import at_least as at_least, one_of as one_of, setting as setting, settings_from as settings_from
+from tinyformer.settings import (
+    at_least as at_least,
+    check_effects as check_effects,
+    one_of as one_of,
+    setting as setting,
+    settings_from as settings_from,
+)
 from tinyformer.tokenizers import (
     BPETokenizer as BPETokenizer,
     CharTokenizer as CharTokenizer,

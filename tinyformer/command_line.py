@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import dataclasses
 import re
 import shlex
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tinyformer.data.encodings import encoding_of
-from tinyformer.errors import UserError, note_command, plain_errors
+from tinyformer.errors import UserError, as_flag, note_command, note_refused, note_values, plain_errors
 from tinyformer.old_names import new_value, old_names
 from tinyformer.settings import settings_from
 
@@ -44,12 +45,28 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, choice: str = "", **options: Any):
         super().__init__(**{"formatter_class": _Help, "allow_abbrev": False, **options})
         self._choice = choice
+        self._effects: list[tuple[tuple[str, ...], Callable[[argparse.Namespace], Any], str]] = []
+
+    def has_no_effect(self, names: str | Sequence[str], when: Callable[[argparse.Namespace], Any], where: str) -> None:
+        """Refuse a flag, by its name in Python, or each of several, where it has no effect: ``when`` tells that from the parsed
+        flags, and ``where`` says it, as in "with --model". A setting that depends on others of its dataclass says so there."""
+        self._effects.append(((names,) if isinstance(names, str) else tuple(names), when, where))
+
+    def _check_effects(self, found: argparse.Namespace) -> None:
+        for names, when, where in self._effects:
+            if when(found):
+                for name in names:
+                    if getattr(found, name, self.get_default(name)) != self.get_default(name):
+                        self.error(f"{as_flag(name)} has no effect {where}: leave it out")
+                note_refused(names)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse does it. What the flags of the command are is noted for messages; a parser without help is of none."""
         found, unknown = super().parse_known_args(args, namespace)
         if self.add_help:
             note_command({**{action.dest: None for action in self._actions}, **vars(found)})
+            if not unknown:
+                self._check_effects(found)
         return found, unknown
 
     def error(self, message: str) -> Any:
@@ -73,8 +90,8 @@ def add_settings(parser: argparse.ArgumentParser, kind: type, title: str, **defa
         if kind_of is bool:
             how = {"action": argparse.BooleanOptionalAction}
         text = field.metadata["help"] + ("" if default == "" else f" (default: {default})")
-        group.add_argument(_flag(field.name), default=argparse.SUPPRESS, help=text, **how)
-        for old in map(_flag, old_names(field.name)):  # such as --d-inner for --d-ff
+        group.add_argument(as_flag(field.name), default=argparse.SUPPRESS, help=text, **how)
+        for old in map(as_flag, old_names(field.name)):  # such as --d-inner for --d-ff
             group.add_argument(old, dest=field.name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **how)
 
 
@@ -86,10 +103,6 @@ def _reader(name: str, kind: type) -> Callable[[str], Any]:
 
     read.__name__ = kind.__name__  # argparse names it in its messages
     return read
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def as_flags(settings: Mapping[str, Any]) -> str:
@@ -104,8 +117,8 @@ def as_flags(settings: Mapping[str, Any]) -> str:
 
 def _as_flag(name: str, value: Any) -> str:
     if isinstance(value, bool):
-        return _flag(name) if value else _flag(f"no_{name}")
-    return f"{_flag(name)} {value}"
+        return as_flag(name) if value else as_flag(f"no_{name}")
+    return f"{as_flag(name)} {value}"
 
 
 # -------------------------------------------------------------------------------------------------------- data and runs
@@ -121,7 +134,7 @@ def first_choice(words: Sequence[str], name: str, part: str, kind: type, out: st
 
     parser = Parser(add_help=False)
     add_run_flags(parser, out)
-    for flag in ("--data", "--source", _flag(name)):
+    for flag in ("--data", "--source", as_flag(name)):
         parser.add_argument(flag)
     found, _ = parser.parse_known_args(words)
     given = vars(found)[name]
@@ -244,11 +257,11 @@ class Commands:
     def __init__(self, script: str, description: str, out: str):
         self.out = out
         self._parser = Parser(prog=script, description=description)
-        self._commands = self._parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+        self._commands: argparse._SubParsersAction[Parser] = self._parser.add_subparsers(
+            dest="command", metavar="COMMAND", required=True
+        )
 
-    def add(
-        self, run: Callable[[argparse.Namespace], None], help: str, description: str, choice: str = ""
-    ) -> argparse.ArgumentParser:
+    def add(self, run: Callable[[argparse.Namespace], None], help: str, description: str, choice: str = "") -> Parser:
         """Add a command, whose flags the returned parser takes. It has the name of the function ``run``. ``choice`` is that of
         ``Parser``. ``help`` says what the command does, as in "write with a trained model"."""
         command = self._commands.add_parser(run.__name__, help=help, description=description, choice=choice)
@@ -258,7 +271,7 @@ class Commands:
             first.epilog = f"{first.epilog or ''} `{command.prog} --help` tells how to {help}.".lstrip()
         return command
 
-    def add_use(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> argparse.ArgumentParser:
+    def add_use(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> Parser:
         """Add a command that uses a trained model: it has the flag --out."""
         command = self.add(run, help, description)
         command.set_defaults(uses_run=True)
@@ -270,6 +283,7 @@ class Commands:
         folder, as ``folder_for`` says."""
         arguments = parse_command(self._parser, self._commands.choices, words)
         arguments.out = _run_of(arguments, self.out)
+        note_values({"out": arguments.out})
         uses_run = getattr(arguments, "uses_run", False) and not getattr(arguments, "model", None)
         if uses_run or getattr(arguments, "resume", False):
             from tinyformer.training.makers import check_made_by
@@ -340,6 +354,10 @@ def _text_of_input(read: Callable[[], _Text]) -> _Text:
     try:
         return read()
     except UnicodeDecodeError as error:
-        name = encoding_of(error.object)
-        how = f": convert it, as in iconv -f {name} -t UTF-8" if name not in (None, "UTF-8") else ", or is damaged"
-        raise UserError(f"the input is not {error.encoding} text{how}") from None
+        name, wanted = encoding_of(error.object), codecs.lookup(error.encoding).name
+        how = f": convert it, as in iconv -f {name} -t UTF-8"
+        if wanted != "utf-8":  # as PYTHONIOENCODING or the locale says: what is converted to UTF-8 would be refused, too
+            how = f": it seems to be {name}, so set PYTHONIOENCODING={name}"
+        elif name == "UTF-8":
+            how = ", or is damaged"
+        raise UserError(f"the input is not {error.encoding} text{how if name else ', or is damaged'}") from None

@@ -15,7 +15,7 @@ from pathlib import Path
 from tinyformer.errors import UserError, shortened
 from tinyformer.files import read_file
 from tinyformer.text_scores import TextScores, count_words
-from tinyformer.training.makers import check_made_by
+from tinyformer.training.makers import check_made_by, resume_command
 from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Attended, TranslationConfig, trained_translator
 from tinytensor.io import write_text
@@ -52,7 +52,8 @@ def read_translations(path: Path) -> list[Translated]:
     try:
         header, *lines = read_file(path).decode("utf-8").removesuffix("\n").split("\n")
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist: a run has it once its training is finished (--resume goes on)") from None
+        finish = resume_command(path.parent)
+        raise UserError(f"{path} does not exist: a run has it once its training is finished, as by {finish}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is damaged: it is not UTF-8 text") from None
     rows = [line.split("\t") for line in lines]
@@ -74,8 +75,8 @@ def check_same_sentences(runs: Mapping[str, Sequence[Translated]]) -> None:
                     shown = f"sentence {number} is {shortened(a, 60)!r} in one and {shortened(b, 60)!r} in the other"
                     raise UserError(f"{first} and {name} cannot be compared, as their held-out sentences differ:\n{shown}")
         if len(found) != len(expected):
-            counts = f"{len(expected)} and {len(found)}"
-            raise UserError(f"{first} and {name} cannot be compared: they have {counts} held-out sentences")
+            counts = f"{len(expected):,} and {len(found):,}"
+            raise UserError(f"{first} and {name} cannot be compared: the numbers of their held-out sentences are {counts}")
 
 
 def names_of_runs(folders: Sequence[RunFolder]) -> dict[str, RunFolder]:

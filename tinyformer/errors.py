@@ -1,6 +1,7 @@
 """Errors that a user can correct, shown in a line or two.
 
-This file imports only the standard library, so that it can report that another package does not load.
+This file imports only the standard library, so that it can report that another package does not load, and of that only what
+Python has loaded by itself: an error or Ctrl-C before it is ready has a traceback.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import codecs
 import errno
 import io
 import os
-import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # for type checkers; to import typing takes a while
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import FrameType, TracebackType
+    from typing import Any, NoReturn
 
 
 class UserError(ValueError):
@@ -37,9 +41,35 @@ class SettingError(UserError):
         self.names = names or (message.split(" ", 1)[0],)
 
     def as_flags(self) -> str:
-        """The message with flags instead of names: --batch-size for batch_size."""
-        words = "|".join(map(re.escape, self.names))
-        return re.sub(rf"\b({words})\b", lambda found: "--" + found[0].replace("_", "-"), str(self))
+        """The message with flags instead of names: --batch-size for batch_size. Names stay where the command has no such
+        flag."""
+        known = [name for name in self.names if _command is None or name in _command]
+        return self._with_others({name: as_flag(name) for name in known})
+
+    def renamed(self, names: Mapping[str, str]) -> SettingError:
+        """The same error, with other names for settings."""
+        return SettingError(self._with_others(names), *(names.get(name, name) for name in self.names))
+
+    def _with_others(self, names: Mapping[str, str]) -> str:
+        import re
+
+        words = "|".join(map(re.escape, names))
+        # "at most" is no name, though dial_tones.py has a setting ``most``.
+        return re.sub(rf"(?<!at )\b({words})\b", lambda found: names[found[0]], str(self)) if names else str(self)
+
+
+@contextmanager
+def renamed_settings(**names: str) -> Iterator[None]:
+    """A context in which settings have other names than where their errors are raised: ``vocab_size="bpe_tokens"``."""
+    try:
+        yield
+    except SettingError as error:
+        raise error.renamed(names) from None
+
+
+def as_flag(name: str) -> str:
+    """The flag of a setting: --batch-size for batch_size."""
+    return "--" + name.replace("_", "-")
 
 
 def shortened(text: str, limit: int = 400) -> str:
@@ -47,25 +77,64 @@ def shortened(text: str, limit: int = 400) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-# The flags of the command that runs, by their names in Python, with the values of those that were given or have defaults of
-# their own. None where no command line was read: then nobody knows what the user can change.
+# ------------------------------------------------------------------------------------------------ what the user can change
+
+# The flags of the command that runs, by their names in Python, with the values that are in force, as far as they are known.
+# None where no command line was read: then nobody knows what the user can change.
 _command: dict[str, Any] | None = None
+_refused: set[str] = set()  # those of its flags that it refuses here
 
 
 def note_command(flags: Mapping[str, Any] | None) -> None:
     """Note the flags of the command that runs: messages offer no others."""
     global _command
     _command = None if flags is None else {**(_command or {}), **flags}
+    _refused.clear()
+
+
+def note_values(values: Mapping[str, Any]) -> None:
+    """Note the values of settings that are in force, as far as the command has flags for them."""
+    if _command is not None:
+        _command.update({name: value for name, value in values.items() if name in _command})
+
+
+def note_refused(names: Iterable[str]) -> None:
+    """Note flags that the command refuses, as one that resumes a run does: messages offer them no more."""
+    _refused.update(names)
 
 
 def has_flag(name: str) -> bool:
-    """Whether the command that runs has the flag with this name in Python, such as batch_size. True without a command line."""
-    return _command is None or name in _command
+    """Whether the command that runs takes the flag with this name in Python, such as batch_size. True without a command
+    line."""
+    return _command is None or (name in _command and name not in _refused)
 
 
-def can_be_lower(name: str) -> bool:
-    """Whether a lower value of a flag, of which 1 is the least, can be offered."""
-    return has_flag(name) and (_command is None or _command.get(name) != 1)
+def given(name: str) -> Any:
+    """The value of a flag that the command takes. None where it has none, and without a command line."""
+    return _command[name] if _command is not None and has_flag(name) else None
+
+
+def can_be_lower(name: str, least: int = 1) -> bool:
+    """Whether a lower value of a flag, of which ``least`` is the least, can be offered."""
+    return has_flag(name) and (_command is None or _command[name] != least)
+
+
+def if_changed() -> str:
+    """What to add to the offer of another value of a setting where a run is resumed, which takes it only so."""
+    return " with --resume-changed" if _command is not None and _command.get("resume") is True else ""
+
+
+def for_programmers(hint: str) -> str:
+    """A hint that only a programmer can follow; "" where a command line was read."""
+    return hint if _command is None else ""
+
+
+def another_out() -> str:
+    """The offer of another --out, if there is that flag."""
+    return ": choose another --out" if has_flag("out") else ""
+
+
+# --------------------------------------------------------------------------------------------------------- at the end
 
 
 @contextmanager
@@ -74,13 +143,17 @@ def plain_errors() -> Iterator[None]:
     with status 2.
 
     These errors are UserError, files that cannot be read or written (OSError), missing packages or devices (ImportError), and
-    sizes that do not fit in memory (MemoryError). Any other exception is a fault of the program and keeps its traceback. Ctrl-C
-    exits with status 130. If nobody reads the output any more, as in ``| head``, the script ends with status 1 and no message.
+    sizes that do not fit in memory (MemoryError). Any other exception is a fault of the program and keeps its traceback. If
+    nobody reads the output any more, as in ``| head``, the script ends with status 1 and no message. Ctrl-C exits with status
+    130, from now on also outside the context: a script imports in one of them and runs in another.
 
     Inside the context, a standard stream that was closed is replaced by an empty one, input that is no text is an error, and a
     character that the console cannot show is printed as ``?``. Where the locale is ASCII, files and pipes are UTF-8.
     """
+    _watch_interrupts()
     _mend_streams()
+    if _interrupted:  # and lost, in an import
+        _end("\ninterrupted", 130)
     try:
         try:
             yield
@@ -93,7 +166,47 @@ def plain_errors() -> Iterator[None]:
     except BrokenPipeError:
         _end("", 1)
     except (UserError, OSError, ImportError, MemoryError) as error:
+        if _interrupted and isinstance(error, ImportError):
+            _end("\ninterrupted", 130)
         _end(f"error: {_in_words(error)}", 2)
+
+
+# Whether Ctrl-C came, as packages that are interrupted while they are imported may forget it, or say that they do not work.
+_interrupted = False
+
+
+def _watch_interrupts() -> None:
+    """End with status 130 where Ctrl-C comes outside of ``plain_errors``, and pass it on where Python would print it and go on:
+    in a callback that cannot raise, such as those of its imports."""
+    if getattr(sys.excepthook, "ends", None) is _end:
+        return
+    import _signal  # which Python has loaded, unlike signal
+
+    show, show_ignored = sys.excepthook, sys.unraisablehook
+
+    def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            _end("\ninterrupted", 130)
+        show(kind, error, trace)
+
+    def pass_on(ignored: sys.UnraisableHookArgs) -> None:
+        if not issubclass(ignored.exc_type, KeyboardInterrupt):
+            show_ignored(ignored)
+        elif not sys.is_finalizing():  # from a thread, as it would be lost in this function, too
+            import threading
+
+            threading.Timer(0.01, _signal.raise_signal, [_signal.SIGINT]).start()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        global _interrupted
+        _interrupted = True
+        _signal.default_int_handler(number, frame)
+
+    end.ends = _end  # type: ignore[attr-defined]
+    sys.excepthook, sys.unraisablehook = end, pass_on
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        with suppress(ValueError):  # only the main thread may
+            _signal.signal(_signal.SIGINT, note)
 
 
 def _mend_streams() -> None:
@@ -142,15 +255,20 @@ def _in_words(error: BaseException) -> str:
     return str(error)
 
 
+# Settings that decide how much memory is needed, with their least values.
+_LARGE = {"batch_size": 1, "block_size": 1, "window": 1, "beam": 1, "max_tokens": 1, "width": 1, "limit": 2, "order": 0}
+
+
 def _out_of_memory(error: MemoryError) -> str:
     """The message for a lack of memory: how much was asked for, how much a GPU has free, and what needs less."""
     backend = sys.modules.get("tinytensor.backend")  # not imported here, as it may be the module that does not load
     what = backend.out_of_memory(error) if backend else str(error)
-    lower = [f"--{name.replace('_', '-')}" for name in ("batch_size", "block_size", "window", "beam") if can_be_lower(name)]
+    lower = [as_flag(name) for name, least in _LARGE.items() if can_be_lower(name, least)]
     if "--batch-size" in lower and has_flag("gradient_accumulation_steps"):
-        lower[0] += " (more --gradient-accumulation-steps make up for it)"
-    ways = [f"a lower {', '.join(lower)}"] if lower else []
-    ways += ["a smaller model"] if has_flag("d_model") else []
+        lower[lower.index("--batch-size")] += " (more --gradient-accumulation-steps make up for it)"
+    ways = [f"a lower {', '.join(lower)}{if_changed()}"] if lower else []
+    ways += ["a smaller model"] if has_flag("d_model") or given("model") or given("init_from") else []
+    ways = ways if _command is not None else ["a smaller batch", "a smaller model"]
     less = " or ".join(ways).capitalize()
     return (
         f"there is not enough memory for this{f': {what}' if what else ''}\n"

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import SettingError, UserError
+from tinyformer.errors import SettingError, UserError, can_be_lower, has_flag, if_changed
 from tinytensor.backend import DType, default_dtype, index_dtype
 from tinytensor.memory import device_memory, host_memory
 from tinytensor.nn import Module
@@ -28,22 +28,26 @@ def check_fits(needed: int, what: str, remedy: str, *settings: str, on_host: boo
     """Raise UserError if there are fewer than ``needed`` bytes of memory for tensors, or with ``on_host`` of main memory. With
     ``settings``, the names of settings in the message, it is a SettingError.
 
-    ``needed`` is a lower bound, so whatever is refused could not have run. It may be any integer, however large.
+    ``needed`` is a lower bound, so whatever is refused could not have run. It may be any integer, however large. The ``remedy``
+    is "" where there is none.
     """
     if needed < _WORTH_ASKING:
         return
     there = host_memory() if on_host else device_memory()
     if there is not None and needed > there:
-        message = f"{what} needs at least {in_bytes(needed)} of memory, but there are {in_bytes(there)}: {remedy}"
+        message = f"{what} needs at least {in_bytes(needed)} of memory, but there are {in_bytes(there)}"
+        message += f": {remedy}" if remedy else ""
         raise SettingError(message, *settings) if settings else UserError(message)
 
 
 def check_model_fits(num_parameters: int, num_blocks: int, *settings: str) -> None:
-    """Raise SettingError if the weights of a model alone do not fit in memory. ``settings`` are those that make it large."""
+    """Raise UserError if the weights of a model alone do not fit in memory. ``settings`` are those that make it large: it is a
+    SettingError where the command that runs has flags for them."""
     if (files := _weights.get()) is not None:
         _check_held(num_parameters, num_blocks, *files)
     needed = default_dtype.itemsize * num_parameters + _LEAST_BLOCK * int(num_blocks)
-    check_fits(needed, "a model of this size", f"choose a smaller {_either(settings)}", *settings)
+    lower = [name for name in settings if can_be_lower(name)]
+    check_fits(needed, "a model of this size", f"choose a smaller {_either(lower)}", *lower)
 
 
 # The files that hold the weights of the model that is made, and the file of its settings.
@@ -83,7 +87,8 @@ def _check_held(num_parameters: int, num_blocks: int, weights: list[Path], setti
 def check_cache_fits(numbers: int, dtype: DType, setting: str) -> None:
     """Raise SettingError if a cache of so many ``numbers`` does not fit in memory. It is the cache of one text, and ``setting``
     is the setting that makes it large."""
-    check_fits(dtype.itemsize * numbers, f"a cache for this {setting}", "choose a smaller one", setting)
+    remedy = "choose a smaller one" if can_be_lower(setting) else ""
+    check_fits(dtype.itemsize * numbers, f"a cache for this {setting}", remedy, setting)
 
 
 def check_training_fits(model: Module, batches: object, shards: int = 1, moments: int = 2) -> None:
@@ -94,13 +99,14 @@ def check_training_fits(model: Module, batches: object, shards: int = 1, moments
     the least number of moments that the optimizer keeps of a parameter: AdamW 2, and Muon 1 of a matrix.
     """
     needed = training_memory(model, batches, shards, moments)
-    if getattr(batches, "batch_size", 2) == 1 or training_memory(model, None, shards, moments) == needed:
+    is_of_the_batch = getattr(batches, "batch_size", 2) != 1 and training_memory(model, None, shards, moments) != needed
+    if not (is_of_the_batch and has_flag("batch_size")):
         check_fits(needed, "training this model", "choose a smaller one")
         return
     check_fits(
         needed,
         "training this model with this batch_size",
-        "choose a smaller one, which more gradient_accumulation_steps make up for, or a smaller model",
+        f"choose a smaller one{if_changed()}, which more gradient_accumulation_steps make up for, or a smaller model",
         "batch_size",
         "gradient_accumulation_steps",
     )
@@ -133,8 +139,9 @@ def training_memory(model: Module, batches: object, shards: int = 1, moments: in
     return weights + moments * _MOMENT * sum(parameter.size for parameter in trained) + max(gradients, kept)
 
 
-def _either(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
+def _either(names: list[str]) -> str:
+    """Several names, one name, or "one" for none."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) or "one"
 
 
 def in_bytes(count: int) -> str:

@@ -3,6 +3,7 @@ one long line."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from importlib.util import find_spec
@@ -73,7 +74,9 @@ class TerminalBar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
     @staticmethod
     def format_meter(n: float, total: float, elapsed: float, ncols: int | None = None, postfix: Any = None, **how: Any) -> str:
         """The bar as text. What a task shows beside its steps is a row of numbers with commas and spaces between them, the most
-        important ones first."""
+        important ones first. ``ncols`` is 0 in a terminal that does not know its width."""
+        if ncols == 0:
+            ncols = shutil.get_terminal_size().columns - 1  # from COLUMNS, or 80
         parts = str(postfix).split(", ") if postfix else []
         forms: list[tuple[str | None, int]] = [(how.pop("bar_format", None), len(parts))]
         if total is None:

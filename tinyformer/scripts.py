@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinyformer import plots
 from tinyformer.data.reading import TextSource, fingerprint, open_text
-from tinyformer.errors import UserError
-from tinyformer.settings import settings_from
+from tinyformer.errors import UserError, note_refused, note_values
+from tinyformer.settings import check_effects, settings_from
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.tensorboard import TensorBoardLogger
 from tinyformer.training.trainer import Trainer
@@ -60,17 +62,19 @@ class RunSetup:
         """The settings of this kind. Those of a new run come from the flags, and where there is no flag from ``defaults``.
 
         ``found``: settings that the data decide, such as ``vocab_size``. Raises UserError where a resumed run's tokenizer has
-        not as many tokens as its model.
+        not as many tokens as its model, and SettingError for a flag that has no effect beside the other settings.
         """
         name = self._names[kind]
         if not self.is_resumed:
             self._parts[name] = settings_from(kind, {**(defaults or {}), **vars(self._arguments)}, **found)
         part: Settings = self._parts[name]
+        check_effects(part, vars(self._arguments))
         for field, value in found.items():
             if field.endswith("vocab_size") and getattr(part, field) != value:
                 raise UserError(
                     f"{self.folder.tokenizer} has {counted(value, 'token')}, but the model has {getattr(part, field)}"
                 )
+        note_values(vars(part))
         return part
 
     def text(self, path: str | None, field: str | None = None) -> tuple[str, TextSource]:
@@ -80,6 +84,7 @@ class RunSetup:
         resumed run was trained on another text.
         """
         if self.is_resumed:
+            note_refused(["field"])  # unless it is the same one
             source = self.folder.read_part("data", TextSource)
             return source.read_again(self.folder.path, path or self._as_found(source.path), field), source
         text, source = open_text(path, field=field)
@@ -138,7 +143,8 @@ class RunSetup:
         if self._tensorboard is not None:
             self._tensorboard.sample = sample
             trainer.loggers.append(self._tensorboard)
-            print(f"To watch it: tensorboard --logdir {self.folder.path}")
+            package = "" if find_spec("tensorboard") else " (after pip install tensorboard)"
+            print(f"To watch it: tensorboard --logdir {shlex.quote(str(self.folder.path))}{package}")
         if self.is_resumed:
             trainer.resume()
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tinyformer.errors import SettingError
@@ -12,9 +12,10 @@ from tinyformer.errors import SettingError
 Settings = TypeVar("Settings")
 
 
-def setting(default: Any, help: str, changeable: bool = False) -> Any:
+def setting(default: Any, help: str, changeable: bool = False, unless: Mapping[str, Sequence[Any]] | None = None) -> Any:
     """A field of a dataclass that ``add_settings`` turns into a flag with this help text. --resume-changed may change a
-    ``changeable`` one when a run is resumed.
+    ``changeable`` one when a run is resumed. ``unless`` has the values of other fields beside which this one has no effect, as
+    in ``unless={"schedule": ["constant"]}``: then ``check_effects`` refuses its flag.
 
     >>> from dataclasses import dataclass
     >>> from tinyformer import setting
@@ -24,7 +25,7 @@ def setting(default: Any, help: str, changeable: bool = False) -> Any:
     >>> Tuning().rate
     0.1
     """
-    return dataclasses.field(default=default, metadata={"help": help, "changeable": changeable})
+    return dataclasses.field(default=default, metadata={"help": help, "changeable": changeable, "unless": unless or {}})
 
 
 def settings_from(kind: type[Settings], values: Mapping[str, Any], **more: Any) -> Settings:
@@ -32,6 +33,18 @@ def settings_from(kind: type[Settings], values: Mapping[str, Any], **more: Any) 
     may hold others, which are left out."""
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in values.items() if name in names}, **more)
+
+
+def check_effects(config: Any, given: Iterable[str]) -> None:
+    """Raise SettingError for a setting among those that were ``given``, such as the names of ``vars(arguments)``, if it has no
+    effect beside the others."""
+    names = set(given)
+    for field in dataclasses.fields(config):
+        for other, values in field.metadata.get("unless", {}).items() if field.name in names else ():
+            value = getattr(config, other)
+            if value in values:
+                message = f"{field.name} has no effect with {other} {value}: leave it out, or choose another {other}"
+                raise SettingError(message, field.name, other)
 
 
 def changed_settings(kind: type, values: Mapping[str, Any], saved: Any) -> list[str]:

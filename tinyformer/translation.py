@@ -138,7 +138,7 @@ class Translator:
         if len(ids) > self.task.max_tokens:
             raise UserError(
                 f"the sentence has {counted(len(ids), 'token')}, more than the {self.task.max_tokens} that this model "
-                "translates"
+                "translates: split it"
             )
         return [*ids, self.specials.end]
 

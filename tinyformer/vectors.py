@@ -9,6 +9,7 @@ import tinytensor as tt
 from tinyformer.errors import UserError
 from tinytensor import Tensor
 from tinytensor.backend import default_dtype, host
+from tinytensor.wording import counted
 
 
 class Vectors(NamedTuple):
@@ -49,4 +50,4 @@ def check_lengths(source: Vectors) -> None:
     lengths, most = host.asarray(source.lengths.numpy()), source.values.shape[1]
     wrong = lengths[(lengths < 1) | (lengths > most)]
     if wrong.size:
-        raise UserError(f"a sequence cannot have {int(wrong.flat[0])} frames: in this batch there are 1 to {most}")
+        raise UserError(f"a sequence cannot have {counted(int(wrong.flat[0]), 'frame')}: in this batch there are 1 to {most}")

@@ -443,9 +443,11 @@ def test_a_sample_starts_with_a_new_line_unless_told(finished: Program) -> None:
 
 def test_greedy_samples_need_no_seed(finished: Program) -> None:
     words = ["sample", "--out", "run", "--prompt", "dog", "--length", "30"]
-    greedy = finished.good(*words, "--temperature", "0", "--seed", "1")
-    assert finished.good(*words, "--temperature", "0", "--seed", "2") == greedy
-    assert finished.good(*words, "--top-k", "1", "--seed", "3") == greedy
+    greedy = finished.good(*words, "--temperature", "0")
+    for choice in (["--temperature", "0"], ["--top-k", "1"]):
+        assert finished.good(*words, *choice) == greedy
+        assert f"--seed has no effect with {choice[0]} " in finished.bad(*words, *choice, "--seed", "2")
+    assert "--top-k has no effect with --temperature 0" in finished.bad(*words, "--temperature", "0", "--top-k", "5")
     assert finished.good(*words, "--top-p", "1e-6", "--seed", "4") == greedy
 
 
@@ -655,5 +657,5 @@ def test_help_of_the_sample_command(finished: Program) -> None:
 
 
 def test_tokens_of_byte_pairs_without_byte_pairs_are_refused(program: Program) -> None:
-    message = "--bpe-tokens=300 is for byte pairs: add --tokenizer bpe, or leave it out"
+    message = "--bpe-tokens has no effect with --tokenizer char: leave it out, or choose another --tokenizer"
     assert message in program.bad("--data", "text.txt", "--bpe-tokens", "300")

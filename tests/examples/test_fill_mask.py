@@ -187,7 +187,7 @@ def test_a_setting_that_cannot_be_is_refused_at_the_start(program: Program) -> N
 def test_a_classifier_that_fails_names_its_own_learning_rate(program: Program) -> None:
     result = program(*FIRST_RUN, "--classify-learning-rate", "1e30")
     assert result.returncode == 2
-    assert "a lower --classify-learning-rate\n" in result.stderr
+    assert "a lower --classify-learning-rate, with --resume-changed from there on\n" in result.stderr
 
 
 # ---------------------------------------------------------------------------------------------- the example as a module
@@ -270,7 +270,7 @@ def test_sentences_that_cannot_be_filled(copied: Program) -> None:
 def test_words_that_become_unk_are_counted_and_a_text_of_such_words_is_refused(program: Program) -> None:
     text = (program.folder / "text.txt").read_text(encoding="utf-8")
     (program.folder / "text.txt").write_text(f"{text} {'a' * 150} {'b' * 101}\n", encoding="utf-8")
-    assert "\n2 of them are [UNK]: words of over 100 characters" in program.good(*FIRST_RUN)
+    assert "\n[UNK] is read 2 times: for words of over 100 characters" in program.good(*FIRST_RUN)
     (program.folder / "text.txt").write_text(f"{'a' * 150} " * 3000, encoding="utf-8")
     message = program.bad(*FIRST_RUN, "--overwrite")
     assert message.startswith("all 3,000 tokens of the text are special, such as [UNK] for a word that is too long")

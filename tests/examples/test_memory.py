@@ -16,7 +16,7 @@ import tinytensor as tt
 from tinyformer.data.recall import RecallTask
 
 EXAMPLE = "memory.py"
-TINY = ["--distance", "6", "--d-model", "8", "--num-heads", "2", "--batch-size", "8", "--warmup", "2"]
+TINY = ["--distance", "6", "--d-model", "8", "--batch-size", "8", "--warmup", "2"]
 SHORT = ["--steps", "6", "--eval-every", "3", "--log-every", "3"]
 FILES = ["best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png"]
 FIGURES = ["accuracy.csv", "accuracy.png", "gradients.csv", "gradients.png"]

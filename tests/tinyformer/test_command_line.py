@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import io
 import itertools
 import os
+import runpy
 import subprocess
 import sys
 from argparse import Namespace
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -32,11 +34,25 @@ from tinyformer.command_line import (
     typed_lines,
 )
 from tinyformer.data.pair_files import PairFiles
-from tinyformer.errors import SettingError, UserError, note_command, plain_errors
+from tinyformer.errors import (
+    SettingError,
+    UserError,
+    can_be_lower,
+    given,
+    has_flag,
+    if_changed,
+    note_command,
+    note_refused,
+    note_values,
+    plain_errors,
+    renamed_settings,
+)
 from tinyformer.files import read_json, write_json
-from tinyformer.settings import changed_settings, is_changeable, one_of, setting, settings_from
+from tinyformer.settings import changed_settings, check_effects, is_changeable, one_of, setting, settings_from
 from tinyformer.training.runs import RunFolder
 from tinytensor import distributed
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -405,6 +421,99 @@ def test_pipes_are_utf8_where_the_locale_is_ascii(settings: dict[str, str]) -> N
         assert (result.returncode, result.stdout.decode()) == (0, "Fr\u00fchling \u65e5\u672c\n"), result.stderr
 
 
+# ---------------------------------------------------------------------------------------- flags without effect
+
+
+@dataclass(frozen=True)
+class Tuning:
+    schedule: str = setting("cosine", "how it falls")
+    least: float = setting(0.1, "where it ends", unless={"schedule": ["constant"]})
+
+
+def test_a_setting_that_has_no_effect_beside_the_others_is_refused() -> None:
+    check_effects(Tuning("constant"), [])  # it was not given
+    check_effects(Tuning("cosine", 0.2), ["least", "schedule", "other"])
+    with pytest.raises(SettingError) as error:
+        check_effects(Tuning("constant"), ["least"])  # also where it is the default
+    assert error.value.as_flags() == (
+        "--least has no effect with --schedule constant: leave it out, or choose another --schedule"
+    )
+
+
+def settings_of_programs() -> list[type]:
+    scripts = [runpy.run_path(str(path), run_name="imported") for path in sorted((ROOT / "examples").glob("*.py"))]
+    kinds = {kind for script in scripts for kind in script.values() if isinstance(kind, type) and is_dataclass(kind)}
+    return sorted(kinds, key=lambda kind: (kind.__module__, kind.__name__))
+
+
+def test_each_setting_depends_on_settings_that_there_are() -> None:
+    found = set()
+    for kind in settings_of_programs():
+        names = {field.name: field for field in fields(kind)}
+        for field in names.values():
+            for other, values in field.metadata.get("unless", {}).items():
+                found.add(field.name)
+                assert type(names[other].default)(values[0]) == values[0]
+                assert "help" in names[other].metadata
+    assert found >= {
+        "bpe_tokens",
+        "min_learning_rate",
+        "classify_learning_rate",
+        "marks",
+        "top_k",
+        "top_p",
+        "seed",
+        "max_length",
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "message"),
+    [
+        ("fill_mask.py", ["fill", "--model", "m", "--out", "o", "a [MASK]"], "--out has no effect with --model"),
+        ("translate.py", ["translate", "--model", "m", "--out", "o", "hi"], "--out has no effect with --model, but for"),
+        ("translate.py", ["--lowercase"], "--lowercase has no effect on dates"),
+        ("translate.py", ["--source", "a", "--target", "b", "--validation", "3", "--validation-source", "c",
+                          "--validation-target", "d"], "--validation has no effect with --validation-source"),
+        ("translate.py", ["--data", "a", "--test", "3", "--test-source", "c", "--test-target", "d"], "--test has no effect"),
+        ("memory.py", ["rnn", "lstm", "--num-heads", "2"], "--num-heads has no effect without the model attention"),
+        ("memory.py", ["rnn", "attention", "--keep-bias", "2"], "--keep-bias has no effect without the model gru or lstm"),
+        ("generate.py", ["--revision", "main"], "--revision has no effect without --model"),
+        ("word_vectors.py", ["--vectors", "v", "--overwrite"], "--overwrite has no effect with --vectors"),
+        ("word_vectors.py", ["--vectors", "v", "--method", "cbow"], "--method has no effect with --vectors"),
+        ("word_vectors.py", ["--vectors", "v", "--odd", "a", "b", "c", "--out", "o"], "--out has no effect with these"),
+        ("word_vectors.py", ["--limit", "5"], "--limit has no effect without --vectors"),
+        ("word_vectors.py", ["--method", "counts", "--sample", "0.1"], "--sample has no effect with --method counts"),
+        ("word_vectors.py", ["--compare", "a", "b", "--evaluate", "e"], "--evaluate has no effect with --compare"),
+    ],
+)  # fmt: skip
+def test_a_flag_that_has_no_effect_beside_the_others_is_refused(
+    script: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parse = runpy.run_path(str(ROOT / "examples" / script), run_name="imported")["parse"]
+    with pytest.raises(SystemExit) as end:
+        parse(words)
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and error.count("\n") == 1
+    assert error.startswith(f"error: {message}") and ": leave it out" in error
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("fill_mask.py", ["fill", "--model", "m", "a [MASK]"]),
+        ("translate.py", ["translate", "--model", "m", "--heat-map", "--out", "o", "hi"]),
+        ("translate.py", ["--data", "a", "--lowercase", "--test", "3"]),
+        ("memory.py", ["attention", "--num-heads", "2"]),
+        ("memory.py", ["--num-heads", "2", "--keep-bias", "2"]),
+        ("word_vectors.py", ["--vectors", "v", "--odd", "a", "b", "c", "--ask", "d", "--out", "o", "--limit", "5"]),
+        ("word_vectors.py", ["--method", "counts", "--window", "3", "--width", "20", "--seed", "1", "--overwrite"]),
+    ],
+)
+def test_a_flag_that_has_an_effect_is_taken(script: str, words: list[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / script), run_name="imported")["parse"](words)
+
+
 # ---------------------------------------------------------------------------------------------------------- files
 
 
@@ -426,10 +535,7 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
-LESS = (
-    "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --window, --beam or a smaller "
-    "model may help; no checkpoint was touched."
-)
+LESS = "A smaller batch or a smaller model may help; no checkpoint was touched."
 
 
 @pytest.mark.parametrize(
@@ -462,6 +568,73 @@ def test_ctrl_c(capsys) -> None:
         raise KeyboardInterrupt
     assert caught.value.code == 130
     assert capsys.readouterr().err == "\ninterrupted\n"
+
+
+# What a script does when Ctrl-C comes: nothing of it shows a traceback, and nothing goes on.
+INTERRUPTIONS = {
+    "between its imports and its work": "raise_signal(SIGINT)",
+    "in a callback that cannot raise": """
+class Callback:
+    def __del__(self): raise_signal(SIGINT)
+with plain_errors():
+    Callback()
+    sleep(20)
+""",
+    "in a package that then says it is broken": """
+with plain_errors():
+    try:
+        raise_signal(SIGINT)
+    except KeyboardInterrupt:
+        raise ImportError("a package is damaged")
+""",
+    "in a package that forgets it": """
+with plain_errors():
+    try:
+        raise_signal(SIGINT)
+    except KeyboardInterrupt:
+        pass
+with plain_errors():
+    sleep(20)
+""",
+}
+
+
+@pytest.mark.parametrize("when", INTERRUPTIONS)
+def test_ctrl_c_comes(when: str) -> None:
+    program = f"""
+from tinyformer.errors import plain_errors
+from signal import SIGINT, default_int_handler, raise_signal, signal
+from time import sleep
+signal(SIGINT, default_int_handler)  # what runs in the background ignores Ctrl-C
+with plain_errors():
+    pass
+{INTERRUPTIONS[when]}
+print("it goes on")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr.strip()) == (130, b"", b"interrupted")
+
+
+SCRIPTS = [*(ROOT / "examples").glob("*.py"), *(ROOT / "tinyformer").glob("*/__main__.py")]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_script_first_gets_ready_for_errors_and_ctrl_c(script: Path) -> None:
+    _, future, first, second, *others = ast.parse(script.read_text(encoding="utf-8")).body
+    assert [ast.unparse(node) for node in (future, first)] == [
+        "from __future__ import annotations",
+        "from tinyformer.errors import plain_errors",
+    ]
+    assert isinstance(second, ast.With) and ast.unparse(second.items[0]) == "plain_errors()"
+    assert not [node for node in others if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def test_getting_ready_imports_next_to_nothing() -> None:
+    program = "import sys, contextlib; before = {*sys.modules}; import tinyformer.PART; print(*{*sys.modules} - before)"
+    for part in ("errors", "explore", "export"):  # python -m imports the latter two before their __main__.py
+        code = program.replace("PART", part)
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+        assert {*result.stdout.split()} <= {"tinyformer", f"tinyformer.{part}"}
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), ValueError("a bug"), KeyError("x")])
@@ -531,3 +704,20 @@ with plain_errors():
     os.close(write)
     assert result.returncode == 1
     assert result.stderr == b""
+
+
+def test_messages_offer_what_the_command_takes() -> None:
+    assert (has_flag("window"), can_be_lower("window"), if_changed()) == (True, True, "")  # nobody knows what there is
+    note_command({"batch_size": 1, "steps": 9, "resume": True, "out": "run"})
+    assert (has_flag("window"), has_flag("steps"), given("out")) == (False, True, "run")
+    assert (can_be_lower("batch_size"), can_be_lower("steps"), if_changed()) == (False, True, " with --resume-changed")
+    assert SettingError("window is not steps", "window", "steps").as_flags() == "window is not --steps"
+    note_values({"batch_size": 2, "window": 5})
+    note_refused(["steps"])
+    assert (can_be_lower("batch_size"), has_flag("window"), has_flag("steps")) == (True, False, False)
+
+
+def test_settings_with_other_names() -> None:
+    with pytest.raises(SettingError) as caught, renamed_settings(most="fewest"):
+        raise SettingError("most must be at most 3", "most")
+    assert (str(caught.value), caught.value.as_flags()) == ("fewest must be at most 3", "--fewest must be at most 3")

@@ -48,7 +48,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         (b"source\tours\treference\na\tb\tc\td\n", "is damaged: line 2 should be source, ours, reference"),
         (b"source\tours\treference\n", "is damaged: it has no sentences"),
         (b"source\tours\treference\ncaf\xe9\tb\tc\n", "is damaged: it is not UTF-8 text"),
-        (None, "does not exist: a run has it once its training is finished (--resume goes on)"),
+        (None, "does not exist: a run has it once its training is finished, as by --resume"),
     ],
 )
 def test_files_that_will_not_do(tmp_path: Path, content: bytes | None, message: str) -> None:
@@ -63,7 +63,7 @@ def test_files_that_will_not_do(tmp_path: Path, content: bytes | None, message: 
 def test_only_the_same_sentences_are_compared() -> None:
     others = [dataclasses.replace(one, ours="another") for one in SENTENCES]
     check_same_sentences({"a": SENTENCES, "b": others})
-    fewer = "a and c cannot be compared: they have 3 and 2 held-out sentences"
+    fewer = "a and c cannot be compared: the numbers of their held-out sentences are 3 and 2"
     differ = "a and c cannot be compared, as their held-out sentences differ:\nsentence 2 is {} in one and {} in the other"
     long = "x" * 100
     for found, message in (

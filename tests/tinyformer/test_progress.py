@@ -210,3 +210,12 @@ def test_a_bar_never_cuts_a_number(columns: int, total: int | None) -> None:
     if total and columns >= 60:
         assert shown[1:3] == ["loss 4.327", "val 4.325"] or len(shown) > 3, bar
     assert "tokens/s" in bar or columns < 100
+
+
+def test_a_terminal_that_does_not_know_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    how = {"prefix": "training: ", "unit": "step", "postfix": NUMBERS}
+    for columns in (40, 60, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert TerminalBar.format_meter(1234, 100_000, 1244.0, 0, **how) == (
+            TerminalBar.format_meter(1234, 100_000, 1244.0, columns - 1, **how)
+        )

@@ -102,7 +102,7 @@ SHAPES = {
         ValueError,
         ["linear", "(2,)", "weight (outputs, inputs)"],
     ),
-    "heads": (lambda: heads(ones(2, 3, 10), 2), ValueError, ["multi_head_attention", "(2, 3, 10)", "3 * width", "2 heads"]),
+    "heads": (lambda: heads(ones(2, 3, 10), 2), ValueError, ["multi_head_attention", "(2, 3, 10)", "3 * width", "num_heads=2"]),
     "heads of a matrix": (lambda: heads(ones(3, 12), 2), ValueError, ["multi_head_attention", "(3, 12)", "(batch, length"]),
     "memory width": (lambda: heads(ones(2, 3, 4), 2, ones(2, 5, 4)), ValueError, ["(2, 3, 4)", "(2, 5, 4)", "2 * width"]),
     "memory batch": (lambda: heads(ones(2, 3, 4), 2, ones(1, 5, 8)), ValueError, ["(2, 3, 4)", "(1, 5, 8)", "batch"]),

@@ -313,7 +313,7 @@ def test_a_long_chain_is_cut_and_says_so():
     assert len(parts(drawing)[0]) == 20_001
     html = drawing._repr_html_()
     assert "19,901 more before" in html
-    assert "The first 19,901 of 20,001 are not drawn." in html
+    assert "Not drawn: the first 19,901 of 20,001." in html
     assert html.count("<title>") == 101
 
 

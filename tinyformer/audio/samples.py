@@ -14,5 +14,5 @@ def one_row(samples: Any) -> Any:
         raise ValueError(f"samples must be one row of finite numbers, not of shape {samples.shape}: pass a single channel")
     wrong = len(samples) - int(host.isfinite(samples).sum())
     if wrong:
-        raise ValueError(f"samples must be one row of finite numbers, but {wrong:,} of {len(samples):,} are NaN or infinite")
+        raise ValueError(f"samples must be one row of finite numbers; NaN or infinite: {wrong:,} of {len(samples):,}")
     return samples

@@ -39,7 +39,7 @@ def read_wav(path: str | Path, rate: int) -> Any:
     Nothing is converted here. The mean of two channels may cancel what both contain, and another rate needs a good low-pass
     filter: a program made for it does better, and the message names the command.
     """
-    size = check_file(path, PASS)
+    size = check_file(path, PASS, "*.wav")
     check_fits(4 * size, f"the sound in {path}", "pass a shorter one", on_host=True)
     content = memoryview(read_file(path, None))
     if not content:
@@ -91,7 +91,7 @@ def _check_format(path: str | Path, description: memoryview, rate: int) -> None:
     if bits != 8 * SAMPLE_BYTES:
         raise UserError(f"{path} has {bits}-bit samples, not 16-bit ones: {_remedy(path, rate)}")
     if channels != 1:
-        raise UserError(f"{path} has {channels} channels, not one: {_remedy(path, rate)}")
+        raise UserError(f"{path} has {counted(channels, 'channel')}, not one: {_remedy(path, rate)}")
     if found != rate:
         raise UserError(f"{path} has {counted(found, 'sample')} a second, not {rate:,}: {_remedy(path, rate)}")
 
@@ -114,4 +114,5 @@ def _broken(path: str | Path, reason: str) -> UserError:
 
 
 def _remedy(path: str | Path, rate: int) -> str:
-    return f"convert it, as in ffmpeg -i {shlex.quote(str(path))} -ac 1 -ar {rate} -c:a pcm_s16le converted.wav"
+    source, target = (shlex.quote(str(name)) for name in (path, Path(path).with_suffix(".converted.wav")))
+    return f"convert it, as in ffmpeg -i {source} -ac 1 -ar {rate} -c:a pcm_s16le {target}"

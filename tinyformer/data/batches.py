@@ -10,6 +10,7 @@ from tinyformer.errors import SettingError, UserError
 from tinyformer.memory import check_fits
 from tinytensor import Tensor
 from tinytensor.backend import host, index_dtype
+from tinytensor.wording import counted
 
 # ---------------------------------------------------------------------------------------------------------- batches
 
@@ -80,7 +81,7 @@ def check_batch_fits(batch_size: int, tokens: int) -> None:
     if int(batch_size) > 1:
         check_fits(needed, "a batch of this batch_size", "choose a smaller one", "batch_size")
     else:
-        check_fits(needed, f"a batch of one row of {int(tokens):,} tokens", "choose shorter rows")
+        check_fits(needed, f"a batch of one row of {counted(int(tokens), 'token')}", "choose shorter rows")
 
 
 def check_ids(ids: Any, vocab_size: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError, shortened
+from tinyformer.errors import UserError, has_flag, shortened
 from tinytensor.wording import counted
 
 # The kinds of files that have fields, by the ends of their names.
@@ -31,30 +31,26 @@ def field_of(path: str | Path, text: str, field: str) -> str:
     the field or with something other than a text in it.
     """
     if not kind_of(path):
-        raise UserError(f"{path} has no fields, as {', '.join(KINDS)} have: leave out --field")
+        remedy = ": leave out --field" if has_flag("field") else ""
+        raise UserError(f"{path} has no fields, as {', '.join(KINDS)} have{remedy}")
     found = []
     for number, value in _values(path, text, field):
         if not isinstance(value, str | None):
             where = f", {number}" if number else ""
             raise UserError(
-                f"{path}{where}: {field} is {shortened(json.dumps(value), 60)}, and not a text: choose another --field"
+                f"{path}{where}: {field} is {shortened(json.dumps(value), 60)}, and not a text{_others(path, text, field)}"
             )
         if value and value.strip():
             found.append(value)
     if not found:
-        raise UserError(f"{path} has no text in {field}: choose another --field")
+        raise UserError(f"{path} has no text in {field}{_others(path, text, field)}")
     return "\n".join(found)
 
 
 def notice(path: str | Path, text: str) -> str:
     """What a user should know who learns a file of records as it is written: its fields, and the flag that chooses one. ""
     for another file, and for one that is not as its name says."""
-    if not kind_of(path):
-        return ""
-    try:
-        fields = next(_fields(path, text.lstrip()))
-    except (StopIteration, UserError, ValueError, csv.Error):
-        return ""
+    fields = _first_fields(path, text) if kind_of(path) and has_flag("field") else []
     if not fields:
         return ""
     best = next((name for name in NAMES if name in fields), fields[0])
@@ -62,6 +58,27 @@ def notice(path: str | Path, text: str) -> str:
         f"{path} is {kind_of(path)}, and is learned as it is written, with its names and marks. To learn one field alone: "
         f"--field {best} (it has {_listed(fields)})"
     )
+
+
+def _first_fields(path: str | Path, text: str) -> list[str]:
+    """The names of the first record's fields. The list is empty where they cannot be told."""
+    try:
+        return next(_fields(path, text.lstrip()))
+    except (StopIteration, UserError, ValueError, csv.Error):
+        return []
+
+
+def _others(path: str | Path, text: str, field: str) -> str:
+    """What else to learn of a file than a field that holds no text."""
+    if not has_flag("field"):
+        return ""
+    others = [name for name in _first_fields(path, text) if name != field]
+    return f": choose another --field ({_listed(others)})" if others else ": leave out --field"
+
+
+def _choice(fields: list[str]) -> str:
+    """The fields that are there, to choose from."""
+    return f"but {_listed(fields)}" + (": choose with --field" if has_flag("field") else "") if fields else "nor another one"
 
 
 def _listed(fields: list[str]) -> str:
@@ -81,9 +98,7 @@ def _values(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
         if not isinstance(record, dict):
             raise UserError(f"{path}, {where}: an object must be here, not {shortened(json.dumps(record), 60)}")
         if field not in record:
-            raise UserError(
-                f"{path}, {where}: there is no {field}, but {_listed(list(record)) or 'nothing'}: choose with --field"
-            )
+            raise UserError(f"{path}, {where}: there is no {field}, {_choice(list(record))}")
         yield where, record[field]
 
 
@@ -126,7 +141,7 @@ def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
         place = int(field) - 1
         yield "line 1", names[place]  # columns that are called by their numbers have no names
     else:
-        raise UserError(f"{path}, line 1: there is no column {field}, but {_listed(names) or 'nothing'}: choose with --field")
+        raise UserError(f"{path}, line 1: there is no column {field}, {_choice(names)}")
     for line, row in rows:
         if len(row) != len(names):
             raise UserError(f"{path}, line {line}: there must be {counted(len(names), 'column')}, as on line 1, not {len(row)}")

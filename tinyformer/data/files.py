@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tinyformer.data.encodings import how_to_read
@@ -27,13 +29,25 @@ def status(path: str | Path, wanted: str) -> os.stat_result:
         raise UserError(f"{os.fspath(path)!r} cannot be a path: {wanted}") from None
 
 
-def check_file(path: str | Path, wanted: str) -> int:
-    """The size of a regular file. Raises UserError for anything else: reading from a pipe or a device may never end."""
+def check_file(path: str | Path, wanted: str, *like: str) -> int:
+    """The size of a regular file. Raises UserError for anything else: reading from a pipe or a device may never end. Of a
+    folder, the message names a file in it whose name is ``like`` those that are wanted, as in "*.wav", if there is one."""
     found = status(path, wanted)
     if not stat.S_ISREG(found.st_mode):
         kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        raise UserError(f"{path} is not a regular file but {kinds.get(stat.S_IFMT(found.st_mode), 'a device')}: {wanted}")
+        inside = _file_in(path, like) if stat.S_ISDIR(found.st_mode) else None
+        hint = f", such as {inside}" if inside else ""
+        raise UserError(f"{path} is not a regular file but {kinds.get(stat.S_IFMT(found.st_mode), 'a device')}: {wanted}{hint}")
     return found.st_size
+
+
+def _file_in(folder: str | Path, patterns: Sequence[str]) -> Path | None:
+    """A file in a folder with a name like the first of these patterns for which there is one. Hidden files do not count."""
+    with suppress(OSError):
+        for pattern in patterns:
+            if found := sorted(path for path in Path(folder).glob(pattern) if path.is_file() and path.name[0] != "."):
+                return found[0]
+    return None
 
 
 def decoded(path: str | Path, content: bytes | bytearray) -> str:

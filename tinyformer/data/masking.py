@@ -8,7 +8,7 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
-from tinyformer.errors import SettingError, UserError
+from tinyformer.errors import SettingError, UserError, can_be_lower
 from tinyformer.settings import check_counts
 from tinytensor.backend import host
 from tinytensor.wording import counted
@@ -85,7 +85,7 @@ class MaskedBatches:
             raise _nothing_to_hide(len(ids), "of the text")
         cut = int(len(ids) * (1.0 - validation_fraction))
         if min(cut, len(ids) - cut) < window:
-            smaller = ", or a smaller window" if min(cut, len(ids) - cut) else ""
+            smaller = ", or a smaller window" if min(cut, len(ids) - cut) and can_be_lower("window") else ""
             raise SettingError(
                 f"the text has {counted(len(ids), 'token')}, too few for windows of {window}: use a longer one{smaller}",
                 "window",

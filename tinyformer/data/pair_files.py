@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tinyformer.data.pair_columns import read_tsv
@@ -44,16 +45,8 @@ class PairFiles:
         different = list(dict.fromkeys(pairs))
         if len(different) < len(pairs):
             repeated = counted(len(pairs) - len(different), "pair")
-            print(f"{self.data or self.source}: left out {repeated} that had come before, {len(different):,} are different")
-        try:
-            training, *held_out = split_pairs(different, list(wanted.values()))
-        except UserError as error:
-            most = len({source for source, _ in different}) - 1
-            if most < len(wanted):
-                raise UserError(f"{error}. Give more pairs, or files to validate and to test with") from None
-            names = " and ".join(wanted)
-            together = "together " if len(wanted) > 1 else ""
-            raise SettingError(f"{error}. Choose smaller {names}: {together}at most {most:,}", *wanted) from None
+            print(f"{self.data or self.source}: left out {repeated} that had come before, of {counted(len(pairs), 'pair')}")
+        training, *held_out = split_by_settings(different, wanted)
         return [training, *(found or held_out.pop(0) for found in own)]
 
     def _read(self, part: str, lowercase: bool) -> list[Pair]:
@@ -73,6 +66,19 @@ class PairFiles:
         if empty:
             print(f"{data or source}: left out {counted(empty, 'pair')} with an empty side")
         return pairs
+
+
+def split_by_settings(pairs: Sequence[Pair], held_out: Mapping[str, int]) -> list[list[Pair]]:
+    """As ``split_pairs``, but the numbers of ``held_out`` pairs have the names of their settings, which the errors tell."""
+    try:
+        return split_pairs(pairs, list(held_out.values()))
+    except UserError as error:
+        most = len({source for source, _ in pairs}) - 1
+        if most < len(held_out):
+            raise UserError(f"{error}. Give more pairs, or files to validate and to test with") from None
+        together = "together " if len(held_out) > 1 else ""
+        message = f"{error}. Choose smaller {' and '.join(held_out)}: {together}at most {most:,}"
+        raise SettingError(message, *held_out) from None
 
 
 def one_line(text: str, lowercase: bool = False) -> str:

@@ -34,7 +34,7 @@ _SURELY_TEXT = 1 << 26  # bytes that are unpacked in any case
 
 def read_lines(path: str | Path) -> list[str]:
     """The lines of a UTF-8 file, which may be gzipped (.gz). Raises UserError if the file cannot be read, and says why."""
-    size = check_file(path, "pass a file of sentences")
+    size = check_file(path, "pass a file of sentences", "*.tsv", "*.txt", "*.gz")
     try:
         content = _unpacked(path) if Path(path).suffix == ".gz" else _read(path, size)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

@@ -90,12 +90,19 @@ def default_text() -> tuple[str, str]:
     """The text for a user who gives none, and its name: Tiny Shakespeare or, without a network, the sources of Python's
     standard library."""
     try:
-        return decoded(TINY_SHAKESPEARE, download(TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256)), "Tiny Shakespeare"
+        return _tiny_shakespeare(), "Tiny Shakespeare"
     except (OSError, UserError) as error:
         other = " (or pass --data)" if has_flag("data") else ""
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        print(f"Tiny Shakespeare could not be downloaded ({reason}): training on Python's own sources instead{other}.")
+        print(f"{_not_downloaded(error)}: training on Python's own sources instead{other}.")
     return standard_library_text(), STANDARD_LIBRARY
+
+
+def _tiny_shakespeare() -> str:
+    return decoded(TINY_SHAKESPEARE, download(TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256))
+
+
+def _not_downloaded(error: Exception) -> str:
+    return f"Tiny Shakespeare could not be downloaded ({error.reason if isinstance(error, urllib.error.URLError) else error})"
 
 
 @dataclass(frozen=True)
@@ -116,8 +123,15 @@ class TextSource:
         path = self.path if moved_to is None else moved_to
         if path is not None:
             text = read_text(path, field=self.field)
+        elif self.name == STANDARD_LIBRARY:
+            text = standard_library_text()
         else:
-            text = standard_library_text() if self.name == STANDARD_LIBRARY else default_text()[0]
+            try:
+                text = _tiny_shakespeare()
+            except (OSError, UserError) as error:
+                raise UserError(
+                    f"{_not_downloaded(error)}, which {run} was trained on: pass a file of it with --data"
+                ) from None
         if fingerprint(text) != self.sha256:
             raise UserError(f"the text is not the one that {run} was trained on ({self.name}): --resume needs the same text")
         return text
@@ -158,5 +172,6 @@ def standard_library_text(limit: int = 1_100_000) -> str:
         if sum(map(len, parts)) >= limit:
             break
     if not parts:
-        raise UserError("this Python comes without the sources of its library: pass --data a text file")
+        remedy = ": pass --data a text file" if has_flag("data") else ""
+        raise UserError(f"this Python comes without the sources of its library{remedy}")
     return "\n".join(parts)[:limit]

@@ -8,7 +8,7 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
-from tinyformer.errors import SettingError
+from tinyformer.errors import SettingError, has_flag
 from tinyformer.settings import check_counts
 from tinytensor import Tensor
 from tinytensor.backend import Array, from_numpy, host, xp
@@ -55,7 +55,7 @@ class TextBatches:
                 "context": min(splits) >= block_size + 1 and context > 0,
                 "test_fraction": test_fraction > 0 and min(splits[:2]) >= window + 1,  # 0 leaves that split out
             }
-            helpful = [name for name, helps in smaller.items() if helps]
+            helpful = [name for name, helps in smaller.items() if helps and has_flag(name)]
             remedy = f", or a smaller {' or '.join(helpful)}" if helpful else ""
             raise SettingError(
                 f"the text has {counted(len(ids), 'token')}, too few for windows of {window}: use at least {need:,}{remedy}",

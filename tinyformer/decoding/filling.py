@@ -45,7 +45,9 @@ def filling_logits(model: BertForMaskedLM, ids: Sequence[int], places: Sequence[
     that is not in it."""
     longest = model.bert.config.max_length
     if len(ids) > longest:
-        raise UserError(f"the sentence has {counted(len(ids) - 2, 'token')}, more than the {longest - 2} that this model reads")
+        raise UserError(
+            f"the sentence has {counted(len(ids) - 2, 'token')}, more than the {longest - 2} that this model reads: shorten it"
+        )
     wrong = [place for place in places if not 0 <= place < len(ids)]
     if wrong:
         raise UserError(f"there is no place {wrong[0]} in a text of {counted(len(ids), 'token')}")

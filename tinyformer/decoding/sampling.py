@@ -11,7 +11,7 @@ from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder
 from tinyformer.decoding.likeliest import likeliest
 from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.decoding.token_rules import TokenRules
-from tinyformer.errors import SettingError, UserError
+from tinyformer.errors import SettingError, UserError, for_programmers, has_flag
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recurrent import RecurrentLM
 from tinyformer.schema import check_fields
@@ -20,6 +20,9 @@ from tinytensor import Tensor, random
 from tinytensor.backend import host
 
 # -------------------------------------------------------------------------------------------------- picking a token
+
+
+_GREEDY = {"temperature": [0], "top_k": [1]}
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,10 @@ class Sampling:
     1
     """
 
-    temperature: float = setting(1.0, "divides the logits; below 1 is more careful, 0 is greedy")
-    top_k: int = setting(0, "choose only among the k likeliest tokens; 0: among all")
-    top_p: float = setting(1.0, "choose only among the fewest tokens whose probabilities together reach p")
-    seed: int | None = setting(None, "the same seed picks the same tokens")
+    temperature: float = setting(1.0, "divides the logits; below 1 is more careful, 0 is greedy", unless={"top_k": [1]})
+    top_k: int = setting(0, "choose only among the k likeliest tokens; 0: among all", unless={"temperature": [0]})
+    top_p: float = setting(1.0, "choose only among the fewest tokens whose probabilities together reach p", unless=_GREEDY)
+    seed: int | None = setting(None, "the same seed picks the same tokens", unless=_GREEDY)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -110,10 +113,12 @@ def useless_logits(highest: float) -> UserError:
     """The error for logits from which no token can be picked, because the highest of them is NaN or infinite."""
     problem = "-inf for every token that may be written, so that no token is possible"
     if math.isnan(highest):
-        problem = "NaN: its training diverged (try a lower learning rate), or its weights are damaged"
+        lower = " (a lower learning rate may help)" if has_flag("learning_rate") else ""
+        problem = f"NaN: its training diverged{lower}, or its weights are damaged"
     elif highest > 0:
         problem = "infinite: numbers grew too large for their dtype"
-    return UserError(f"the model's outputs are {problem}; tt.detect_anomaly() names the op where such a value first appears")
+    where = for_programmers("; tt.detect_anomaly() names the op where such a value first appears")
+    return UserError(f"the model's outputs are {problem}{where}")
 
 
 def sample(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import errno
-import os
-import socket
-import sys
-import threading
-import webbrowser
-from collections.abc import Sequence
-
 from tinyformer.errors import plain_errors
 
-with plain_errors():  # a missing package or GPU is told in a line, too
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import contextlib
+    import errno
+    import os
+    import socket
+    import sys
+    import threading
+    import webbrowser
+    from collections.abc import Sequence
+
     from tinyformer.command_line import Parser, some_path
     from tinyformer.errors import UserError
     from tinyformer.explore.server import ExplorerServer

@@ -110,7 +110,7 @@ def read(subjects: Subjects, passage: Passage) -> Reading:
     elif longest is not None and max(len(ids), len(passage.source)) > longest:
         raise UserError(
             f"the text has {counted(max(len(ids), len(passage.source)), 'token')}, more than the {longest} that this "
-            "model reads"
+            "model reads: shorten it"
         )
     reading = Reading(subject, tuple(ids), tuple(passage.source), len(passage.ids) - len(ids))
     size = max((4 * reading.numbers(layer) for layer in attention_layers(subject).values()), default=0)

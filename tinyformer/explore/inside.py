@@ -26,7 +26,7 @@ def check_part(count: int, first: int, length: int, most: int, what: str) -> Non
     if not 1 <= count <= most:
         raise UserError(f"the number of {what} must be from 1 to {most}, not {count}")
     if not 0 <= first <= length - count:
-        raise UserError(f"there are {length} {what}: {first} to {first + count - 1} are not among them")
+        raise UserError(f"{first} to {first + count - 1} are not among the {what}, whose number is {length}")
 
 
 @dataclass(frozen=True)

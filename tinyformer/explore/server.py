@@ -301,7 +301,4 @@ def _as_json(answer: Answer) -> bytes:
     try:
         return json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:
-        raise UserError(
-            "the model's outputs are NaN or infinite: its training diverged (try a lower learning rate), or its weights are "
-            "damaged"
-        ) from None
+        raise UserError("the model's outputs are NaN or infinite: its training diverged, or its weights are damaged") from None

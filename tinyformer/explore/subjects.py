@@ -104,7 +104,7 @@ class Subject:
             return length
         room = self.longest - (len(ids) - 1)  # as in Translator.search, where the start token takes no room
         if room < 1:
-            raise UserError(f"the translation has {counted(len(ids), 'token')}, and this model writes no longer ones")
+            raise UserError(f"the translation has {counted(len(ids), 'token')}, and this model writes only shorter ones")
         return min(length, room)
 
     @property
@@ -212,7 +212,7 @@ def _entries_of(path: Path) -> Mapping[str, _Entry]:
         raise UserError(f"{path} holds {what}: only those of {', '.join(READERS)} can be explored")
     checkpoints = {file.stem: file for file in (folder.best, folder.latest) if file.exists()}
     if not checkpoints:
-        raise UserError(f"{path} has no checkpoint yet: wait for the first one")
+        raise UserError(f"{path} has the settings of a run, but no checkpoint: start that run again")
     others = [folder.settings, folder.tokenizer]
     return {
         name: _Entry(partial(_load_checkpoint, path, file), partial(list, (file, *others)))

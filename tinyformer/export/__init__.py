@@ -7,6 +7,21 @@ The graph is built from the model's modules, layer by layer as their ``forward``
 would not do: in it, all lengths are fixed.
 """
 
-from tinyformer.export.writing import export_onnx
+from __future__ import annotations
+
+TYPE_CHECKING = False  # for type checkers
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tinyformer.export.writing import export_onnx as export_onnx
 
 __all__ = ["export_onnx"]
+
+
+def __getattr__(name: str) -> Any:
+    """``export_onnx``, imported when it is needed: python -m imports this file before it can tell an error in a line."""
+    if name != "export_onnx":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tinyformer.export.writing import export_onnx
+
+    return export_onnx

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import shutil
-import sys
-from collections.abc import Sequence
-
 from tinyformer.errors import plain_errors
 
-with plain_errors():  # a missing package or GPU is told in a line, too
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import shutil
+    import sys
+    from collections.abc import Sequence
+
     from tinyformer.command_line import Parser, some_path
     from tinyformer.export.runs import load_run
     from tinyformer.export.usage import lines_that_run

@@ -60,6 +60,7 @@ class KneserNey:
         if len(ids) <= order:
             raise UserError(
                 f"a text of {counted(len(ids), 'token')} is too short for a model of order {order}: pass a longer text"
+                + (", or a lower order" if order and len(ids) else "")
             )
         self.levels = _levels(ids, order, vocab_size)
 
@@ -85,7 +86,9 @@ class KneserNey:
     def unseen(self, ids: Any) -> float:
         """The fraction of the tokens of a text, but the first ``order``, that raw counts would have thought impossible."""
         if len(ids) <= self.order:
-            raise UserError(f"a text of {counted(len(ids), 'token')} has none after {self.order} others: pass a longer one")
+            raise UserError(
+                f"a text of {counted(len(ids), 'token')} has none after {counted(self.order, 'other')}: pass a longer one"
+            )
         return float((self._numbers(self._windows(self._checked(ids))) == UNSEEN).mean())
 
     def generate(self, ids: Sequence[int], length: int, rng: Any) -> list[int]:

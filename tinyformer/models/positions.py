@@ -70,7 +70,8 @@ class LearnedPositions(Embedding):
         """The table, with at least ``length`` positions. Raises ValueError if it has fewer."""
         if length > self.weight.shape[0]:
             raise ValueError(
-                f"there are {len(self.weight)} learned positions: a text of {counted(length, 'token')} is too long, crop it"
+                f"the table has {counted(len(self.weight), 'learned position')}: a text of {counted(length, 'token')} is too "
+                "long, crop it"
             )
         return self.weight
 

@@ -58,8 +58,8 @@ class Seq2SeqConfig:
                 "reverse_source does nothing with attention, whose encoder reads in both directions: leave it out"
             )
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
-            both = f"{self.source_vocab_size} and {self.target_vocab_size}"
-            raise SettingError(f"share_embeddings needs one vocabulary for both languages, but they have {both} tokens")
+            both = f"{self.source_vocab_size} and of {self.target_vocab_size}"
+            raise SettingError(f"share_embeddings needs one vocabulary for both languages, not of {both} tokens")
 
     def num_parameters(self) -> int:
         """The number of parameters of the model, computed without building it."""

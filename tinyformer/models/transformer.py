@@ -42,7 +42,11 @@ class TransformerConfig:
     d_ff: int = setting(2048, "the width inside the feed-forward networks")
     dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
     positions: str = setting("sinusoidal", "learned, sinusoidal, sinusoidal_halves or rotary")
-    max_length: int = setting(512, "the longest sentence, in tokens, with learned positions")
+    max_length: int = setting(
+        512,
+        "the longest sentence, in tokens, with learned positions",
+        unless={"positions": ["sinusoidal", "sinusoidal_halves", "rotary"]},
+    )
     norm: str = setting("layer", "layer or rms")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
     activation: str = setting("relu", "relu, gelu_tanh, gelu_exact, silu or swiglu")
@@ -64,8 +68,8 @@ class TransformerConfig:
         _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks the settings that both have
         check_positions(self, d_head)
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
-            both = f"{self.source_vocab_size} and {self.target_vocab_size}"
-            raise SettingError(f"share_embeddings needs one vocabulary for both languages, but they have {both} tokens")
+            both = f"{self.source_vocab_size} and of {self.target_vocab_size}"
+            raise SettingError(f"share_embeddings needs one vocabulary for both languages, not of {both} tokens")
 
     def _check_source(self) -> None:
         """Raise SettingError for settings of a source that fit only the other kind of source."""

@@ -113,7 +113,7 @@ def _layer(name: str, drawn: list[str], num_heads: int, notes: list[str], is_ope
         notes.append(f"left out {num_heads - len(heads)} of {counted(num_heads, 'head')}: the page is full. Pass fewer layers.")
     inner = "".join(f'<div class="note">{escape(note)}</div>' for note in notes) + "".join(drawn[:1])
     if heads:
-        summary = f"<summary>{len(heads)} head{'s' * (len(heads) > 1)}</summary>"
+        summary = f"<summary>{counted(len(heads), 'head')}</summary>"
         inner += f'<details>{summary}<div class="maps">{"".join(heads)}</div></details>'
     return f"<details{' open' * is_open}><summary><code>{escape(name)}</code></summary>{inner}</details>"
 

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError, UserError
 from tinyformer.files import damaged, read_json, read_utf8, write_json
 from tinyformer.tokenizers.added import AddedToken, AddedTokens
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
@@ -77,7 +77,7 @@ class BPETokenizer:
             raise UserError("a token is empty, or occurs twice")
         missing = sum(bytes([b]) not in self._id_of for b in range(256))
         if missing:
-            raise UserError(f"a byte-level tokenizer needs all 256 bytes as tokens; {missing} are missing")
+            raise UserError(f"a byte-level tokenizer needs all 256 bytes as tokens, and lacks {missing} of them")
         self._bytes = [self._id_of[bytes([b])] for b in range(256)]
         self._merged = self._numbered_merges()
         self._encode_word = functools.lru_cache(maxsize=65536)(self._merge_word)
@@ -186,10 +186,9 @@ class BPETokenizer:
         rules = rules or CuttingRules()
         names = special_names(special)
         if vocab_size < 256 + len(names):
-            raise UserError(
-                f"a byte-level vocabulary with {counted(len(names), 'special token')} has at least "
-                f"{counted(256 + len(names), 'token')} "
-                f"(the 256 bytes), not {vocab_size}"
+            special_tokens = f" and {counted(len(names), 'special token')}" if names else ""
+            raise SettingError(
+                f"vocab_size must be at least {256 + len(names)}, for the 256 bytes{special_tokens}, not {vocab_size}"
             )
         tokens = [bytes([b]) for b in BYTES]
         merges: list[Pair] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tinyformer.errors import shortened
 from tinyformer.tokenizers.base import Tokenizer
 from tinyformer.tokenizers.special import UNKNOWN, cut_at_special
+from tinytensor.wording import counted
 
 _NAMES = (UNKNOWN, "<unk>")  # the latter is that of Marian's models
 
@@ -27,5 +28,5 @@ def note_on_unknown(tokenizer: Tokenizer, text: str) -> str:
         return ""
     name = next(name for name in _NAMES if name in tokenizer.special)
     shown = ", ".join(repr(shortened(word, 30)) for word in words[:3]) + (", ..." if words[3:] else "")
-    what = f"{len(words):,} words are" if words[1:] else "a word is"
+    what = f"{counted(len(words), 'word')} are" if words[1:] else "a word is"
     return f"({what} too long for this model, or with characters that it does not know, and read as {name}: {shown})"

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError, UserError
 from tinyformer.files import damaged, read_utf8, write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.merging import Pair, learn_merges
 from tinyformer.tokenizers.special import CLASSIFY, MASK, PADDING, SEPARATE, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.backend import host
-from tinytensor.wording import counted
 
 SPECIAL = (PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK)
 
@@ -153,7 +152,7 @@ class WordPieceTokenizer:
         names = [*SPECIAL, *special]
         tokens = [*names, *sorted({piece for pieces in cut for piece in pieces})]
         if vocab_size < len(tokens):
-            raise UserError(f"this text needs at least {counted(len(tokens), 'token')} for its characters, not {vocab_size}")
+            raise SettingError(f"vocab_size must be at least {len(tokens)}, for the characters of this text, not {vocab_size}")
         id_of = {token: i for i, token in enumerate(tokens) if i >= len(names)}
 
         def merge(pair: Pair) -> int | None:

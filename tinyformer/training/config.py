@@ -36,7 +36,12 @@ class TrainingConfig:
     schedule: str = setting(
         "cosine", "how the learning rate falls after the warm-up: cosine, linear, constant or noam", changeable=True
     )
-    min_learning_rate: float = setting(1e-4, "learning rate at the end of the cosine or linear schedule", changeable=True)
+    min_learning_rate: float = setting(
+        1e-4,
+        "learning rate at the end of the cosine or linear schedule",
+        changeable=True,
+        unless={"schedule": ["constant", "noam"]},
+    )
     warmup: int = setting(100, "steps over which the learning rate rises", changeable=True)
     beta1: float = setting(0.9, "AdamW's decay of the mean gradient", changeable=True)
     beta2: float = setting(0.99, "AdamW's decay of the mean squared gradient", changeable=True)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, has_flag
 
 # The errors of file systems without locks, as some network file systems are. Runs there are not locked.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -65,7 +65,8 @@ def _take(path: Path) -> int:
             holder = os.read(file, 1000).decode("utf-8", "replace").strip() or "another process"
             os.close(file)
             raise UserError(
-                f"{path.parent} is being written by {holder}: wait until it ends, or choose another --out"
+                f"{path.parent} is being written by {holder}: wait until it ends"
+                + (", or choose another --out" if has_flag("out") else "")
             ) from None
         except BaseException:
             os.close(file)

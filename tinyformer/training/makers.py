@@ -65,11 +65,8 @@ def found_in(path: str | Path) -> Found | None:
     folder = Path(path)
     settings = _settings(folder)
     script, _ = made_by(settings)
-    if script == "memory.py":  # which are used as they are made, all in the folder above
-        return _found(script, folder.resolve().name, "--resume", "--out", str(folder.parent))
-    if script == "algorithms.py":
-        task, _, model = folder.resolve().name.partition("-")
-        return _found(script, task, "--model", model, "--resume", "--out", str(folder.parent))
+    if script in ("memory.py", "algorithms.py"):
+        return _of_several(script, folder)
     if script is not None:
         return _found(script, *_SCRIPTS[script][-1], "--out", str(folder))
     if "model_type" in settings:  # as in Hugging Face's files
@@ -81,6 +78,13 @@ def found_in(path: str | Path) -> Found | None:
     return None
 
 
+def _of_several(script: str, folder: Path) -> Found:
+    """A run of a script that makes several in one folder, and uses them as it makes them."""
+    kind, _, model = folder.resolve().name.partition("-")
+    words = [kind, "--model", model] if script == "algorithms.py" else [folder.resolve().name]
+    return _found(script, *words, "--resume", "--out", str(folder.parent))
+
+
 def check_made_by(script: str, path: str | Path) -> None:
     """Raise UserError if a folder holds what another script uses, with the command for it. A script that is not in examples/
     knows its own runs."""
@@ -88,6 +92,15 @@ def check_made_by(script: str, path: str | Path) -> None:
         found = found_in(path)
         if found is not None and found.what != f"a run of {script}":
             raise found.refusal(path, f"a run of {script}")
+
+
+def resume_command(path: str | Path, part: Path | None = None) -> str:
+    """The command that goes on with the run in a folder. Its config.json is in another folder, ``part``, while its files are
+    moved into place. Where no script is known that made it, the flag alone."""
+    script, _ = made_by(_settings(part or Path(path)))
+    if script in ("memory.py", "algorithms.py"):
+        return _of_several(script, Path(path)).command
+    return _command(script, "--resume", "--out", str(path)) if script else "--resume"
 
 
 def runs_below(path: str | Path) -> list[Path]:

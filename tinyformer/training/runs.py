@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tinyformer.errors import UserError, shortened
+from tinyformer.errors import UserError, another_out, as_flag, given, note_refused, shortened
 from tinyformer.files import as_json, damaged, read_json, write_json
 from tinyformer.memory import check_settings_fit
 from tinyformer.old_names import with_new_names
@@ -30,7 +30,7 @@ from tinyformer.schema import read_dataclass
 from tinyformer.settings import changed_settings, is_changeable
 from tinyformer.training.checkpoints import load_checkpoint, put_weights
 from tinyformer.training.lock import locked
-from tinyformer.training.makers import found_in, made_by, runs_below
+from tinyformer.training.makers import found_in, made_by, resume_command, runs_below
 from tinytensor.io import remove_stale
 from tinytensor.nn import Module
 
@@ -146,7 +146,7 @@ class RunFolder:
         """Raise UserError unless a run with these settings may replace what is in the folder."""
         found = found_in(self.path)
         if found is not None and found.what == "a pretrained model":
-            raise UserError(f"{self.path} holds {found.what}, which no run may replace: choose another --out")
+            raise UserError(f"{self.path} holds {found.what}, which no run may replace{another_out()}")
         if overwrite:
             return
         maker, _ = made_by(json.loads(as_json(settings)))
@@ -186,9 +186,10 @@ class RunFolder:
         """The settings that ``create`` wrote, with new names for old ones. Raises UserError if they are missing or damaged."""
         if self._settings is None:
             if self.is_there() and not self.settings.exists():
+                part = self._complete if self._complete.exists() else self._moving
                 raise UserError(
                     f"some files of the run in {self.path} are not in place yet: the process that moves them was killed, or is "
-                    "still at work. --resume moves the rest"
+                    f"still at work. What moves the rest: {resume_command(self.path, part)}"
                 )
             if not self.settings.exists():
                 self._check_missing()
@@ -198,12 +199,14 @@ class RunFolder:
         return self._settings
 
     def _check_missing(self) -> None:
-        """Raise UserError if the folder has no settings, but something else that can be used."""
+        """Raise UserError if the folder has no settings, but may be confused with another one."""
         found, below = found_in(self.path), runs_below(self.path)
         if found is not None:
             raise found.refusal(self.path, "a run")
         if below:
             raise UserError(f"{self.path} holds no run itself, but folders of runs: {', '.join(map(str, below))}")
+        if given("out") == str(self.path) and not self.path.is_file():
+            raise UserError(f"{self.settings} does not exist: is {self.path} the folder of a run? --out names another")
 
     def read_part(self, name: str, kind: type[Settings]) -> Settings:
         """The dataclass of this ``kind`` that ``create`` wrote under this name. Raises UserError if it is missing or
@@ -217,27 +220,28 @@ class RunFolder:
         check_settings_fit(part, (self.best, self.latest), self.settings)
         return part
 
-    def resumed(self, name: str, kind: type[Settings], given: Mapping[str, Any]) -> Settings:
-        """One part of the settings of a run that is resumed. ``given`` are the parsed flags.
+    def resumed(self, name: str, kind: type[Settings], flags: Mapping[str, Any]) -> Settings:
+        """One part of the settings of a run that is resumed. ``flags`` are those that were parsed.
 
-        Raises UserError for a flag that would change a setting. If ``given["resume"]`` is "changed", the flags change the
+        Raises UserError for a flag that would change a setting. If ``flags["resume"]`` is "changed", the flags change the
         settings that a run can change, and only others raise UserError.
         """
         part = self.read_part(name, kind)
-        changed = changed_settings(kind, given, part)
+        changed = changed_settings(kind, flags, part)
         fixed = [field for field in changed if not is_changeable(kind, field)]
-        flags = ", ".join("--" + field.replace("_", "-") for field in (fixed or changed))
-        self.changes = given.get("resume") == "changed"
+        named = ", ".join(map(as_flag, fixed or changed))
+        self.changes = flags.get("resume") == "changed"
         if changed and not self.changes:
             raise UserError(
-                f"--resume goes on with the settings of {self.path}: leave out {flags}, or start a new run"
+                f"--resume goes on with the settings of {self.path}: leave out {named}, or start a new run"
                 + ("" if fixed else ", or pass --resume-changed")
             )
         if fixed:
-            raise UserError(f"a resumed run cannot change {flags}: leave that out, or start a new run")
-        part = dataclasses.replace(part, **{field: given[field] for field in changed})  # type: ignore[type-var]
+            raise UserError(f"a resumed run cannot change {named}: leave that out, or start a new run")
+        note_refused(field.name for field in dataclasses.fields(kind) if not is_changeable(kind, field.name))  # type: ignore[arg-type]
+        part = dataclasses.replace(part, **{field: flags[field] for field in changed})  # type: ignore[type-var]
         if changed:  # only these, as a run of before may lack new settings
-            self.read_settings().setdefault(name, {}).update({field: given[field] for field in changed})
+            self.read_settings().setdefault(name, {}).update({field: flags[field] for field in changed})
         return part
 
     def identity(self, lasting: bool) -> dict[str, Any]:
@@ -289,7 +293,7 @@ def _has_defaults(kind: type) -> bool:
 def check_folder(path: Path) -> None:
     """Raise UserError for a path that cannot be made a folder: a file, or a link to nothing."""
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file, not a folder: choose another --out")
+        raise UserError(f"{path} is a file, not a folder{another_out()}")
     if path.is_symlink() and not path.exists():
         raise UserError(f"{path} is a link to {os.readlink(path)}, which does not exist: make that folder first")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.data.batches import Batches
-from tinyformer.errors import SettingError, UserError, shortened
+from tinyformer.errors import SettingError, UserError, for_programmers, given, has_flag, shortened
 from tinyformer.files import damaged
 from tinyformer.memory import check_step_fits, check_training_fits
 from tinyformer.progress import Progress, show_progress
@@ -105,7 +105,8 @@ class Trainer:
         except RankError as error:
             if self._team is alone:  # it did not even begin
                 raise UserError(str(error)) from None
-            saved = f". The checkpoints in {self.folder.path} are whole, and --resume goes on from them"
+            goes_on = ", and --resume goes on from them" if has_flag("resume") else ""
+            saved = f". The checkpoints in {self.folder.path} are whole{goes_on}"
             is_saved = self.folder.latest.exists() and not self.folder.replaces
             raise UserError(f"{error}: training stops after step {self.step}{saved if is_saved else ''}") from None
         finally:
@@ -199,18 +200,21 @@ class Trainer:
         if updates == 0:  # so no setting of the updates can help
             raise UserError(
                 f"the {what} is {value} with the weights that training began with: they or the data hold NaN, or numbers that "
-                "are too large. tt.detect_anomaly() names the op where such a value first appears"
+                f"are too large{for_programmers('. tt.detect_anomaly() names the op where such a value first appears')}"
             )
-        saved = f" The checkpoints in {self.folder.path} are from before that." if self.folder.latest.exists() else ""
-        raise UserError(f"the {what} became {value} at step {step}: training stops.{saved}{self._remedy()}")
+        is_saved = self.folder.latest.exists()
+        saved = f" The checkpoints in {self.folder.path} are from before that." if is_saved else ""
+        message = f"the {what} became {value} at step {step}: training stops.{saved}{self._remedy(is_saved)}"
+        raise SettingError(message, "learning_rate", "muon_learning_rate", "clip")
 
-    def _remedy(self) -> str:
-        """What usually helps where training diverged."""
+    def _remedy(self, is_saved: bool) -> str:
+        """What usually helps where training diverged. Where a checkpoint is saved, it can go on from there."""
         config = self.config
-        rates = {"--learning-rate": config.learning_rate, "--muon-learning-rate": config.muon_learning_rate}
-        lower = [f"a lower {flag}" for flag, rate in rates.items() if rate]
-        ways = [*lower, *(["--clip 1"] if not 0 < config.clip <= 1 else [])]
-        return f" What usually helps: {' or '.join(ways)}" if ways else ""
+        ways = [f"a lower {name}" for name in ("learning_rate", "muon_learning_rate") if getattr(config, name)]
+        ways += [] if 0 < config.clip <= 1 else ["clip 1"]
+        ways = ways if has_flag("learning_rate") else []
+        changed = ", with --resume-changed from there on" if is_saved and given("resume") is not None else ""
+        return f" What usually helps: {' or '.join(ways)}{changed}" if ways else ""
 
     def _log(self) -> None:
         """Add the mean loss since the log's last row, and the last gradient norm, to the log."""

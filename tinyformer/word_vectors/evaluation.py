@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.data.files import check_file, decoded
-from tinyformer.errors import UserError, shortened
+from tinyformer.errors import UserError, given, shortened
 from tinyformer.files import read_file
 from tinyformer.word_vectors.corpus import composed
 from tinyformer.word_vectors.vectors import WordVectors
@@ -57,7 +57,7 @@ def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
         raise UserError(f"{path} has only one pair: a correlation needs two or more")
     if len(ratings) < 2:
         raise UserError(
-            f"of {counted(len(ratings) + unknown, 'pair')} in {path} only {len(ratings)} with two known words: use more vectors"
+            f"of {counted(len(ratings) + unknown, 'pair')} in {path} only {len(ratings)} with two known words{_more_words()}"
         )
     if min(ratings) == max(ratings):
         raise UserError(f"all ratings of known words in {path} are {ratings[0]:g}: there is no correlation")
@@ -180,7 +180,7 @@ def analogies(vectors: WordVectors, path: str | Path) -> list[Section]:
     if not any(questions) and not any(unknown):
         raise UserError(f"{path} has no analogies: four words must be on each line")
     if not any(questions):
-        raise UserError(f"no analogy in {path} has four known words: use more vectors")
+        raise UserError(f"no analogy in {path} has four known words{_more_words()}")
     sections = [
         Section(name, _count_right(vectors, host.array(ids).reshape(-1, 4)), len(ids), missing)
         for name, ids, missing in zip(names, questions, unknown)
@@ -203,6 +203,14 @@ def _count_right(vectors: WordVectors, ids: Array) -> int:
 # ------------------------------------------------------------------------------------------------------------- both
 
 
+def _more_words() -> str:
+    """How to have vectors of more words."""
+    if given("limit"):
+        return ": read more of them, with a larger --limit"
+    lower = ", or a lower --min-count" if given("min_count") not in (None, 1) else ""
+    return f": learn from a longer text{lower}" if given("min_count") else ": use vectors of more words"
+
+
 def _known(vectors: WordVectors, word: str) -> str | None:
     """The word as the vectors know it, or None."""
     return next((form for form in (word, word.lower()) if form in vectors), None)
@@ -210,7 +218,7 @@ def _known(vectors: WordVectors, word: str) -> str | None:
 
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """The lines of a file with their numbers, ``composed``, without empty ones and those that begin with #."""
-    check_file(path, "give a text file of word pairs or of analogies")
+    check_file(path, "give a text file of word pairs or of analogies", "*.txt", "*.[tc]sv")
     text = composed(decoded(path, read_file(path, None)))
     for number, line in enumerate(re.split(r"\r\n?|\n", text), start=1):
         if line.strip() and not line.startswith("#"):

@@ -46,7 +46,7 @@ def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
     a line is printed then. Raises UserError, which names the file and the line,
     for a file that is missing, damaged, cut off or of another kind. Raises SettingError for a limit below 1.
     """
-    size = check_file(path, WANTED)
+    size = check_file(path, WANTED, "*vec*", "*.txt")
     if limit is not None:
         check_counts(limit=limit)
     else:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tinytensor.display.nodes import DrawnNode
-from tinytensor.display.pages import Pages, Picture, count
+from tinytensor.display.pages import Pages, Picture
 from tinytensor.display.svg import Box
 from tinytensor.io import atomic_write
+from tinytensor.wording import counted
 
 MOST_IN_FILE = 300  # in an SVG file
 DOT_LOOKS = {"leaf": ("#dbeafe", "box"), "op": ("#f3f4f6", "ellipse"), "output": ("#fef3c7", "ellipse")}
@@ -57,7 +58,7 @@ class Drawing:
         return path
 
     def __repr__(self) -> str:
-        return f"Drawing of {count(len(self._nodes), 'node')}: a notebook shows it, .save('graph.html') writes it to a file"
+        return f"Drawing of {counted(len(self._nodes), 'node')}: a notebook shows it, .save('graph.html') writes it to a file"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a picture of the outermost modules, and one for each module, which opens."""

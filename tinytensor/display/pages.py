@@ -8,6 +8,7 @@ from html import escape
 from tinytensor.display.groups import Group, grouped
 from tinytensor.display.nodes import DrawnNode
 from tinytensor.display.svg import Box, svg
+from tinytensor.wording import counted
 
 MOST_BOXES = 100  # in a picture
 MOST_IN_ALL = 2000  # in all pictures
@@ -120,7 +121,7 @@ class Pages:
     def html(self) -> str:
         self.drawn = 0
         ops = self.counts[self.root]
-        summary = f"{count(ops, 'op')}, {count(len(self.chains) - ops, 'leaf', 'leaves')}"
+        summary = f"{counted(ops, 'op')}, {counted(len(self.chains) - ops, 'leaf', 'leaves')}"
         return f"<div>{_small(escape(summary))}{self._group(self.root)}</div>"
 
     def _group(self, group: Group) -> str:
@@ -131,10 +132,10 @@ class Pages:
             return _small("not drawn, because the graph is so large: its .source is complete")
         parts = [f'<div style="overflow-x:auto">{self._drawn(picture, group)}</div>']
         if picture.left_out:
-            parts.append(_small(f"The first {picture.left_out:,} of {len(group.members):,} are not drawn."))
+            parts.append(_small(f"Not drawn: the first {picture.left_out:,} of {len(group.members):,}."))
         for member in picture.members:
             if isinstance(member, Group):
-                ops = f'<span style="opacity:.7;font-size:.9em">{count(self.counts[member], "op")}</span>'
+                ops = f'<span style="opacity:.7;font-size:.9em">{counted(self.counts[member], "op")}</span>'
                 name = f'<code style="font-size:.9em">{escape(_inside(member.path, group))}</code>'
                 summary = f"<summary>{name} {ops}</summary>"
                 parts.append(f'<details style="margin:.15em 0 .15em 1em">{summary}{self._group(member)}</details>')
@@ -153,7 +154,7 @@ class Pages:
     def _group_box(self, group: Group, around: Group) -> Box:
         """A group as one box: its name, its number of ops or its only op, and the shape of its result."""
         last = self.last[group]
-        what = self.box_of(last).lines[0] if self.counts[group] == 1 else count(self.counts[group], "op")
+        what = self.box_of(last).lines[0] if self.counts[group] == 1 else counted(self.counts[group], "op")
         return Box([_inside(group.path, around), what, *self.box_of(last).lines[1:]], "module")
 
 
@@ -164,7 +165,3 @@ def _inside(name: str, group: Group) -> str:
 
 def _small(text: str) -> str:
     return f'<div style="opacity:.7;font-size:.85em">{text}</div>'
-
-
-def count(number: int, what: str, several: str = "") -> str:
-    return f"{number:,} {what if number == 1 else several or what + 's'}"

@@ -26,7 +26,9 @@ def gpus_of_ranks(ranks: int) -> list[str]:
     if len(names) < ranks:
         hidden = f", of those that {VISIBLE_GPUS} does not hide" if given is not None else ""
         have = f"{counted(len(names), 'GPU')}{hidden}"
-        raise BackendError(f"each of {ranks} processes needs a GPU, and this machine has {have}: start at most {len(names)}")
+        raise BackendError(
+            f"each of {counted(ranks, 'process')} needs a GPU, and this machine has {have}: start at most {len(names)}"
+        )
     current = xp.cuda.runtime.getDevice()
     return [names[current], *names[:current], *names[current + 1 :]][:ranks]
 

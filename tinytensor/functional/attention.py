@@ -243,8 +243,8 @@ def _check_heads(projected: Tensor, num_heads: int, memory: Tensor | None) -> No
     shape, of_memory = projected.shape, None if memory is None else memory.shape
     if len(shape) != 3 or num_heads < 1 or shape[2] % (parts * num_heads):
         raise ValueError(
-            f"multi_head_attention: projected {shape} must be (batch, length, {parts} * width), with a width that {num_heads} "
-            "heads divide"
+            f"multi_head_attention: projected {shape} must be (batch, length, {parts} * width), with a width that "
+            f"num_heads={num_heads} divides"
         )
     if of_memory is not None and (len(of_memory) != 3 or of_memory[0] != shape[0] or of_memory[2] != 2 * shape[2]):
         raise ValueError(

@@ -15,6 +15,7 @@ from tinytensor.functional.recurrence import lstm_with_projection
 from tinytensor.nn.module import Module, Parameter
 from tinytensor.random import uniform
 from tinytensor.tensor import Tensor
+from tinytensor.wording import counted
 
 States = Sequence[Tensor]
 Weights = Sequence[Any]  # parameters; biases may be None
@@ -141,7 +142,7 @@ class Recurrent(Module, Generic[State]):
         """The boolean mask (length, batch), True = a token."""
         lengths = lengths if isinstance(lengths, Tensor) else tensor(lengths)
         if lengths.shape != (batch,) or lengths.dtype.kind not in "iu":
-            wanted = f"{type(self).__name__}: lengths must be {batch} integers, one for each sequence"
+            wanted = f"{type(self).__name__}: lengths must be {counted(batch, 'integer')}, one for each sequence"
             raise ValueError(f"{wanted}, not {lengths.dtype} {lengths.shape}")
         _check_lengths(lengths, length)
         return ops.expand_dims(arange(length), 1) < lengths

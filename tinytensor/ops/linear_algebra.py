@@ -117,7 +117,7 @@ def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[int] | Sequence[Sequenc
     """
     if isinstance(axes, int):
         if not 0 <= axes <= min(x.ndim, y.ndim):
-            raise ValueError(f"tensordot of shapes {x.shape}, {y.shape}: they do not have {axes} axes to multiply")
+            raise ValueError(f"tensordot of shapes {x.shape}, {y.shape}: they do not have {counted(axes, 'axis')} to multiply")
         axes = (range(x.ndim - axes, x.ndim), range(axes))
     if len(axes) != 2:
         raise ValueError(f"tensordot: axes must be a number, or axes of x and axes of y, not {axes}")

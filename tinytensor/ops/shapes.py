@@ -78,7 +78,7 @@ def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     except ValueError as error:
         if isinstance(error, IndexError):  # an axis that is not there
             raise
-        raise ValueError(f"axes must have each of the {x.ndim} axes once, not {axes}; swapaxes exchanges two") from None
+        raise ValueError(f"axes must have each of {counted(x.ndim, 'axis')} once, not {axes}; swapaxes exchanges two") from None
 
 
 @op(x=lambda g, axis1, axis2: swapaxes(g, axis1, axis2))
@@ -97,7 +97,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     sources = normalize_axes(source, x.ndim, "moveaxis: source")
     destinations = normalize_axes(destination, x.ndim, "moveaxis: destination")
     if len(sources) != len(destinations):
-        raise ValueError(f"moveaxis: {len(sources)} source axes but {counted(len(destinations), 'destination')}")
+        raise ValueError(f"moveaxis: {counted(len(sources), 'source axis')} but {counted(len(destinations), 'destination')}")
     order = [a for a in range(x.ndim) if a not in sources]
     for place, axis in sorted(zip(destinations, sources)):
         order.insert(place, axis)

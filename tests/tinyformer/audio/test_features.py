@@ -107,7 +107,7 @@ def test_decibels() -> None:
     ("samples", "message"),
     [
         (np.zeros((100, 2)), r"one row of finite numbers, not of shape \(100, 2\): pass a single channel"),
-        (np.array([0.0, np.nan, np.inf, 0.1]), "one row of finite numbers, but 2 of 4 are NaN or infinite"),
+        (np.array([0.0, np.nan, np.inf, 0.1]), "one row of finite numbers; NaN or infinite: 2 of 4"),
         ([], "0 samples: too few"),
     ],
 )

@@ -180,7 +180,13 @@ def test_other_kinds_of_files(tmp_path: Path) -> None:
         message = refused(path)
         assert message.startswith(f"{path} is not a WAV file: pass one, or convert it, as in ffmpeg -i ")
         words = shlex.split(message.partition("as in ")[2])
-        assert words == ["ffmpeg", "-i", str(path), *"-ac 1 -ar 8000 -c:a pcm_s16le converted.wav".split()]
+        assert words == [
+            "ffmpeg",
+            "-i",
+            str(path),
+            *"-ac 1 -ar 8000 -c:a pcm_s16le".split(),
+            str(tmp_path / "it's.converted.wav"),
+        ]
 
 
 def test_a_changed_byte_in_the_header_never_ends_in_another_error(tmp_path: Path) -> None:

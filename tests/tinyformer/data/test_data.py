@@ -80,7 +80,7 @@ def test_an_empty_file(tmp_path: Path, content: str) -> None:
 
 
 def test_an_empty_name_is_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "default_text", lambda: ("to be", "Tiny Shakespeare"))
+    monkeypatch.setattr(reading, "_tiny_shakespeare", lambda: "to be")
     for read in (read_text, open_text, lambda path: TextSource(None, "x", "y").read_again("run", path)):
         with pytest.raises(UserError, match="an empty name is not a path: pass --data"):
             read("")
@@ -380,7 +380,7 @@ def test_a_text_is_read_again_wherever_it_is_now(tmp_path: Path) -> None:
 
 def test_a_default_text_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     # One that was Python's own sources is so even where Tiny Shakespeare can be had now.
-    monkeypatch.setattr(reading, "default_text", lambda: ("to be", "Tiny Shakespeare"))
+    monkeypatch.setattr(reading, "_tiny_shakespeare", lambda: "to be")
     text, source = open_text(None)
     assert (text, source.path, source.name) == ("to be", None, "Tiny Shakespeare")
     assert source.read_again("run") == "to be"

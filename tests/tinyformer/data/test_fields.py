@@ -78,7 +78,7 @@ def test_no_notice_for_what_has_no_fields(name: str, content: str, tmp_path: Pat
         ("a.csv", 'id,text\n1,"x\n', "text", "a.csv, line 2: this is no table"),
         ("a.csv", "id,text\n1,x\n", "body", "a.csv, line 1: there is no column body, but id, text: choose with --field"),
         ("a.csv", "text,text\n1,x\n", "text", "a.csv has 2 columns with the name text"),
-        ("a.csv", "id,text\n1,\n", "text", "a.csv has no text in text: choose another --field"),
+        ("a.csv", "id,text\n1,\n", "text", "a.csv has no text in text: choose another --field .id."),
         ("a.txt", "words", "text", "a.txt has no fields, as .jsonl, .*: leave out --field"),
     ],
 )

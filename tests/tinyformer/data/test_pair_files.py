@@ -67,3 +67,13 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(capsys: pytest.Captur
     Path("some.tsv").write_text("\tb\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"some\.tsv has no pair of sentences"):
         PairFiles("some.tsv").read(False, 4, 3)
+
+
+def test_pairs_that_come_again_are_left_out_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("again.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in [*PAIRS, *PAIRS[:7]]), encoding="utf-8")
+    parts = PairFiles("again.tsv").read(False, 4, 3)
+    assert sum(map(len, parts)) == 20
+    assert capsys.readouterr().out == "again.tsv: left out 7 pairs that had come before, of 27 pairs\n"
+    Path("again.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in [*PAIRS, PAIRS[0]]), encoding="utf-8")
+    PairFiles("again.tsv").read(False, 4, 3)
+    assert capsys.readouterr().out == "again.tsv: left out 1 pair that had come before, of 21 pairs\n"

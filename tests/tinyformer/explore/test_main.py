@@ -132,7 +132,7 @@ def test_damaged_files_of_a_run_are_told(refused: Refused, run: Path, tmp_path: 
             assert str(folder) in refused(folder)
     (folder / "best.safetensors").unlink()
     (folder / "config.json").write_bytes((run / "config.json").read_bytes())
-    assert "no checkpoint yet" in refused(folder)
+    assert "but no checkpoint: start that run again" in refused(folder)
 
 
 def test_a_port_that_is_taken_is_told(refused: Refused, run: Path) -> None:

@@ -299,7 +299,7 @@ def test_a_model_that_cannot_fit_in_memory_is_refused_before_it_is_made(name: st
 
 
 def test_a_text_that_is_too_long() -> None:
-    with pytest.raises(ValueError, match="there are 8 learned positions: a text of 9 tokens is too long"):
+    with pytest.raises(ValueError, match="the table has 8 learned positions: a text of 9 tokens is too long"):
         make()(tt.tensor(random_ids(1, 9)))
 
 

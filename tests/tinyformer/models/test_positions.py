@@ -76,7 +76,7 @@ def test_learned_positions() -> None:
 
 @pytest.mark.parametrize(("length", "start"), [(6, 0), (2, 4), (1, 5)])
 def test_learned_positions_end(length: int, start: int) -> None:
-    with pytest.raises(ValueError, match=f"there are 5 learned positions: a text of {length + start} tokens? is too long"):
+    with pytest.raises(ValueError, match=f"the table has 5 learned positions: a text of {length + start} tokens? is too long"):
         LearnedPositions(5, 3)(length, start)
 
 

@@ -554,7 +554,7 @@ def test_copies_for_worker_processes(choices: dict[str, Any]) -> None:
         ({"teacher_forcing": 1.1}, "teacher_forcing must be from 0 to 1, not 1.1"),
         ({"teacher_forcing": math.nan}, "teacher_forcing must be a finite number, not nan"),
         ({"reverse_source": True, "attention": True}, "reverse_source does nothing with attention"),
-        ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, but they have 13 and 11"),
+        ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, not of 13 and of 11 tokens"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, Any], message: str) -> None:

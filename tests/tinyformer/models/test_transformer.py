@@ -355,7 +355,7 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path) -> None:
         ),
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
         ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, not 'tanh'"),
-        ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, but they have 13 and 11"),
+        ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, not of 13 and of 11 tokens"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, Any], message: str) -> None:
@@ -398,7 +398,7 @@ def test_a_cache_that_cannot_fit_in_memory_is_refused() -> None:
 
 def test_sentences_longer_than_the_learned_positions() -> None:
     model = make(positions="learned", max_length=4)
-    with pytest.raises(ValueError, match=r"there are 4 learned positions: a text of 5 tokens? is too long"):
+    with pytest.raises(ValueError, match=r"the table has 4 learned positions: a text of 5 tokens? is too long"):
         model.encode(tt.tensor(random_ids(1, 5)))
 
 

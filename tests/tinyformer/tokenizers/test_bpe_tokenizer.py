@@ -213,7 +213,7 @@ def test_a_vocabulary_of_bytes_alone() -> None:
 
 @pytest.mark.parametrize(("size", "special"), [(255, []), (0, []), (-1, []), (257, ["<a>", "<b>"])])
 def test_a_vocabulary_too_small(size: int, special: list[str]) -> None:
-    with pytest.raises(UserError, match=f"at least {256 + len(special)} tokens .*not {size}"):
+    with pytest.raises(UserError, match=f"vocab_size must be at least {256 + len(special)}, .*not {size}"):
         BPETokenizer.train(TEXTBOOK, size, special)
 
 
@@ -296,7 +296,7 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"kind": "char"}, "not a byte-pair tokenizer's file"),
         ({"tokens": None}, "tokens must be a list, not None"),
         ({"tokens": [1]}, "tokens[0] must be text, not 1"),
-        ({"tokens": ["a", "b"], "merges": [], "special": {}}, "254 are missing"),
+        ({"tokens": ["a", "b"], "merges": [], "special": {}}, "and lacks 254 of them"),
         ({"merges": "e s"}, "merges must be a list, not 'e s'"),
         ({"merges": ["e s t"]}, "the merge 'e s t'"),
         ({"merges": ["e s xyz"]}, "the merge 'e s xyz'"),

@@ -305,7 +305,9 @@ def test_a_run_that_is_only_half_in_its_place_is_there(tmp_path: Path) -> None:
     half.mkdir()
     folder.settings.rename(half / "config.json")
     assert RunFolder(tmp_path / "run").is_there()
-    with pytest.raises(UserError, match=r"some files of the run in .*run are not in place yet.*\. --resume moves the rest$"):
+    with pytest.raises(
+        UserError, match=r"some files of the run in .*run are not in place yet.*\. What moves the rest: --resume$"
+    ):
         RunFolder(tmp_path / "run").read_settings()
     with RunFolder(tmp_path / "run").held() as mended:
         assert mended.read_settings() == {"step": 1}

@@ -89,9 +89,9 @@ def test_losses_that_are_no_numbers_from_the_start_are_not_blamed_on_the_learnin
 @pytest.mark.parametrize(
     ("clip", "remedy"),
     [
-        (0.0, "a lower --learning-rate or --clip 1"),
-        (1.0, "a lower --learning-rate"),
-        (5.0, "a lower --learning-rate or --clip 1"),
+        (0.0, "a lower learning_rate or clip 1"),
+        (1.0, "a lower learning_rate"),
+        (5.0, "a lower learning_rate or clip 1"),
     ],
 )
 def test_what_helps_against_losses_that_are_no_numbers(make_trainer, clip: float, remedy: str) -> None:

@@ -128,7 +128,11 @@ def test_what_is_wrong_is_found_with_its_line(tmp_path: Path, content: bytes, me
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist: give a file of word vectors"):
         load_vectors(tmp_path / "v.txt")
-    with pytest.raises(UserError, match="is not a regular file but a folder"):
+    with pytest.raises(UserError, match=r"is not a regular file but a folder: give a file of word vectors in [^,]* format$"):
+        load_vectors(tmp_path)
+    for name in (".vectors.txt", "map.png", "notes.txt", "vectors.txt"):
+        (tmp_path / name).write_text("word 1 2\n")
+    with pytest.raises(UserError, match=r"but a folder: give .* format, such as .*/vectors\.txt$"):
         load_vectors(tmp_path)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,7 +30,8 @@ def show_compiling() -> None:
                 return
             self.depth += 1
             if self.depth == 1:
-                _show(f"{_ONCE}: {function.__name__.strip('_')} ({self.done} are ready)", "" if self.done else _ONCE)
+                shown = f"{_ONCE}: {function.__name__.strip('_')} (ready: {self.done})"
+                _show([shown, _ONCE, f"compiling (ready: {self.done})"], "" if self.done else _ONCE)
 
         def on_end(self, event: Any) -> None:
             if not event.data["dispatcher"].py_func.__module__.startswith(__package__):
@@ -36,14 +39,17 @@ def show_compiling() -> None:
             self.depth -= 1
             self.done += 1
             if not self.depth:
-                _show("", "")
+                _show([""], "")
 
     event.register("numba:compile", Display())
 
 
-def _show(on_terminal: str, in_file: str) -> None:
+def _show(on_terminal: Sequence[str], in_file: str) -> None:
+    """Show the first of these texts that fits into a line of the terminal, the last one if none does; or a line in a file."""
     with suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or None
         if sys.stderr.isatty():
-            print(f"\r\x1b[2K{on_terminal}", end="", file=sys.stderr, flush=True)
+            width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            text = next((text for text in on_terminal if len(text) < width), on_terminal[-1])
+            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
         elif in_file:
             print(in_file, file=sys.stderr, flush=True)
