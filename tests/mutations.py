@@ -96,17 +96,18 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
-def with_another_value(text: str, rng: Rng) -> str:
-    """JSON in which one value, at any depth, is an odd one, or missing, or one more."""
+def with_another_value(text: str, rng: Rng, instead: Any = None) -> str:
+    """JSON in which one value, at any depth, is an odd one, or missing, or one more. ``instead`` is the odd one, if given."""
     value = json.loads(text)
-    places = list(_places(value))
+    places = list(_places(value)) or [(value, "x")]
     holder, key = places[int(rng.integers(len(places)))]
-    odd = ODD[int(rng.integers(len(ODD)))]
+    odd = ODD[int(rng.integers(len(ODD)))] if instead is None else instead
     choice = rng.random()
     if choice < 0.8:
         holder[key] = odd
     elif choice < 0.9:
-        del holder[key]
+        if holder:
+            del holder[key]
     elif isinstance(holder, dict):
         holder[f"{key} "] = odd
     else:

@@ -14,11 +14,12 @@ from itertools import count
 from pathlib import Path
 
 from tinyformer.errors import UserError, shortened
+from tinyformer.files import read_file
 from tinyformer.text_scores import TextScores, count_words
 from tinyformer.training.makers import check_made_by, resume_command
 from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Attended, TranslationConfig, trained_translator
-from tinytensor.disk import read_file, write_text
+from tinytensor.disk import write_text
 
 NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
 HEADER = ("source", "ours", "reference")

@@ -1,18 +1,25 @@
-"""Reading and writing JSON files. Every failure to read one is a UserError that names the file."""
+"""Reading files of others, and reading and writing JSON. What cannot be read is a UserError that names the file.
+
+Whatever this package reads, it opens here: a file in a folder of others may be a pipe, a device, or have no end.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tinyformer.errors import OtherVersion, SettingError, UserError, shortened
-from tinytensor.disk import write_text
+from tinyformer.memory import in_bytes
+from tinytensor.disk import FileError, open_regular, write_text
+
+# The most that a file may have that describes a model or a tokenizer, and is read as a whole. Published ones have up to 35 MB.
+MOST_BYTES = 1 << 28
+_SHOWN_KEY = 40  # characters of a key of JSON in a message
 
 
 @contextmanager
@@ -26,6 +33,39 @@ def damaged(what: object) -> Iterator[None]:
         raise UserError(f"{what} is damaged, or of another version: {shortened(str(error))}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise UserError(f"{what} is damaged: {shortened(str(error))}") from None
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """A file opened to read its bytes. Raises UserError, which names it, unless it is a regular file; OSError if it cannot be
+    opened."""
+    try:
+        return open_regular(path, "a regular file")
+    except FileError as error:
+        raise UserError(str(error)) from None
+
+
+def read_file(path: str | Path, most: int | None = MOST_BYTES) -> bytes:
+    """The content of a file. Raises UserError, which names it, unless it is a regular file of at most so many bytes; OSError,
+    which names it, too, if it cannot be read."""
+    with open_file(path) as file:
+        try:
+            content = file.read() if most is None else file.read(most + 1)
+        except OSError as error:  # unlike that of a failed open, it does not name the file by itself
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+    if most is not None and len(content) > most:
+        raise UserError(f"{path} is too large: a file of this kind has at most {in_bytes(most)}")
+    return content
+
+
+def read_utf8(path: str | Path, wanted: str) -> str:
+    """The text of a UTF-8 file that describes a model or a tokenizer. Raises UserError, which names the file and says what is
+    ``wanted``, if it is missing, or cannot be read as such."""
+    try:
+        return read_file(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: {wanted}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text: {wanted}") from None
 
 
 def parse_json(text: str) -> dict[str, Any]:
@@ -48,7 +88,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"it has the key {name!r} twice")
+            raise ValueError(f"it has the key {shortened(name, _SHOWN_KEY)!r} twice")
         found[name] = value
     return found
 
@@ -56,9 +96,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises UserError, which names the file, if it is missing or damaged."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # reading from a pipe or a device may never end
-            raise UserError(f"{path} is not a regular file")
-        return parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(read_file(path).decode("utf-8"))
     except NotADirectoryError:
         raise UserError(f"{path.parent} is a file: name the folder of a run, or of a model") from None
     except FileNotFoundError:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
 
 from tinyformer.errors import SettingError, UserError, can_be_lower, has_flag, if_changed
 from tinytensor.backend import DType, default_dtype, index_dtype
@@ -15,6 +18,8 @@ from tinytensor.wording import counted
 _WORTH_ASKING = 1 << 26  # bytes. To ask the system takes a millisecond, as long as a small model takes for a token
 _LEAST_BLOCK = 3000  # bytes of the Python objects of one block, whatever its width
 _LEAST_BATCH = 500  # bytes of the Python objects of one batch, whatever its size
+_SMALL_MODEL = 1 << 22  # bytes that any model may take, whatever its file of weights has
+_MOST_FOR_A_BYTE = 5  # bytes of a model for a byte of its file: 2 for float16, and some tensors may be missing there
 _MOMENT = 4  # bytes of one of an optimizer's moments of one parameter, in float32
 _AT_ONCE = 4  # so many shards surely run at the same time: it is the largest default number of shards
 
@@ -47,9 +52,45 @@ def enough_memory(what: str, remedy: str) -> Iterator[None]:
 def check_model_fits(num_parameters: int, num_blocks: int, *settings: str) -> None:
     """Raise UserError if the weights of a model alone do not fit in memory. ``settings`` are those that make it large: it is a
     SettingError where the command that runs has flags for them."""
+    if (files := _weights.get()) is not None:
+        _check_held(num_parameters, num_blocks, *files)
     needed = default_dtype.itemsize * num_parameters + _LEAST_BLOCK * int(num_blocks)
     lower = [name for name in settings if can_be_lower(name)]
     check_fits(needed, "a model of this size", f"choose a smaller {_either(lower)}", *lower)
+
+
+# The files that hold the weights of the model that is made, and the file of its settings.
+_weights: ContextVar[tuple[list[Path], Path] | None] = ContextVar("weights", default=None)
+
+
+@contextmanager
+def only_as_large_as(weights: Iterable[Path], settings: Path) -> Iterator[None]:
+    """A context in which making a model raises UserError if its weights cannot be in the files ``weights``. The file of its
+    ``settings`` may ask for any size: what cannot be loaded next need not be made."""
+    token = _weights.set((list(weights), settings))
+    try:
+        yield
+    finally:
+        _weights.reset(token)
+
+
+def check_settings_fit(config: Any, weights: Iterable[Path], settings: Path) -> None:
+    """Raise UserError if a model of this configuration cannot be in the files ``weights``. Nothing is checked if none of them
+    exists, or if the configuration is not that of a model."""
+    there = [file for file in weights if file.is_file()]
+    if there and hasattr(config, "num_parameters"):
+        blocks = sum(getattr(config, name, 0) for name in ("num_layers", "encoder_layers", "decoder_layers"))
+        _check_held(config.num_parameters(), blocks, there, settings)
+
+
+def _check_held(num_parameters: int, num_blocks: int, weights: list[Path], settings: Path) -> None:
+    size = sum(file.stat().st_size for file in weights)
+    needed = default_dtype.itemsize * num_parameters + _LEAST_BLOCK * int(num_blocks)
+    if needed > _SMALL_MODEL + _MOST_FOR_A_BYTE * size:
+        raise UserError(
+            f"{settings}: a model of this size needs at least {in_bytes(needed)}, but its weights have {in_bytes(size)}: "
+            "they do not belong together, or one of them is damaged"
+        )
 
 
 def check_cache_fits(numbers: int, dtype: DType, setting: str) -> None:

@@ -36,10 +36,14 @@ def read_value(kind: Any, value: Any, name: str) -> Any:
     elif dataclasses.is_dataclass(kind):
         return read_dataclass(kind, value, name)  # type: ignore[arg-type]
     elif origin is list and isinstance(value, list):
+        if parts[0] in (str, int) and set(map(type, value)) <= {parts[0]}:  # a vocabulary, whose items are a million
+            return list(value)
         return [read_value(parts[0], item, f"{name}[{i}]") for i, item in enumerate(value)]
     elif origin is tuple and isinstance(value, list) and len(value) == len(parts):
         return tuple(read_value(part, item, f"{name}[{i}]") for i, (part, item) in enumerate(zip(parts, value)))
     elif origin is dict and isinstance(value, dict):
+        if parts[1] in (str, int) and set(map(type, value.values())) <= {parts[1]}:
+            return dict(value)
         return {key: read_value(parts[1], item, f"{name}[{key!r}]") for key, item in value.items()}
     elif origin is None and _fits(kind, value):
         return float(value) if kind is float else value

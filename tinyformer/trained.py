@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.decoding.filling import with_wordpieces
+from tinyformer.errors import UserError, shortened
 from tinyformer.models.bert import BertConfig, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import CELLS, RecurrentConfig, RecurrentLM
@@ -35,6 +36,9 @@ def load_trained(folder: RunFolder, checkpoint: Path | None = None) -> Trained:
 
 def _language_model(folder: RunFolder, architecture: Any, checkpoint: Path) -> Trained:
     model: GPT | RecurrentLM
+    if architecture not in (None, "gpt", *CELLS):
+        found = shortened(repr(architecture), 40)
+        raise UserError(f"{folder.settings} is damaged: architecture must be gpt, {', '.join(CELLS)}, not {found}")
     if architecture in CELLS:
         model = RecurrentLM(folder.read_part("model", RecurrentConfig))
     else:

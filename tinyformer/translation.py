@@ -16,6 +16,7 @@ from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search, c
 from tinyformer.decoding.decoders import translation_decoder
 from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.errors import SettingError, UserError
+from tinyformer.files import damaged
 from tinyformer.models.attention import RecordsAttention, recording_attention
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, EncoderDecoder, Seq2SeqConfig
@@ -226,7 +227,10 @@ def trained_translator(folder: RunFolder, checkpoint: Path | None = None) -> Tra
     task = folder.read_part("task", TranslationConfig)
     make, kind = ARCHITECTURES[task.architecture]
     config = folder.read_part("model", kind)
-    translator = Translator(make(config), load_tokenizer(folder.tokenizer, config.target_vocab_size), task)
+    tokenizer = load_tokenizer(folder.tokenizer, config.target_vocab_size)
+    with damaged(folder.tokenizer):
+        specials = specials_of(tokenizer)
+    translator = Translator(make(config), tokenizer, task, specials)
     load_weights(translator.model, checkpoint or folder.best)
     return translator
 
@@ -245,7 +249,7 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
     longest = writing.max_new_tokens + 1 if writing.max_new_tokens else writing.max_length or model.config.max_length
     if longest < 3:
         raise UserError(f"{folder} has a max_length of {longest}, with no place for a token between the start and the end")
-    return Translator(
+    translator = Translator(
         model,
         pretrained_tokenizer(folder),
         TranslationConfig(max_tokens=longest - 2),  # which counts neither the start nor the end
@@ -256,6 +260,11 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
         beam=writing.num_beams or 5,
         rules=writing.rules(),
     )
+    try:
+        translator.check_length()
+    except SettingError as error:  # it may ask for any length
+        raise UserError(f"{folder} asks for translations that are too long (max_length {longest}): {error}") from None
+    return translator
 
 
 def specials_of(tokenizer: Tokenizer) -> Specials:

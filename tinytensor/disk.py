@@ -330,12 +330,24 @@ def remove_stale(folder: PathLike) -> list[Path]:
     return removed
 
 
-def read_file(path: PathLike) -> bytes:
-    """The content of a file. Raises UnsafeFileError for anything else: reading from a pipe or a device may never end."""
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    kind = _kind(os.fstat(number))
-    if kind != "a file":
-        os.close(number)
-        raise UnsafeFileError(f"{path} is {kind}, not a file")
-    with open(number, "rb") as file:
-        return file.read()
+def open_regular(path: PathLike, wanted: str = "a safetensors file") -> BinaryIO:
+    """A file opened to read its bytes. Links to it are followed. Raises FileError unless it is a regular file: opening a FIFO
+    would wait for a writer, and a device may have no end. ``wanted`` is what should be there. Other failures are OSError."""
+    check_path(path)
+    _check_regular(path, os.stat(path).st_mode, wanted)  # before it is opened: opening alone can set a device to work
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115
+    try:
+        _check_regular(path, os.fstat(file.fileno()).st_mode, wanted)  # again, as it may have been replaced
+    except FileError:
+        file.close()
+        raise
+    return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a FIFO, too, is opened without waiting
+
+
+def _check_regular(path: PathLike, mode: int, wanted: str) -> None:
+    if not stat.S_ISREG(mode):
+        raise FileError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'a device, pipe or socket'}, not {wanted}")

@@ -11,14 +11,12 @@ import json
 import mmap
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from tinytensor.arguments import checked
 from tinytensor.backend import Array, bfloat16, from_numpy, host
-from tinytensor.disk import FileError, PathLike, atomic_write, check_path
+from tinytensor.disk import FileError, PathLike, atomic_write, open_regular
 from tinytensor.memory import host_memory
 from tinytensor.tensor import Tensor
 from tinytensor.wording import counted
@@ -168,19 +166,22 @@ def load_mapped(path: PathLike) -> dict[str, Array]:
     """The tensors of a safetensors file, by name, as arrays on the CPU whose values are read from the file when they are used.
 
     So opening a large file takes no time, and its values are not held twice. What is written to an array changes only this
-    process's memory, never the file. bfloat16 values are converted to float32, and so are read at once. A checksum in the file
-    is not looked at. Nobody may write into the file meanwhile; it may be replaced by another. Raises FileError as ``load``.
+    process's memory, never the file. bfloat16 values are converted to float32, and so are read at once. A file with a checksum,
+    as ``save`` writes it, is read once to compare it. Nobody may write into the file meanwhile; it may be replaced by another.
+    Raises FileError as ``load``.
     """
     from safetensors import SafetensorError, safe_open
 
     with _readable(path) as file:
         header = _read_header(path, file)
-        dtypes, _ = _described(path, header[8:])
+        dtypes, metadata = _described(path, header[8:])
         try:
             with safe_open(path, framework="numpy"):  # which checks that shapes and places fit together
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except (SafetensorError, OverflowError) as error:
             raise _not_whole(path, error) from None
+        if _CHECKSUM in metadata:
+            _verify(path, header, file)
         about = json.loads(header[8:])
         return {name: _mapped(content, len(header), about[name]) for name in dtypes}
 
@@ -216,32 +217,24 @@ def give_back(array: Array) -> None:
 def _readable(path: PathLike) -> Iterator[BinaryIO]:
     """A context that gives the opened file. Every failure to read it is a FileError."""
     try:
-        with _open(path) as file:
+        with open_regular(path) as file:
             yield file
     except FileError:
         raise
+    except FileNotFoundError:
+        raise FileError(f"{path} does not exist") from None
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}") from None
     except MemoryError:
         raise FileError(f"{path} does not fit in memory: it has {counted(os.path.getsize(path), 'byte')}") from None
 
 
-def _open(path: PathLike) -> BinaryIO:
-    """The opened file. Raises FileError unless it is a regular file: opening a FIFO, for example, would wait for a writer."""
-    check_path(path)
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        raise FileError(f"{path} does not exist") from None
-    if not stat.S_ISREG(mode):
-        raise FileError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'a device, pipe or socket'}, not a safetensors file")
-    return open(path, "rb")
-
-
 # The dtypes that tensors here can have, as headers name them, and their NumPy names.
 _NUMPYS = {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FIU" for size in (8, 4, 2, 1) if (kind, size) != ("F", 1)}
 _NUMPYS["BOOL"] = "?"
 _DTYPES = (*_NUMPYS, "BF16")
+_MOST_TENSORS = 50_000  # each takes time, even an empty one; published files have some thousand
+_MOST_AXES = 64  # that NumPy's arrays can have
 
 
 def _described(path: PathLike, header: bytes) -> tuple[dict[str, str], dict[str, str]]:
@@ -250,16 +243,21 @@ def _described(path: PathLike, header: bytes) -> tuple[dict[str, str], dict[str,
         described = json.loads(header, object_pairs_hook=_without_repeats)
         metadata = described.pop("__metadata__", {})
         dtypes = {name: about["dtype"] for name, about in described.items()}
+        axes = {name: len(about["shape"]) for name, about in described.items()}
         for text in (*dtypes, *dtypes.values(), *metadata, *metadata.values()):
             text.encode("utf-8")  # fails for half of a surrogate pair, which JSON may contain and nobody could print
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
         raise _not_whole(path, f"its header does not say what its tensors are ({type(error).__name__})") from None
+    if len(dtypes) > _MOST_TENSORS:
+        raise FileError(f"{path} has {len(dtypes):,} tensors; a file can have {_MOST_TENSORS:,}")
     for name, dtype in dtypes.items():
         if dtype not in _DTYPES:
             raise FileError(
                 f"{path}: the tensor {_short(name)!r} has the dtype {_short(dtype)}, which tensors here cannot have: convert "
                 "it to float32, for example, with the program that wrote the file"
             )
+        if axes[name] > _MOST_AXES:
+            raise _not_whole(path, f"{_short(name)!r} has {axes[name]} axes, and tensors have at most {_MOST_AXES}")
     return dtypes, metadata
 
 
@@ -299,7 +297,9 @@ def _load_bfloat16(path: PathLike) -> dict[str, Tensor]:
     from safetensors import deserialize
 
     found = {}
-    for name, entry in deserialize(Path(path).read_bytes()):  # type: ignore[no-untyped-call]
+    with open_regular(path) as file:
+        content = file.read()
+    for name, entry in deserialize(content):  # type: ignore[no-untyped-call]
         if entry["dtype"] == "BF16":
             halves = host.frombuffer(entry["data"], dtype="<u2")
             values = _widened(halves) if bfloat16 is None else halves.view(bfloat16)

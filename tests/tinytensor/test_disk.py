@@ -324,10 +324,10 @@ def test_folders_are_made_and_moved_and_removed(guarded: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
 def test_reading_does_not_wait(guarded: Path) -> None:
     pipe(guarded / "planted")
-    with pytest.raises(UnsafeFileError, match="planted is a pipe, not a file"):
-        disk.read_file(guarded / "planted")
-    with pytest.raises(UnsafeFileError, match="sub is a folder, not a file"):
-        disk.read_file(guarded / "sub")
-    with pytest.raises(UnsafeFileError, match="null is a device, not a file"):
-        disk.read_file("/dev/null")
-    assert disk.read_file(guarded / "file") == b"old"
+    for name in (guarded / "planted", "/dev/null"):
+        with pytest.raises(disk.FileError, match="is a device, pipe or socket, not a note"):
+            disk.open_regular(name, "a note")
+    with pytest.raises(disk.FileError, match="sub is a folder, not a note"):
+        disk.open_regular(guarded / "sub", "a note")
+    with disk.open_regular(guarded / "file") as file:
+        assert file.read() == b"old"

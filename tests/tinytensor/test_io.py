@@ -422,7 +422,7 @@ def test_links_that_lead_around(tmp_path):
 def test_a_permission_problem_is_told_as_one(tmp_path, monkeypatch):
     tt.save({"x": tt.ones(1)}, tmp_path / "file")
 
-    def refuse(path, *_):
+    def refuse(path, *_, **__):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr("builtins.open", refuse)  # root may read every file

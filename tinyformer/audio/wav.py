@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.audio.samples import one_row
-from tinyformer.data.files import check_file, read_bytes
+from tinyformer.data.files import check_file
 from tinyformer.errors import UserError
+from tinyformer.files import read_file
 from tinyformer.memory import check_fits
 from tinytensor.backend import host
 from tinytensor.disk import atomic_write
@@ -40,7 +41,7 @@ def read_wav(path: str | Path, rate: int) -> Any:
     """
     size = check_file(path, PASS, "*.wav")
     check_fits(4 * size, f"the sound in {path}", "pass a shorter one", on_host=True)
-    content = memoryview(read_bytes(path))
+    content = memoryview(read_file(path, None))
     if not content:
         raise UserError(f"{path} is empty: {PASS}")
     if bytes(content[:4]) != b"RIFF" or bytes(content[8:12]) != b"WAVE":

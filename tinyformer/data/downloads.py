@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tinyformer.errors import UserError, print_line
+from tinyformer.files import read_file
 from tinytensor.caches import user_cache
 from tinytensor.disk import atomic_write, make_folder
 
@@ -29,8 +30,8 @@ def download(url: str, sha256: str, timeout: float = 10.0) -> bytes:
     folder = cache_folder()
     path = folder / sha256[:16] / url.rsplit("/", 1)[-1] if folder is not None else None
     if path is not None:
-        with suppress(OSError):
-            content = path.read_bytes()
+        with suppress(OSError, UserError):
+            content = read_file(path)
             if hashlib.sha256(content).hexdigest() == sha256:
                 return content
     try:

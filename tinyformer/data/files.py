@@ -50,15 +50,6 @@ def _file_in(folder: str | Path, patterns: Sequence[str]) -> Path | None:
     return None
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """The content of a file. Raises OSError that names the file: the error of a failed read, unlike that of a failed open, does
-    not name it by itself."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-
-
 def decoded(path: str | Path, content: bytes | bytearray) -> str:
     """The text in the content of a UTF-8 file, without a byte order mark, and with ``\\n`` at the end of each line.
 

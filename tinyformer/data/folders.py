@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+from tinyformer.files import open_file
 from tinytensor.disk import open_in_place
 from tinytensor.wording import counted
 
@@ -94,7 +95,7 @@ def _kind(path: Path) -> int | None:
 def _is_text(path: Path) -> bool:
     """Whether the whole of a file is UTF-8 text. A file that is another kind shows it soon, and is not read to its end."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         while piece := file.read(SNIFFED):
             try:
                 if b"\0" in piece:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gzip
+import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.data.batches import Rows, padded
-from tinyformer.data.files import READING, check_file, decoded, read_bytes
+from tinyformer.data.files import READING, check_file, decoded
 from tinyformer.errors import UserError
+from tinyformer.files import open_file, read_file
 from tinyformer.memory import check_fits, enough_memory
 from tinyformer.settings import check_counts
 from tinytensor import Tensor
@@ -21,6 +23,10 @@ from tinytensor.backend import host
 from tinytensor.wording import counted
 
 Pair = tuple[str, str]
+
+# How many times as large as a gzip file its content may be: texts are 3 to 10 times as large, and zeros a thousand times.
+_MOST_UNPACKED = 30
+_SURELY_TEXT = 1 << 26  # bytes that are unpacked in any case
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
@@ -45,7 +51,7 @@ def _check_size(path: str | Path, needed: int) -> None:
 
 def _read(path: str | Path, size: int) -> bytes:
     _check_size(path, READING * size)
-    return read_bytes(path)
+    return read_file(path, None)
 
 
 def _unpacked(path: str | Path) -> bytearray:
@@ -53,9 +59,14 @@ def _unpacked(path: str | Path) -> bytearray:
     the content has doubled, this checks that it fits in memory."""
     content = bytearray()
     checked = 1 << 24
-    with gzip.open(path, "rb") as file:
+    most = max(_SURELY_TEXT, _MOST_UNPACKED * os.path.getsize(path))
+    with open_file(path) as packed, gzip.open(packed, "rb") as file:
         while piece := file.read(1 << 20):
             content += piece
+            if len(content) > most:
+                raise UserError(
+                    f"{path} is more than {_MOST_UNPACKED} times as large unpacked, as no text is: if you trust it, gunzip it"
+                )
             if len(content) >= checked:
                 _check_size(path, READING * len(content))
                 checked = 2 * len(content)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from tinyformer.data.downloads import download
 from tinyformer.data.fields import field_of, kind_of, notice
-from tinyformer.data.files import READING, check_file, decoded, read_bytes, status
+from tinyformer.data.files import READING, check_file, decoded, status
 from tinyformer.data.folders import texts_in
 from tinyformer.errors import UserError, has_flag, print_line
+from tinyformer.files import read_file
 from tinyformer.memory import check_fits, enough_memory
 from tinytensor.wording import counted
 
@@ -49,7 +50,7 @@ def read_text(path: str | Path, flag: str = "--data", field: str = "") -> str:
 def _read(path: Path, flag: str, field: str) -> str:
     """The text of a file, or of one field in it."""
     _check_size(path, check_file(path, f"pass {flag} a text file or a folder of them"), flag)
-    text = decoded(path, read_bytes(path))
+    text = decoded(path, read_file(path, None))
     if field:
         return field_of(path, text, field)
     if said := notice(path, text):
@@ -71,11 +72,11 @@ def _read_folder(folder: Path, flag: str, field: str) -> Iterator[str]:
             raise UserError(f"the folder {folder} has no .jsonl, .json, .csv or .tsv: leave out --field")
         if len(with_fields) < len(files):
             print_line(f"{folder}: {counted(len(files) - len(with_fields), 'file')} without fields left out")
-        yield from (field_of(path, decoded(path, read_bytes(path)), field) for path in with_fields)
+        yield from (field_of(path, decoded(path, read_file(path, None)), field) for path in with_fields)
         return
     told = False
     for path in files:
-        text = decoded(path, read_bytes(path))
+        text = decoded(path, read_file(path, None))
         if not told and (said := notice(path, text)):
             print_line(said)  # of the first one alone: the others are likely to be like it
             told = True

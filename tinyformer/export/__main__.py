@@ -13,8 +13,9 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.export.runs import load_run
     from tinyformer.export.usage import lines_that_run
     from tinyformer.export.writing import check_path, export_onnx
+    from tinyformer.files import read_file
     from tinyformer.training.runs import RunFolder
-    from tinytensor.disk import atomic_write, read_file
+    from tinytensor.disk import atomic_write
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

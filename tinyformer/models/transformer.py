@@ -75,6 +75,7 @@ class TransformerConfig:
         """Raise SettingError for settings of a source that fit only the other kind of source."""
         if not self.source_features:
             at_least(self, source_vocab_size=1)
+            check_padding(self.source_pad, self.source_vocab_size)
             if self.source_stride > 1:
                 raise SettingError(f"source_stride must be 1 without source_features, not {self.source_stride}")
         elif self.source_vocab_size or self.share_embeddings:
@@ -105,6 +106,12 @@ class TransformerConfig:
         block, width = self.block.saved_numbers(), int(self.d_model)
         encoder, decoder = int(self.encoder_layers), int(self.decoder_layers)
         return min((encoder * block + decoder * 2 * width) // int(self.source_stride), decoder * (block + 3 * width))
+
+
+def check_padding(source_pad: int, source_vocab_size: int) -> None:
+    """Raise SettingError unless the padding is an id of the source."""
+    if not 0 <= source_pad < source_vocab_size:
+        raise SettingError(f"source_pad must be an id of the {source_vocab_size} of the source, not {source_pad}")
 
 
 def check_batch(ids: Tensor, what: str) -> None:

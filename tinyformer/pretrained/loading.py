@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import SettingError, UserError, shortened
+from tinyformer.memory import only_as_large_as
 from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
@@ -16,7 +17,7 @@ from tinyformer.pretrained.gpt2 import GPT2
 from tinyformer.pretrained.llama import LLAMA, QWEN2, QWEN3
 from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
 from tinyformer.pretrained.settings import PretrainedSettings
-from tinyformer.pretrained.weights import load_into, read_weights
+from tinyformer.pretrained.weights import load_into, read_weights, weight_files
 from tinyformer.training.makers import found_in
 from tinytensor.nn import init
 
@@ -46,10 +47,12 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None) -> Pr
     if settings.values.get("quantization_config"):
         raise settings.error("quantized weights cannot be read: pass a folder with weights in float32, float16 or bfloat16")
     try:
-        with init.skipped():
+        with init.skipped(), only_as_large_as(weight_files(folder), settings.path):
             model: Any = family.make(settings)
-    except SettingError as error:  # whose names are those of the settings here
-        raise settings.error(str(error)) from None
+    except UserError as error:  # the names in a SettingError are those of the settings here
+        raise settings.error(str(error)) if isinstance(error, SettingError) else error from None
+    except (ValueError, OverflowError) as error:  # of a layer that cannot be made
+        raise settings.error(shortened(str(error))) from None
     left_out = load_into(model, family, read_weights(folder), folder)
     if left_out and isinstance(model, (Bert, BertForMaskedLM)):
         model.config.initialise(model.pooler if isinstance(model, Bert) else model.bert.pooler)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, shortened
 from tinyformer.files import read_json
 from tinyformer.tokenizers import BPETokenizer, MarianTokenizer, Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.cutting import CuttingRules
@@ -25,9 +26,17 @@ def pretrained_tokenizer(folder: str | Path) -> Tokenizer:
 
     It may have source.spm, target.spm and vocab.json (Marian); tokenizer.json (byte-level BPE as in GPT-2, Llama 3, Qwen and
     SmolLM2; BERT's WordPiece); vocab.json and merges.txt (GPT-2); or vocab.txt (BERT). The first of these that is there counts.
-    Raises UserError if none is there, if a file is missing or damaged, or if it asks for something that is not supported.
+    Raises UserError if none is there, if a file is missing or damaged, or if it asks for something that is not supported. A
+    warning of the logger "tinyformer" tells if it has another number of tokens than the model, as a file that was cut off has.
     """
     folder = Path(folder)
+    tokenizer = _read(folder)
+    if lacking := _lacking(tokenizer, folder):
+        logging.getLogger("tinyformer").warning("%s: %s", folder, lacking)
+    return tokenizer
+
+
+def _read(folder: Path) -> Tokenizer:
     there = {name for name in ("source.spm", "tokenizer.json", "merges.txt", "vocab.txt") if (folder / name).exists()}
     if "source.spm" in there:
         return _marian(folder)
@@ -43,6 +52,20 @@ def pretrained_tokenizer(folder: str | Path) -> Tokenizer:
         f"{folder} has no tokenizer: looked for tokenizer.json; vocab.json and merges.txt (GPT-2); vocab.txt (BERT); "
         "source.spm, target.spm and vocab.json (Marian)"
     )
+
+
+def _lacking(tokenizer: Tokenizer, folder: Path) -> str:
+    """What a tokenizer seems to lack, in words: tokens that the model has, or merges that make its tokens. "" for nothing."""
+    found = read_json(folder / "config.json").get("vocab_size") if (folder / "config.json").exists() else None
+    there = tokenizer.vocab_size
+    # Published models have some more outputs than tokens, as sizes that can be divided by 128 are faster.
+    if isinstance(found, int) and not there <= found <= there + max(256, there // 10):
+        return f"the tokenizer has {there:,} tokens, but config.json says {found:,} (vocab_size): is a file cut off?"
+    if isinstance(tokenizer, BPETokenizer) and not tokenizer.ignore_merges:
+        made = tokenizer.num_made()
+        if 2 * made < there - 256 - len(tokenizer.added) - len(tokenizer.special):
+            return f"merges make only {made:,} of the tokenizer's {there:,} tokens: is the file of merges cut off?"
+    return ""
 
 
 def save_pretrained_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:
@@ -67,7 +90,9 @@ def _bert(folder: Path) -> WordPieceTokenizer:
     lowercase = _switch(folder, settings, "do_lower_case", True)
     for key, allowed in (("strip_accents", (None, lowercase)), ("tokenize_chinese_chars", (True,)), ("never_split", (None,))):
         if settings.get(key, allowed[0]) not in allowed:
-            raise UserError(f"{folder / CONFIG} asks for {key} = {settings[key]!r}, which is not supported for vocab.txt")
+            raise UserError(
+                f"{folder / CONFIG} asks for {key} = {shortened(repr(settings[key]), 40)}, which is not supported for vocab.txt"
+            )
     return WordPieceTokenizer.from_vocab_file(folder / "vocab.txt", lowercase, cleanup=True)
 
 
@@ -77,7 +102,9 @@ def _settings(folder: Path, kind: str) -> dict[str, Any]:
     settings = _read_settings(folder)
     name = str(settings.get("tokenizer_class", kind)).removesuffix("Fast")
     if name != kind:
-        raise UserError(f"{folder} has no tokenizer.json, and only {kind} is known without; it has a {name}; {_REMEDY}")
+        raise UserError(
+            f"{folder} has no tokenizer.json, and only {kind} is known without; it has a {shortened(name, 40)}; {_REMEDY}"
+        )
     if (folder / "added_tokens.json").exists():
         raise UserError(f"{folder} has no tokenizer.json, which would say what its added tokens are like; {_REMEDY}")
     return settings
@@ -90,5 +117,5 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 def _switch(folder: Path, settings: dict[str, Any], key: str, default: bool) -> bool:
     value = settings.get(key, default)
     if not isinstance(value, bool):
-        raise UserError(f"{folder / CONFIG}: {key} must be true or false, not {value!r}")
+        raise UserError(f"{folder / CONFIG}: {key} must be true or false, not {shortened(repr(value), 40)}")
     return value

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from tinyformer.errors import UserError
-from tinyformer.files import damaged, read_json
+from tinyformer.files import damaged, open_file, read_json
 from tinyformer.pretrained.families import Family, Source
 from tinyformer.schema import read_value
 from tinytensor.backend import Array, default_dtype, host
@@ -44,6 +44,11 @@ def read_weights(folder: Path) -> dict[str, Array]:
     return {tensor: shards[file][tensor] for tensor, file in file_of.items()}
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files of weights in a folder, whole or in parts."""
+    return [file for file in sorted(folder.glob("*.safetensors")) if file.is_file()]
+
+
 def _read_file(path: Path) -> dict[str, Array]:
     try:
         return load_mapped(path)
@@ -56,7 +61,7 @@ def _pointer(path: Path) -> UserError | None:
     beginning = b"version https://git-lfs"
     if not path.is_file():
         return None
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         if file.read(len(beginning)) != beginning:
             return None
     return UserError(f"{path} is only a pointer of Git LFS: get the weights with `git lfs pull`")

@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import SettingError, UserError
-from tinyformer.files import damaged, read_json, write_json
+from tinyformer.files import damaged, read_json, read_utf8, write_json
 from tinyformer.tokenizers.added import AddedToken, AddedTokens
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.byte_letters import BYTES, hidden, shown
 from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
+from tinyformer.tokenizers.patterns import TooSlow
 from tinyformer.tokenizers.special import skippable, special_names
 from tinytensor.backend import host
 from tinytensor.wording import counted
+
+MOST_AROUND = 1000  # ids before and after a text, which is far more than published tokenizers have
 
 
 class BPETokenizer:
@@ -44,6 +47,7 @@ class BPETokenizer:
     """
 
     kind = "bpe"
+    file: str | Path = ""  # that it was read from, for messages
 
     def __init__(
         self,
@@ -86,6 +90,8 @@ class BPETokenizer:
                 raise UserError(f"the {kind} token {token.content!r} is not the token of its id, {token.id}")
         if len({token.id for token in named}) < len(named):
             raise UserError("two special or added tokens have the same id")
+        if (around := len(self.before) + len(self.after)) > MOST_AROUND:
+            raise UserError(f"a whole text has {around:,} ids before and after it; there can be {MOST_AROUND}")
         for i in (*self.before, *self.after):
             if not 0 <= i < len(self.tokens):
                 raise UserError(f"a whole text has the id {i} before or after it, which is not an id")
@@ -112,6 +118,10 @@ class BPETokenizer:
         """The number of tokens, special ones included."""
         return len(self.tokens)
 
+    def num_made(self) -> int:
+        """How many of the tokens merging makes."""
+        return len({made for _, made in self._merged.values()})
+
     # ---------------------------------------------------------------------------------------------- both directions
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
@@ -121,9 +131,15 @@ class BPETokenizer:
             if added is not None:
                 ids.append(added)
             else:
-                for word in self.rules.words(part):
+                for word in self._words(part):
                     ids.extend(self._encode_word(word))
         return host.array(ids, dtype=host.int64)
+
+    def _words(self, text: str) -> list[str]:
+        try:
+            return self.rules.words(text)
+        except TooSlow as error:
+            raise UserError(f"{self.file}: {error}" if self.file else str(error)) from None
 
     def _merge_word(self, word: str) -> tuple[int, ...]:
         content = word.encode()
@@ -218,7 +234,7 @@ class BPETokenizer:
     def load(cls, path: str | Path) -> BPETokenizer:
         """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
         # Only tokenizers that differ from GPT-2's in more than the tokens have the later entries.
-        return load_saved(
+        tokenizer = load_saved(
             cls._from_shown,
             path,
             cls.kind,
@@ -232,6 +248,8 @@ class BPETokenizer:
             before=list[int] | None,
             after=list[int] | None,
         )
+        tokenizer.file = path
+        return tokenizer
 
     @classmethod
     def from_gpt2_files(cls, encoder: str | Path, vocab: str | Path, rules: CuttingRules | None = None) -> BPETokenizer:
@@ -239,13 +257,11 @@ class BPETokenizer:
         ``merges.txt`` (one merge a line, in order). "<|endoftext|>" is special. Raises UserError if a file is missing or
         damaged, or if they do not fit together."""
         ids = read_json(Path(encoder))
-        if not Path(vocab).exists():
-            raise UserError(f"{vocab} does not exist: pass the file of merges that belongs to {encoder}")
+        lines = read_utf8(vocab, f"pass the file of merges that belongs to {encoder}").split("\n")
         with damaged(f"{encoder} or {vocab} (or they do not belong together)"):
             unused = gaps_in(ids)
             ids = {**ids, **unused}
             tokens = tokens_in_order(ids)
-            lines = Path(vocab).read_text(encoding="utf-8").split("\n")
             if lines[0].startswith("#version"):
                 del lines[0]
             special = {name: i for name, i in ids.items() if name == "<|endoftext|>" or name in unused}

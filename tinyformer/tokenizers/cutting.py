@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import regex
 
 from tinyformer.errors import UserError
-from tinyformer.tokenizers.patterns import compiled
+from tinyformer.tokenizers.patterns import GPT2_WORDS, Clock, compiled, is_quick
 
-# How GPT-2 cuts a text into words: English contractions; then letters, digits or other signs, each with one space before them;
-# then white space.
-GPT2_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+_MOST_PATTERNS = 50  # one after the other; those of published tokenizers are up to 5
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,8 @@ class CuttingRules:
             raise UserError(f"{self.normal_form!r} is not a normal form of Unicode: use 'NFC', 'NFD', 'NFKC', 'NFKD' or ''")
         if self.space_before and not self.patterns:
             raise UserError("a space before each piece needs a pattern that cuts it")
+        if len(self.patterns) > _MOST_PATTERNS:
+            raise UserError(f"a text is cut by at most {_MOST_PATTERNS} regular expressions, not {len(self.patterns):,}")
         for pattern in self.patterns:
             compiled(pattern)
 
@@ -43,27 +43,40 @@ class CuttingRules:
         return unicodedata.normalize(self.normal_form, text) if self.normal_form else text  # type: ignore[arg-type]
 
     def words(self, text: str) -> list[str]:
-        """The words of a text that is normalised."""
+        """The words of a text that is normalised. Raises TooSlow where a pattern takes so long that it may never end."""
         words = [text] if text else []
+        clock: Clock | None = None
         for place, pattern in enumerate(self.patterns, start=1):
             if self.space_before and place == len(self.patterns):
                 words = [word if word.startswith(" ") else " " + word for word in words]
-            cut = compiled(pattern)
-            words = _pieces(cut, words[0]) if len(words) == 1 else [piece for word in words for piece in _pieces(cut, word)]
+            if clock is None and not is_quick(pattern):
+                clock = Clock(len(text))
+            timed = None if is_quick(pattern) else clock
+            if len(words) == 1:
+                words = _pieces(pattern, words[0], timed)
+            else:
+                words = [piece for word in words for piece in _pieces(pattern, word, timed)]
         return words
 
 
-def _pieces(pattern: regex.Pattern[str], text: str) -> list[str]:
+def _pieces(pattern: str, text: str, clock: Clock | None) -> list[str]:
     """The matches of a pattern, and what lies between them."""
-    found: list[str] = pattern.findall(text)
+    cut = compiled(pattern)
+    found: list[str]
+    if clock is None:
+        found = cut.findall(text)
+    else:
+        found = clock.run(pattern, lambda seconds: cut.findall(text, timeout=seconds))
     if sum(map(len, found)) == len(text):
         return found
-    return list(_with_gaps(pattern, text))
+    if clock is None:
+        return list(_with_gaps(text, cut.finditer(text)))
+    return clock.run(pattern, lambda seconds: list(_with_gaps(text, cut.finditer(text, timeout=seconds))))
 
 
-def _with_gaps(pattern: regex.Pattern[str], text: str) -> Iterator[str]:
+def _with_gaps(text: str, matches: Iterable[regex.Match[str]]) -> Iterator[str]:
     end = 0
-    for match in pattern.finditer(text):
+    for match in matches:
         if match.start() > end:
             yield text[end : match.start()]
         yield match[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import UserError
-from tinyformer.files import damaged, read_json, write_json
+from tinyformer.files import damaged, read_file, read_json, write_json
 from tinyformer.schema import read_value
 from tinyformer.tokenizers.base import checked, checked_text, load_saved
 from tinyformer.tokenizers.bpe import tokens_in_order
@@ -161,9 +161,10 @@ class MarianTokenizer:
         ``sentencepiece``."""
         models = []
         for path in (source, target):
-            if not Path(path).is_file():
-                raise UserError(f"{path} does not exist: a Marian model has source.spm and target.spm")
-            models.append(Path(path).read_bytes())
+            try:
+                models.append(read_file(path))
+            except FileNotFoundError:
+                raise UserError(f"{path} does not exist: a Marian model has source.spm and target.spm") from None
         ids = [_read_vocabulary(path) for path in (vocabulary, target_vocabulary) if path is not None]
         with damaged(f"{vocabulary}, {source} or {target}"):
             return cls(ids[0], models[0], models[1], *ids[1:])

@@ -3,15 +3,37 @@
 The two engines share most of their syntax, and disagree in silence on some of it: ``{1,3}+`` never gives back what it took in
 one and is a loop in the other, ``^`` matches at each line or at the start alone, ``\\w`` has other characters. So this reads a
 pattern part by part, and lets pass only what means the same in both. That is all that published tokenizers of this kind need.
+
+A pattern is a program by others, so it may be a bomb, too: ``(?:a{1000}){1000}`` takes memory, and ``(?:a|aa)+b`` takes time
+that doubles with each letter. The first is refused when it is read. The second is stopped by a ``Clock`` while it works.
 """
 
 from __future__ import annotations
 
 import functools
+import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import regex
 
 from tinyformer.errors import UserError, shortened
+
+Found = TypeVar("Found")
+
+# How GPT-2 cuts a text into words: English contractions; then letters, digits or other signs, each with one space before them;
+# then white space. Others begin in the same way.
+GPT2_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+_LLAMA3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# Patterns whose time is known to grow with the text and not faster. They need no clock, which takes a microsecond for a match.
+_QUICK = {
+    GPT2_WORDS, _LLAMA3_WORDS, _LLAMA3_WORDS.replace("{1,3}", ""), r"\p{N}", r"\p{N}+", r"\p{N}{1,3}", r"[\s\S]",
+}  # fmt: skip
+
+_MOST_PARTS = 10_000  # of a pattern whose repeats are written out; those of published tokenizers have up to some hundred
+_LEAST_SECONDS, _CHARACTERS_A_SECOND = 2.0, 500_000  # that a pattern may take; the slowest of published ones is 5 times as fast
 
 # What a pattern may be made of. Everything else is refused.
 _OPENING = regex.compile(r"\((?:\?(?::|i:|=|!|<=|<!|>))?(?!\?)")
@@ -44,14 +66,43 @@ def compiled(pattern: str) -> regex.Pattern[str]:
         raise UserError(f"the regular expression {shortened(pattern, 120)!r} is wrong: {error}") from None
 
 
+def is_quick(pattern: str) -> bool:
+    """Whether a pattern is known to need no clock."""
+    return pattern in _QUICK
+
+
+class TooSlow(UserError):
+    """A pattern takes so long on a text that it may never end."""
+
+
+class Clock:
+    """The time that patterns may take to cut one text. It starts now, and grows with the ``length`` of the text."""
+
+    def __init__(self, length: int):
+        self.seconds = _LEAST_SECONDS + length / _CHARACTERS_A_SECOND
+        self.end = time.monotonic() + self.seconds
+
+    def run(self, pattern: str, match: Callable[[float], Found]) -> Found:
+        """What ``match`` returns, which is called with the seconds that it may take. Raises TooSlow if it takes longer, or if
+        the time was over before."""
+        allowed = self.seconds
+        while time.monotonic() < self.end:
+            try:
+                return match(allowed)
+            except TimeoutError:  # of the processor's seconds: while other threads work, these pass faster than the clock's
+                allowed *= 2
+        raise TooSlow(f"the regular expression {shortened(pattern, 120)!r} takes too long: it may be made to hang programs")
+
+
 class _Reader:
     """Reads a pattern from left to right. ``out`` is what was read, in Python's syntax. Each method that reads a part returns
-    whether this part may match the empty string."""
+    whether this part may match the empty string. ``parts`` is how many parts were read, with repeats written out."""
 
     def __init__(self, pattern: str):
         self.pattern = pattern
         self.place = 0
         self.out: list[str] = []
+        self.parts = 0
 
     def alternatives(self, depth: int = 0) -> bool:
         """Everything up to the end of the pattern or of a group: runs of parts with | between them."""
@@ -65,18 +116,21 @@ class _Reader:
     def _run(self, depth: int) -> bool:
         empty = True
         while self.place < len(self.pattern) and self.pattern[self.place] not in "|)":
+            before = self.parts
             part_empty = self._part(depth)
             repeat = _REPEAT.match(self.pattern, self.place)
             if repeat and part_empty:  # the engines leave such a loop at different times
                 raise self.refused("a repeat of what may be empty")
             if repeat:
                 self._copy(repeat[0])
+                self._count((self.parts - before) * (_times(repeat[0]) - 1))
                 part_empty = repeat[0][0] in "*?" or bool(regex.match(r"\{0+[,}]", repeat[0]))
             empty = empty and part_empty
         return empty
 
     def _part(self, depth: int) -> bool:
         """One character, class or group."""
+        self._count(1)
         opening = _OPENING.match(self.pattern, self.place)
         if opening:
             return self._group(opening[0], depth)
@@ -120,6 +174,15 @@ class _Reader:
             if not found or _BEGINS_NO_RANGE.match(self.pattern, self.place):
                 raise self.refused(f"{self.pattern[self.place : self.place + 2]!r} in a class")
             self._copy(found[0])
+            self._count(1)
+
+    def _count(self, parts: int) -> None:
+        self.parts += parts
+        if self.parts > _MOST_PARTS:
+            raise UserError(
+                f"the regular expression {shortened(self.pattern, 120)!r} is too large: its repeats, written out, have more "
+                f"than {_MOST_PARTS:,} parts"
+            )
 
     def _take(self, sign: str) -> bool:
         if not self.pattern.startswith(sign, self.place):
@@ -135,3 +198,9 @@ class _Reader:
         """The error for something that is not let pass."""
         where = f"at position {self.place} of the regular expression {shortened(self.pattern, 120)!r}"
         return UserError(f"{what} {where} is not supported: it may mean something else in Python")
+
+
+def _times(repeat: str) -> int:
+    """How often a repeat is written out: its larger number; 2 where there is no end, as one goes before the loop."""
+    numbers = [int(number[:9]) for number in regex.findall(r"\d+", repeat)]
+    return max([2, *numbers])

@@ -6,16 +6,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import regex
 
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, shortened
 from tinyformer.tokenizers.base import checked_text
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
 BEGIN, END = "[BOS]", "[EOS]"  # the ends of a sequence that is generated
 CLASSIFY, SEPARATE, MASK = "[CLS]", "[SEP]", "[MASK]"  # BERT's: the start and the end of a text, and a hidden token
 
+# Names are looked for all at once, which takes time and memory that grow with their lengths. Those of published tokenizers have
+# up to a hundred characters, and 200,000 together.
+_LONGEST_NAME, _MOST_CHARACTERS = 500, 500_000
+
 
 def special_names(names: Iterable[str]) -> list[str]:
-    """The names as a list. Raises UserError unless they are different strings that are not empty."""
+    """The names as a list. Raises UserError unless they are different strings that are not empty, and not so long or so many
+    that looking for them takes long."""
     if isinstance(names, str):
         raise UserError(f"the special tokens must be a list of names, not the string {names!r}")
     names = list(names)
@@ -24,7 +29,13 @@ def special_names(names: Iterable[str]) -> list[str]:
     for name in names:
         checked_text(name)
     if len(set(names)) < len(names):
-        raise UserError(f"the special tokens have the same name twice: {', '.join(names)}")
+        raise UserError(f"the special tokens have the same name twice: {shortened(', '.join(names))}")
+    if (longest := max(map(len, names), default=0)) > _LONGEST_NAME:
+        raise UserError(f"the name of a special token has {longest:,} characters; it can have {_LONGEST_NAME}")
+    if (together := sum(map(len, names))) > _MOST_CHARACTERS:
+        raise UserError(
+            f"the names of the special tokens have {together:,} characters together; they can have {_MOST_CHARACTERS:,}"
+        )
     return names
 
 

@@ -18,10 +18,11 @@ from tinyformer.errors import UserError, shortened
 from tinyformer.files import damaged, read_json
 from tinyformer.schema import read_value
 from tinyformer.tokenizers.added import AddedToken
-from tinyformer.tokenizers.bpe import BPETokenizer, bytes_of_tokens, gaps_in, pairs_of_ids, tokens_in_order
+from tinyformer.tokenizers.bpe import MOST_AROUND, BPETokenizer, bytes_of_tokens, gaps_in, pairs_of_ids, tokens_in_order
 from tinyformer.tokenizers.byte_letters import can_be_hidden
 from tinyformer.tokenizers.char import CharTokenizer
-from tinyformer.tokenizers.cutting import GPT2_WORDS, CuttingRules
+from tinyformer.tokenizers.cutting import CuttingRules
+from tinyformer.tokenizers.patterns import GPT2_WORDS
 from tinyformer.tokenizers.special import UNKNOWN
 from tinyformer.tokenizers.wordpiece import SPECIAL, WordPieceTokenizer
 
@@ -41,9 +42,12 @@ def read_tokenizer_json(path: str | Path) -> BPETokenizer | WordPieceTokenizer |
     whole = read_json(Path(path))
     try:
         with damaged(path):
-            return _read(whole)
+            tokenizer = _read(whole)
     except Unsupported as error:
         raise UserError(f"{path} asks for something that is not supported: {error}") from None
+    if isinstance(tokenizer, BPETokenizer):
+        tokenizer.file = path
+    return tokenizer
 
 
 def _read(whole: Section) -> BPETokenizer | WordPieceTokenizer | CharTokenizer:
@@ -128,6 +132,8 @@ def _template_ends(template: list[Section], tokens: Section) -> tuple[list[int],
     for place, part in enumerate(template):
         if "Sequence" not in part:
             ends[place > places[0]].extend(int(i) for i in tokens[part["SpecialToken"]["id"]]["ids"])
+            if len(ends[0]) + len(ends[1]) > MOST_AROUND:
+                raise Unsupported(f"a template with more than {MOST_AROUND} ids around the text")
     return ends
 
 
@@ -153,6 +159,8 @@ def _byte_pairs(whole: Section, model: Section, added: list[AddedToken]) -> BPET
         raise Unsupported(f"BPE with the decoder {shown(decoder and decoder['type'])}; there is byte-level BPE")
     rules = _cutting_rules(whole)
     vocabulary = model["vocab"]
+    if not isinstance(model["merges"], list) or not all(isinstance(merge, str | list) for merge in model["merges"]):
+        raise UserError("the merges are not a list of pairs")
     # Older files have "a b" for the merge of a and b, newer ones ["a", "b"].
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
     added = _with_ordinary_ones(added, vocabulary, merges)

@@ -13,7 +13,8 @@ from tinyformer.tokenizers.added import AddedToken
 from tinyformer.tokenizers.base import Tokenizer
 from tinyformer.tokenizers.bpe import BPETokenizer
 from tinyformer.tokenizers.char import CharTokenizer
-from tinyformer.tokenizers.cutting import GPT2_WORDS, CuttingRules
+from tinyformer.tokenizers.cutting import CuttingRules
+from tinyformer.tokenizers.patterns import GPT2_WORDS
 from tinyformer.tokenizers.special import BEGIN, CLASSIFY, END, MASK, PADDING, SEPARATE, UNKNOWN
 from tinyformer.tokenizers.tokenizer_json import EACH_CHARACTER
 from tinyformer.tokenizers.wordpiece import WordPieceTokenizer

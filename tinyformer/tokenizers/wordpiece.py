@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import SettingError, UserError
-from tinyformer.files import damaged, write_json
+from tinyformer.files import damaged, read_utf8, write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.merging import Pair, learn_merges
 from tinyformer.tokenizers.special import CLASSIFY, MASK, PADDING, SEPARATE, UNKNOWN, cut_at_special, skippable, special_names
@@ -191,12 +191,7 @@ class WordPieceTokenizer:
     def from_vocab_file(cls, path: str | Path, lowercase: bool = True, cleanup: bool = False) -> WordPieceTokenizer:
         """A tokenizer from BERT's ``vocab.txt``: one token a line, in the order of the ids. The uncased models need
         ``lowercase``. Raises UserError if the file is missing or damaged."""
-        try:
-            lines = Path(path).read_text(encoding="utf-8").split("\n")  # splitlines would cut at rare characters, too
-        except FileNotFoundError:
-            raise UserError(f"{path} does not exist: pass BERT's vocab.txt") from None
-        except UnicodeDecodeError:
-            raise UserError(f"{path} is not UTF-8 text: pass BERT's vocab.txt") from None
+        lines = read_utf8(path, "pass BERT's vocab.txt").split("\n")  # splitlines would cut at rare characters, too
         with damaged(path):
             return cls(lines[:-1] if lines[-1] == "" else lines, lowercase=lowercase, cleanup=cleanup)
 

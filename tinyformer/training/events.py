@@ -17,8 +17,9 @@ from google.protobuf.message import DecodeError
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
+from tinyformer.files import read_file
 from tinyformer.training.runs import RunFolder
-from tinytensor.disk import atomic_write, make_folder, new_file, read_file, remove, remove_stale
+from tinytensor.disk import atomic_write, make_folder, new_file, remove, remove_stale
 
 
 class EventFiles:
@@ -42,7 +43,7 @@ class EventFiles:
         self._after = step
         last = -1
         for path in self.folder.event_files():
-            content = read_file(path)
+            content = read_file(path, None)
             kept = [(record, event) for record, event in _records(content) if event.step <= step]
             if not any(event.summary.value for _, event in kept):
                 remove(path)

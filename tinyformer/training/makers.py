@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import UserError
-from tinyformer.files import parse_json
-from tinytensor.disk import read_file
+from tinyformer.files import parse_json, read_file
 
 # The setting, and the part of config.json that it is in, by which the runs of a script in examples/ are known; and the words
 # with which that script uses a run.

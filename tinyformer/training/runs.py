@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from tinyformer.errors import UserError, another_out, as_flag, given, note_refused, shortened
 from tinyformer.files import as_json, damaged, read_json, write_json
+from tinyformer.memory import check_settings_fit
 from tinyformer.old_names import with_new_names
 from tinyformer.schema import read_dataclass
 from tinyformer.settings import changed_settings, is_changeable
@@ -241,7 +242,9 @@ class RunFolder:
             raise UserError(f"{self.settings} is damaged, or of another script: {name} is missing")
         with damaged(self.settings):
             self._parts[name] = kind
-            return read_dataclass(kind, settings.get(name, {}), name)  # a run of before may lack a part that came later
+            part = read_dataclass(kind, settings.get(name, {}), name)  # a run of before may lack a part that came later
+        check_settings_fit(part, (self.best, self.latest), self.settings)
+        return part
 
     def resumed(self, name: str, kind: type[Settings], flags: Mapping[str, Any]) -> Settings:
         """One part of the settings of a run that is resumed. ``flags`` are those that were parsed.

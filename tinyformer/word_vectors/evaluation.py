@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyformer.data.files import check_file, decoded, read_bytes
+from tinyformer.data.files import check_file, decoded
 from tinyformer.errors import UserError, given, shortened
+from tinyformer.files import read_file
 from tinyformer.word_vectors.corpus import composed
 from tinyformer.word_vectors.vectors import WordVectors
 from tinytensor.backend import Array, host
@@ -218,7 +219,7 @@ def _known(vectors: WordVectors, word: str) -> str | None:
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """The lines of a file with their numbers, ``composed``, without empty ones and those that begin with #."""
     check_file(path, "give a text file of word pairs or of analogies", "*.txt", "*.[tc]sv")
-    text = composed(decoded(path, read_bytes(path)))
+    text = composed(decoded(path, read_file(path, None)))
     for number, line in enumerate(re.split(r"\r\n?|\n", text), start=1):
         if line.strip() and not line.startswith("#"):
             yield number, line.strip()

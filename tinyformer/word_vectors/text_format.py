@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from tinyformer.data.files import check_file
 from tinyformer.errors import UserError, print_line, shortened
+from tinyformer.files import open_file
 from tinyformer.memory import check_fits
 from tinyformer.settings import check_counts
 from tinyformer.word_vectors.vectors import WordVectors
@@ -50,7 +51,7 @@ def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
         check_counts(limit=limit)
     else:
         check_fits(size // 3, f"what {path} has", "read fewer words, with limit", on_host=True)  # at most 12 bytes a number
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         reader = _Reader(path, file)
         vectors = reader.read(limit)
     if reader.repeated:

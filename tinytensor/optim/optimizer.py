@@ -8,7 +8,7 @@ from typing import Any, SupportsFloat
 
 from tinytensor import capturing, kernels, parallel
 from tinytensor.arguments import checked, shown
-from tinytensor.backend import host, no_warnings, xp
+from tinytensor.backend import host, is_floating, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.nn.leaves import clear_gradients
 from tinytensor.nn.module import Parameter, check_state
@@ -340,6 +340,8 @@ class Optimizer:
             known = place in places and (name in names[int(place)] or (name == "master" and is_narrow(parameters[int(place)])))
             if not known or value.shape != (() if name == "steps" else parameters[int(place)].shape):
                 raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
+            if name != "steps" and not is_floating(value.dtype):
+                raise ValueError(f"the state's {key!r} has {value.dtype} values instead of floating-point ones")
             parameter = parameters[int(place)]
             dtype = state_dtype(parameter)  # as in a run with this model
             loaded[int(place)][name] = _steps(value.item()) if name == "steps" else value.data.astype(dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import http.server
+import io
 import json
 import os
 import socket
@@ -642,10 +643,11 @@ def test_ids_are_checked_where_a_text_is_loaded_or_continued(make_gpt: Callable[
 def test_a_file_that_opens_but_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text.txt").write_text("some text")
 
-    def failing(path: Path) -> bytes:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(Path, "read_bytes", failing)
+    monkeypatch.setattr("tinyformer.files.open_file", lambda path: Failing())
     with pytest.raises(OSError, match="Input/output error") as caught:
         read_text(tmp_path / "text.txt")
     assert caught.value.filename == str(tmp_path / "text.txt")

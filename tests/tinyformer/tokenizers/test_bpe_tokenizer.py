@@ -413,8 +413,9 @@ def test_missing_and_foreign_gpt2_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"other\.bpe does not exist"):
         BPETokenizer.from_gpt2_files(encoder, tmp_path / "other.bpe")
     vocab.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="is damaged"):
+    with pytest.raises(UserError, match=f"{vocab.name} is not UTF-8 text"):
         BPETokenizer.from_gpt2_files(encoder, vocab)
+    write_gpt2_files(tmp_path)
     encoder.write_text('{"a": "b", "c": 1}')
     with pytest.raises(UserError, match="is damaged"):
         BPETokenizer.from_gpt2_files(encoder, vocab)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tinyformer.errors import UserError
-from tinyformer.tokenizers.cutting import GPT2_WORDS, CuttingRules
-from tinyformer.tokenizers.patterns import compiled
+from tinyformer.tokenizers.cutting import CuttingRules
+from tinyformer.tokenizers.patterns import GPT2_WORDS, compiled
 
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 

@@ -13,7 +13,7 @@ import pytest
 from tinyformer.errors import UserError
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
 from tinyformer.tokenizers.byte_letters import BYTES, shown
-from tinyformer.tokenizers.cutting import GPT2_WORDS
+from tinyformer.tokenizers.patterns import GPT2_WORDS
 from tinyformer.tokenizers.tokenizer_json import read_tokenizer_json
 from tinyformer.tokenizers.tokenizer_json_writing import tokenizer_json
 

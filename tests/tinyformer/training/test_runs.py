@@ -155,12 +155,12 @@ def test_settings_that_are_no_settings(tmp_path: Path, content: bytes, message: 
 
 def test_settings_that_are_no_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").mkdir()
-    with pytest.raises(UserError, match=r"config\.json is not a regular file"):
+    with pytest.raises(UserError, match=r"config\.json is a folder, not a regular file"):
         RunFolder(tmp_path).read_settings()
     (tmp_path / "config.json").rmdir()
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "config.json")
-        with pytest.raises(UserError, match=r"config\.json is not a regular file"):  # and nobody waits for a writer
+        with pytest.raises(UserError, match=r"config\.json is a device, pipe or socket"):  # and nobody waits for a writer
             RunFolder(tmp_path).read_settings()
 
 
