@@ -53,6 +53,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
 
 SMALL_LLAMA = Path("runs/small_llama")
 PROMPT = "\n"  # for the small Llama, which has no token to begin with
+LENGTH = 200  # tokens, where neither --length nor the model's own settings say it
 CHOICE = {"temperature": 0.8, "top_k": 200, "seed": 1337}  # where neither a flag nor the model's own settings say it
 TRAINING = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learning_rate=3e-4)  # of the small Llama
 
@@ -60,7 +61,7 @@ TRAINING = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learn
 def write(arguments: argparse.Namespace) -> None:
     """Continue the prompt, and say how fast that was."""
     settings_from(Sampling, {**CHOICE, **vars(arguments)})  # refuses what cannot be before a model is loaded
-    if arguments.length < 0:
+    if arguments.length is not None and arguments.length < 0:
         raise UserError(f"--length must be at least 0, not {arguments.length}")
     if arguments.model is None and not (SMALL_LLAMA / "config.json").exists():
         make_small_llama(SMALL_LLAMA)
@@ -79,9 +80,8 @@ def write(arguments: argparse.Namespace) -> None:
     forbidden = [*writing.forbidden, *range(tokenizer.vocab_size, model.config.vocab_size)]
     sampling = settings_from(Sampling, {**CHOICE, **writing.sampling(), **vars(arguments)})
     check_effects(sampling, vars(arguments))
-    new_ids = generate(
-        model, ids, arguments.length, sampling, ends, True, forbidden, writing.forced_end in ends, writing.rules()
-    )
+    length = writing.length(len(ids), LENGTH) if arguments.length is None else arguments.length
+    new_ids = generate(model, ids, length, sampling, ends, True, forbidden, writing.forced_end in ends, writing.rules())
     print(prompt, end="", flush=True)
     show(tokenizer, new_ids, ends, prompt_ids)
 
@@ -155,7 +155,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--revision", help="a branch, tag or commit of that name", metavar="TEXT")
     parser.add_argument("--prompt", help="the text to go on from; names of special tokens count as these", metavar="TEXT")
-    parser.add_argument("--length", help="tokens to write", type=int, default=200, metavar="INT")
+    said = f"tokens to write (default: as the model's own settings say, else {LENGTH})"
+    parser.add_argument("--length", help=said, type=int, metavar="INT")
     parser.add_argument("--ignore-end", help="go on after a token that ends a text; it is shown then", action="store_true")
     add_settings(parser, Sampling, "choice of tokens", **CHOICE)
     parser.has_no_effect("revision", lambda given: given.model is None, "without --model, a name on the hub")

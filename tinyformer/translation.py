@@ -104,7 +104,8 @@ class Translator:
 
     What a model that was trained elsewhere may need: ``specials``, if they are not the tokenizer's own; a ``rule`` for beam
     search in the place of Wu et al.'s with the task's ``length_penalty``; tokens that are ``forbidden``; an end that is forced
-    where a translation reaches its greatest length; the usual width of the ``beam``; and other ``rules``.
+    where a translation reaches its greatest length; the usual width of the ``beam``; other ``rules``; and the most tokens of a
+    sentence to translate, where that is not the task's ``max_tokens``: ``longest_source``.
     Raises UserError for a tokenizer without special tokens, if none are given.
     """
 
@@ -119,6 +120,7 @@ class Translator:
         force_end: bool = False,
         beam: int = 5,
         rules: Iterable[LogitsRule] = (),
+        longest_source: int | None = None,
     ):
         self.model = model
         self.tokenizer = tokenizer
@@ -129,6 +131,7 @@ class Translator:
         self.force_end = force_end
         self.beam = beam
         self.rules = tuple(rules)
+        self.longest_source = task.max_tokens if longest_source is None else longest_source
 
     def encode(self, sentence: str) -> list[int]:
         """The sentence's ids and the end token, as the encoder reads them. Raises UserError for no words or too many tokens."""
@@ -136,11 +139,9 @@ class Translator:
         if not text:
             raise UserError("the sentence is empty: give at least one word to translate")
         ids = [int(i) for i in self.tokenizer.encode(text)]
-        if len(ids) > self.task.max_tokens:
-            raise UserError(
-                f"the sentence has {counted(len(ids), 'token')}, more than the {self.task.max_tokens} that this model "
-                "translates: split it"
-            )
+        if len(ids) > self.longest_source:
+            most = f"more than the {self.longest_source} that this model translates: split it"
+            raise UserError(f"the sentence has {counted(len(ids), 'token')}, {most}")
         return [*ids, self.specials.end]
 
     def search(
@@ -244,8 +245,6 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
         raise UserError(f"{folder} holds a {type(model).__name__}, which does not translate: take one of Marian's models")
     if writing.start is None or len(writing.ends) != 1:
         raise UserError(f"{folder} does not say with which token a translation starts, and with which it ends")
-    if writing.forced_end not in (None, *writing.ends):
-        raise UserError(f"{folder} forces the token {writing.forced_end} at the end; only the end token can be forced here")
     longest = writing.max_new_tokens + 1 if writing.max_new_tokens else writing.max_length or model.config.max_length
     if longest < 3:
         raise UserError(f"{folder} has a max_length of {longest}, with no place for a token between the start and the end")
@@ -259,6 +258,7 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
         force_end=writing.forced_end is not None,
         beam=writing.num_beams or 5,
         rules=writing.rules(),
+        longest_source=model.config.max_length - 1,  # its end needs a place, too
     )
     try:
         translator.check_length()

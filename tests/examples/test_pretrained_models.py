@@ -123,7 +123,6 @@ def test_without_sentencepiece(program: Program) -> None:
         ({"max_length": 2}, "marian has a max_length of 2, with no place for a token between the start and the end\n"),
         ({"eos_token_id": None}, "marian does not say with which token a translation starts, and with which it ends\n"),
         ({"eos_token_id": [0, 1]}, "marian does not say with which token a translation starts, and with which it ends\n"),
-        ({"forced_eos_token_id": 3}, "marian forces the token 3 at the end; only the end token can be forced here\n"),
         (
             {"early_stopping": "soon"},
             "marian/generation_config.json: early_stopping must be true, false or 'never', not 'soon'\n",

@@ -297,7 +297,7 @@ WRONG_VALUES = {
     "state of an LSTM": (lambda: nn.LSTM(2, 1)(x, 1), TypeError, "LSTM takes a pair of states of .*not 1"),
     "states of an LSTM": (lambda: nn.LSTM(2, 1)(x, (x, None)), TypeError, "LSTM takes a pair of states"),
     "state of a GRU": (lambda: nn.GRU(2, 1)(x, [x]), TypeError, "GRU takes a state of .*not the list [a tinytensor.Tensor"),
-    "lengths of a GRU": (lambda: nn.GRU(2, 1)(x, None, [True]), ValueError, "GRU: lengths must be 1 integers"),
+    "lengths of a GRU": (lambda: nn.GRU(2, 1)(x, None, [True]), ValueError, "GRU: lengths must be 1 integer, one"),
     "a module's state": (lambda: nn.Linear(1, 1).load_state_dict([1]), TypeError, "load_state_dict: state must be a dict"),
     "an optimizer's state": (lambda: sgd().load_state_dict([1]), TypeError, "load_state_dict: state must be a dict"),
     "a name in a state": (lambda: sgd().load_state_dict({1: x}), TypeError, "1 cannot be a name"),

@@ -15,7 +15,7 @@ from tinytensor.kernels.masks import causal_array
 FOLDER = Path(kernels.__file__).parent
 TREES = {str(path.relative_to(FOLDER)): ast.parse(path.read_text()) for path in sorted(FOLDER.rglob("*.py"))}
 # What kernels may import beside each other.
-BELOW = {f"tinytensor.{name}" for name in ("backend", "caches", "capturing", "cores", "modes", "summation")}
+BELOW = {f"tinytensor.{name}" for name in ("backend", "caches", "capturing", "cores", "forks", "modes", "summation")}
 
 
 def imported(tree):

@@ -12,6 +12,7 @@ from tinyformer.tokenizers import BPETokenizer, MarianTokenizer, Tokenizer, Word
 from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.tokenizer_json import read_tokenizer_json
 from tinyformer.tokenizers.tokenizer_json_writing import write_tokenizer_files
+from tinytensor.wording import counted
 
 CONFIG = "tokenizer_config.json"
 
@@ -60,11 +61,11 @@ def _lacking(tokenizer: Tokenizer, folder: Path) -> str:
     there = tokenizer.vocab_size
     # Published models have some more outputs than tokens, as sizes that can be divided by 128 are faster.
     if isinstance(found, int) and not there <= found <= there + max(256, there // 10):
-        return f"the tokenizer has {there:,} tokens, but config.json says {found:,} (vocab_size): is a file cut off?"
+        return f"the tokenizer has {counted(there, 'token')}, but config.json says {found:,} (vocab_size): is a file cut off?"
     if isinstance(tokenizer, BPETokenizer) and not tokenizer.ignore_merges:
         made = tokenizer.num_made()
         if 2 * made < there - 256 - len(tokenizer.added) - len(tokenizer.special):
-            return f"merges make only {made:,} of the tokenizer's {there:,} tokens: is the file of merges cut off?"
+            return f"merges make only {made:,} of the tokenizer's {counted(there, 'token')}: is the file of merges cut off?"
     return ""
 
 

@@ -51,8 +51,8 @@ class Writing:
     """How a model writes.
 
     - ``start`` is the id that a text starts with, ``ends`` are those that end it, and the ``forbidden`` ids are never written.
-    - ``forced_end`` is written where a text reaches ``max_length`` tokens, the start included. ``max_new_tokens`` goes before
-      that: it does not count the prompt.
+    - ``forced_end``, one of the ``ends``, is written where a text reaches ``max_length`` tokens, the start included.
+      ``max_new_tokens`` goes before that: it does not count the prompt.
     - ``length_penalty`` and ``early_stopping`` are those of ``HuggingFaceRule``, for beam search with ``num_beams``.
     - ``forced_start`` follows a prompt of one token. The ids in ``forbidden_first`` are not the first that is written, and the
       ``forbidden_sequences`` are not written anywhere.
@@ -110,6 +110,13 @@ class Writing:
         usual = {"temperature": 1.0, "top_k": TOP_K, "top_p": 1.0} if self.do_sample else {}
         given = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
         return {**usual, **{name: value for name, value in given.items() if value is not None}}
+
+    def length(self, prompt: int, usual: int) -> int:
+        """How many tokens follow a prompt of so many where nobody says it: ``max_new_tokens``. Where that is not given either, it
+        is the ``usual`` number, or what ``max_length`` leaves room for if that is less, but at least 1."""
+        if self.max_new_tokens:
+            return self.max_new_tokens
+        return usual if self.max_length is None else max(1, min(usual, self.max_length - prompt))
 
     def settings(self) -> dict[str, Any]:
         """The settings of a generation_config.json that say this."""
@@ -187,11 +194,13 @@ def read_writing(folder: Path) -> Writing:
     words = [word for word in words if all(0 <= i < size for i in word)]
     single = [i for i, *more in words if not more and i not in ends]  # transformers lets a text end, too
     translates = config.values.get("model_type") in MARIAN.model_types
+    forced_ends = either.ids("forced_eos_token_id")
+    forces_others = not set(forced_ends) <= set(ends)  # tokens that end no text
     writing = Writing(
         start=next(iter(either.ids("decoder_start_token_id") or either.ids("bos_token_id")), None),
         ends=ends,
         forbidden=tuple(dict.fromkeys([*single, *rules.ids("suppress_tokens")])),
-        forced_end=next(iter(either.ids("forced_eos_token_id")), None),
+        forced_end=None if forces_others else next(iter(forced_ends), None),
         max_length=either.count("max_length") or None,
         length_penalty=either.value(float, "length_penalty", 1.0),
         early_stopping=_early_stopping(either),
@@ -209,7 +218,7 @@ def read_writing(folder: Path) -> Writing:
         temperature=rules.optional(float, "temperature"),
         top_k=rules.count("top_k", None),
         top_p=rules.optional(float, "top_p"),
-        unsupported=tuple(_unsupported(rules, translates)),
+        unsupported=tuple(sorted([*_unsupported(rules, translates), *["forced_eos_token_id"] * forces_others])),
     )
     try:
         writing.rules()
@@ -239,4 +248,4 @@ def _unsupported(reader: _Reader, translates: bool) -> list[str]:
     settings |= {"do_sample": (False,)} if translates else {"num_beams": (1,)}
     if not translates and reader.files[0].values.get("do_sample") is not False:
         settings |= ONLY_SAMPLING
-    return sorted(reader.names_of(settings))
+    return reader.names_of(settings)

@@ -113,6 +113,27 @@ def test_how_tokens_are_picked(tmp_path: Path, said: dict[str, object], expected
     assert read_writing(write(tmp_path, {}, said)).sampling() == expected
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, 200),
+        ({"max_new_tokens": 300}, 300),
+        ({"max_new_tokens": 7, "max_length": 20}, 7),
+        ({"max_length": 20}, 15),
+        ({"max_length": 4096}, 200),
+        ({"max_length": 5}, 1),
+    ],
+)
+def test_how_many_tokens_follow_a_prompt_of_five(tmp_path: Path, said: dict[str, object], expected: int) -> None:
+    assert read_writing(write(tmp_path, {}, said)).length(5, 200) == expected
+
+
+@pytest.mark.parametrize(("forced", "found"), [(2, 2), ([1, 2], 1), (3, None), ([2, 3], None)])
+def test_a_forced_end_that_ends_no_text_is_named(tmp_path: Path, forced: object, found: int | None) -> None:
+    writing = read_writing(write(tmp_path, {}, {"eos_token_id": [1, 2], "forced_eos_token_id": forced}))
+    assert (writing.forced_end, writing.unsupported) == (found, () if found else ("forced_eos_token_id",))
+
+
 NOTHING = {
     "repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "diversity_penalty": 0.0,
     "num_beam_groups": 1, "num_beams": 1, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "guidance_scale":
