@@ -187,3 +187,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             f"These were {ran:,} tests. The rest is in .ci/run: whole programs (pytest tests/examples), the GPU's kernels on a "
             "stand-in, compiled kernels, ranks of MPI, the site, a browser, and PyTorch and other peers beside it all."
         )
+
+
+@pytest.fixture(autouse=True)
+def no_command() -> None:
+    """No command line was read: the messages of a test do not depend on the tests before it."""
+    if (errors := sys.modules.get("tinyformer.errors")) is not None:
+        errors.note_command(None)

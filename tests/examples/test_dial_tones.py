@@ -106,7 +106,7 @@ def test_recordings_are_written_and_transcribed(copied: Program) -> None:
 @pytest.mark.parametrize(("count", "noted"), [(2, True), (3, False), (12, False), (13, True), (100, True)])
 def test_numbers_that_the_network_does_not_learn_are_recorded_with_a_note(program: Program, count: int, noted: bool) -> None:
     printed = program.good("record", "1" * count)
-    note = f"This number has {count} keys; the network learns 3 to 12, unless --fewest and --most say otherwise.\n"
+    note = f"This number has {count} keys; the network learns 3 to 12, unless it is trained with other --fewest and --most.\n"
     assert printed.endswith(note) == noted
     assert printed.count("\n") == 3 + noted
 

@@ -161,12 +161,12 @@ def test_the_settings_of_the_model_are_obeyed(program: Program) -> None:
     assert result.stderr == f"{file}: {notice}"
 
 
-@pytest.mark.parametrize(("said", "expected"), [({"max_new_tokens": 7}, 7), ({"max_length": 9}, 6)])
+@pytest.mark.parametrize(("said", "expected"), [({"max_new_tokens": 7}, 7), ({"max_length": 9}, 8)])
 def test_the_model_says_how_long_a_text_is(program: Program, said: dict[str, Any], expected: int) -> None:
     write_model(program.folder / "model", byte_pairs(), Writing(**said))
-    assert len(byte_pairs().encode("the")) == 3
+    assert len(byte_pairs().encode("the")) == 1
     assert texts_of(program.good("--model", "model", "--prompt", "the"))[1] == expected
-    assert texts_of(program.good("--model", "model", "--prompt", "the", "--length", "8"))[1] == 8
+    assert texts_of(program.good("--model", "model", "--prompt", "the", "--length", "5"))[1] == 5
 
 
 def test_outputs_that_are_no_tokens_are_never_written(program: Program) -> None:

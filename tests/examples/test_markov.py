@@ -143,7 +143,9 @@ def test_beside_a_gpt(program: Program, environment: dict[str, str]) -> None:
     printed = program.good(*SHORT, "--gpt", "gpt")
     assert f"           GPT  {best:11.4f}  {math.exp(best):10.2f}      0.0 %" in printed
     (program.folder / "other.txt").write_text(TEXT[1:])
-    assert "gpt learned another text, and cannot be compared" in program.bad("--data", "other.txt", "--gpt", "gpt")
+    assert "gpt learned another text, text.txt, and cannot be compared: choose that with --data" in program.bad(
+        "--data", "other.txt", "--gpt", "gpt"
+    )
     gpt.good("--data", "text.txt", "--out", "pairs", "--tokenizer", "bpe", "--bpe-tokens", "270", *tiny)
     assert "pairs does not predict characters, and cannot be compared" in program.bad(*SHORT, "--gpt", "pairs")
     best = program.folder / "gpt" / "best.safetensors"

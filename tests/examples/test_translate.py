@@ -29,7 +29,9 @@ from tinyformer.translation import TranslationConfig, Translator, trained_transl
 
 EXAMPLE = "translate.py"
 MODEL = ["--d-model", "16", "--num-heads", "2", "--d-ff", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
-TASK = ["--vocab-size", "280", "--max-tokens", "30", "--validation", "6", "--test", "5", "--batch-size", "8"]
+HELD_OUT = ["--validation", "6", "--test", "5"]
+OTHERWISE = ["--vocab-size", "280", "--max-tokens", "30", "--batch-size", "8"]
+TASK = [*OTHERWISE, *HELD_OUT]
 SHORT = ["--steps", "12", "--eval-every", "6", "--log-every", "3", "--warmup", "4", "--beam", "2"]
 TINY = [*MODEL, *TASK, *SHORT]
 PICTURES = ["attention.png", "attention_heads.png", "loss.png"]
@@ -148,11 +150,11 @@ def test_two_files_zipped_or_not_and_parts_of_their_own(program: Program) -> Non
             (program.folder / f"{name}.{side}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     (program.folder / "train.es").write_bytes(gzip.decompress((program.folder / "train.es.gz").read_bytes()))
     words = ["--source", "train.en.gz", "--target", "train.es", "--test-source", "test.en.gz", "--test-target", "test.es.gz"]
-    printed = program.good(*words, "--out", "held out", *TINY)
+    printed = program.good(*words, "--out", "held out", *MODEL, *OTHERWISE, *SHORT, "--validation", "6")
     assert "34 pairs to train on, 6 to validate with, 10 to score" in printed
     assert [[s, t] for s, _, t in sample_of(program.folder / "held out")] == [list(pair) for pair in pairs[50:]]
     words += ["--validation-source", "valid.en.gz", "--validation-target", "valid.es.gz"]
-    printed = program.good(*words, "--out", "own", *TINY, "--average", "2")
+    printed = program.good(*words, "--out", "own", *MODEL, *OTHERWISE, *SHORT, "--average", "2")
     assert "40 pairs to train on, 10 to validate with, 10 to score" in printed
     assert "the mean of the weights of the last 2 evaluations: validation loss" in printed
     assert entries(program.folder / "own") == [*FILES, "weights-00000006.safetensors", "weights-00000012.safetensors"]
@@ -507,7 +509,7 @@ def test_translations_that_will_not_do(finished: Program, words: list[str], mess
     [
         (b"red dog\ncaf\xe9\n", "the input is not utf-8 text"),
         (b"red dog\n\n" + 31 * b"x " + b"\n", "line 3: the sentence has "),
-        (b"red dog\n" + 3 * (31 * b"x " + b"\n"), "that this model translates (2 more like it: 3, 4)\n"),
+        (b"red dog\n" + 3 * (31 * b"x " + b"\n"), "that this model translates: split it (2 more like it: 3, 4)\n"),
         (12 * (31 * b"x " + b"\n"), "(11 more like it: 2, 3, 4, 5, 6, 7, 8, 9, 10, ...)\n"),
     ],
 )
@@ -563,7 +565,7 @@ def test_files_that_do_not_go_together(program: Program, words: list[str], messa
     (program.folder / "a.en").write_text("one\ntwo\nthree\n")
     (program.folder / "b.es").write_text("uno\ndos\n")
     (program.folder / "cut.gz").write_bytes(gzip.compress(b"uno\ndos\ntres\n" * 50)[:-12])
-    assert message in program.bad(*words, "--out", "run", *TINY)
+    assert message in program.bad(*words, "--out", "run", *MODEL, *OTHERWISE, *SHORT)
     assert not (program.folder / "run").exists()
 
 

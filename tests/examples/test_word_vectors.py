@@ -262,7 +262,10 @@ def test_vectors_that_are_there_are_not_lost(copied: Program) -> None:
         (["--data", "none.txt"], "none.txt does not exist"),
         (["--vectors", "text.txt"], "text.txt, line 1:"),
         (["--vectors", "none.txt"], "none.txt does not exist: give a file of word vectors"),
-        (["--vectors", "good.txt", "--limit", "1"], "one word alone, 'king', has no neighbours: read at least two"),
+        (
+            ["--vectors", "good.txt", "--limit", "1"],
+            "one word alone, 'king' of good.txt, has no neighbours: --limit 2 is the least",
+        ),
         (["--vectors", "good.txt", "--epochs", "3"], "--epochs has no effect with --vectors, which need no training"),
         (["--vectors", "good.txt", "--limit", "0"], "--limit must be at least 1, not 0"),
         (["--vectors", "good.txt", "--evaluate", "text.txt"], "text.txt, line 1: two words and a number"),

@@ -9,17 +9,10 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.errors import note_command
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinytensor import Tensor
 
 TINY = {"vocab_size": 11, "block_size": 8, "num_layers": 2, "num_heads": 2, "d_model": 16}
-
-
-@pytest.fixture(autouse=True)
-def no_command() -> None:
-    """No command line was read: the messages of a test do not depend on the tests before it."""
-    note_command(None)
 
 
 @pytest.fixture

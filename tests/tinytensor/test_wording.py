@@ -53,7 +53,8 @@ VERBS = re.compile(r" (has|holds|is|was|cannot|asks|takes|needs|names|got|must|o
 # Numbers that are never 1, and values that are no numbers.
 NOT_COUNTED = {
     "model.num_parameters()", "translator.model.num_parameters()", "transcriber.model.num_parameters()", "len(VOICES)",
-    "around", "longest", "together", "len(dtypes)", "axes[name]", "min_count", "tokens_a_second", "self.words_done / seconds", "int(count.bit_length() * math.log10(2))",
+    "around", "longest", "together", "len(dtypes)", "axes[name]", "min_count", "tokens_a_second",
+    "self.words_done / seconds", "int(count.bit_length() * math.log10(2))",
     "what", "side", "both", "counts", "which", "path", "given", "speed", "self.positions", "found[name].dtype", "value.dtype",
     "query_name.partition(': ')[2]", "key_name.partition(': ')[2]", "shortened(' '.join(numbers), 60)",
 }  # fmt: skip

@@ -112,8 +112,8 @@ class Writing:
         return {**usual, **{name: value for name, value in given.items() if value is not None}}
 
     def length(self, prompt: int, usual: int) -> int:
-        """How many tokens follow a prompt of so many where nobody says it: ``max_new_tokens``. Where that is not given either, it
-        is the ``usual`` number, or what ``max_length`` leaves room for if that is less, but at least 1."""
+        """How many tokens follow a prompt of so many where nobody says it: ``max_new_tokens``. Where that is not given either,
+        it is the ``usual`` number, or what ``max_length`` leaves room for if that is less, but at least 1."""
         if self.max_new_tokens:
             return self.max_new_tokens
         return usual if self.max_length is None else max(1, min(usual, self.max_length - prompt))
