@@ -1,7 +1,7 @@
 """Errors that a user can correct, shown in a line or two.
 
 This file imports only the standard library, so that it can report that another package does not load, and of that only what
-Python has loaded by itself: an error or Ctrl-C before it is ready has a traceback.
+loads at once: an error or Ctrl-C before it is ready has a traceback.
 """
 
 from __future__ import annotations
