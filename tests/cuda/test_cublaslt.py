@@ -25,7 +25,9 @@ def cublaslt():
     spec = importlib.util.spec_from_file_location("cublaslt", FILE)
     module = importlib.util.module_from_spec(spec)
     backend = mock.Mock(xp=numpy, BackendError=RuntimeError)
-    with mock.patch.dict("sys.modules", {"tinytensor": mock.Mock(backend=backend), "tinytensor.backend": backend}):
+    forks = mock.Mock(free_in_forks=lambda lock: lock)
+    modules = {"tinytensor": mock.Mock(backend=backend), "tinytensor.backend": backend, "tinytensor.forks": forks}
+    with mock.patch.dict("sys.modules", modules):
         spec.loader.exec_module(module)
     return module
 
