@@ -16,8 +16,6 @@ from tinyformer.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
-    import csv
-    import io
     import math
     from collections.abc import Callable, Mapping, Sequence
     from dataclasses import dataclass
@@ -43,6 +41,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.data.folders import mark_results
     from tinyformer.data.reading import TextSource, fingerprint
     from tinyformer.errors import given
+    from tinyformer.files import write_csv
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.plots import if_possible, loss_by_order
     from tinyformer.progress import show_progress
@@ -52,7 +51,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.training.signals import stop_on_signals
     from tinytensor import Tensor, nn
     from tinytensor.backend import host
-    from tinytensor.disk import make_folder, write_text
+    from tinytensor.disk import make_folder
     from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/markov"
@@ -291,7 +290,7 @@ def count_orders(data: TextData, arguments: argparse.Namespace) -> tuple[dict[in
         for order in range(arguments.order + 1):
             model = KneserNey(training, order, data.tokenizer.vocab_size)
             losses[order] = model.loss(validation)
-            write_losses(losses, Path(arguments.out) / "losses.csv")
+            write_csv(Path(arguments.out) / "losses.csv", [("order", "validation_loss"), *losses.items()])
             ruled_out = f"{100 * model.unseen(validation):.1f} %"
             progress.write(f"    {order:10d}  {losses[order]:11.4f}  {math.exp(losses[order]):10.2f}  {ruled_out:>9s}")
             written[order] = data.tokenizer.decode(model.generate(prompt, arguments.length, rng))
@@ -299,13 +298,6 @@ def count_orders(data: TextData, arguments: argparse.Namespace) -> tuple[dict[in
             if signals and order < arguments.order:
                 return losses, written, signals[0]
     return losses, written, ""
-
-
-def write_losses(losses: Mapping[int, float], path: Path) -> None:
-    """Write the losses as CSV. The file that was there stays until the new one is complete."""
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows([("order", "validation_loss"), *losses.items()])
-    write_text(path, table.getvalue())
 
 
 def gpt_loss(run: str | None, text: str) -> float | None:

@@ -17,13 +17,11 @@ from tinyformer.errors import plain_errors
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
     import copy
-    import csv
     import dataclasses
-    import io
     import math
     import shlex
     import sys
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -52,6 +50,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     )
     from tinyformer.data.folders import mark_results
     from tinyformer.data.recall import RecallBatches, RecallTask, recall_batch
+    from tinyformer.files import write_csv
     from tinyformer.memory import check_model_fits
     from tinyformer.models.input_gradients import input_gradients
     from tinyformer.models.positions import SinusoidalPositions
@@ -59,7 +58,6 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.training.makers import found_in
     from tinytensor import nn
     from tinytensor.backend import host
-    from tinytensor.disk import write_text
     from tinytensor.parallel import one_blas_thread
 
 DEFAULT_OUT = "runs/memory"
@@ -246,13 +244,17 @@ def report(results: dict[str, Result], out: Path) -> None:
     measured = next(iter(results.values())).accuracies
     write_csv(
         out / "accuracy.csv",
-        ["distance", *results],
-        ([distance, *(result.accuracies[distance] for result in results.values())] for distance in measured),
+        [
+            ["distance", *results],
+            *([distance, *(result.accuracies[distance] for result in results.values())] for distance in measured),
+        ],
     )
     write_csv(
         out / "gradients.csv",
-        ["distance", *(f"{kind}_{when}" for kind in results for when in ("before", "after"))],
-        ([i, *row] for i, row in enumerate(zip(*(norms for r in results.values() for norms in (r.before, r.after))))),
+        [
+            ["distance", *(f"{kind}_{when}" for kind in results for when in ("before", "after"))],
+            *([i, *row] for i, row in enumerate(zip(*(norms for r in results.values() for norms in (r.before, r.after))))),
+        ],
     )
     with if_possible():
         accuracy_by_distance({name: r.accuracies for name, r in named.items()}, chance, out / "accuracy.png")
@@ -273,13 +275,6 @@ def print_table(results: dict[str, Result], chance: float) -> None:
     for kind, result in results.items():
         cells = "".join(f"{100 * result.accuracies[distance]:7.1f}" for distance in shown)
         print(f"{KINDS[kind]:10s}{result.parameters:11,d}{result.seconds:9.0f}{cells}")
-
-
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table. A file that is there stays until the new one is complete."""
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows([header, *rows])
-    write_text(path, table.getvalue())
 
 
 # ------------------------------------------------------------------------------------------------------ command line

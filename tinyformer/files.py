@@ -5,10 +5,12 @@ Whatever this package reads, it opens here: a file in a folder of others may be 
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -110,6 +112,13 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file. Dataclasses become objects. An existing file stays until the new one is complete."""
     write_text(path, as_json(value) + "\n")
+
+
+def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
+    """Write a table as a CSV file; the first row is the header. An existing file stays until the new one is complete."""
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(rows)
+    write_text(path, table.getvalue())
 
 
 def as_json(value: Mapping[str, Any]) -> str:

@@ -1,4 +1,5 @@
-"""All that the two packages change on disk: no other file of theirs writes, moves or removes a file, or makes a folder.
+"""All that the two packages change on disk: no other file of theirs writes, moves or removes a file, or makes a folder. Files
+of others are opened here, too, to be read.
 
 A file is always replaced as a whole, so that it is never half-written. It is written under the name of an open folder, which
 nobody can exchange meanwhile, rather than by a path (not on Windows, which cannot do that).
@@ -330,7 +331,7 @@ def remove_stale(folder: PathLike) -> list[Path]:
     return removed
 
 
-def open_regular(path: PathLike, wanted: str = "a safetensors file") -> BinaryIO:
+def open_regular(path: PathLike, wanted: str) -> BinaryIO:
     """A file opened to read its bytes. Links to it are followed. Raises FileError unless it is a regular file: opening a FIFO
     would wait for a writer, and a device may have no end. ``wanted`` is what should be there. Other failures are OSError."""
     check_path(path)

@@ -217,7 +217,7 @@ def give_back(array: Array) -> None:
 def _readable(path: PathLike) -> Iterator[BinaryIO]:
     """A context that gives the opened file. Every failure to read it is a FileError."""
     try:
-        with open_regular(path) as file:
+        with open_regular(path, "a safetensors file") as file:
             yield file
     except FileError:
         raise
@@ -297,7 +297,7 @@ def _load_bfloat16(path: PathLike) -> dict[str, Tensor]:
     from safetensors import deserialize
 
     found = {}
-    with open_regular(path) as file:
+    with open_regular(path, "a safetensors file") as file:
         content = file.read()
     for name, entry in deserialize(content):  # type: ignore[no-untyped-call]
         if entry["dtype"] == "BF16":

@@ -329,5 +329,5 @@ def test_reading_does_not_wait(guarded: Path) -> None:
             disk.open_regular(name, "a note")
     with pytest.raises(disk.FileError, match="sub is a folder, not a note"):
         disk.open_regular(guarded / "sub", "a note")
-    with disk.open_regular(guarded / "file") as file:
+    with disk.open_regular(guarded / "file", "a note") as file:
         assert file.read() == b"old"

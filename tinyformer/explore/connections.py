@@ -120,9 +120,10 @@ class BoundedServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-FULL = (  # as the page understands it
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 49\r\nRetry-After: 1\r\n"
-    b'Connection: close\r\n\r\n{"error":"the explorer has too many connections"}'
+_TOO_MANY = b'{"error":"the explorer has too many connections"}'  # as the page understands it
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\nRetry-After: 1\r\n"
+    b"Connection: close\r\n\r\n%s" % (len(_TOO_MANY), _TOO_MANY)
 )
 
 

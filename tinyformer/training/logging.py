@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
+from tinyformer.files import write_csv
 from tinyformer.models.evaluating import evaluating
-from tinytensor.disk import write_text
 
 if TYPE_CHECKING:
     from tinyformer.training.trainer import Trainer
@@ -93,11 +91,7 @@ class CsvLog(Logger):
 
 def write_log(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the rows of a log as CSV. A cell is empty if its row has no such number."""
-    table = io.StringIO()
-    writer = csv.DictWriter(table, LOG_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, table.getvalue())
+    write_csv(path, [LOG_COLUMNS, *([row.get(name) for name in LOG_COLUMNS] for row in rows)])
 
 
 def measured(row: Mapping[str, Any]) -> dict[str, float]:

@@ -44,9 +44,8 @@ def stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
         stop(signals[signal.Signals(number)])
         if number == signal.SIGINT:
             signal.signal(number, previous[signal.SIGINT])
-        elif hasattr(
-            signal, "SIGCONT"
-        ):  # a worker that is stopped, as by SIGSTOP, would not finish the step, and nobody is there to press Ctrl-C again
+        elif hasattr(signal, "SIGCONT"):
+            # A worker that is stopped, as by SIGSTOP, would not finish the step, and nobody is there to press Ctrl-C again.
             for worker in multiprocessing.active_children():
                 with suppress(ProcessLookupError, TypeError):  # it has ended
                     os.kill(worker.pid, signal.SIGCONT)  # type: ignore[arg-type]
