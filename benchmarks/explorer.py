@@ -63,9 +63,9 @@ class Watched:
 
     def __init__(self, folder: str):
         from tinyformer.decoding.sampling import sample
-        from tinyformer.explore import writing
-        from tinyformer.explore.server import ExplorerServer
-        from tinyformer.explore.subjects import Subjects
+        from tinyformer.explore.serving.server import ExplorerServer
+        from tinyformer.explore.views import writing
+        from tinyformer.explore.views.subjects import Subjects
 
         self.subjects = Subjects([folder])
         self.model = self.subjects.names[0]

@@ -39,7 +39,7 @@ import train_step
 from configurations import GPU_GPTS, GPTConfiguration
 from measure import Side, SideError, Worker
 
-from tinyformer.command_line import Parser
+from tinyformer.programs.command_line import Parser
 
 TORCH_DEVICE = "cuda"
 CHARACTERS, GPT2 = "shakespeare_char", "GPT-2 124M"  # configurations; the first is that of most parts
@@ -80,7 +80,7 @@ QUICK = Amount(turns=2, blocks=1, steps=3, warm_up=3, losses=20, run=20, new_tok
 
 def on_cupy(block: int, make: Callable[..., Any], *arguments: Any) -> Any:
     """A side that computes with tinytensor on CuPy; so many of its steps are timed together."""
-    from tinytensor.backend import xp
+    from tinytensor.device.backend import xp
 
     driver, pool = xp.cuda.runtime, xp.get_default_memory_pool()
     free = driver.memGetInfo()[0]
@@ -95,7 +95,7 @@ def on_cupy(block: int, make: Callable[..., Any], *arguments: Any) -> Any:
 
 def captured(make: Callable[..., Any], *arguments: Any) -> Any:
     """A side whose trainer captures its steps."""
-    from tinytensor import capturing
+    from tinytensor.device import capturing
 
     capturing.is_wanted = True
     return make(*arguments)
@@ -132,10 +132,10 @@ class Learner(Side):
         from tinyformer.data.reading import open_text
         from tinyformer.data.text import TextBatches
         from tinyformer.models.gpt import GPT, GPTConfig
+        from tinyformer.runs.run_folder import RunFolder
         from tinyformer.tokenizers import CharTokenizer
         from tinyformer.training.config import TrainingConfig
         from tinyformer.training.evaluation import evaluate
-        from tinyformer.training.runs import RunFolder
         from tinyformer.training.trainer import Trainer
 
         self.evaluate = evaluate
@@ -431,7 +431,7 @@ def _target(what: str, value: float, most: float) -> str:
 
 def describe_gpu() -> tuple[str, str]:
     """The GPU's name, and it and its software as a section of a report."""
-    from tinytensor.backend import xp  # no GPU, or no CuPy, is an error now and not in every side
+    from tinytensor.device.backend import xp  # no GPU, or no CuPy, is an error now and not in every side
 
     runtime = xp.cuda.runtime
     name = runtime.getDeviceProperties(runtime.getDevice())["name"].decode()
@@ -529,7 +529,7 @@ def measure_part(name: str, settings: Settings, log: Path) -> str:
 def run(arguments: argparse.Namespace) -> bool:
     """Measure the parts that are asked for, each into its file, and print. Returns whether all are done."""
     from tinyformer.data.reading import read_text
-    from tinytensor.cores import cores
+    from tinytensor.device.cores import cores
 
     gpu, described = describe_gpu()
     if arguments.data is not None:

@@ -8,9 +8,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from tinytensor import backend, kernels
-from tinytensor.fused import FusedOp
-from tinytensor.op import all_ops
+from tinytensor import kernels
+from tinytensor.autograd.fused import FusedOp
+from tinytensor.autograd.op import all_ops
+from tinytensor.device import backend
 
 NAMES: list[str] = importlib.import_module(f"tinytensor.kernels.{backend.name}").__all__  # of what the slot holds
 

@@ -36,8 +36,8 @@ from configurations import Sizes
 from memory import own_processes, peak_memory
 from tqdm import tqdm
 
-from tinyformer.command_line import Parser
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
+from tinyformer.programs.command_line import Parser
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress, where standard error is a file or a pipe
 
@@ -359,7 +359,7 @@ def write(output: Path | None, name: str, title: str, report: str, *packages: st
     complete."""
     if output is None:
         return
-    from tinytensor.disk import write_text  # here, as who only parses a command line may still choose the kernels
+    from tinytensor.device.disk import write_text  # here, as who only parses a command line may still choose the kernels
 
     output = result_file(output, name)
     write_text(output, f"# {title}\n\n{report}\n\n{_circumstances(packages)}\n")
@@ -381,7 +381,7 @@ def folder_name(processor: str) -> str:
 
 def _circumstances(packages: Sequence[str]) -> str:
     from tinytensor import kernels_name
-    from tinytensor.cores import cores
+    from tinytensor.device.cores import cores
 
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     installed = {package.name: package.version for package in importlib.metadata.distributions()}

@@ -44,7 +44,7 @@ import measure
 from checkout import ROOT
 from faults import ROOMS, Mutant, all_mutants, draw
 
-from tinyformer.command_line import Parser
+from tinyformer.programs.command_line import Parser
 
 CONFIGURATIONS = {
     "numpy": {"TINYTENSOR_KERNELS": "numpy"},

@@ -9,7 +9,7 @@ size of their own. Both libraries compute the same from the same arrays, and the
 anything is timed.
 
 By default each library uses one thread: what is compared is the kernels. In training tinytensor uses several cores by giving
-each a part of the batch (tinytensor/parallel.py), on which these ops run as they do here.
+each a part of the batch (tinytensor/parallel/threads.py), on which these ops run as they do here.
 """
 
 from __future__ import annotations

@@ -69,9 +69,9 @@ class Tinyformer(Runner):
         import tinytensor
         from tinyformer.data.text import TextBatches
         from tinyformer.models.gpt import GPT, GPTConfig
+        from tinyformer.runs.run_folder import RunFolder
         from tinyformer.training.config import TrainingConfig
         from tinyformer.training.evaluation import evaluate
-        from tinyformer.training.runs import RunFolder
         from tinyformer.training.trainer import Trainer
 
         self.imported()
@@ -238,7 +238,7 @@ class Log:
         self.runs |= runs
         if self.path is None:
             return
-        from tinytensor.disk import write_text
+        from tinytensor.device.disk import write_text
 
         names = [*Run._fields, *(field.name for field in fields(Point))]
         table = io.StringIO()

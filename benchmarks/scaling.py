@@ -35,8 +35,8 @@ from step_model import GPU, NETWORKS, Job, Network, Processor, Reduction
 from train_step import Tinyformer
 
 from tinytensor import distributed
-from tinytensor.backend import host
-from tinytensor.cores import cores
+from tinytensor.device.backend import host
+from tinytensor.device.cores import cores
 from tinytensor.distributed import Communicator
 
 MEASURED = ("A", "C")  # of CONFIGURATIONS

@@ -36,8 +36,8 @@ import measure
 from measure import Worker
 from race import Log, Points, PyTorch, Run, Runner, Start, Tinyformer, race, reached, turns_of
 
-from tinyformer.command_line import some_path
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
+from tinyformer.programs.command_line import some_path
 
 if TYPE_CHECKING:  # who only parses a command line may still choose the kernels
     from tinyformer.data.text import TextBatches

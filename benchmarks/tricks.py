@@ -34,7 +34,7 @@ from measure import SideError, Worker
 from train_step import Tinyformer
 
 from tinytensor import kernels
-from tinytensor.op import all_ops
+from tinytensor.autograd.op import all_ops
 
 ALL, NONE = "all tricks", "none of them"
 GIVEN_BACK, IN_ONE, IN_NUMPY = "freed memory given back", "batch not cut into shards", "no kernel compiled"
@@ -110,7 +110,7 @@ TRICKS = {
         is_part=True,
     ),
     "warnings silenced op by op": Trick(
-        "tinytensor.backend.no_warnings",
+        "tinytensor.device.backend.no_warnings",
         {f"tinytensor.{module}.without_warnings": lambda _: nullcontext for module in ("modes", "engine", "parallel")},
     ),
     "layer norm not fused": Trick(

@@ -10,7 +10,7 @@ python examples/algorithms.py --resume                   # go on after an interr
 
 from __future__ import annotations
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
@@ -51,10 +51,10 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         train_to_end,
         translation_loss,
     )
-    from tinyformer.data.problems import Problem, adding, copying, reversed_number, row_of_digits, sorting, two_numbers
-    from tinyformer.training.makers import found_in
-    from tinytensor.backend import host
-    from tinytensor.wording import counted
+    from tinyformer.runs.makers import found_in
+    from tinyformer.tasks.problems import Problem, adding, copying, reversed_number, row_of_digits, sorting, two_numbers
+    from tinytensor.common.wording import counted
+    from tinytensor.device.backend import host
 
 DEFAULT_OUT = "runs/algorithms"
 # The digits are tokens 0 to 9. A GPT reads: question END START answer, and is to write: answer END.

@@ -14,7 +14,7 @@ python examples/char_gpt.py save FOLDER                  # for Hugging Face's tr
 
 from __future__ import annotations
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
@@ -70,10 +70,10 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         stream_text,
         train_to_end,
     )
-    from tinyformer.errors import note_refused, renamed_settings
+    from tinyformer.common.errors import note_refused, renamed_settings
     from tinyformer.tokenizers.texts import opening_text
-    from tinytensor.disk import write_text
-    from tinytensor.wording import counted
+    from tinytensor.common.wording import counted
+    from tinytensor.device.disk import write_text
 
 DEFAULT_OUT = "runs/char_gpt"
 SAMPLE = 200  # tokens that --tensorboard shows with each evaluation

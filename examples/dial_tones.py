@@ -13,7 +13,7 @@ python examples/dial_tones.py transcribe recordings/*.wav   # write down the num
 
 from __future__ import annotations
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
@@ -49,7 +49,8 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         translation_loss,
         write_wav,
     )
-    from tinyformer.data.dial_tones import (
+    from tinyformer.runs.run_folder import check_folder
+    from tinyformer.tasks.dial_tones import (
         KEYS,
         MEL,
         RATE,
@@ -62,11 +63,10 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         other_sound,
         random_keys,
     )
-    from tinyformer.training.runs import check_folder
-    from tinyformer.transcription import trained_transcriber
-    from tinytensor.backend import host
-    from tinytensor.disk import make_folder, write_text
-    from tinytensor.wording import counted
+    from tinyformer.tasks.transcription import trained_transcriber
+    from tinytensor.common.wording import counted
+    from tinytensor.device.backend import host
+    from tinytensor.device.disk import make_folder, write_text
 
 DEFAULT_OUT = "runs/dial_tones"
 RECORDINGS = "recordings"

@@ -10,7 +10,7 @@ python examples/fill_mask.py fill --model FOLDER "..."     # with a pretrained B
 
 from __future__ import annotations
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
@@ -64,11 +64,11 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         train_to_end,
         with_wordpieces,
     )
+    from tinyformer.common.errors import renamed_settings
     from tinyformer.data.reading import STANDARD_LIBRARY
-    from tinyformer.errors import renamed_settings
     from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.tokenizers.wordpiece import SPECIAL
-    from tinytensor.wording import counted
+    from tinytensor.common.wording import counted
 
 DEFAULT_OUT = "runs/fill_mask"
 # A model of a laptop's size, in place of BERT-base. BERT's own norms and positions need far more text than this to learn from:

@@ -10,7 +10,7 @@ that AutoModelForCausalLM of transformers can load it, too.
 
 from __future__ import annotations
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
@@ -49,7 +49,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         stop_script,
         stream_text,
     )
-    from tinytensor.wording import counted
+    from tinytensor.common.wording import counted
 
 SMALL_LLAMA = Path("runs/small_llama")
 PROMPT = "\n"  # for the small Llama, which has no token to begin with

@@ -12,7 +12,7 @@ python examples/markov.py --prompt "ROMEO:"        # what the texts at the end g
 
 from __future__ import annotations
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
@@ -38,21 +38,21 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         some_path,
         stop_script,
     )
+    from tinyformer.common.errors import given
+    from tinyformer.common.files import write_csv
+    from tinyformer.common.progress import show_progress
+    from tinyformer.common.signals import stop_on_signals
     from tinyformer.data.folders import mark_results
     from tinyformer.data.reading import TextSource, fingerprint
-    from tinyformer.errors import given
-    from tinyformer.files import write_csv
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.plots import if_possible, loss_by_order
-    from tinyformer.progress import show_progress
-    from tinyformer.training.checkpoints import load_checkpoint
-    from tinyformer.training.makers import check_made_by
-    from tinyformer.training.runs import check_folder
-    from tinyformer.training.signals import stop_on_signals
+    from tinyformer.runs.checkpoints import load_checkpoint
+    from tinyformer.runs.makers import check_made_by
+    from tinyformer.runs.run_folder import check_folder
     from tinytensor import Tensor, nn
-    from tinytensor.backend import host
-    from tinytensor.disk import make_folder
-    from tinytensor.wording import counted
+    from tinytensor.common.wording import counted
+    from tinytensor.device.backend import host
+    from tinytensor.device.disk import make_folder
 
 DEFAULT_OUT = "runs/markov"
 VALIDATION = 0.1  # the end of the text, on which char_gpt.py validates, too

@@ -12,7 +12,7 @@ python examples/memory.py --resume           # go on after an interruption
 
 from __future__ import annotations
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
@@ -48,16 +48,16 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         setting,
         train_to_end,
     )
+    from tinyformer.common.files import write_csv
+    from tinyformer.common.memory import check_model_fits
     from tinyformer.data.folders import mark_results
-    from tinyformer.data.recall import RecallBatches, RecallTask, recall_batch
-    from tinyformer.files import write_csv
-    from tinyformer.memory import check_model_fits
     from tinyformer.models.input_gradients import input_gradients
     from tinyformer.models.positions import SinusoidalPositions
     from tinyformer.plots import accuracy_by_distance, gradients_by_distance, if_possible
-    from tinyformer.training.makers import found_in
+    from tinyformer.runs.makers import found_in
+    from tinyformer.tasks.recall import RecallBatches, RecallTask, recall_batch
     from tinytensor import nn
-    from tinytensor.backend import host
+    from tinytensor.device.backend import host
     from tinytensor.parallel import one_blas_thread
 
 DEFAULT_OUT = "runs/memory"

@@ -15,7 +15,7 @@ python examples/translate.py compare runs/lstm runs/translate      # finished ru
 
 from __future__ import annotations
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
@@ -58,7 +58,9 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         translation_loss,
         typed_lines,
     )
-    from tinyformer.comparison import (
+    from tinyformer.common.progress import show_progress
+    from tinyformer.data.pair_files import split_by_settings
+    from tinyformer.tasks.comparison import (
         NO_SCORES,
         ScoreTable,
         attended_by,
@@ -72,12 +74,10 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         text_scores,
         write_translations,
     )
-    from tinyformer.data.pair_files import split_by_settings
-    from tinyformer.progress import show_progress
+    from tinyformer.tasks.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
     from tinyformer.tokenizers.unknown import note_on_unknown
-    from tinyformer.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
-    from tinytensor.disk import make_folder
-    from tinytensor.wording import counted
+    from tinytensor.common.wording import counted
+    from tinytensor.device.disk import make_folder
 
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 

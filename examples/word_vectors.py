@@ -13,7 +13,7 @@ python examples/word_vectors.py --compare one.txt other.txt      # how the neigh
 
 from __future__ import annotations
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
@@ -40,8 +40,8 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         some_path,
         stop_script,
     )
+    from tinyformer.common.errors import note_values
     from tinyformer.data.folders import MARK, mark_results
-    from tinyformer.errors import note_values
     from tinyformer.plots import if_possible, word_map
     from tinyformer.word_vectors import (
         Corpus,
@@ -58,10 +58,10 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         similarity,
     )
     from tinyformer.word_vectors.corpus import check_known, composed
-    from tinytensor.backend import host
-    from tinytensor.disk import check_names
+    from tinytensor.common.wording import counted
+    from tinytensor.device.backend import host
+    from tinytensor.device.disk import check_names
     from tinytensor.parallel import one_blas_thread
-    from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/word_vectors"
 METHODS = ("counts", "cbow", "skip-gram")

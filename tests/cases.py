@@ -20,7 +20,7 @@ import numpy as np
 
 import tinytensor as tt
 from tinytensor import functional, kernels, ops
-from tinytensor.op import all_ops
+from tinytensor.autograd.op import all_ops
 
 inf, nan = math.inf, math.nan
 

@@ -20,7 +20,7 @@ STANDIN = "PYTHONPATH=tests/standin TINYTENSOR_BACKEND=cupy pytest -n auto"
 
 
 def _backend_is(name: str) -> bool:
-    from tinytensor import backend  # not before it is needed: some tests run where tinytensor does not
+    from tinytensor.device import backend  # not before it is needed: some tests run where tinytensor does not
 
     return backend.name == name
 
@@ -192,5 +192,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 @pytest.fixture(autouse=True)
 def no_command() -> None:
     """No command line was read: the messages of a test do not depend on the tests before it."""
-    if (errors := sys.modules.get("tinyformer.errors")) is not None:
+    if (errors := sys.modules.get("tinyformer.common.errors")) is not None:
         errors.note_command(None)

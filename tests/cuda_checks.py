@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinytensor.backend import is_floating, xp
+from tinytensor.device.backend import is_floating, xp
 
 # What an element may differ by, times 1 + its size: the rounding of what is stored, and of sums of a few thousand terms.
 TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "bfloat16": 2.0**-8}

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.explore.server import ExplorerServer
-from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.serving.server import ExplorerServer
+from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.bert import BertConfig, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig
+from tinyformer.runs.checkpoints import save_checkpoint
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks.translation import ARCHITECTURES, TranslationConfig
 from tinyformer.tokenizers import CharTokenizer, Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
-from tinyformer.training.checkpoints import save_checkpoint
-from tinyformer.training.runs import RunFolder
-from tinyformer.translation import ARCHITECTURES, TranslationConfig
 
 TEXT = "The quick brown fox jumps over the lazy dog.\n<script>alert(1)</script> & \"æøå\" 'x' 日本語"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "dog", "jump", "##s", "over", "lazy", "quick", "<b>", "."]

@@ -143,7 +143,7 @@ def leave_pictures_empty(replace: Callable[[Any, str, Any], None] = setattr) -> 
 
 def undrawn(draw: Callable[..., Any]) -> Callable[..., Path]:
     """A function that takes what ``draw`` takes, and leaves its picture empty."""
-    from tinytensor import disk
+    from tinytensor.device import disk
 
     signature = inspect.signature(draw)
 

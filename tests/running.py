@@ -19,7 +19,7 @@ import pytest
 from forked import Forks
 
 from tinyformer.data.folders import MARK
-from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.runs.checkpoints import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 

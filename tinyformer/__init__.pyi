@@ -8,25 +8,24 @@ from tinyformer.audio.features import (
     power_spectrum as power_spectrum,
 )
 from tinyformer.audio.wav import read_wav as read_wav, write_wav as write_wav
-from tinyformer.command_line import (
-    Commands as Commands,
-    Parser as Parser,
-    add_model_flag as add_model_flag,
-    add_pair_flags as add_pair_flags,
-    add_run_flags as add_run_flags,
-    add_run_settings as add_run_settings,
-    add_settings as add_settings,
-    add_text_flag as add_text_flag,
-    as_flags as as_flags,
-    first_choice as first_choice,
-    next_command as next_command,
-    piped_lines as piped_lines,
-    run_command as run_command,
-    some_path as some_path,
-    typed_lines as typed_lines,
+from tinyformer.common.errors import (
+    SettingError as SettingError,
+    UserError as UserError,
+    escaped as escaped,
+    plain_errors as plain_errors,
+    print_line as print_line,
+    stop_script as stop_script,
 )
+from tinyformer.common.schema import check_fields as check_fields
+from tinyformer.common.settings import (
+    at_least as at_least,
+    check_effects as check_effects,
+    one_of as one_of,
+    setting as setting,
+    settings_from as settings_from,
+)
+from tinyformer.common.vectors import Vectors as Vectors, padded_vectors as padded_vectors
 from tinyformer.data.batches import Batch as Batch, Batches as Batches, padded as padded
-from tinyformer.data.dates import dates as dates
 from tinyformer.data.labelled import LabelledBatches as LabelledBatches
 from tinyformer.data.masking import MaskedBatches as MaskedBatches, Masking as Masking
 from tinyformer.data.pair_columns import read_tsv as read_tsv
@@ -69,14 +68,6 @@ from tinyformer.decoding.filling import fill_masks as fill_masks, hide_words as 
 from tinyformer.decoding.sampling import Sampling as Sampling, generate as generate, sample as sample
 from tinyformer.decoding.streaming import stream_text as stream_text
 from tinyformer.decoding.token_losses import token_losses as token_losses, token_losses_in_parts as token_losses_in_parts
-from tinyformer.errors import (
-    SettingError as SettingError,
-    UserError as UserError,
-    escaped as escaped,
-    plain_errors as plain_errors,
-    print_line as print_line,
-    stop_script as stop_script,
-)
 from tinyformer.export import export_onnx as export_onnx
 from tinyformer.markov import KneserNey as KneserNey, SkipVotes as SkipVotes, TransitionTable as TransitionTable
 from tinyformer.models.attention import MultiHeadAttention as MultiHeadAttention, recording_attention as recording_attention
@@ -106,14 +97,31 @@ from tinyformer.pretrained.tokenizers import (
     save_pretrained_tokenizer as save_pretrained_tokenizer,
 )
 from tinyformer.pretrained.writing import Writing as Writing, read_writing as read_writing
-from tinyformer.schema import check_fields as check_fields
-from tinyformer.scripts import RunSetup as RunSetup, draw_losses as draw_losses, train_to_end as train_to_end
-from tinyformer.settings import (
-    at_least as at_least,
-    check_effects as check_effects,
-    one_of as one_of,
-    setting as setting,
-    settings_from as settings_from,
+from tinyformer.programs.command_line import (
+    Commands as Commands,
+    Parser as Parser,
+    add_model_flag as add_model_flag,
+    add_pair_flags as add_pair_flags,
+    add_run_flags as add_run_flags,
+    add_run_settings as add_run_settings,
+    add_settings as add_settings,
+    add_text_flag as add_text_flag,
+    as_flags as as_flags,
+    first_choice as first_choice,
+    next_command as next_command,
+    piped_lines as piped_lines,
+    run_command as run_command,
+    some_path as some_path,
+    typed_lines as typed_lines,
+)
+from tinyformer.programs.scripts import RunSetup as RunSetup, draw_losses as draw_losses, train_to_end as train_to_end
+from tinyformer.runs.run_folder import RunFolder as RunFolder, load_weights as load_weights
+from tinyformer.tasks.dates import dates as dates
+from tinyformer.tasks.transcription import Transcriber as Transcriber
+from tinyformer.tasks.translation import (
+    TranslationConfig as TranslationConfig,
+    Translator as Translator,
+    specials_of as specials_of,
 )
 from tinyformer.tokenizers import (
     BPETokenizer as BPETokenizer,
@@ -136,12 +144,8 @@ from tinyformer.training.losses import (
     next_token_loss as next_token_loss,
     translation_loss as translation_loss,
 )
-from tinyformer.training.runs import RunFolder as RunFolder, load_weights as load_weights
 from tinyformer.training.tensorboard import TensorBoardLogger as TensorBoardLogger
 from tinyformer.training.trainer import Trainer as Trainer
-from tinyformer.transcription import Transcriber as Transcriber
-from tinyformer.translation import TranslationConfig as TranslationConfig, Translator as Translator, specials_of as specials_of
-from tinyformer.vectors import Vectors as Vectors, padded_vectors as padded_vectors
 from tinyformer.word_vectors import (
     Corpus as Corpus,
     TfIdf as TfIdf,

@@ -16,15 +16,15 @@ from tinytensor import (
     parallel as parallel,
     random as random,
 )
-from tinytensor.backend import BackendError as BackendError, name as _backend_name
-from tinytensor.capture import capture as capture
-from tinytensor.capturing import CaptureError as CaptureError
-from tinytensor.checkpoint import checkpoint as checkpoint
+from tinytensor.device.backend import BackendError as BackendError, name as _backend_name
+from tinytensor.replay.capture import capture as capture
+from tinytensor.device.capturing import CaptureError as CaptureError
+from tinytensor.transforms.checkpoint import checkpoint as checkpoint
 from tinytensor.creation import *
-from tinytensor.derivatives import hessian as hessian, hvp as hvp, jacobian as jacobian
-from tinytensor.disk import FileError as FileError
-from tinytensor.missing import names_of as _names_of, public as _public
-from tinytensor.modes import (
+from tinytensor.transforms.derivatives import hessian as hessian, hvp as hvp, jacobian as jacobian
+from tinytensor.device.disk import FileError as FileError
+from tinytensor.common.missing import names_of as _names_of, public as _public
+from tinytensor.autograd.modes import (
     detect_anomaly as detect_anomaly,
     enable_grad as enable_grad,
     full_precision as full_precision,
@@ -39,8 +39,8 @@ from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
 from tinytensor.functional.rotation import *
 from tinytensor.functional.similarity import *
-from tinytensor.gradcheck import GradcheckError as GradcheckError, gradcheck as gradcheck
-from tinytensor.graph import draw_graph as draw_graph
+from tinytensor.transforms.gradcheck import GradcheckError as GradcheckError, gradcheck as gradcheck
+from tinytensor.display.graph import draw_graph as draw_graph
 from tinytensor.io import load as load, save as save
 from tinytensor.kernels import name as _kernels_name
 from tinytensor.ops.activations import *
@@ -53,8 +53,8 @@ from tinytensor.ops.reductions import *
 from tinytensor.ops.sequences import *
 from tinytensor.ops.shapes import *
 from tinytensor.random import seed as seed
-from tinytensor.tensor import Tensor as Tensor, grad as grad
-from tinytensor.trace import opaque as opaque, trace as trace
+from tinytensor.autograd.tensor import Tensor as Tensor, grad as grad
+from tinytensor.replay.trace import opaque as opaque, trace as trace
 
 backend_name: str = _backend_name
 kernels_name: str = _kernels_name

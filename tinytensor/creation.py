@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinytensor.arguments import checked
-from tinytensor.backend import DType, bool_dtype, default_dtype, host, index_dtype, no_warnings, xp
-from tinytensor.checks import check_fits, check_not_masked
-from tinytensor.conversion import as_array, on_host
-from tinytensor.tensor import Tensor
+from tinytensor.autograd.checks import check_fits, check_not_masked
+from tinytensor.autograd.conversion import as_array, on_host
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked
+from tinytensor.device.backend import DType, bool_dtype, default_dtype, host, index_dtype, no_warnings, xp
 
 __all__ = [
     "arange", "eye", "from_dlpack", "full", "full_like", "linspace", "ones", "ones_like", "tensor", "zeros", "zeros_like",

@@ -14,12 +14,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from tinytensor.arguments import checked
-from tinytensor.backend import Array, bfloat16, from_numpy, host
-from tinytensor.disk import FileError, PathLike, atomic_write, open_regular
-from tinytensor.memory import host_memory
-from tinytensor.tensor import Tensor
-from tinytensor.wording import counted
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import Array, bfloat16, from_numpy, host
+from tinytensor.device.disk import FileError, PathLike, atomic_write, open_regular
+from tinytensor.device.memory import host_memory
 
 # ------------------------------------------------------------------------------------------------------------ checksum
 

@@ -13,17 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.arguments import composite
-from tinytensor.backend import faults_are_errors, host, xp
-from tinytensor.capturing import refuse
-from tinytensor.missing import names_of as _names_of
-from tinytensor.op import op
+from tinytensor.autograd.op import op
+from tinytensor.common.arguments import composite
+from tinytensor.common.missing import names_of as _names_of
+from tinytensor.device.backend import faults_are_errors, host, xp
+from tinytensor.device.capturing import refuse
+from tinytensor.device.summation import widened
 from tinytensor.ops import broadcast_to, expand_dims, matmul, moveaxis, reshape, stack, tril, where
 from tinytensor.ops.linear_algebra import T
-from tinytensor.summation import widened
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "cholesky", "det", "inv", "slogdet", "solve",

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tinytensor import capturing
-from tinytensor.arguments import checked, shown
-from tinytensor.backend import from_numpy, host, is_floating, to_numpy
-from tinytensor.forks import free_in_forks
+from tinytensor.autograd.modes import Switched, modes
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked, shown
+from tinytensor.common.missing import names_of as _names_of
+from tinytensor.common.wording import counted
+from tinytensor.device import capturing
+from tinytensor.device.backend import from_numpy, host, is_floating, to_numpy
+from tinytensor.device.forks import free_in_forks
 from tinytensor.kernels.numpy.dropout import RandomKey
-from tinytensor.missing import names_of as _names_of
-from tinytensor.modes import Switched, modes
-from tinytensor.tensor import Tensor
-from tinytensor.wording import counted
 
 __all__ = [
     "bernoulli", "copied", "generator", "get_state", "integers", "multinomial", "normal", "permutation", "random_key", "seed",

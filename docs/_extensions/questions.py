@@ -18,8 +18,8 @@ from reference import as_rst, escaped, summary
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from tinyformer.explore.questions import QUESTIONS
-from tinyformer.explore.writing import distribution
+from tinyformer.explore.views.questions import QUESTIONS
+from tinyformer.explore.views.writing import distribution
 
 PARTS = (distribution,)  # functions that make a part of several answers
 

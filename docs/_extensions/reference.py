@@ -40,9 +40,9 @@ MODULES = [
     "tinytensor.linalg",
     "tinytensor.parallel",
     "tinytensor.distributed",
-    "tinytensor.op",
-    "tinytensor.fused",
-    "tinytensor.engine",
+    "tinytensor.autograd.op",
+    "tinytensor.autograd.fused",
+    "tinytensor.autograd.engine",
     "tinyformer",
     "tinyformer.plots",
 ]

@@ -12,7 +12,7 @@ from explored import gpt_run
 
 import tinytensor as tt
 from tinyformer import attention_rollout, recording_attention
-from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.views.subjects import Subjects
 
 SOURCE = "The lazy dog"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.views.subjects import Subjects
 
 ROWS = "#beam-found tbody tr"
 

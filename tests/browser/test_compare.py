@@ -13,9 +13,9 @@ from browsing import Explorer, Tab
 
 from tinyformer import perplexity, token_losses
 from tinyformer.decoding.sampling import Sampling, sample
-from tinyformer.explore.questions import ask
-from tinyformer.explore.subjects import Subjects
-from tinyformer.explore.writing import SEED
+from tinyformer.explore.views.questions import ask
+from tinyformer.explore.views.subjects import Subjects
+from tinyformer.explore.views.writing import SEED
 
 PROMPT = "The quick brown fox"
 DONE = "#view-compare p[role='status'][aria-busy='false']"

@@ -10,10 +10,10 @@ import pytest
 from browsing import Tab
 
 import tinytensor as tt
-from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.recording import residual_streams
 from tinyformer.word_vectors.components import principal_components
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 
 TEXT = "The quick fox"
 

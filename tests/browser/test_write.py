@@ -11,9 +11,9 @@ import pytest
 from browsing import Tab, exploring, wait_until
 
 from tinyformer.decoding.sampling import Sampling, generate
-from tinyformer.explore.passages import Passage
-from tinyformer.explore.subjects import Subjects
-from tinyformer.explore.writing import SEED, Fill, Next, fill, next_token
+from tinyformer.explore.views.passages import Passage
+from tinyformer.explore.views.subjects import Subjects
+from tinyformer.explore.views.writing import SEED, Fill, Next, fill, next_token
 
 TOKENS = ".writer .written .token"
 LENGTH = 30

@@ -26,7 +26,7 @@ def cublaslt():
     module = importlib.util.module_from_spec(spec)
     backend = mock.Mock(xp=numpy, BackendError=RuntimeError)
     forks = mock.Mock(free_in_forks=lambda lock: lock)
-    modules = {"tinytensor": mock.Mock(backend=backend), "tinytensor.backend": backend, "tinytensor.forks": forks}
+    modules = {"tinytensor": mock.Mock(backend=backend), "tinytensor.device.backend": backend, "tinytensor.device.forks": forks}
     with mock.patch.dict("sys.modules", modules):
         spec.loader.exec_module(module)
     return module

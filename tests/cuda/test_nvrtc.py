@@ -45,7 +45,7 @@ def loader():
     spec = importlib.util.spec_from_file_location("loader", FOLDER / "loader.py")
     module = importlib.util.module_from_spec(spec)
     backend = mock.Mock(xp=numpy)
-    with mock.patch.dict("sys.modules", {"tinytensor": mock.Mock(backend=backend), "tinytensor.backend": backend}):
+    with mock.patch.dict("sys.modules", {"tinytensor": mock.Mock(backend=backend), "tinytensor.device.backend": backend}):
         spec.loader.exec_module(module)
     return module
 

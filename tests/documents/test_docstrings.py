@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tinytensor as tt
-from tinytensor import op
+from tinytensor.autograd import op
 
 ROOT = Path(__file__).parents[2]
 FILES = [path.relative_to(ROOT) for package in ("tinytensor", "tinyformer") for path in sorted((ROOT / package).rglob("*.py"))]

@@ -56,13 +56,17 @@ def test_a_circle_would_be_found():
     a_circle = {"a": {"b"}, "b": {"a"}}
     with pytest.raises(CycleError):
         TopologicalSorter(a_circle).prepare()
-    assert imported("import tinyformer.memory\nfrom tinytensor import nn, Tensor\ndef f():\n    import tinytensor.io") == {
-        "tinyformer.memory",
+    assert imported(
+        "import tinyformer.common.memory\nfrom tinytensor import nn, Tensor\ndef f():\n    import tinytensor.io"
+    ) == {
+        "tinyformer.common.memory",
         "tinytensor.nn",
         "tinytensor",
         "tinytensor.io",
     }
-    assert imported("if TYPE_CHECKING:\n    import tinytensor.io\nelse:\n    import tinyformer.files") == {"tinyformer.files"}
+    assert imported("if TYPE_CHECKING:\n    import tinytensor.io\nelse:\n    import tinyformer.common.files") == {
+        "tinyformer.common.files"
+    }
 
 
 def of(package: str, names: str) -> tuple[str, ...]:
@@ -74,7 +78,7 @@ SCRIPTS = "command_line scripts transcription translation"
 ABOVE = {
     "tinytensor": ("tinyformer",),
     "tinytensor.kernels": of("tinytensor", "changes checks engine calling op ops tensor functional fused nn"),
-    "tinytensor.ops": ("tinytensor.tensor", "tinytensor.nn"),
+    "tinytensor.ops": ("tinytensor.autograd.tensor", "tinytensor.nn"),
     "tinyformer.models": of("tinyformer", f"tokenizers data training decoding {SCRIPTS}"),
     "tinyformer.tokenizers": of("tinyformer", f"models data training decoding {SCRIPTS}"),
     "tinyformer.data": of("tinyformer", f"models tokenizers training decoding {SCRIPTS}"),

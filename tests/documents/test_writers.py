@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-WRITER = "tinytensor/disk.py"
+WRITER = "tinytensor/device/disk.py"
 
 # What changes a file or a folder. Methods and functions of the same name mean the same.
 CHANGING = {
@@ -21,13 +21,13 @@ CHANGING = {
 OF_OS = {"open", "remove", "replace"}  # are also methods of what is no file
 # Other files that may: none of these paths lies in the folder of a run.
 ALLOWED = {
-    ("tinytensor/caches.py", "mkdir"),  # of compiled kernels, in this user's cache
-    ("tinytensor/caches.py", "mkdtemp"),
-    ("tinytensor/caches.py", "rmtree"),
+    ("tinytensor/common/caches.py", "mkdir"),  # of compiled kernels, in this user's cache
+    ("tinytensor/common/caches.py", "mkdtemp"),
+    ("tinytensor/common/caches.py", "rmtree"),
     ("tinytensor/kernels/numba/cache.py", "rmtree"),
     ("tinytensor/distributed/mpi.py", "unlink"),  # names of shared memory
-    ("tinyformer/errors.py", "open"),  # the system's empty stream
-    ("tinyformer/errors.py", "os.open"),
+    ("tinyformer/common/errors.py", "open"),  # the system's empty stream
+    ("tinyformer/common/errors.py", "os.open"),
     ("tinyformer/explore/__main__.py", "mkstemp"),  # what leads a browser to the page
     ("tinyformer/explore/__main__.py", "open"),
     ("tinyformer/explore/__main__.py", "unlink"),

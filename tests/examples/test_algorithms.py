@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from running import ROOT, Program, entries, log_of, validation_losses
 
-from tinyformer.training.runs import RunFolder
+from tinyformer.runs.run_folder import RunFolder
 
 EXAMPLE = "algorithms.py"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--batch-size", "100", "--warmup", "2"]

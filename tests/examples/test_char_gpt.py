@@ -17,11 +17,11 @@ from running import ROOT, Program, contents, entries, log_of, result_of, validat
 from tinyformer.data.text import TextBatches
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig
+from tinyformer.runs.checkpoints import load_checkpoint
+from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.tokenizers import CharTokenizer
-from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
-from tinyformer.training.runs import RunFolder, load_weights
 
 EXAMPLE = "char_gpt.py"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]

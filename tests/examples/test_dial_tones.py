@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of
 
-from tinyformer.data.dial_tones import DialTask
+from tinyformer.tasks.dial_tones import DialTask
 
 EXAMPLE = "dial_tones.py"
 TINY = ["--d-model", "8", "--num-heads", "2", "--encoder-layers", "1", "--decoder-layers", "1", "--d-ff", "8", "--most", "3"]

@@ -15,10 +15,10 @@ from types import ModuleType
 import pytest
 from running import ROOT, Program, entries, log_of, result_of, validation_losses
 
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
+from tinyformer.runs.checkpoints import load_checkpoint
+from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tokenizers import CharTokenizer
-from tinyformer.training.checkpoints import load_checkpoint
-from tinyformer.training.runs import RunFolder
 
 EXAMPLE = "fill_mask.py"
 MODEL = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--d-ff", "32", "--window", "8"]

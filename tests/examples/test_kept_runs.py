@@ -26,10 +26,10 @@ from running import ROOT, Program
 
 from tinyformer import BertConfig, GPTConfig, RecurrentConfig, TrainingConfig, TransformerConfig
 from tinyformer.audio.wav import write_wav
-from tinyformer.data.recall import RecallTask
 from tinyformer.models.seq2seq import Seq2SeqConfig
-from tinyformer.translation import TranslationConfig
-from tinytensor.backend import host
+from tinyformer.tasks.recall import RecallTask
+from tinyformer.tasks.translation import TranslationConfig
+from tinytensor.device.backend import host
 from tinytensor.io import load_with_metadata, save
 
 KEPT = Path(__file__).with_name("kept_runs")

@@ -20,9 +20,9 @@ import pytest
 from forked import leave_pictures_empty
 from running import ROOT
 
+from tinyformer.common.errors import plain_errors
 from tinyformer.data.folders import OF_A_RUN
-from tinyformer.errors import plain_errors
-from tinyformer.training.runs import FILES, FOLDERS
+from tinyformer.runs.run_folder import FILES, FOLDERS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs links and pipes")
 

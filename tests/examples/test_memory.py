@@ -13,7 +13,7 @@ import pytest
 from running import ROOT, Program, entries, log_of
 
 import tinytensor as tt
-from tinyformer.data.recall import RecallTask
+from tinyformer.tasks.recall import RecallTask
 
 EXAMPLE = "memory.py"
 TINY = ["--distance", "6", "--d-model", "8", "--batch-size", "8", "--warmup", "2"]

@@ -25,13 +25,13 @@ from running import ROOT
 
 import tinytensor as tt
 from tinyformer.audio.wav import read_wav, write_wav
-from tinyformer.data.dial_tones import RATE, dial
+from tinyformer.common.errors import UserError
 from tinyformer.data.pair_columns import read_tsv
 from tinyformer.data.pairs import read_two_files
 from tinyformer.data.reading import read_text
-from tinyformer.errors import UserError
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks.dial_tones import RATE, dial
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
-from tinyformer.training.runs import RunFolder
 from tinytensor.io import load_with_metadata
 
 EXPECTED = (UserError, tt.FileError, OSError)  # what scripts show in a line

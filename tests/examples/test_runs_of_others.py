@@ -18,7 +18,7 @@ import pytest
 from running import ROOT
 
 from tinyformer import Commands, UserError
-from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.views.subjects import Subjects
 from tinyformer.export.runs import load_run
 
 FILL = "a sentence with a [MASK]"

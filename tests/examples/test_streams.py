@@ -16,7 +16,7 @@ import pytest
 from running import ROOT, Program, contents, entries, in_a_closed_terminal, result_of
 
 from tinyformer.audio.wav import write_wav
-from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.runs.checkpoints import load_checkpoint
 
 EXAMPLE = "char_gpt.py"
 WORDS = "the quick brown fox jumps over a lazy dog and then it sleeps".split()

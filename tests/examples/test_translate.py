@@ -21,11 +21,11 @@ from running import ROOT, Program, contents, entries, log_of, result_of, validat
 from tinyformer.decoding.beam_search import Hypothesis
 from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig
+from tinyformer.runs.checkpoints import load_checkpoint
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks.translation import TranslationConfig, Translator, trained_translator
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer
-from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
-from tinyformer.training.runs import RunFolder
-from tinyformer.translation import TranslationConfig, Translator, trained_translator
 
 EXAMPLE = "translate.py"
 MODEL = ["--d-model", "16", "--num-heads", "2", "--d-ff", "16", "--encoder-layers", "1", "--decoder-layers", "1"]

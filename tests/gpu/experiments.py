@@ -22,12 +22,12 @@ from tinyformer.data.text import TextBatches
 from tinyformer.decoding.decoders import GPTDecoder
 from tinyformer.decoding.sampling import Sampling, sample
 from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
-from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import kernels, nn, optim
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 
 Found = dict[str, Any]
 IS_STAND_IN = hasattr(xp, "synchronizations")  # which CuPy lacks

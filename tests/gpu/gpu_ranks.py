@@ -19,7 +19,7 @@ import numpy as np
 
 import tinytensor as tt
 from tinytensor import distributed, nn
-from tinytensor.backend import from_numpy, to_numpy, xp
+from tinytensor.device.backend import from_numpy, to_numpy, xp
 from tinytensor.distributed import Communicator
 
 Found = dict[str, Any]

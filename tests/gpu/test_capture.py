@@ -6,8 +6,9 @@ import pytest
 from closeness import assert_close, assert_same_bits
 from test_device import waits
 
-from tinytensor import capturing, kernels
-from tinytensor.backend import xp
+from tinytensor import kernels
+from tinytensor.device import capturing
+from tinytensor.device.backend import xp
 
 dtypes = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor import backend
-from tinytensor.backend import xp
+from tinytensor.device import backend
+from tinytensor.device.backend import xp
 from tinytensor.functional import attention as attention_module
 
 BUSY = """

@@ -33,8 +33,8 @@ from tinyformer.export import __main__ as command, writing
 from tinyformer.export.runs import load_run
 from tinyformer.models.blocks import ACTIVATIONS, NORMS
 from tinyformer.models.positions import KINDS, RotaryScaling
-from tinyformer.training.runs import RunFolder
-from tinyformer.translation import trained_translator
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks.translation import trained_translator
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

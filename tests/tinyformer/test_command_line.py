@@ -16,7 +16,23 @@ from pathlib import Path
 
 import pytest
 
-from tinyformer.command_line import (
+from tinyformer.common.errors import (
+    SettingError,
+    UserError,
+    can_be_lower,
+    given,
+    has_flag,
+    if_changed,
+    note_command,
+    note_refused,
+    note_values,
+    plain_errors,
+    renamed_settings,
+)
+from tinyformer.common.files import read_json, write_json
+from tinyformer.common.settings import changed_settings, check_effects, is_changeable, one_of, setting, settings_from
+from tinyformer.data.pair_files import PairFiles
+from tinyformer.programs.command_line import (
     Commands,
     Parser,
     add_pair_flags,
@@ -33,24 +49,8 @@ from tinyformer.command_line import (
     run_command,
     typed_lines,
 )
-from tinyformer.data.pair_files import PairFiles
-from tinyformer.errors import (
-    SettingError,
-    UserError,
-    can_be_lower,
-    given,
-    has_flag,
-    if_changed,
-    note_command,
-    note_refused,
-    note_values,
-    plain_errors,
-    renamed_settings,
-)
-from tinyformer.files import read_json, write_json
-from tinyformer.settings import changed_settings, check_effects, is_changeable, one_of, setting, settings_from
+from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tokenizers import CharTokenizer
-from tinyformer.training.runs import RunFolder
 from tinytensor import distributed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -409,7 +409,7 @@ IN_ASCII = {"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "LC_ALL": "C"}
 def test_pipes_are_utf8_where_the_locale_is_ascii(settings: dict[str, str]) -> None:
     """Unless the user says otherwise: Python itself would decode them as ASCII."""
     code = (
-        "from tinyformer.errors import plain_errors\nfrom tinyformer.command_line import piped_lines\n"
+        "from tinyformer.common.errors import plain_errors\nfrom tinyformer.programs.command_line import piped_lines\n"
         "with plain_errors(): print(*piped_lines())"
     )
     result = subprocess.run(
@@ -623,7 +623,7 @@ with plain_errors():
 @pytest.mark.parametrize("when", INTERRUPTIONS)
 def test_ctrl_c_comes(when: str) -> None:
     program = f"""
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 from signal import SIGINT, default_int_handler, raise_signal, signal
 from time import sleep
 signal(SIGINT, default_int_handler)  # what runs in the background ignores Ctrl-C
@@ -644,7 +644,7 @@ def test_a_script_first_gets_ready_for_errors_and_ctrl_c(script: Path) -> None:
     _, future, first, second, *others = ast.parse(script.read_text(encoding="utf-8")).body
     assert [ast.unparse(node) for node in (future, first)] == [
         "from __future__ import annotations",
-        "from tinyformer.errors import plain_errors",
+        "from tinyformer.common.errors import plain_errors",
     ]
     assert isinstance(second, ast.With) and ast.unparse(second.items[0]) == "plain_errors()"
     assert not [node for node in others if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -669,7 +669,7 @@ def test_a_fault_of_the_program_keeps_its_traceback(error: Exception) -> None:
 def test_warnings_of_numbers_that_overflow_are_for_those_who_ask(options: list[str], shown: bool) -> None:
     program = """
 import numpy
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 with plain_errors():
     numpy.float32(1e30) * numpy.float32(1e30)
 """
@@ -679,7 +679,7 @@ with plain_errors():
 
 
 END = """
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 with plain_errors():
     print("what it has to say")
     {last}
@@ -715,7 +715,7 @@ def test_a_reader_who_has_left_when_it_ends(last: str, status: int, errors: byte
 @pytest.mark.parametrize("lines", [1, 100_000])  # held back in a buffer until the end, or too many for one
 def test_a_reader_who_has_left_is_no_error(lines: int) -> None:
     program = f"""
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 with plain_errors():
     for i in range({lines}):
         print(i)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tinyformer.comparison import (
+from tinyformer.common.errors import UserError
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks.comparison import (
     FEWEST,
     MOST_BINS,
     Translated,
@@ -22,9 +24,7 @@ from tinyformer.comparison import (
     score_by_length,
     write_translations,
 )
-from tinyformer.errors import UserError
-from tinyformer.training.runs import RunFolder
-from tinyformer.translation import TranslationConfig
+from tinyformer.tasks.translation import TranslationConfig
 
 SENTENCES = [Translated("a b c", "x y", "x y z"), Translated("ä", "", "\u2028ö"), Translated("a b", "x", "x")]
 

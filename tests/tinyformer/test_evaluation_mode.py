@@ -9,15 +9,15 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import GPT, GPTConfig, from_pretrained, save_pretrained
-from tinyformer.data.dial_tones import MEL, VOCAB_SIZE, DialTask
-from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.views.subjects import Subjects
 from tinyformer.export.runs import load_run
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.trained import load_trained
-from tinyformer.training.checkpoints import save_checkpoint
-from tinyformer.training.runs import RunFolder, load_weights
-from tinyformer.transcription import trained_transcriber
-from tinyformer.translation import trained_translator
+from tinyformer.runs.checkpoints import save_checkpoint
+from tinyformer.runs.run_folder import RunFolder, load_weights
+from tinyformer.tasks.dial_tones import MEL, VOCAB_SIZE, DialTask
+from tinyformer.tasks.trained import load_trained
+from tinyformer.tasks.transcription import trained_transcriber
+from tinyformer.tasks.translation import trained_translator
 
 
 def evaluates(model: tt.nn.Module) -> bool:

@@ -14,9 +14,9 @@ import pytest
 from forking import in_a_fork, needs_fork
 
 import tinytensor as tt
+from tinyformer.common.progress import TerminalBar
+from tinyformer.common.signals import stop_on_signals
 from tinyformer.models.evaluating import evaluating
-from tinyformer.progress import TerminalBar
-from tinyformer.training.signals import stop_on_signals
 
 
 def while_it_runs(other: Callable[[threading.Event], None], then: Callable[[], Any]) -> Any:

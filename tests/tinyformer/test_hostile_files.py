@@ -19,8 +19,8 @@ from trainings import trainer_in
 
 import tinytensor as tt
 from tinyformer import GPT, BPETokenizer, GPTConfig, UserError, from_pretrained, pretrained_tokenizer, read_two_files
-from tinyformer.explore.subjects import Subjects
-from tinyformer.files import read_file
+from tinyformer.common.files import read_file
+from tinyformer.explore.views.subjects import Subjects
 from tinyformer.pretrained.saving import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
 from tinyformer.tokenizers.cutting import CuttingRules
@@ -221,7 +221,7 @@ def test_how_much_is_read_is_bounded(tmp_path: Path) -> None:
 
 
 def test_nothing_else_opens_files() -> None:
-    """What this package reads, it opens in tinyformer/files.py. Others read what they wrote themselves, or what belongs to the
+    """What this package reads, it opens in tinyformer/common/files.py. Others read what they wrote themselves, or what belongs to the
     package."""
     own = {"__init__.py", "files.py", "errors.py", "explore/server.py", "data/reading.py", "training/runs.py"}
     root = Path(__file__).parents[2] / "tinyformer"

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyformer import memory
+from tinyformer.common import memory
+from tinyformer.common.errors import SettingError, UserError
+from tinyformer.common.memory import check_fits, check_step_fits, check_training_fits, in_bytes, training_memory
 from tinyformer.data.labelled import LabelledBatches
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.data.text import TextBatches
-from tinyformer.errors import SettingError, UserError
-from tinyformer.memory import check_fits, check_step_fits, check_training_fits, in_bytes, training_memory
 from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
-from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor.nn import Linear, Module
 

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tinyformer import progress
-from tinyformer.progress import Lines, TerminalBar, show_progress
+from tinyformer.common import progress
+from tinyformer.common.progress import Lines, TerminalBar, show_progress
 
 TASK = """
-from tinyformer.progress import show_progress
+from tinyformer.common.progress import show_progress
 with show_progress("training", 6, "step", initial=2) as bar:
     for step in range(3, 7):
         bar.update()

@@ -11,8 +11,8 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
-from tinyformer.errors import SettingError, UserError
-from tinyformer.schema import check_fields, read_dataclass, read_value
+from tinyformer.common.errors import SettingError, UserError
+from tinyformer.common.schema import check_fields, read_dataclass, read_value
 
 
 @dataclass(frozen=True)

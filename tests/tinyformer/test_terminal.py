@@ -16,12 +16,12 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import GPT, CharTokenizer, GPTConfig, from_pretrained, load_tokenizer, save_pretrained
+from tinyformer.common.errors import SettingError, UserError, escaped, plain_errors, print_line
+from tinyformer.common.files import read_json
 from tinyformer.data.pair_files import PairFiles
 from tinyformer.data.reading import open_text
-from tinyformer.errors import SettingError, UserError, escaped, plain_errors, print_line
-from tinyformer.files import read_json
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
-from tinyformer.training.runs import RunFolder
+from tinyformer.runs.run_folder import RunFolder
 from tinyformer.word_vectors import load_vectors
 
 fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
@@ -57,7 +57,7 @@ def read(terminal: int) -> Iterator[str]:
         content += found
 
 
-START = "import sys\nfrom tinyformer.errors import UserError, plain_errors, print_line\n"
+START = "import sys\nfrom tinyformer.common.errors import UserError, plain_errors, print_line\n"
 
 
 # ------------------------------------------------------------------------------------------------- what is printed
@@ -82,7 +82,7 @@ def test_a_text_on_the_terminal_of_errors_moves_nothing() -> None:
 
 def test_a_progress_bar_still_moves() -> None:
     code = (
-        f"{START}from tinyformer.progress import show_progress\n"
+        f"{START}from tinyformer.common.progress import show_progress\n"
         f"with plain_errors(), show_progress({ATTACK!r}, 3, 'step') as bar:\n"
         "    for i in range(3):\n        bar.update()\n        bar.refresh()\n    bar.write('a line\\x1b[2J')"
     )

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.data.dial_tones import KEYS, MEL, RATE, VOCAB_SIZE, DialTask, dial
-from tinyformer.errors import SettingError, UserError
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.transcription import AT_ONCE, Transcriber
+from tinyformer.tasks.dial_tones import KEYS, MEL, RATE, VOCAB_SIZE, DialTask, dial
+from tinyformer.tasks.transcription import AT_ONCE, Transcriber
 
 TASK = DialTask(fewest=1, most=4)
 

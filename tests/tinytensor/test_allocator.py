@@ -21,7 +21,7 @@ def test_freed_memory_is_kept_and_whether_it_is_can_be_told(python, monkeypatch,
     for name in [name for name in os.environ if name == "TINYTENSOR_KEEP_MEMORY" or name.startswith("MALLOC_")]:
         monkeypatch.delenv(name)
     code = RESIDENT + "before = resident(); x = numpy.ones(12_500_000); del x; print(resident() - before)"
-    code += "\nprint(tinytensor.allocator.keep_freed_memory())"
+    code += "\nprint(tinytensor.device.allocator.keep_freed_memory())"
     setting = {} if keep is None else {"TINYTENSOR_KEEP_MEMORY": keep}
     run = python(code, TINYTENSOR_BACKEND="numpy", **setting)
     kept, said = run.stdout.split()

@@ -17,8 +17,8 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import functional, nn, optim
-from tinytensor.backend import xp
-from tinytensor.op import Op, op
+from tinytensor.autograd.op import Op, op
+from tinytensor.device.backend import xp
 
 x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
 

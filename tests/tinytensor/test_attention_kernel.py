@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor.backend import xp
-from tinytensor.op import all_ops
+from tinytensor.autograd.op import all_ops
+from tinytensor.device.backend import xp
 
 kernel = importlib.import_module(f"tinytensor.kernels.{tt.backend_name}.attention")
 fused = all_ops["attention"]

@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 import tinytensor
-from tinytensor import backend
+from tinytensor.device import backend
 
 PACKAGE = Path(tinytensor.__file__).parent
 
@@ -21,7 +21,7 @@ def failure(run):
     assert run.returncode == 1, run.stderr
     message = run.stderr.strip().splitlines()[-1]
     kind, _, text = message.partition(": ")
-    assert kind == "tinytensor.backend.BackendError"
+    assert kind == "tinytensor.device.backend.BackendError"
     return text
 
 
@@ -123,7 +123,7 @@ UNUSABLE = {
 
 TRIALS = """
 import json, sys
-from tinytensor.backend import BackendError, _load_cupy
+from tinytensor.device.backend import BackendError, _load_cupy
 
 def outcome(code):
     modules, finders = dict(sys.modules), list(sys.meta_path)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor import CaptureError, backend, capturing
+from tinytensor import CaptureError
+from tinytensor.device import backend, capturing
 
 
 def test_outside_of_a_captured_step_everything_is_done_at_once():

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor import modes, nn
+from tinytensor import nn
+from tinytensor.autograd import modes
 
 
 def normal(*shape):

@@ -8,7 +8,7 @@ from cases import CASES
 
 import tinytensor as tt
 from tinytensor import CaptureError
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 
 # These wait for the GPU: CuPy's sort may, and the others look at values.
 WAIT = {
@@ -39,7 +39,7 @@ def results(case, inputs):
 
 @pytest.mark.parametrize("op", sorted({case.op for case in CASES} - RANDOM))
 def test_an_op_in_a_captured_step(monkeypatch, op):
-    monkeypatch.setattr(sys.modules["tinytensor.capture"], "_WARM_UPS", 1)  # tinytensor.capture is the class
+    monkeypatch.setattr(sys.modules["tinytensor.replay.capture"], "_WARM_UPS", 1)  # tinytensor.replay.capture is the class
     captured = 0
     for case in [case for case in CASES if case.op == op and "dropout" not in case.label]:
         arrays = [x.astype("float32") if x.dtype.kind == "f" else x for x in case.inputs]

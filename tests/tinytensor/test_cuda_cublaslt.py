@@ -11,9 +11,9 @@ import pytest
 from cupy import _cublaslt as library
 
 from tinytensor import kernels
-from tinytensor.backend import xp
+from tinytensor.autograd.modes import Switched
+from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy import cublaslt, products
-from tinytensor.modes import Switched
 
 PATH = os.pathsep.join(filter(None, sys.path))  # which leads to the stand-in
 DTYPES = ["float32", "float64", "bfloat16", "float16"]

@@ -8,7 +8,7 @@ from cuda_checks import assert_close, dtypes, in_each_order, numbers, wide
 
 import tinytensor as tt
 from tinytensor import kernels
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 
 pytest.importorskip("ml_dtypes")
 

@@ -9,7 +9,7 @@ from cuda_checks import in_each_order, numbers, wide
 
 import tinytensor as tt
 from tinytensor import kernels
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.functional.attention import _attention
 from tinytensor.kernels.cupy import flash_attention
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tinytensor import kernels
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy import cublaslt
 
 

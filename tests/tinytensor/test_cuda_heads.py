@@ -4,7 +4,7 @@ import pytest
 from cuda_checks import dtypes, in_each_order, numbers
 
 import tinytensor as tt
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels import heads as views
 from tinytensor.kernels.cupy import heads
 

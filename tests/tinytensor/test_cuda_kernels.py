@@ -12,7 +12,7 @@ import pytest
 from cuda_checks import assert_close, dtypes, in_each_order, numbers
 
 from tinytensor import kernels
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels import numpy as reference
 from tinytensor.kernels.cupy import loader
 

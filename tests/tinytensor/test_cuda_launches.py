@@ -16,7 +16,7 @@ from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.optimizing import optimizer_for
 from tinytensor import optim
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy import attention, cross_entropy
 
 CHARACTERS = GPTConfig(vocab_size=65, block_size=16, num_layers=6, num_heads=6, d_model=24, dropout=0.2)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 
 
 @pytest.fixture(autouse=True, params=["forward", "reversed", "shuffled"])

@@ -10,7 +10,7 @@ from cuda_checks import TOLERANCE, assert_close, dtypes, in_each_order, numbers,
 import tinytensor as tt
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinytensor import kernels, nn, optim
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels import numpy as reference
 from tinytensor.kernels.cupy import optimizers
 

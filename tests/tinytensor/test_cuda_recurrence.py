@@ -5,7 +5,7 @@ import pytest
 from cuda_checks import assert_close, dtypes, in_each_order, numbers, wide
 
 from tinytensor import kernels
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels import numpy as reference
 
 pytest.importorskip("ml_dtypes")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from cuda_checks import in_each_order
 
-from tinytensor import capturing
-from tinytensor.backend import xp
+from tinytensor.device import capturing
+from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy.sorting import order_of
 
 rng = np.random.default_rng(0)

@@ -6,7 +6,7 @@ Which lane holds which element is written here once more, as the PTX ISA manual 
 import numpy as np
 import pytest
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy import loader
 
 ml_dtypes = pytest.importorskip("ml_dtypes")

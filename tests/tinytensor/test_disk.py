@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import tinytensor as tt
-from tinytensor import disk
-from tinytensor.disk import UnsafeFileError, atomic_write, remove_stale, write_text
+from tinytensor.device import disk
+from tinytensor.device.disk import UnsafeFileError, atomic_write, remove_stale, write_text
 
 
 @pytest.fixture(params=["descriptors", "paths"], autouse=True)
@@ -85,7 +85,7 @@ def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_only_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     code = """
 import os, sys
-from tinytensor.disk import atomic_write
+from tinytensor.device.disk import atomic_write
 with atomic_write(sys.argv[1]) as one, atomic_write(sys.argv[2]) as other:
     one.write(b"half")
     other.write(b"half")

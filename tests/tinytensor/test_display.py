@@ -9,7 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import nn
-from tinytensor.backend import bfloat16
+from tinytensor.device.backend import bfloat16
 
 
 def text_of(html):

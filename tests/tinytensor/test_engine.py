@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor.engine import Node
-from tinytensor.fused import FusedOp
-from tinytensor.op import Op, all_ops, op
+from tinytensor.autograd.engine import Node
+from tinytensor.autograd.fused import FusedOp
+from tinytensor.autograd.op import Op, all_ops, op
 
 
 def leaf(*values, dtype="float64"):

@@ -7,7 +7,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import nn
-from tinytensor.op import Op, all_ops
+from tinytensor.autograd.op import Op, all_ops
 
 x = tt.ones((2, 3))  # a constant of shape (2, 3)
 w = tt.tensor(np.ones((2, 3)), requires_grad=True)

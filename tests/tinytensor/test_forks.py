@@ -23,7 +23,9 @@ import pytest
 from forking import in_a_fork, needs_fork
 
 import tinytensor as tt
-from tinytensor import changes, distributed, forks, nn, parallel
+from tinytensor import distributed, nn, parallel
+from tinytensor.autograd import changes
+from tinytensor.device import forks
 from tinytensor.nn import hooks
 
 FORKS = 20

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor import backend
+from tinytensor.device import backend
 from tinytensor.io import load_mapped, load_with_metadata
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import functional, kernels
-from tinytensor.backend import to_numpy, xp
+from tinytensor.device.backend import to_numpy, xp
 from tinytensor.kernels.masks import causal_array
 
 FOLDER = Path(kernels.__file__).parent
@@ -39,13 +39,13 @@ def test_kernels_import_sideways_or_down():
 @pytest.mark.parametrize("module", sorted(BELOW))
 def test_what_kernels_import_imports_no_kernels(module):
     text = (FOLDER.parent / f"{module.rpartition('.')[2]}.py").read_text()
-    assert not [name for name in imported(ast.parse(text)) if name not in {*BELOW, "tinytensor.allocator"}]
+    assert not [name for name in imported(ast.parse(text)) if name not in {*BELOW, "tinytensor.device.allocator"}]
 
 
 def test_the_check_of_imports_sees_them():
-    text = "from tinytensor.changes import x\nfrom tinytensor import kernels, backend\ndef f():\n    import tinytensor.engine"
+    text = "from tinytensor.autograd.changes import x\nfrom tinytensor import kernels, backend\ndef f():\n    import tinytensor.autograd.engine"
     assert set(imported(ast.parse(text))) == {
-        "tinytensor.changes", "tinytensor.kernels", "tinytensor.backend", "tinytensor.engine",
+        "tinytensor.autograd.changes", "tinytensor.kernels", "tinytensor.device.backend", "tinytensor.autograd.engine",
     }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import nn
-from tinytensor.disk import FileError
+from tinytensor.device.disk import FileError
 from tinytensor.io import give_back, load_mapped
 from tinytensor.nn import init
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tinytensor import memory
-from tinytensor.backend import name as backend_name, xp
+from tinytensor.device import memory
+from tinytensor.device.backend import name as backend_name, xp
 
 
 def test_this_machine_has_memory() -> None:
@@ -118,7 +118,7 @@ def test_ulimit_counts() -> None:
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, resource.RLIM_INFINITY))
-from tinytensor.memory import host_memory
+from tinytensor.device.memory import host_memory
 print(host_memory())
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor import modes
+from tinytensor.autograd import modes
 
 
 def leaf(value):

@@ -55,7 +55,7 @@ def test_an_error_on_one_rank() -> None:
 
 
 def test_an_error_of_the_user_on_one_rank() -> None:
-    printed = ended(3, "from tinyformer.errors import UserError\n" + RUN.replace("FAILS", "raise UserError('a reason')"))
+    printed = ended(3, "from tinyformer.common.errors import UserError\n" + RUN.replace("FAILS", "raise UserError('a reason')"))
     assert re.fullmatch(r"error: rank 1 on .*: a reason\n", printed)
 
 

@@ -12,10 +12,10 @@ import gpu_ranks
 import pytest
 from closeness import assert_same_bits
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.training.config import best_workers
 from tinytensor import distributed
-from tinytensor.backend import BackendError, xp
+from tinytensor.device.backend import BackendError, xp
 from tinytensor.distributed import Alone, Communicator, RankError, processes
 from tinytensor.distributed.gpus import gpus_of_ranks, showing
 from tinytensor.distributed.nccl import Nccl

@@ -14,8 +14,8 @@ import pytest
 from cases import CASES, CASES_OF, FUNCTIONS, PROMISES, Case, run_checks
 
 import tinytensor as tt
-from tinytensor.fused import FusedOp
-from tinytensor.op import all_ops
+from tinytensor.autograd.fused import FusedOp
+from tinytensor.autograd.op import all_ops
 
 
 @pytest.mark.parametrize("op", CASES_OF)

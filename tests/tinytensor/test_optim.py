@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor import backend, nn, optim
+from tinytensor import nn, optim
+from tinytensor.device import backend
 from tinytensor.optim import adaptive
 
 

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tinytensor as tt
-from tinytensor import backend, kernels, modes
-from tinytensor.backend import from_numpy, to_numpy, xp
+from tinytensor import kernels
+from tinytensor.autograd import modes
+from tinytensor.device import backend
+from tinytensor.device.backend import from_numpy, to_numpy, xp
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor import summation
-from tinytensor.backend import from_numpy, to_numpy
+from tinytensor.device import summation
+from tinytensor.device.backend import from_numpy, to_numpy
 
 LONG = 2**24 + 2**20  # a running float32 sum of ones stops at 2**24
 

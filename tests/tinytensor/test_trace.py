@@ -9,7 +9,7 @@ from cases import CASES_OF, run_checks
 
 import tinytensor as tt
 from tinytensor import nn, parallel
-from tinytensor.backend import is_host_array
+from tinytensor.device.backend import is_host_array
 
 
 def normal(*shape, seed=0):

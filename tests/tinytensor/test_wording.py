@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tinytensor.wording import counted, plural
+from tinytensor.common.wording import counted, plural
 
 ROOT = Path(__file__).parents[2]
 

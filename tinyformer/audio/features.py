@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinyformer.audio.samples import one_row
-from tinyformer.errors import SettingError
-from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, one_of
-from tinytensor.backend import host
-from tinytensor.wording import counted
+from tinyformer.common.errors import SettingError
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import at_least, one_of
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 
 LEAST_POWER = 1e-10  # the power whose logarithm stands for silence, as in librosa and torchaudio
 PADDINGS = ("zero", "reflect")

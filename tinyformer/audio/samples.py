@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 
 
 def one_row(samples: Any) -> Any:

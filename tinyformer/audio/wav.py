@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.audio.samples import one_row
+from tinyformer.common.errors import UserError
+from tinyformer.common.files import read_file
+from tinyformer.common.memory import check_fits
 from tinyformer.data.files import check_file
-from tinyformer.errors import UserError
-from tinyformer.files import read_file
-from tinyformer.memory import check_fits
-from tinytensor.backend import host
-from tinytensor.disk import atomic_write
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
+from tinytensor.device.disk import atomic_write
 
 FULL_SCALE = 32768  # the 16-bit integer that stands for 1.0
 SAMPLE_BYTES = 2

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeVar
 
-from tinyformer.errors import SettingError, UserError
-from tinyformer.memory import check_fits
+from tinyformer.common.errors import SettingError, UserError
+from tinyformer.common.memory import check_fits
 from tinytensor import Tensor
-from tinytensor.backend import host, index_dtype
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host, index_dtype
 
 # ---------------------------------------------------------------------------------------------------------- batches
 

@@ -9,10 +9,10 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from tinyformer.errors import UserError, print_line
-from tinyformer.files import read_file
-from tinytensor.caches import user_cache
-from tinytensor.disk import atomic_write, make_folder
+from tinyformer.common.errors import UserError, print_line
+from tinyformer.common.files import read_file
+from tinytensor.common.caches import user_cache
+from tinytensor.device.disk import atomic_write, make_folder
 
 
 def cache_folder() -> Path | None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError, has_flag, shortened
-from tinytensor.wording import counted
+from tinyformer.common.errors import UserError, has_flag, shortened
+from tinytensor.common.wording import counted
 
 # The kinds of files that have fields, by the ends of their names.
 KINDS = {".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".json": "JSON", ".csv": "a table", ".tsv": "a table"}

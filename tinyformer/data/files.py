@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tinyformer.data.encodings import how_to_read
-from tinyformer.errors import UserError
+from tinyformer.common.encodings import how_to_read
+from tinyformer.common.errors import UserError
 
 READING = 3  # bytes of memory for each byte of a file, at least: the bytes, the text, and what is made of the text
 

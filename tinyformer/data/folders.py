@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tinyformer.files import open_file
-from tinytensor.disk import open_in_place
-from tinytensor.wording import counted
+from tinyformer.common.files import open_file
+from tinytensor.common.wording import counted
+from tinytensor.device.disk import open_in_place
 
 # What a run writes into its folder. A folder that was named itself may be that of a run as well: then these files of it are not
 # texts to learn from, and the others are.

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.common.errors import UserError
+from tinyformer.common.settings import check_counts
 from tinyformer.data.batches import Batch, check_batch_fits, padded
-from tinyformer.errors import UserError
-from tinyformer.settings import check_counts
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 
 Labelled = tuple[Sequence[int], int]  # the ids of a text, and its class
 

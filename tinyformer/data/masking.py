@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError, UserError, can_be_lower
+from tinyformer.common.settings import check_counts
 from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
-from tinyformer.errors import SettingError, UserError, can_be_lower
-from tinyformer.settings import check_counts
-from tinytensor.backend import host
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 
 IGNORED = -100  # the target of a token that is not hidden: cross_entropy leaves it out
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from tinyformer.common.errors import UserError, print_line
 from tinyformer.data.pairs import Pair, read_lines
-from tinyformer.errors import UserError, print_line
 
 LOOKED_AT = 1000  # lines that show what the columns hold
 MOST = 0.95  # of them: a file may have a few odd lines

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tinyformer.common.errors import SettingError, UserError, print_line
 from tinyformer.data.pair_columns import read_tsv
 from tinyformer.data.pairs import Pair, read_two_files, split_pairs, without_empty
-from tinyformer.errors import SettingError, UserError, print_line
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.common.errors import UserError
+from tinyformer.common.files import open_file, read_file
+from tinyformer.common.memory import check_fits, enough_memory
+from tinyformer.common.settings import check_counts
 from tinyformer.data.batches import Rows, padded
 from tinyformer.data.files import READING, check_file, decoded
-from tinyformer.errors import UserError
-from tinyformer.files import open_file, read_file
-from tinyformer.memory import check_fits, enough_memory
-from tinyformer.settings import check_counts
 from tinytensor import Tensor
-from tinytensor.backend import host
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 
 Pair = tuple[str, str]
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinyformer.common.errors import UserError, has_flag, print_line
+from tinyformer.common.files import read_file
+from tinyformer.common.memory import check_fits, enough_memory
 from tinyformer.data.downloads import download
 from tinyformer.data.fields import field_of, kind_of, notice
 from tinyformer.data.files import READING, check_file, decoded, status
 from tinyformer.data.folders import texts_in
-from tinyformer.errors import UserError, has_flag, print_line
-from tinyformer.files import read_file
-from tinyformer.memory import check_fits, enough_memory
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
 
 TINY_SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"

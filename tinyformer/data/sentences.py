@@ -10,9 +10,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from tinyformer.common.errors import SettingError
 from tinyformer.data.labelled import Labelled
-from tinyformer.errors import SettingError
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 
 # Marks of scripts around the world: those that end a question, those that end a statement, and others that end a part of a
 # sentence or open one, as in Spanish.

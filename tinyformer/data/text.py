@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError, has_flag
+from tinyformer.common.settings import check_counts
 from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
-from tinyformer.errors import SettingError, has_flag
-from tinyformer.settings import check_counts
 from tinytensor import Tensor
-from tinytensor.backend import Array, from_numpy, host, xp
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import Array, from_numpy, host, xp
 
 
 class TextBatches:

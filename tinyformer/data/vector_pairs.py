@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.common.vectors import Vectors, padded_vectors
 from tinyformer.data.batches import Rows, padded
 from tinyformer.data.pairs import Specials
-from tinyformer.vectors import Vectors, padded_vectors
 from tinytensor import Tensor
 
 VectorPair = tuple[Any, Sequence[int]]  # a NumPy array (frames, features), and the ids of its target

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 
 
 class BeamRule(Protocol):

@@ -10,21 +10,21 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import tinytensor as tt
+from tinyformer.common.errors import UserError
+from tinyformer.common.settings import check_counts
+from tinyformer.common.vectors import Vectors, check_lengths, check_vectors
 from tinyformer.data.batches import check_ids, check_integers
-from tinyformer.errors import UserError
 from tinyformer.models.caches import Cache
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recurrent import RecurrentLM, State
 from tinyformer.models.seq2seq import EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer
-from tinyformer.settings import check_counts
-from tinyformer.vectors import Vectors, check_lengths, check_vectors
 from tinytensor import Tensor
-from tinytensor.backend import host
-from tinytensor.modes import without_warnings
+from tinytensor.autograd.modes import without_warnings
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 from tinytensor.nn import Module
-from tinytensor.wording import counted
 
 
 class Decoder(Protocol):

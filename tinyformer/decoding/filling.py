@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.decoding.beam_search import log_softmax
 from tinyformer.decoding.likeliest import likeliest
-from tinyformer.errors import SettingError, UserError
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.evaluating import evaluating
-from tinytensor.backend import host
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 
 if TYPE_CHECKING:
     from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tinyformer.errors import SettingError
-from tinytensor.backend import host
+from tinyformer.common.errors import SettingError
+from tinytensor.device.backend import host
 
 
 class LogitsRule(Protocol):

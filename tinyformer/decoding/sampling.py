@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinyformer.common.errors import SettingError, UserError, for_programmers, has_flag
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import at_least, setting
 from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder
 from tinyformer.decoding.likeliest import likeliest
 from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.decoding.token_rules import TokenRules
-from tinyformer.errors import SettingError, UserError, for_programmers, has_flag
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recurrent import RecurrentLM
-from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, setting
 from tinytensor import Tensor, random
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 
 # -------------------------------------------------------------------------------------------------- picking a token
 

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.common.errors import UserError
+from tinyformer.common.vectors import Vectors
 from tinyformer.data.batches import check_ids
 from tinyformer.decoding.decoders import batch_of_ids
-from tinyformer.errors import UserError
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recurrent import RecurrentLM, State
 from tinyformer.models.seq2seq import EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.vectors import Vectors
 from tinytensor import Tensor
-from tinytensor.backend import Array, host
+from tinytensor.device.backend import Array, host
 
 TOKENS_AT_ONCE = 4096
 LOGITS_AT_ONCE = 2**26

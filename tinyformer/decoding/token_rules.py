@@ -6,10 +6,10 @@ import numbers
 from collections.abc import Iterable
 from typing import Any
 
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.decoding.logits_rules import LogitsRule
-from tinyformer.errors import SettingError, UserError
-from tinytensor.backend import host
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 
 
 class TokenRules:

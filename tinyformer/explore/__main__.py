@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
@@ -19,10 +19,10 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tinyformer.command_line import Parser, some_path
-    from tinyformer.errors import UserError, print_line
-    from tinyformer.explore.server import ExplorerServer
-    from tinyformer.explore.subjects import Subjects
+    from tinyformer.common.errors import UserError, print_line
+    from tinyformer.explore.serving.server import ExplorerServer
+    from tinyformer.explore.views.subjects import Subjects
+    from tinyformer.programs.command_line import Parser, some_path
 
 PORT = 8642  # if it is free: the same address each time lets the page keep its texts
 LONGEST_START = 60.0  # seconds that a browser may take to open the page

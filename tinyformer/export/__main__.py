@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
     import sys
     from collections.abc import Sequence
 
-    from tinyformer.command_line import Parser, some_path
+    from tinyformer.common.files import read_file
     from tinyformer.export.runs import load_run
     from tinyformer.export.usage import lines_that_run
     from tinyformer.export.writing import check_path, export_onnx
-    from tinyformer.files import read_file
-    from tinyformer.training.runs import RunFolder
-    from tinytensor.disk import atomic_write
+    from tinyformer.programs.command_line import Parser, some_path
+    from tinyformer.runs.run_folder import RunFolder
+    from tinytensor.device.disk import atomic_write
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

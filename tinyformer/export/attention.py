@@ -10,7 +10,7 @@ from tinyformer.export.graph import BOOL, FLOAT, Graph, Value
 from tinyformer.export.layers import linear, norm
 from tinyformer.export.positions import Rotation
 from tinyformer.models.attention import MultiHeadAttention
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 
 KeysValues = tuple[Value, Value]  # each (batch, heads, number of keys, d_head)
 

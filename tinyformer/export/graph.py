@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinytensor import Tensor
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 from tinytensor.nn import Module
 
 FLOAT, INT, BOOL, DOUBLE = "float32", "int64", "bool", "float64"

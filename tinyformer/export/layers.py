@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.export.graph import Value
 from tinyformer.models.blocks import FeedForward
 from tinytensor.nn import Embedding, LayerNorm, Linear, Module, RMSNorm

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.export.graph import DOUBLE, FLOAT, Value
 from tinyformer.models.positions import LearnedPositions, RotaryPositions, SinusoidalPositions
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 from tinytensor.nn import Module
 
 

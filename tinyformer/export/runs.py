@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyformer.comparison import read_translations
+from tinyformer.common.errors import UserError
 from tinyformer.data.pair_files import one_line
-from tinyformer.errors import UserError
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
+from tinyformer.runs.makers import made_by
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks.comparison import read_translations
+from tinyformer.tasks.trained import READERS, Trained, load_trained
 from tinyformer.tokenizers import Tokenizer
-from tinyformer.trained import READERS, Trained, load_trained
-from tinyformer.training.makers import made_by
-from tinyformer.training.runs import RunFolder
 
 
 @dataclass(frozen=True)

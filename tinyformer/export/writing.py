@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.export.graph import DTYPES, Graph, Port
 from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
-from tinytensor.disk import atomic_write
+from tinytensor.device.disk import atomic_write
 from tinytensor.nn import Module
 
 OPSET = 20  # the first with the operator Gelu

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinyformer.common.errors import UserError
 from tinyformer.data.batches import check_ids
-from tinyformer.errors import UserError
-from tinytensor.backend import host
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 
 UNSEEN = -1  # instead of the number of an n-gram that the training text does not have
 

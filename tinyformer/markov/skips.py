@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tinytensor as tt
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.markov.transitions import TransitionTable, fractions
 from tinytensor import Tensor
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 
 
 class SkipVotes:

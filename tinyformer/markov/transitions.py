@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import tinytensor as tt
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinytensor import Tensor
-from tinytensor.backend import host
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 
 
 class TransitionTable:

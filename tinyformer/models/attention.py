@@ -24,12 +24,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
 from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
-from tinytensor.arguments import checked
-from tinytensor.calling import wrap
+from tinytensor.autograd.calling import wrap
+from tinytensor.common.arguments import checked
 from tinytensor.functional.attention import attention_of_arrays, cached_attention, masked_softmax
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.nn import Dropout, Linear, Module, RMSNorm

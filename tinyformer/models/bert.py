@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.memory import check_model_fits
+from tinyformer.common.memory import check_model_fits
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import at_least, one_of, setting, settings_from
 from tinyformer.models.attention import padding_mask
 from tinyformer.models.blocks import ACTIVATIONS, BlockConfig
 from tinyformer.models.positions import absolute_positions, add_positions, check_positions, rotary_positions
 from tinyformer.models.transformer import Stack, check_batch
-from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, one_of, setting, settings_from
 from tinytensor import Tensor
-from tinytensor.arguments import composite
+from tinytensor.common.arguments import composite
 from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Parameter, init
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import at_least, one_of
 from tinyformer.models.attention import MultiHeadAttention, head_sizes
 from tinyformer.models.caches import BlockCache
 from tinyformer.models.positions import RotaryPositions
-from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, one_of
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, LayerNorm, Linear, Module, RMSNorm
 

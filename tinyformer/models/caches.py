@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import tinytensor as tt
-from tinytensor.backend import xp
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import xp
 
 
 class KeyValueCache:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import tinytensor as tt
-from tinytensor.forks import held_by_forks
+from tinytensor.device.forks import held_by_forks
 
 
 def evaluating(model: tt.nn.Module) -> EvaluationMode:

@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
-from tinyformer.memory import check_cache_fits, check_model_fits
+from tinyformer.common.errors import SettingError
+from tinyformer.common.memory import check_cache_fits, check_model_fits
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import at_least, changed_settings, setting, settings_from
 from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
 from tinyformer.models.positions import RotaryScaling, absolute_positions, add_positions, check_positions, rotary_positions
-from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, changed_settings, setting, settings_from
 from tinytensor import Tensor
-from tinytensor.arguments import composite
+from tinytensor.common.arguments import composite
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
 

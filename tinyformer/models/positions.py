@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
-from tinyformer.schema import check_fields
-from tinyformer.settings import one_of
+from tinyformer.common.errors import SettingError
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import one_of
 from tinytensor import Tensor
-from tinytensor.backend import host
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 from tinytensor.nn import Embedding, Module
-from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinyformer.models.caches import Cache, KeyValueCache

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
-from tinyformer.memory import check_model_fits
-from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, one_of, setting
+from tinyformer.common.errors import SettingError
+from tinyformer.common.memory import check_model_fits
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import at_least, one_of, setting
 from tinytensor import Tensor
-from tinytensor.arguments import composite
+from tinytensor.common.arguments import composite
 from tinytensor.nn import GRU, LSTM, RNN, Dropout, Embedding, Linear, Module, init
 
 CELLS: dict[str, type[RNN] | type[GRU] | type[LSTM]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM}

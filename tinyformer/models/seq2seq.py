@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
-from tinyformer.memory import check_model_fits
+from tinyformer.common.errors import SettingError
+from tinyformer.common.memory import check_model_fits
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import at_least, one_of, setting
 from tinyformer.models.attention import RecordsAttention
 from tinyformer.models.recurrent import CELLS, State, check_dropout, count_parameters, kinds_of, make_layers
 from tinyformer.models.transformer import check_batch
-from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, one_of, setting
 from tinytensor import Tensor
-from tinytensor.arguments import composite
+from tinytensor.common.arguments import composite
 from tinytensor.functional.attention import masked_softmax
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 

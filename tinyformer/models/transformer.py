@@ -6,18 +6,18 @@ import math
 from dataclasses import dataclass
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
-from tinyformer.memory import check_cache_fits, check_model_fits
+from tinyformer.common.errors import SettingError
+from tinyformer.common.memory import check_cache_fits, check_model_fits
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import at_least, setting, settings_from
+from tinyformer.common.vectors import Vectors, check_vectors
 from tinyformer.models.attention import padding_mask
 from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
 from tinyformer.models.positions import RotaryPositions, absolute_positions, add_positions, check_positions, rotary_positions
 from tinyformer.models.vectors import VectorAndPosition, length_mask
-from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, setting, settings_from
-from tinyformer.vectors import Vectors, check_vectors
 from tinytensor import Tensor
-from tinytensor.arguments import composite
+from tinytensor.common.arguments import composite
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
 

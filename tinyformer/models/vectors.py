@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import tinytensor as tt
+from tinyformer.common.vectors import Vectors
 from tinyformer.models.positions import absolute_positions, add_positions
-from tinyformer.vectors import Vectors
 from tinytensor import Tensor
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 from tinytensor.nn import Dropout, Linear, Module
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tinyformer.plots.curves import (
 from tinyformer.plots.drawing import if_possible
 from tinyformer.plots.recordings import listening
 from tinyformer.plots.words import word_map
-from tinytensor.missing import names_of as _names_of
+from tinytensor.common.missing import names_of as _names_of
 
 __all__ = [
     "AttentionHTML",

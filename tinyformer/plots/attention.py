@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinyformer.errors import shortened
-from tinyformer.lettering import LONGEST, Lettering
+from tinyformer.common.errors import shortened
 from tinyformer.plots.drawing import save
+from tinyformer.plots.lettering import LONGEST, Lettering
 from tinytensor import Tensor
 
 if TYPE_CHECKING:
-    from tinyformer.translation import Attended
+    from tinyformer.tasks.translation import Attended
 
 LETTERS = 6 / 72  # the size of a token's letters, in inches
 CELL = 0.11  # the room of a token on an axis, in inches: enough for its label

@@ -8,12 +8,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import shortened
-from tinyformer.lettering import CIRCLE, NAMED, SPACE, UNSEEN
+from tinyformer.common.errors import shortened
 from tinyformer.plots.attention import axes_of
+from tinyformer.plots.lettering import CIRCLE, NAMED, SPACE, UNSEEN
 from tinytensor import Tensor
-from tinytensor.disk import make_folder, write_text
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.disk import make_folder, write_text
 
 MOST_TOKENS = 40  # on each side of a map
 MOST_CELLS = 20_000  # in all maps together; each takes about 100 letters of HTML

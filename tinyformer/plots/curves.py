@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinyformer.lettering import Lettering
 from tinyformer.plots.drawing import save
+from tinyformer.plots.lettering import Lettering
 
 if TYPE_CHECKING:
-    from tinyformer.comparison import ScoreTable
+    from tinyformer.tasks.comparison import ScoreTable
 
 
 def note_on_losses(dropout: float, label_smoothing: float = 0.0) -> str:

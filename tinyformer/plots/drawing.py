@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tinyformer.lettering import fonts_of_any_weight
-from tinytensor.disk import atomic_write, make_folder
+from tinyformer.plots.lettering import fonts_of_any_weight
+from tinytensor.device.disk import atomic_write, make_folder
 
 
 @contextmanager

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyformer.lettering import Lettering
 from tinyformer.plots.curves import COLORS
 from tinyformer.plots.drawing import save
-from tinytensor.backend import host
-from tinytensor.wording import counted
+from tinyformer.plots.lettering import Lettering
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 
 LETTERS = 9 / 72  # the size of a label's letters, in inches
 HEIGHT = 1.3 * LETTERS  # of a label

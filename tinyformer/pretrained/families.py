@@ -9,7 +9,7 @@ from typing import Any
 
 from tinyformer.models.gpt import GPT
 from tinyformer.pretrained.settings import PretrainedSettings
-from tinytensor.backend import Array
+from tinytensor.device.backend import Array
 from tinytensor.nn import Module
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a block, in the name of a layer

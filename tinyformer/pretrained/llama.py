@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tinyformer.errors import shortened
+from tinyformer.common.errors import shortened
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.positions import RotaryScaling
 from tinyformer.pretrained.families import Family

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import SettingError, UserError, shortened
-from tinyformer.memory import only_as_large_as
+from tinyformer.common.errors import SettingError, UserError, shortened
+from tinyformer.common.memory import only_as_large_as
 from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
@@ -18,7 +18,7 @@ from tinyformer.pretrained.llama import LLAMA, QWEN2, QWEN3
 from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.weights import load_into, read_weights, weight_files
-from tinyformer.training.makers import found_in
+from tinyformer.runs.makers import found_in
 from tinytensor.nn import init
 
 PretrainedModel = GPT | Bert | BertForMaskedLM | BertForClassification | Transformer

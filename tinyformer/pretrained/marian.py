@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.pretrained.families import Family
 from tinyformer.pretrained.settings import ACTIVATION_NAMES, PretrainedSettings, must_be

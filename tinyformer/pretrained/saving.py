@@ -9,8 +9,8 @@ from itertools import accumulate
 from pathlib import Path
 
 import tinytensor as tt
-from tinyformer.errors import UserError
-from tinyformer.files import write_json
+from tinyformer.common.errors import UserError
+from tinyformer.common.files import write_json
 from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.transformer import Transformer
@@ -23,8 +23,8 @@ from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
 from tinyformer.pretrained.weights import INDEX, WHOLE
 from tinyformer.pretrained.writing import Writing
 from tinytensor import Tensor
-from tinytensor.backend import host
-from tinytensor.disk import make_folder, remove
+from tinytensor.device.backend import host
+from tinytensor.device.disk import make_folder, remove
 from tinytensor.io import save
 from tinytensor.nn import Module
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError, shortened
-from tinyformer.files import read_json
-from tinyformer.schema import read_value
+from tinyformer.common.errors import UserError, shortened
+from tinyformer.common.files import read_json
+from tinyformer.common.schema import read_value
 
 # Hugging Face's names of activations -> tinyformer's.
 ACTIVATIONS = {

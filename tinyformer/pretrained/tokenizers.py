@@ -6,13 +6,13 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError, shortened
-from tinyformer.files import read_json
+from tinyformer.common.errors import UserError, shortened
+from tinyformer.common.files import read_json
 from tinyformer.tokenizers import BPETokenizer, MarianTokenizer, Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.tokenizer_json import read_tokenizer_json
 from tinyformer.tokenizers.tokenizer_json_writing import write_tokenizer_files
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
 
 CONFIG = "tokenizer_config.json"
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
-from tinyformer.errors import UserError
-from tinyformer.files import damaged, open_file, read_json
+from tinyformer.common.errors import UserError
+from tinyformer.common.files import damaged, open_file, read_json
+from tinyformer.common.schema import read_value
 from tinyformer.pretrained.families import Family, Source
-from tinyformer.schema import read_value
-from tinytensor.backend import Array, default_dtype, host
-from tinytensor.disk import FileError
+from tinytensor.device.backend import Array, default_dtype, host
+from tinytensor.device.disk import FileError
 from tinytensor.io import give_back, load_mapped
 from tinytensor.nn import Module
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tinyformer.common.errors import SettingError, escaped, shortened
 from tinyformer.decoding.logits_rules import (
     ForbiddenFirst,
     ForbiddenSequences,
@@ -20,7 +21,6 @@ from tinyformer.decoding.logits_rules import (
     RepetitionPenalty,
 )
 from tinyformer.decoding.sampling import Sampling
-from tinyformer.errors import SettingError, escaped, shortened
 from tinyformer.pretrained.loading import read_settings
 from tinyformer.pretrained.marian import MARIAN
 from tinyformer.pretrained.settings import PretrainedSettings

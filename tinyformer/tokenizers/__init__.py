@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tinyformer.errors import UserError, shortened
-from tinyformer.files import read_json
+from tinyformer.common.errors import UserError, shortened
+from tinyformer.common.files import read_json
 from tinyformer.tokenizers.base import Tokenizer
 from tinyformer.tokenizers.bpe import BPETokenizer
 from tinyformer.tokenizers.char import CharTokenizer
 from tinyformer.tokenizers.marian import MarianTokenizer
 from tinyformer.tokenizers.word import WordTokenizer
 from tinyformer.tokenizers.wordpiece import WordPieceTokenizer
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
 
 __all__ = [
     "BPETokenizer",

@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tinyformer.errors import UserError
-from tinyformer.files import damaged, read_json
-from tinyformer.schema import check_known, read_value
+from tinyformer.common.errors import UserError
+from tinyformer.common.files import damaged, read_json
+from tinyformer.common.schema import check_known, read_value
 
 Made = TypeVar("Made")
 

@@ -13,8 +13,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import SettingError, UserError
-from tinyformer.files import damaged, read_json, read_utf8, write_json
+from tinyformer.common.errors import SettingError, UserError
+from tinyformer.common.files import damaged, read_json, read_utf8, write_json
 from tinyformer.tokenizers.added import AddedToken, AddedTokens
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.byte_letters import BYTES, hidden, shown
@@ -22,8 +22,8 @@ from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
 from tinyformer.tokenizers.patterns import TooSlow
 from tinyformer.tokenizers.special import skippable, special_names
-from tinytensor.backend import host
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 
 MOST_AROUND = 1000  # ids before and after a text, which is far more than published tokenizers have
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 
 # The order in which GPT-2 numbers the bytes: first those that are visible characters of Latin-1, then the others.
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

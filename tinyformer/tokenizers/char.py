@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError
-from tinyformer.files import write_json
+from tinyformer.common.errors import UserError
+from tinyformer.common.files import write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 
 
 class CharTokenizer:

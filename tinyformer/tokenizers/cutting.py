@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import regex
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.tokenizers.patterns import GPT2_WORDS, Clock, compiled, is_quick
 
 _MOST_PATTERNS = 50  # one after the other; those of published tokenizers are up to 5

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError
-from tinyformer.files import damaged, read_file, read_json, write_json
-from tinyformer.schema import read_value
+from tinyformer.common.errors import UserError
+from tinyformer.common.files import damaged, read_file, read_json, write_json
+from tinyformer.common.schema import read_value
 from tinyformer.tokenizers.base import checked, checked_text, load_saved
 from tinyformer.tokenizers.bpe import tokens_in_order
 from tinyformer.tokenizers.special import cut_at_special
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 
 MARIAN_UNKNOWN, MARIAN_END, MARIAN_PADDING = "<unk>", "</s>", "<pad>"
 

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from tinyformer.progress import show_progress
+from tinyformer.common.progress import show_progress
 
 Pair = tuple[int, int]
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import regex
 
-from tinyformer.errors import UserError, shortened
+from tinyformer.common.errors import UserError, shortened
 
 Found = TypeVar("Found")
 

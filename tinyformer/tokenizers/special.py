@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import regex
 
-from tinyformer.errors import UserError, shortened
+from tinyformer.common.errors import UserError, shortened
 from tinyformer.tokenizers.base import checked_text
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"

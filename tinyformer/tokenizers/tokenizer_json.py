@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError, shortened
-from tinyformer.files import damaged, read_json
-from tinyformer.schema import read_value
+from tinyformer.common.errors import UserError, shortened
+from tinyformer.common.files import damaged, read_json
+from tinyformer.common.schema import read_value
 from tinyformer.tokenizers.added import AddedToken
 from tinyformer.tokenizers.bpe import MOST_AROUND, BPETokenizer, bytes_of_tokens, gaps_in, pairs_of_ids, tokens_in_order
 from tinyformer.tokenizers.byte_letters import can_be_hidden

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError
-from tinyformer.files import write_json
+from tinyformer.common.errors import UserError
+from tinyformer.common.files import write_json
 from tinyformer.tokenizers.added import AddedToken
 from tinyformer.tokenizers.base import Tokenizer
 from tinyformer.tokenizers.bpe import BPETokenizer
@@ -18,7 +18,7 @@ from tinyformer.tokenizers.patterns import GPT2_WORDS
 from tinyformer.tokenizers.special import BEGIN, CLASSIFY, END, MASK, PADDING, SEPARATE, UNKNOWN
 from tinyformer.tokenizers.tokenizer_json import EACH_CHARACTER
 from tinyformer.tokenizers.wordpiece import WordPieceTokenizer
-from tinytensor.disk import make_folder
+from tinytensor.device.disk import make_folder
 
 Section = dict[str, Any]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tinyformer.errors import shortened
+from tinyformer.common.errors import shortened
 from tinyformer.tokenizers.base import Tokenizer
 from tinyformer.tokenizers.special import UNKNOWN, cut_at_special
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
 
 _NAMES = (UNKNOWN, "<unk>")  # the latter is that of Marian's models
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import regex
 
-from tinyformer.errors import UserError
-from tinyformer.files import write_json
+from tinyformer.common.errors import UserError
+from tinyformer.common.files import write_json
+from tinyformer.common.words import WORDS_AND_MARKS
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.special import BEGIN, END, PADDING, UNKNOWN, cut_at_special, skippable, special_names
-from tinyformer.words import WORDS_AND_MARKS
-from tinytensor.backend import host
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
 
 SPECIAL = (PADDING, UNKNOWN, BEGIN, END)
 

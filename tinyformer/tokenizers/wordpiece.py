@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import SettingError, UserError
-from tinyformer.files import damaged, read_utf8, write_json
+from tinyformer.common.errors import SettingError, UserError
+from tinyformer.common.files import damaged, read_utf8, write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.merging import Pair, learn_merges
 from tinyformer.tokenizers.special import CLASSIFY, MASK, PADDING, SEPARATE, UNKNOWN, cut_at_special, skippable, special_names
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 
 SPECIAL = (PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK)
 

@@ -1,4 +1,4 @@
-"""Training steps that a GPU repeats by itself, where batches have the same shapes: see ``tinytensor.capture``."""
+"""Training steps that a GPU repeats by itself, where batches have the same shapes: see ``tinytensor.replay.capture``."""
 
 from __future__ import annotations
 

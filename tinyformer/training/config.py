@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
-from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, one_of, setting
+from tinyformer.common.errors import SettingError
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import at_least, one_of, setting
 from tinytensor import distributed, parallel
-from tinytensor.backend import bfloat16, default_dtype
+from tinytensor.device.backend import bfloat16, default_dtype
 from tinytensor.optim import Constant, Cosine, InverseSquareRoot, LinearDecay, Schedule
 
 DTYPES = ("float32", "bfloat16")

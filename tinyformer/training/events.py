@@ -17,9 +17,9 @@ from google.protobuf.message import DecodeError
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
-from tinyformer.files import read_file
-from tinyformer.training.runs import RunFolder
-from tinytensor.disk import atomic_write, make_folder, new_file, remove, remove_stale
+from tinyformer.common.files import read_file
+from tinyformer.runs.run_folder import RunFolder
+from tinytensor.device.disk import atomic_write, make_folder, new_file, remove, remove_stale
 
 
 class EventFiles:

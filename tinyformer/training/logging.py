@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
-from tinyformer.files import write_csv
+from tinyformer.common.files import write_csv
 from tinyformer.models.evaluating import evaluating
 
 if TYPE_CHECKING:

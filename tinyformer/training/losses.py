@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
 from tinytensor import Tensor
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 from tinytensor.nn import Module
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 from tinyformer.models.attention import MultiHeadAttention
 from tinyformer.models.blocks import Block
 from tinyformer.training.config import TrainingConfig

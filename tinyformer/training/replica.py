@@ -11,7 +11,8 @@ import tinytensor as tt
 from tinyformer.training.captured import CapturedSteps
 from tinyformer.training.evaluation import Evaluator, Work
 from tinyformer.training.losses import LossFunction
-from tinytensor import Tensor, capturing, parallel
+from tinytensor import Tensor, parallel
+from tinytensor.device import capturing
 from tinytensor.distributed import Communicator, check_same
 from tinytensor.nn import Module
 from tinytensor.optim import Optimizer, norm_and_scale

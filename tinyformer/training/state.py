@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.training.config import MOST_SHARDS
 
 

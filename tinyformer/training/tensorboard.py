@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
-from tinyformer.errors import UserError
-from tinyformer.files import as_json
+from tinyformer.common.errors import UserError
+from tinyformer.common.files import as_json
 from tinyformer.models.attention import RecordsAttention, recording_attention
 from tinyformer.training.config import MOST_SHARDS
 from tinyformer.training.logging import Logger, measured
 from tinytensor import Tensor
-from tinytensor.backend import host
+from tinytensor.device.backend import host
 from tinytensor.parallel import one_blas_thread
 
 if TYPE_CHECKING:

@@ -10,27 +10,27 @@ from contextlib import contextmanager
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError, UserError, for_programmers, given, has_flag, shortened
+from tinyformer.common.files import damaged
+from tinyformer.common.memory import check_step_fits, check_training_fits
+from tinyformer.common.progress import Progress, lasting_progress
+from tinyformer.common.schema import read_dataclass
+from tinyformer.common.signals import stop_on_signals, write_or_stop
 from tinyformer.data.batches import Batches
-from tinyformer.errors import SettingError, UserError, for_programmers, given, has_flag, shortened
-from tinyformer.files import damaged
-from tinyformer.memory import check_step_fits, check_training_fits
-from tinyformer.progress import Progress, lasting_progress
-from tinyformer.schema import read_dataclass
-from tinyformer.training.checkpoints import load_checkpoint, put_weights, save_checkpoint
+from tinyformer.runs.checkpoints import load_checkpoint, put_weights, save_checkpoint
+from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig, best_workers, training_dtype
 from tinyformer.training.evaluation import deal, evaluate, perplexity
 from tinyformer.training.logging import CsvLog, Logger, at_work, measured, tell
 from tinyformer.training.losses import LossFunction, next_token_loss
 from tinyformer.training.optimizing import optimizer_for
 from tinyformer.training.replica import Replica
-from tinyformer.training.runs import RunFolder
-from tinyformer.training.signals import stop_on_signals, write_or_stop
 from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, distributed, parallel
-from tinytensor.disk import make_folder, remove
+from tinytensor.common.wording import counted
+from tinytensor.device.disk import make_folder, remove
 from tinytensor.distributed import Alone, RankError, Team
 from tinytensor.nn import Module
-from tinytensor.wording import counted
 
 
 class Trainer:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tinyformer.memory import check_fits
+from tinyformer.common.memory import check_fits
 from tinyformer.word_vectors.corpus import Corpus
-from tinytensor.backend import Array, host
+from tinytensor.device.backend import Array, host
 
 PIECE = 10_000  # words of the text from which examples are made at a time; no window reaches into the next piece
 TABLE = 1 << 20  # the least size of the table from which words are drawn

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinyformer.errors import UserError
-from tinyformer.settings import check_counts
-from tinytensor.backend import Array, host
+from tinyformer.common.errors import UserError
+from tinyformer.common.settings import check_counts
+from tinytensor.device.backend import Array, host
 
 
 def principal_components(rows: Any, count: int = 2) -> tuple[Array, Array]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import regex
 
-from tinyformer.errors import SettingError, UserError, shortened
-from tinyformer.words import WORDS
-from tinytensor.backend import Array, host
-from tinytensor.forks import cached_property
-from tinytensor.wording import counted
+from tinyformer.common.errors import SettingError, UserError, shortened
+from tinyformer.common.words import WORDS
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import Array, host
+from tinytensor.device.forks import cached_property
 
 # Five letters in a row of scripts without spaces between words: seldom one word, and often a clause.
 CLAUSES = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]{5}")

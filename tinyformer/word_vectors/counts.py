@@ -7,12 +7,12 @@ word2vec with negative sampling factorises nearly the same matrix (Levy and Gold
 
 from __future__ import annotations
 
-from tinyformer.errors import SettingError
-from tinyformer.settings import check_counts
+from tinyformer.common.errors import SettingError
+from tinyformer.common.settings import check_counts
 from tinyformer.word_vectors.corpus import Corpus
 from tinyformer.word_vectors.sparse import SparseMatrix, truncated_svd
 from tinyformer.word_vectors.vectors import WordVectors
-from tinytensor.backend import default_dtype, host
+from tinytensor.device.backend import default_dtype, host
 
 
 def cooccurrences(corpus: Corpus, window: int = 5) -> SparseMatrix:

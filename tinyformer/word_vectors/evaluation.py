@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tinyformer.common.errors import UserError, given, shortened
+from tinyformer.common.files import read_file
 from tinyformer.data.files import check_file, decoded
-from tinyformer.errors import UserError, given, shortened
-from tinyformer.files import read_file
 from tinyformer.word_vectors.corpus import composed
 from tinyformer.word_vectors.vectors import WordVectors
-from tinytensor.backend import Array, host
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import Array, host
 
 PIECE = 500  # analogies that are computed at a time
 MARKS = r"[\t,;]"  # between columns, where a line has one

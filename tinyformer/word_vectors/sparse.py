@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tinyformer.errors import SettingError, UserError
-from tinytensor.backend import Array, host
-from tinytensor.forks import cached_property
+from tinyformer.common.errors import SettingError, UserError
+from tinytensor.device.backend import Array, host
+from tinytensor.device.forks import cached_property
 
 PIECE = 1 << 20  # numbers that a product makes at a time, so that they stay in the processor's caches
 

@@ -11,15 +11,15 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+from tinyformer.common.errors import UserError, print_line, shortened
+from tinyformer.common.files import open_file
+from tinyformer.common.memory import check_fits
+from tinyformer.common.settings import check_counts
 from tinyformer.data.files import check_file
-from tinyformer.errors import UserError, print_line, shortened
-from tinyformer.files import open_file
-from tinyformer.memory import check_fits
-from tinyformer.settings import check_counts
 from tinyformer.word_vectors.vectors import WordVectors
-from tinytensor.backend import Array, host
-from tinytensor.disk import atomic_write
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import Array, host
+from tinytensor.device.disk import atomic_write
 
 WANTED = "give a file of word vectors in word2vec's text format"
 

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.word_vectors.sparse import SparseMatrix
-from tinytensor.backend import Array, host
+from tinytensor.device.backend import Array, host
 
 WORDS = re.compile(r"(?u)\b\w\w+\b")  # at least two letters or digits, as scikit-learn's
 

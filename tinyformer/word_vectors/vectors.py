@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tinyformer.errors import SettingError, UserError
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.word_vectors.components import principal_components
 from tinyformer.word_vectors.corpus import check_known
-from tinytensor.backend import Array, host
-from tinytensor.forks import cached_property
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import Array, host
+from tinytensor.device.forks import cached_property
 
 BY = ("cosine", "dot")
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
-from tinyformer.memory import check_fits
-from tinyformer.progress import Progress, lasting_progress
-from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, one_of, setting
-from tinyformer.training.signals import stop_on_signals, write_or_stop
+from tinyformer.common.errors import SettingError
+from tinyformer.common.memory import check_fits
+from tinyformer.common.progress import Progress, lasting_progress
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import at_least, one_of, setting
+from tinyformer.common.signals import stop_on_signals, write_or_stop
 from tinyformer.word_vectors.batches import Examples
 from tinyformer.word_vectors.corpus import Corpus
 from tinyformer.word_vectors.vectors import WordVectors
 from tinytensor import Tensor, kernels
-from tinytensor.backend import Array, default_dtype, from_numpy, host, to_numpy, xp
+from tinytensor.device.backend import Array, default_dtype, from_numpy, host, to_numpy, xp
 
 METHODS = ("cbow", "skip-gram")
 LARGEST_BATCH = 256  # unless the user wants a larger one

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tinytensor.disk import make_folder, write_text
+from tinytensor.common.wording import counted
+from tinytensor.device.disk import make_folder, write_text
 from tinytensor.display.nodes import DrawnNode
 from tinytensor.display.pages import Pages, Picture
 from tinytensor.display.svg import Box
-from tinytensor.wording import counted
 
 MOST_IN_FILE = 300  # in an SVG file
 DOT_LOOKS = {"leaf": ("#dbeafe", "box"), "op": ("#f3f4f6", "ellipse"), "output": ("#fef3c7", "ellipse")}

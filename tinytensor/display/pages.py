@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
+from tinytensor.common.wording import counted
 from tinytensor.display.groups import Group, grouped
 from tinytensor.display.nodes import DrawnNode
 from tinytensor.display.svg import Box, svg
-from tinytensor.wording import counted
 
 MOST_BOXES = 100  # in a picture
 MOST_IN_ALL = 2000  # in all pictures

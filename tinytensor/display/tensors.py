@@ -6,10 +6,10 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.backend import Array, host, to_numpy, xp
+from tinytensor.device.backend import Array, host, to_numpy, xp
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 MOST_SHOWN = 256  # a tensor with more elements is shortened, as NumPy does
 MOST_AT_ENDS = 1024  # elements at the ends of all axes; of more than that the first part alone is shown

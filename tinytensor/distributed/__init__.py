@@ -11,12 +11,12 @@ be a rank: ``processes``, with its ``messages`` (sockets) and ``memory`` (what i
 
 import typing
 
+from tinytensor.common.missing import names_of as _names_of
 from tinytensor.distributed.agreement import check_same
 from tinytensor.distributed.communicator import Alone, Communicator, RankError
 from tinytensor.distributed.gpus import num_gpus
 from tinytensor.distributed.processes import default_method
 from tinytensor.distributed.teams import Team, lead, num_ranks, run, team
-from tinytensor.missing import names_of as _names_of
 
 __all__ = [
     "Alone",

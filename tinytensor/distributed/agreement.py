@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tinytensor import backend, kernels
-from tinytensor.backend import host, to_numpy
+from tinytensor import kernels
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.device import backend
+from tinytensor.device.backend import host, to_numpy
 from tinytensor.distributed.communicator import Communicator, RankError
-from tinytensor.tensor import Tensor
 
 _NAMED = 3  # so many differences stand in a message
 

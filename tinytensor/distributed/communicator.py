@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tinytensor.backend import Array, owner, xp
-from tinytensor.changes import note_change
-from tinytensor.tensor import Tensor
+from tinytensor.autograd.changes import note_change
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.device.backend import Array, owner, xp
 
 Arrays = Sequence[Array]
 

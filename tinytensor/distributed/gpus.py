@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tinytensor.backend import VISIBLE_GPUS, BackendError, xp
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import VISIBLE_GPUS, BackendError, xp
 
 
 def num_gpus() -> int:

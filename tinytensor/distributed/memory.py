@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from tinytensor.backend import DType, host
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.device.backend import DType, host
 from tinytensor.nn import Module
 from tinytensor.optim import Optimizer
 from tinytensor.optim.state import state_dtype
-from tinytensor.shared import note_shared
-from tinytensor.tensor import Tensor
+from tinytensor.parallel.shared import note_shared
 
 _ALIGNMENT = 64  # bytes: a line of the processor's cache
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tinytensor.backend import host, wide
+from tinytensor.device.backend import host, wide
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
 
 # Where launchers write how many processes they have started: MPICH's and Intel's, and Open MPI's.

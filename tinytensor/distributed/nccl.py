@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinytensor.backend import DType, load_nccl, wide, xp
+from tinytensor.device.backend import DType, load_nccl, wide, xp
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
 
 _SECONDS_AWAKE = 0.002  # a rank that waits asks again and again for a while, and then from time to time

@@ -23,15 +23,16 @@ from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from tinytensor import backend, kernels, parallel
-from tinytensor.backend import host, no_warnings
-from tinytensor.cores import cores
+from tinytensor import kernels, parallel
+from tinytensor.device import backend
+from tinytensor.device.backend import host, no_warnings
+from tinytensor.device.cores import cores
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
 from tinytensor.distributed.gpus import gpus_of_ranks, showing
 from tinytensor.distributed.memory import Shared, anonymous, inheritable, padded, view
 from tinytensor.distributed.messages import Lost, Star
 from tinytensor.distributed.nccl import Nccl
-from tinytensor.shared import working
+from tinytensor.parallel.shared import working
 
 WINDOW = 1 << 22  # bytes: smaller ones need more barriers, at each of which a rank may wait until it gets a core
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
-from tinytensor import backend, parallel
+from tinytensor import parallel
+from tinytensor.device import backend
 from tinytensor.distributed import mpi
 from tinytensor.distributed.agreement import check_same, check_same_code
 from tinytensor.distributed.communicator import Alone, Communicator, RankError

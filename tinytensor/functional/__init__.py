@@ -9,6 +9,7 @@ networks are defined in ops/, and are also available from here.
 
 import typing
 
+from tinytensor.common.missing import names_of as _names_of, public as _public
 from tinytensor.functional.attention import *
 from tinytensor.functional.classification import *
 from tinytensor.functional.losses import *
@@ -17,7 +18,6 @@ from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
 from tinytensor.functional.rotation import *
 from tinytensor.functional.similarity import *
-from tinytensor.missing import names_of as _names_of, public as _public
 from tinytensor.ops.activations import *
 from tinytensor.ops.elementwise import sigmoid as sigmoid, tanh as tanh
 from tinytensor.ops.indexing import embedding as embedding, one_hot as one_hot

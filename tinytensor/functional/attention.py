@@ -9,18 +9,18 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
-from tinytensor.arguments import checked
-from tinytensor.backend import default_dtype, is_array, is_floating
-from tinytensor.calling import wrap
-from tinytensor.checks import check_probability
-from tinytensor.fused import fused
+from tinytensor.autograd.calling import wrap
+from tinytensor.autograd.checks import check_probability
+from tinytensor.autograd.fused import fused
+from tinytensor.common.arguments import checked
+from tinytensor.device.backend import default_dtype, is_array, is_floating
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.kernels.masks import causal_array, lowest, padding
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.ops import astype, exp, expand_dims, matmul, maximum, softmax, sum, swapaxes, where
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "causal_mask",

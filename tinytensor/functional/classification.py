@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.arguments import checked
-from tinytensor.backend import is_floating, is_host_array, xp
-from tinytensor.calling import wrap
-from tinytensor.checks import value_check
+from tinytensor.autograd.calling import wrap
+from tinytensor.autograd.checks import value_check
+from tinytensor.autograd.fused import fused
+from tinytensor.common.arguments import checked
+from tinytensor.device.backend import is_floating, is_host_array, xp
 from tinytensor.functional.losses import at_least_float32, check_reduction, reduce, weighted
-from tinytensor.fused import fused
 from tinytensor.ops import expand_dims, linear, log_softmax, mean, reshape, sum, take_along_axis, where
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "cross_entropy",

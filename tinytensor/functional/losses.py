@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.arguments import checked
-from tinytensor.backend import is_floating, xp
-from tinytensor.op import op
+from tinytensor.autograd.op import op
+from tinytensor.common.arguments import checked
+from tinytensor.device.backend import is_floating, xp
 from tinytensor.ops import abs, astype, clip, exp, log, log1p, mean, sign, softplus, square, sum, where
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "binary_cross_entropy",

@@ -6,14 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.arguments import composite
-from tinytensor.fused import fused
+from tinytensor.autograd.fused import fused
+from tinytensor.common.arguments import composite
+from tinytensor.common.wording import counted
 from tinytensor.ops import mean, reshape, rsqrt, square
 from tinytensor.ops.reductions import centred
-from tinytensor.wording import counted
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "group_norm",

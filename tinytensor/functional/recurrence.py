@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.fused import fused
+from tinytensor.autograd.fused import fused
 from tinytensor.kernels.numpy.recurrence import steps
 from tinytensor.ops import linear, relu, sigmoid, split, stack, tanh, where
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "gru",

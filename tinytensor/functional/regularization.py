@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
-from tinytensor.arguments import checked
-from tinytensor.checks import check_probability
-from tinytensor.fused import fused
+from tinytensor.autograd.checks import check_probability
+from tinytensor.autograd.fused import fused
+from tinytensor.common.arguments import checked
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.ops import where
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "dropout",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.arguments import checked
+from tinytensor.autograd.fused import fused
+from tinytensor.common.arguments import checked
+from tinytensor.common.wording import counted
 from tinytensor.functional.normalization import rms_norm
-from tinytensor.fused import fused
 from tinytensor.ops import concatenate, rotate_pairs
-from tinytensor.wording import counted
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = ["norm_and_rotate"]
 

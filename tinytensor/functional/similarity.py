@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinytensor.arguments import composite
-from tinytensor.backend import default_dtype, host, is_floating, xp
+from tinytensor.common.arguments import composite
+from tinytensor.device.backend import default_dtype, host, is_floating, xp
 from tinytensor.ops import astype, broadcast_to, clip, norm, sum
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "cosine_similarity",

@@ -10,7 +10,7 @@ On the CPU the compiled loops are used where Numba is installed. TINYTENSOR_KERN
 import importlib.util
 import os
 
-from tinytensor import backend
+from tinytensor.device import backend
 
 
 def _choose() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 
 if TYPE_CHECKING:
     from tinytensor.kernels.numpy.dropout import RandomKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytensor.backend import host, xp
+from tinytensor.device.backend import host, xp
 
 
 def causal_array(queries: int, keys: int) -> Any:

@@ -2,7 +2,7 @@
 
 import typing
 
-from tinytensor.missing import names_of as _names_of
+from tinytensor.common.missing import names_of as _names_of
 from tinytensor.nn import init
 from tinytensor.nn.cells import GRUCell, LSTMCell, RNNCell
 from tinytensor.nn.containers import ModuleDict, ModuleList, Sequential

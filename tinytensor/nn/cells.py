@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Generic
 
 from tinytensor import functional, ops
-from tinytensor.arguments import checked
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked
 from tinytensor.creation import zeros
 from tinytensor.nn import init
 from tinytensor.nn.module import Module
 from tinytensor.nn.recurrent import State, both_biases
-from tinytensor.tensor import Tensor
 
 
 class Cell(Module, Generic[State]):

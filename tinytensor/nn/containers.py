@@ -6,10 +6,10 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, SupportsIndex, TypeVar, overload
 
-from tinytensor.arguments import checked, shown
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked, shown
+from tinytensor.common.wording import counted
 from tinytensor.nn.module import Module
-from tinytensor.tensor import Tensor
-from tinytensor.wording import counted
 
 Self = TypeVar("Self", bound="ModuleList")
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from tinytensor.arguments import shown
-from tinytensor.forks import held_by_forks
+from tinytensor.common.arguments import shown
+from tinytensor.device.forks import held_by_forks
 
 if TYPE_CHECKING:
     from tinytensor.nn.module import Module

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import random
-from tinytensor.arguments import checked
-from tinytensor.backend import host, xp
-from tinytensor.missing import names_of as _names_of
-from tinytensor.modes import Switched, modes
+from tinytensor.autograd.modes import Switched, modes
+from tinytensor.common.arguments import checked
+from tinytensor.common.missing import names_of as _names_of
+from tinytensor.device.backend import host, xp
 from tinytensor.nn.leaves import overwrite, replace_data
 from tinytensor.nn.module import Parameter
 

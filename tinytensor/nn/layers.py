@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytensor import functional, ops
-from tinytensor.arguments import checked
-from tinytensor.checks import check_probability
+from tinytensor.autograd.checks import check_probability
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked
+from tinytensor.common.wording import counted
 from tinytensor.nn import init
 from tinytensor.nn.module import Module
 from tinytensor.ops.shapes import normalize_axis
-from tinytensor.tensor import Tensor
-from tinytensor.wording import counted
 
 
 class Linear(Module):

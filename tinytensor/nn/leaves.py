@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from tinytensor import ops
-from tinytensor.backend import Array, is_floating, no_warnings
-from tinytensor.changes import note_change
+from tinytensor.autograd.changes import note_change
+from tinytensor.autograd.tensor import Tensor
 from tinytensor.creation import zeros_like
-from tinytensor.tensor import Tensor
+from tinytensor.device.backend import Array, is_floating, no_warnings
 
 
 def clear_gradients(tensors: Iterable[Tensor], set_to_none: bool) -> None:

@@ -6,14 +6,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from tinytensor.arguments import checked, shown
-from tinytensor.backend import Array, is_array, is_floating
-from tinytensor.changes import note_change
-from tinytensor.conversion import as_array
-from tinytensor.missing import missing
+from tinytensor.autograd.changes import note_change
+from tinytensor.autograd.conversion import as_array
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked, shown
+from tinytensor.common.missing import missing
+from tinytensor.device.backend import Array, is_array, is_floating
 from tinytensor.nn.hooks import HookHandle, Hooks
 from tinytensor.nn.leaves import clear_gradients, convert_, overwrite, replace_data
-from tinytensor.tensor import Tensor
 
 Self = TypeVar("Self", bound="Module")
 Given = ParamSpec("Given")

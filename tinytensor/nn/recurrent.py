@@ -7,15 +7,16 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tinytensor import backend, functional, ops
-from tinytensor.arguments import checked, shown
-from tinytensor.checks import check_probability, value_check
+from tinytensor import functional, ops
+from tinytensor.autograd.checks import check_probability, value_check
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked, shown
+from tinytensor.common.wording import counted
 from tinytensor.creation import arange, tensor, zeros
+from tinytensor.device import backend
 from tinytensor.functional.recurrence import lstm_with_projection
 from tinytensor.nn.module import Module, Parameter
 from tinytensor.random import uniform
-from tinytensor.tensor import Tensor
-from tinytensor.wording import counted
 
 States = Sequence[Tensor]
 Weights = Sequence[Any]  # parameters; biases may be None

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.arguments import composite
-from tinytensor.backend import xp
-from tinytensor.fused import fused
+from tinytensor.autograd.fused import fused
+from tinytensor.autograd.op import op
+from tinytensor.common.arguments import composite
+from tinytensor.device.backend import xp
 from tinytensor.kernels.numpy.silu import FAR
-from tinytensor.op import op
 from tinytensor.ops.elementwise import abs, erf, exp, sigmoid, tanh, where
 from tinytensor.ops.reductions import sum
 from tinytensor.ops.shapes import normalize_axes, normalize_axis, split
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "elu", "gelu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus", "swiglu",

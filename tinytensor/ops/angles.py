@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.backend import xp
-from tinytensor.op import op
+from tinytensor.autograd.op import op
+from tinytensor.device.backend import xp
 from tinytensor.ops.elementwise import _safe_divisor, sqrt, where
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "cos", "cosh", "degrees", "hypot", "radians",

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.arguments import composite
-from tinytensor.backend import is_array, is_floating, xp
-from tinytensor.op import op
+from tinytensor.autograd.op import op
+from tinytensor.common.arguments import composite
+from tinytensor.device.backend import is_array, is_floating, xp
 from tinytensor.ops.elementwise import is_number
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "allclose", "bitwise_and", "bitwise_or", "bitwise_xor", "equal", "greater", "greater_equal", "invert", "isclose",

@@ -15,13 +15,13 @@ import math
 from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor import kernels
-from tinytensor.arguments import composite
-from tinytensor.backend import default_dtype, index_dtype, is_floating, xp
-from tinytensor.checks import check_fits
-from tinytensor.op import op
+from tinytensor.autograd.checks import check_fits
+from tinytensor.autograd.op import op
+from tinytensor.common.arguments import composite
+from tinytensor.device.backend import default_dtype, index_dtype, is_floating, xp
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 Mask = Any  # a tensor or an array of booleans, which may be a list of them, or a single one
 

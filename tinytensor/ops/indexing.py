@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.arguments import composite, shown
-from tinytensor.backend import host, index_dtype, is_array, is_host_array, scatter_add, xp
-from tinytensor.capturing import refuse
-from tinytensor.changes import PLAIN
-from tinytensor.checks import check_not_masked
-from tinytensor.engine import Part
-from tinytensor.modes import modes
-from tinytensor.op import op
+from tinytensor.autograd.changes import PLAIN
+from tinytensor.autograd.checks import check_not_masked
+from tinytensor.autograd.engine import Part
+from tinytensor.autograd.modes import modes
+from tinytensor.autograd.op import op
+from tinytensor.common.arguments import composite, shown
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host, index_dtype, is_array, is_host_array, scatter_add, xp
+from tinytensor.device.capturing import refuse
 from tinytensor.ops.shapes import moveaxis, normalize_axes, normalize_axis, reshape
-from tinytensor.wording import counted
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 Ids = Any  # a tensor or an array of integers, which may be NumPy's with either backend
 

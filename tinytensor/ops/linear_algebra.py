@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.arguments import TENSOR, composite
-from tinytensor.backend import xp
+from tinytensor.autograd.op import op
+from tinytensor.common.arguments import TENSOR, composite
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import xp
+from tinytensor.device.summation import widened
 from tinytensor.kernels.rows import as_rows
-from tinytensor.op import op
 from tinytensor.ops.elementwise import is_number, multiply
 from tinytensor.ops.indexing import diagonal
 from tinytensor.ops.shapes import broadcast_to, expand_dims, normalize_axes, reshape, swapaxes, transpose
-from tinytensor.summation import widened
-from tinytensor.wording import counted
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "dot", "einsum", "linear", "matmul", "outer", "rotate_pairs", "tensordot",

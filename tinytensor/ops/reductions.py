@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.arguments import composite
-from tinytensor.backend import DType, default_dtype, is_floating, wide, xp
-from tinytensor.op import op
+from tinytensor.autograd.op import op
+from tinytensor.common.arguments import composite
+from tinytensor.device.backend import DType, default_dtype, is_floating, wide, xp
+from tinytensor.device.summation import running_sum, sum_over, widened
 from tinytensor.ops.elementwise import abs, exp, power, sign, where
 from tinytensor.ops.indexing import take_along_axis
 from tinytensor.ops.shapes import (
@@ -26,10 +27,9 @@ from tinytensor.ops.shapes import (
     split,
     transpose,
 )
-from tinytensor.summation import running_sum, sum_over, widened
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "all", "any", "argmax", "argmin", "astype", "cummax", "cummin", "cumprod", "cumsum", "logsumexp", "max", "mean", "min",

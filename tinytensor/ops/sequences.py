@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.arguments import composite
-from tinytensor.backend import default_dtype, index_dtype, is_floating, xp
-from tinytensor.calling import wrap
+from tinytensor.autograd.calling import wrap
+from tinytensor.common.arguments import composite
+from tinytensor.device.backend import default_dtype, index_dtype, is_floating, xp
 from tinytensor.ops.indexing import scatter
 from tinytensor.ops.reductions import astype
 from tinytensor.ops.shapes import broadcast_to, concatenate, normalize_axis, reshape, split
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "array_split", "bincount", "diff", "meshgrid",

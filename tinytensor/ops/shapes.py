@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.arguments import composite
-from tinytensor.backend import host, xp
-from tinytensor.capturing import table
-from tinytensor.checks import check_fits
-from tinytensor.op import op
-from tinytensor.wording import counted
+from tinytensor.autograd.checks import check_fits
+from tinytensor.autograd.op import op
+from tinytensor.common.arguments import composite
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host, xp
+from tinytensor.device.capturing import table
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor
+    from tinytensor.autograd.tensor import Tensor
 
 __all__ = [
     "broadcast_to", "concatenate", "expand_dims", "flip", "hstack", "moveaxis", "pad", "repeat", "reshape", "roll", "split",

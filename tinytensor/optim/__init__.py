@@ -2,7 +2,7 @@
 
 import typing
 
-from tinytensor.missing import names_of as _names_of
+from tinytensor.common.missing import names_of as _names_of
 from tinytensor.optim.adaptive import Adadelta, Adagrad, RMSprop
 from tinytensor.optim.clipping import clip_grad_norm, norm_and_scale
 from tinytensor.optim.muon import Muon

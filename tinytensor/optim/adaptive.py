@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tinytensor import capturing
-from tinytensor.arguments import checked
-from tinytensor.backend import xp
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked
+from tinytensor.device import capturing
+from tinytensor.device.backend import xp
 from tinytensor.kernels.numpy.optimizers import current
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
 from tinytensor.optim.settings import check_flag, check_number
 from tinytensor.optim.state import State
-from tinytensor.tensor import Tensor
 
 
 def weight_of(parameter: Any, state: State) -> Any:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from tinytensor import kernels
-from tinytensor.arguments import checked
-from tinytensor.backend import is_host_array, no_warnings, xp
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked
+from tinytensor.device.backend import is_host_array, no_warnings, xp
 from tinytensor.optim.optimizer import scale_gradients, tensors_in
-from tinytensor.tensor import Tensor
 
 
 @checked

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tinytensor.nn.module import Parameter
 from tinytensor.optim.state import State
-from tinytensor.shared import is_in_use, is_shared
+from tinytensor.parallel.shared import is_in_use, is_shared
 
 Update = tuple[Parameter, State, dict[str, Any], float]  # a parameter, its state, its group's settings, and its learning rate
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tinytensor import capturing, kernels
-from tinytensor.arguments import checked
-from tinytensor.backend import xp
+from tinytensor import kernels
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked
+from tinytensor.common.wording import counted
+from tinytensor.device import capturing
+from tinytensor.device.backend import xp
 from tinytensor.kernels.numpy.optimizers import current
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
 from tinytensor.optim.optimizers import Adam
 from tinytensor.optim.settings import check_count, check_flag, check_number
 from tinytensor.optim.state import State
-from tinytensor.tensor import Tensor
-from tinytensor.wording import counted
 
 # Jordan's a s + b s^3 + c s^5, for singular values s from 0 to 1. It lifts small ones fast, as its slope at 0 is a. After five
 # rounds all from 0.002 on lie between 0.68 and 1.21: not at 1, but near enough.

@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, SupportsFloat
 
-from tinytensor import capturing, kernels, parallel
-from tinytensor.arguments import checked, shown
-from tinytensor.backend import host, is_floating, no_warnings, xp
-from tinytensor.changes import note_change
+from tinytensor import kernels, parallel
+from tinytensor.autograd.changes import note_change
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked, shown
+from tinytensor.device import capturing
+from tinytensor.device.backend import host, is_floating, no_warnings, xp
 from tinytensor.nn.leaves import clear_gradients
 from tinytensor.nn.module import Parameter, check_state
 from tinytensor.optim.dividing import Ranks, Update, of_ranks
 from tinytensor.optim.settings import check_count, check_flag, check_number
 from tinytensor.optim.state import State, is_narrow, state_dtype
-from tinytensor.shared import is_shared
-from tinytensor.tensor import Tensor
+from tinytensor.parallel.shared import is_shared
 
 Arrays = Sequence[Any]
 States = Sequence[State]

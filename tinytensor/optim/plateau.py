@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tinytensor.arguments import checked
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked
 from tinytensor.creation import tensor
 from tinytensor.optim.settings import check_count, check_number
-from tinytensor.tensor import Tensor
 
 
 class Plateau:

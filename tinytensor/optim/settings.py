@@ -7,8 +7,8 @@ import sys
 from numbers import Integral
 from typing import Any
 
-from tinytensor.arguments import shown
-from tinytensor.backend import host
+from tinytensor.common.arguments import shown
+from tinytensor.device.backend import host
 
 
 def check_number(name: str, value: Any, below: float = math.inf) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tinytensor.backend import DType, default_dtype, xp
+from tinytensor.device.backend import DType, default_dtype, xp
 
 
 def is_narrow(parameter: Any) -> bool:

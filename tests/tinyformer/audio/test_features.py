@@ -17,7 +17,7 @@ from tinyformer.audio.features import (
     mel_filters,
     power_spectrum,
 )
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 
 RATE = 8000
 CONFIG = MelConfig(RATE, 256, 80, 40)

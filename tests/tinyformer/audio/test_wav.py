@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tinyformer.audio.wav import read_wav, write_wav
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 
 RATE = 8000
 NOISE = np.random.default_rng(0).uniform(-1, 1, 500)

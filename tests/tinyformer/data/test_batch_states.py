@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyformer.data.dial_tones import DialBatches, DialTask
 from tinyformer.data.labelled import LabelledBatches
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.pairs import PairBatches, Specials
-from tinyformer.data.recall import RecallBatches, RecallTask
 from tinyformer.data.text import TextBatches
+from tinyformer.tasks.dial_tones import DialBatches, DialTask
+from tinyformer.tasks.recall import RecallBatches, RecallTask
 
 PAIRS = [([3 + i % 7] * (1 + i % 5), [3 + i]) for i in range(20)]  # the targets tell them apart
 

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer import memory
+from tinyformer.common import memory
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.data import downloads, reading
 from tinyformer.data.batches import Rows, check_ids
 from tinyformer.data.downloads import download
@@ -27,10 +28,9 @@ from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.reading import TextSource, default_text, open_text, read_text, standard_library_text
 from tinyformer.data.text import TextBatches
 from tinyformer.decoding.sampling import generate
-from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT
 from tinytensor import parallel
-from tinytensor.wording import counted
+from tinytensor.common.wording import counted
 
 # ---------------------------------------------------------------------------------------------------------- read_text
 
@@ -647,7 +647,7 @@ def test_a_file_that_opens_but_cannot_be_read_is_named(tmp_path: Path, monkeypat
         def read(self, size: int | None = -1, /) -> bytes:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("tinyformer.files.open_file", lambda path: Failing())
+    monkeypatch.setattr("tinyformer.common.files.open_file", lambda path: Failing())
     with pytest.raises(OSError, match="Input/output error") as caught:
         read_text(tmp_path / "text.txt")
     assert caught.value.filename == str(tmp_path / "text.txt")

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tinyformer.audio.features import power_spectrum
-from tinyformer.data import dial_tones, sounds
-from tinyformer.data.dial_tones import (
+from tinyformer.common.errors import SettingError, UserError
+from tinyformer.data.vector_pairs import VectorPairBatch
+from tinyformer.tasks import dial_tones, sounds
+from tinyformer.tasks.dial_tones import (
     KEYS,
     LONGEST_NUMBER,
     MEL,
@@ -27,8 +29,6 @@ from tinyformer.data.dial_tones import (
     keys_of,
     random_keys,
 )
-from tinyformer.data.vector_pairs import VectorPairBatch
-from tinyformer.errors import SettingError, UserError
 
 TASK = DialTask(fewest=1, most=3)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tinyformer.common.errors import UserError
 from tinyformer.data.pairs import read_lines
 from tinyformer.data.reading import read_text
-from tinyformer.errors import UserError
 
 RUSSIAN = "Все счастливые семьи похожи друг на друга, каждая несчастливая семья несчастлива по-своему.\n"
 CHINESE = "天地玄黄，宇宙洪荒。我们的生活越来越好，这是大家都知道的事情。他们在学校里学习中文。\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tinyformer.common.errors import UserError
 from tinyformer.data.reading import open_text, read_text
-from tinyformer.errors import UserError
 
 RECORDS = [
     {"id": 1, "text": 'one, "two"\nthree'},

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tinyformer.common.errors import UserError
 from tinyformer.data.folders import mark_results, texts_in
 from tinyformer.data.reading import read_text
-from tinyformer.errors import UserError
-from tinyformer.training.runs import RunFolder
+from tinyformer.runs.run_folder import RunFolder
 
 PICTURE = b"\x89PNG\r\n\x1a\n\0\0\0"
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.data.batches import Batch
 from tinyformer.data.labelled import LabelledBatches
 from tinyformer.data.masking import IGNORED, MaskedBatches, Masking
-from tinyformer.errors import SettingError, UserError
 from tinyformer.models.bert import BertConfig, BertForMaskedLM
 from tinyformer.training.evaluation import accuracy
 from tinyformer.training.losses import masked_token_loss

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tinyformer.common.errors import UserError
 from tinyformer.data.pair_files import PairFiles, one_line
-from tinyformer.errors import UserError
 
 PAIRS = [(f"Word {i}", f"Wort  {i}") for i in range(20)]
 

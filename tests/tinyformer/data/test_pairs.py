@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer import memory
+from tinyformer.common import memory
+from tinyformer.common.errors import UserError
 from tinyformer.data.batches import padded
 from tinyformer.data.pair_columns import read_tsv
 from tinyformer.data.pairs import (
@@ -31,7 +32,6 @@ from tinyformer.data.pairs import (
     split_pairs,
     without_empty,
 )
-from tinyformer.errors import UserError
 from tinyformer.training.losses import translation_loss
 
 PAD, START, END = 0, 1, 2
@@ -136,7 +136,7 @@ def test_a_lack_of_memory_that_no_check_foresees(tmp_path: Path) -> None:
     (tmp_path / "large.txt").write_bytes(b"some words\n" * 1_900_000)
     code = (
         "import resource, sys; from tinyformer.data.pairs import read_lines; from tinyformer.data.reading import read_text\n"
-        "from tinyformer.errors import plain_errors\n"
+        "from tinyformer.common.errors import plain_errors\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (used + (35 << 20),) * 2)\n"
         "with plain_errors(): {'lines': read_lines, 'text': read_text}[sys.argv[1]](sys.argv[2])"

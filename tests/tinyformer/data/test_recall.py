@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from tinyformer.data.recall import VALIDATED, VALIDATION_ROWS, RecallBatches, RecallTask, recall_batch
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
+from tinyformer.tasks.recall import VALIDATED, VALIDATION_ROWS, RecallBatches, RecallTask, recall_batch
 
 
 def test_the_first_token_is_the_target_and_all_have_the_same_kinds() -> None:

@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from tinyformer.common.errors import SettingError
 from tinyformer.data.sentences import check_marks, labelled_sentences, likely_marks, sentence_parts, sentences_before
-from tinyformer.errors import SettingError
 
 
 def test_sentences_stand_before_their_marks() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tinyformer.common.errors import SettingError
 from tinyformer.decoding.beam_rules import BeamRule, HuggingFaceRule, WuRule
 from tinyformer.decoding.beam_search import beam_search
-from tinyformer.errors import SettingError
 
 START, END = 3, 2
 

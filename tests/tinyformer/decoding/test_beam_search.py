@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.decoding.beam_rules import WuRule
 from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search, log_softmax
 from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling, sample
-from tinyformer.errors import SettingError, UserError
 from tinyformer.models.transformer import Transformer, TransformerConfig
 
 START, END = 1, 2

@@ -20,13 +20,13 @@ LAYERS = 2
 @pytest.fixture
 def programs(monkeypatch):
     """A list of all programs that are traced in the test."""
-    traced, original = [], sys.modules["tinytensor.trace"].Tracer.program
+    traced, original = [], sys.modules["tinytensor.replay.trace"].Tracer.program
 
     def program(self, out):
         traced.append(original(self, out))
         return traced[-1]
 
-    monkeypatch.setattr(sys.modules["tinytensor.trace"].Tracer, "program", program)
+    monkeypatch.setattr(sys.modules["tinytensor.replay.trace"].Tracer, "program", program)
     return traced
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling, generate, sample
-from tinyformer.errors import SettingError, UserError
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.transformer import Transformer, TransformerConfig
 

@@ -6,7 +6,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import BertConfig, BertForMaskedLM, CharTokenizer, WordPieceTokenizer, fill_masks, hide_words, with_wordpieces
-from tinyformer.errors import SettingError, UserError
+from tinyformer.common.errors import SettingError, UserError
 
 
 @pytest.fixture(scope="module")

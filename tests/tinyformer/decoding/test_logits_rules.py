@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tinyformer.common.errors import SettingError
 from tinyformer.decoding.beam_rules import HuggingFaceRule
 from tinyformer.decoding.beam_search import beam_search
 from tinyformer.decoding.decoders import GPTDecoder
@@ -21,7 +22,6 @@ from tinyformer.decoding.logits_rules import (
     RepetitionPenalty,
 )
 from tinyformer.decoding.sampling import Sampling, generate, sample
-from tinyformer.errors import SettingError
 
 OUT = -np.inf
 GREEDY = Sampling(temperature=0.0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinyformer.common.errors import UserError
 from tinyformer.decoding.beam_rules import WuRule
 from tinyformer.decoding.beam_search import beam_search
 from tinyformer.decoding.decoders import (
@@ -19,7 +20,6 @@ from tinyformer.decoding.decoders import (
     translation_decoder,
 )
 from tinyformer.decoding.sampling import Sampling, generate, sample
-from tinyformer.errors import UserError
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, EncoderDecoder, Seq2SeqConfig

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.decoding.beam_rules import HuggingFaceRule, WuRule
 from tinyformer.decoding.beam_search import beam_search
 from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling, generate, sample
 from tinyformer.decoding.token_rules import TokenRules
-from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer, TransformerConfig
 

@@ -13,11 +13,11 @@ from explored import RUNS, gpt_run
 
 import tinytensor as tt
 from tinyformer import attention_rollout, recording_attention
-from tinyformer.errors import UserError
-from tinyformer.explore import attending
-from tinyformer.explore.questions import ask
-from tinyformer.explore.subjects import Subjects
-from tinyformer.training.checkpoints import save_checkpoint
+from tinyformer.common.errors import UserError
+from tinyformer.explore.views import attending
+from tinyformer.explore.views.questions import ask
+from tinyformer.explore.views.subjects import Subjects
+from tinyformer.runs.checkpoints import save_checkpoint
 
 SOURCE = "The lazy dog"
 

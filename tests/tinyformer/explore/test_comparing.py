@@ -12,9 +12,9 @@ from explored import TEXT, gpt_run, masked_run, recurrent_run, translation_run
 
 import tinytensor as tt
 from tinyformer import CharTokenizer, UserError, perplexity, token_losses
-from tinyformer.explore import comparing
-from tinyformer.explore.questions import ask
-from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.views import comparing
+from tinyformer.explore.views.questions import ask
+from tinyformer.explore.views.subjects import Subjects
 
 LONG = "The quick brown fox jumps over the lazy dog.\n" * 5
 

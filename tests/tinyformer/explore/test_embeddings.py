@@ -12,10 +12,10 @@ import pytest
 from explored import RUNS, gpt_run
 
 import tinytensor as tt
-from tinyformer.errors import UserError
-from tinyformer.explore import embeddings as embeddings_module
-from tinyformer.explore.questions import ask
-from tinyformer.explore.subjects import Subject, Subjects
+from tinyformer.common.errors import UserError
+from tinyformer.explore.views import embeddings as embeddings_module
+from tinyformer.explore.views.questions import ask
+from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.models.positions import RotaryPositions, sinusoidal
 from tinyformer.word_vectors.components import principal_components
 

@@ -11,10 +11,10 @@ import pytest
 from explored import RUNS, gpt_run, recurrent_run, translation_run
 
 import tinytensor as tt
-from tinyformer.errors import UserError
-from tinyformer.explore import reading as reading_module
-from tinyformer.explore.questions import ask
-from tinyformer.explore.subjects import Subjects
+from tinyformer.common.errors import UserError
+from tinyformer.explore.views import reading as reading_module
+from tinyformer.explore.views.questions import ask
+from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.recording import residual_streams
 
 TEXTS = {"transformer": "the fox", "context": "the fox", "attention": "the fox", "masked": "the [MASK] fox jump ##s over"}

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from tinyformer.explore.kept import Kept
+from tinyformer.explore.views.kept import Kept
 
 
 class Model:

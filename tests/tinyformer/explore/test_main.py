@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from explored import gpt_run
 
-from tinyformer.errors import plain_errors
+from tinyformer.common.errors import plain_errors
 from tinyformer.explore.__main__ import _open, main
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,10 +8,10 @@ from typing import Any
 import explored
 import pytest
 
+from tinyformer.common.errors import UserError
 from tinyformer.decoding.filling import fill_masks
-from tinyformer.errors import UserError
-from tinyformer.explore.questions import ask
-from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.views.questions import ask
+from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.bert import BertConfig, BertForMaskedLM
 from tinyformer.pretrained.saving import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer

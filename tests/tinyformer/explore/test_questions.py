@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from explored import RUNS, VALUES
 
-from tinyformer.errors import UserError
-from tinyformer.explore.questions import QUESTIONS, ask
-from tinyformer.explore.server import _as_json, _read_json
-from tinyformer.explore.subjects import Subjects
+from tinyformer.common.errors import UserError
+from tinyformer.explore.serving.server import _as_json, _read_json
+from tinyformer.explore.views.questions import QUESTIONS, ask
+from tinyformer.explore.views.subjects import Subjects
 
 # Numbers on both sides of limits, and such as no limit foresees.
 LIMITS = [127, 128, 129, 199, 201, 5_001, 20_001, 65_537, 2**31, 2**63, -(2**63) - 1, 10**30, 10**400, -1]

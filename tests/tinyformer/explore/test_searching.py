@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from explored import gpt_run, masked_run, recurrent_run, translation_run
 
+from tinyformer.common.errors import UserError
 from tinyformer.decoding.beam_search import beam_search
-from tinyformer.errors import UserError
-from tinyformer.explore.following import follow
-from tinyformer.explore.questions import ask as ask_any
-from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.serving.following import follow
+from tinyformer.explore.views.questions import ask as ask_any
+from tinyformer.explore.views.subjects import Subjects
 
 
 def ask(subjects: Subjects, name: str, asked: Any) -> Any:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from explored import VALUES, gpt_run, masked_run, serving, translation_run
 
-from tinyformer.explore import connections, server
-from tinyformer.explore.server import HEADERS, ExplorerServer
-from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.serving import connections, server
+from tinyformer.explore.serving.server import HEADERS, ExplorerServer
+from tinyformer.explore.views.subjects import Subjects
 
 
 @pytest.fixture(scope="module")

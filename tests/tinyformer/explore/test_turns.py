@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from explored import gpt_run, recurrent_run, translation_run
 
-from tinyformer.errors import UserError
-from tinyformer.explore import subjects as subjects_module
-from tinyformer.explore.questions import ask
-from tinyformer.explore.subjects import Subjects
-from tinyformer.explore.turns import Turns
+from tinyformer.common.errors import UserError
+from tinyformer.explore.serving.turns import Turns
+from tinyformer.explore.views import subjects as subjects_module
+from tinyformer.explore.views.questions import ask
+from tinyformer.explore.views.subjects import Subjects
 
 
 def test_turns_come_in_order() -> None:
@@ -106,8 +106,8 @@ def test_others_get_their_turns_while_a_long_text_is_read(
 ) -> None:
     subjects = Subjects([make(tmp_path / "run")])
     monkeypatch.setattr(subjects_module, "LONGEST", 64)
-    monkeypatch.setattr("tinyformer.explore.reading.LONGEST", 64)
-    monkeypatch.setattr("tinyformer.explore.reading.AT_ONCE", 64)
+    monkeypatch.setattr("tinyformer.explore.views.reading.LONGEST", 64)
+    monkeypatch.setattr("tinyformer.explore.views.reading.AT_ONCE", 64)
     monkeypatch.setattr(subjects_module, "AT_ONCE", 64)
     others: list[int] = []
     monkeypatch.setattr(subjects.lock, "let_others", lambda: others.append(1))

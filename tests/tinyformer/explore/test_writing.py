@@ -18,16 +18,16 @@ import pytest
 from explored import gpt_run, masked_run, recurrent_run, translation_run
 
 import tinytensor as tt
+from tinyformer.common.errors import UserError
 from tinyformer.decoding.decoders import language_decoder, translation_decoder
 from tinyformer.decoding.filling import fill_masks
 from tinyformer.decoding.sampling import Sampling, generate, sample
-from tinyformer.errors import UserError
-from tinyformer.explore import writing
-from tinyformer.explore.passages import Passage
-from tinyformer.explore.questions import ask
-from tinyformer.explore.server import ExplorerServer
-from tinyformer.explore.subjects import Subjects
-from tinyformer.explore.writing import Fill, Next, Remembered, Write, distribution, fill, next_token, write
+from tinyformer.explore.serving.server import ExplorerServer
+from tinyformer.explore.views import writing
+from tinyformer.explore.views.passages import Passage
+from tinyformer.explore.views.questions import ask
+from tinyformer.explore.views.subjects import Subjects
+from tinyformer.explore.views.writing import Fill, Next, Remembered, Write, distribution, fill, next_token, write
 
 RUNS = {"gpt": gpt_run, "recurrent": recurrent_run, "translation": translation_run, "masked": masked_run}
 SAMPLINGS = [Sampling(), Sampling(0.5, top_k=5), Sampling(1.5, top_p=0.7), Sampling(0)]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 from tinyformer.models.attention import MultiHeadAttention, attention_weights, padding_mask, recording_attention
 from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
-from tinytensor.backend import to_numpy, xp
+from tinytensor.device.backend import to_numpy, xp
 
 
 def by_hand(

@@ -10,7 +10,7 @@ import pytest
 from trainings import check_that_it_learns
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
 from tinytensor.nn import Module
 

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinyformer.common.errors import UserError
 from tinyformer.data.text import TextBatches
 from tinyformer.decoding.sampling import Sampling, generate
-from tinyformer.errors import UserError
 from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.runs.checkpoints import load_checkpoint
+from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
-from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import Tensor
-from tinytensor.engine import Node
+from tinytensor.autograd.engine import Node
 from tinytensor.nn import Module
 
 needs_bfloat16 = pytest.mark.needs("cupy")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 from tinyformer.models.blocks import Block, BlockConfig, FeedForward
 from tinyformer.models.caches import BlockCache, Cache
-from tinytensor.backend import to_numpy
+from tinytensor.device.backend import to_numpy
 
 
 def norm_by_hand(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | float) -> np.ndarray:

@@ -12,7 +12,7 @@ from causal import check_that_the_past_is_unchanged
 from trainings import check_that_it_learns
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.positions import RotaryScaling
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 from tinyformer.models.attention import MultiHeadAttention, head_sizes, recording_attention
 from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions

@@ -15,13 +15,13 @@ from causal import check_that_the_past_is_unchanged
 from trainings import check_that_it_learns, check_that_it_learns_and_resumes
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError
 from tinyformer.data.batches import Batch
 from tinyformer.data.text import TextBatches
-from tinyformer.errors import SettingError
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM, State, count_parameters, make_layers
+from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import next_token_loss
-from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import parallel
 

@@ -15,8 +15,8 @@ from causal import check_that_all_is_seen, check_that_the_past_is_unchanged
 from trainings import FirstWords, check_that_it_learns, check_that_it_learns_and_resumes
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError
 from tinyformer.data.pairs import PairBatch
-from tinyformer.errors import SettingError
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.seq2seq import (
     AdditiveAttention,
@@ -28,10 +28,10 @@ from tinyformer.models.seq2seq import (
     Seq2SeqConfig,
     reversed_words,
 )
+from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
 from tinyformer.training.losses import translation_loss
-from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor import parallel
 

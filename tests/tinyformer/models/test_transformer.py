@@ -12,13 +12,13 @@ from causal import check_that_all_is_seen, check_that_the_past_is_unchanged
 from trainings import FirstWords, check_that_it_learns, check_that_it_learns_and_resumes
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError
 from tinyformer.decoding.decoders import TransformerDecoder
-from tinyformer.errors import SettingError
 from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
 from tinyformer.training.losses import translation_loss
-from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 
 SMALL = {

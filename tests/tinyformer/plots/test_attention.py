@@ -15,7 +15,7 @@ from tinyformer.plots import (
     attention_maps,
     attention_means,
 )
-from tinyformer.translation import Attended
+from tinyformer.tasks.translation import Attended
 
 pytest.importorskip("matplotlib")
 

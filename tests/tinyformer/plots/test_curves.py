@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyformer.comparison import ScoreTable
 from tinyformer.plots import (
     accuracy_by_distance,
     gradients_by_distance,
@@ -20,6 +19,7 @@ from tinyformer.plots import (
     note_on_losses,
     scores_by_length,
 )
+from tinyformer.tasks.comparison import ScoreTable
 
 pytest.importorskip("matplotlib")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tinyformer
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, WordPieceTokenizer, WordTokenizer
 from tinyformer.tokenizers.byte_letters import BYTES, shown

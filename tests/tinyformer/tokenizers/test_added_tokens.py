@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.tokenizers import BPETokenizer
 from tinyformer.tokenizers.added import AddedToken, AddedTokens
 from tinyformer.tokenizers.byte_letters import BYTES

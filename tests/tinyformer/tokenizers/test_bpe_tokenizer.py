@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.tokenizers import BPETokenizer, Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.byte_letters import BYTES
 from tinyformer.tokenizers.cutting import CuttingRules

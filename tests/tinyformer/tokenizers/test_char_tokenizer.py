@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.tokenizers import CharTokenizer
 
 # Every character that UTF-8 can hold: surrogates are halves of one, and no text.

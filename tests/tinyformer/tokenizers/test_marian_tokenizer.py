@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.tokenizers import MarianTokenizer, load_tokenizer, marian
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.patterns import GPT2_WORDS, compiled
 

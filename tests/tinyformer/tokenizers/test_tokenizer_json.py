@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
 from tinyformer.tokenizers.byte_letters import BYTES, shown
 from tinyformer.tokenizers.patterns import GPT2_WORDS

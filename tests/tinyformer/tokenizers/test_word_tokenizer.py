@@ -10,10 +10,10 @@ import pytest
 import regex
 from hypothesis import given, strategies as st
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
+from tinyformer.common.words import WORDS_AND_MARKS
 from tinyformer.tokenizers import WordTokenizer
 from tinyformer.tokenizers.word import RULES, SPECIAL, spaced
-from tinyformer.words import WORDS_AND_MARKS
 
 TEXT = "the cat sat. the dog sat, the end"
 

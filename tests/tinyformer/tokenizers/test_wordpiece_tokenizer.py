@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.tokenizers import WordPieceTokenizer
 from tinyformer.tokenizers.wordpiece import SPECIAL, words_of
 

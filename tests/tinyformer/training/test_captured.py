@@ -12,11 +12,12 @@ import tinytensor as tt
 from tinyformer.data.batches import Batch
 from tinyformer.data.text import TextBatches
 from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
-from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
-from tinytensor import capturing, kernels
-from tinytensor.backend import xp
+from tinytensor import kernels
+from tinytensor.device import capturing
+from tinytensor.device.backend import xp
 
 pytestmark = pytest.mark.needs("standin")  # which counts launches
 SETTINGS = {"batch_size": 4, "eval_every": 6, "log_every": 3, "warmup": 4, "learning_rate": 1e-2, "shards": 1}

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 from tinyformer.training.config import SCHEDULES, TrainingConfig
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.transformer import Transformer, TransformerConfig

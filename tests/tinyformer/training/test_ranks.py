@@ -13,16 +13,16 @@ import pytest
 from trainings import outcome
 
 import tinytensor as tt
+from tinyformer.common.errors import UserError
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.data.text import TextBatches
-from tinyformer.errors import UserError
 from tinyformer.models.bert import BertConfig, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import masked_token_loss, next_token_loss, translation_loss
-from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import distributed
 from tinytensor.distributed import processes

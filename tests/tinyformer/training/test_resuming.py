@@ -18,14 +18,14 @@ import pytest
 from running import contents, entries, result_of
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError, UserError
+from tinyformer.common.settings import settings_from
 from tinyformer.data.text import TextBatches
-from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.settings import settings_from
-from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.runs.checkpoints import load_checkpoint
+from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import next_token_loss
-from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor import Tensor
 from tinytensor.io import load_with_metadata

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.errors import SettingError, UserError
-from tinyformer.settings import is_changeable, setting
-from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
+from tinyformer.common.errors import SettingError, UserError
+from tinyformer.common.settings import is_changeable, setting
+from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
+from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.logging import LOG_COLUMNS, write_log
-from tinyformer.training.runs import RunFolder, load_weights
 from tinytensor.nn import Linear, Module
 
 NEW = "which this version does not know: use the version that wrote it, or a later one"

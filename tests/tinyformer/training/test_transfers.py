@@ -22,12 +22,12 @@ from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling, sample
 from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
 from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import accuracy, evaluate
 from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
-from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
-from tinytensor.backend import from_numpy, xp
+from tinytensor.device.backend import from_numpy, xp
 
 pytestmark = pytest.mark.needs("standin")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tinyformer.errors import SettingError, UserError
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.word_vectors.corpus import Corpus, check_known, passages, words_of
 
 TEXT = "The cat sat.\nThe dog sat, too!\n\nDon't sit, cat;\n \nthe end"

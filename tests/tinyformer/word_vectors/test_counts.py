@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tinyformer.errors import SettingError, UserError
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.word_vectors import counts as counting, sparse
 from tinyformer.word_vectors.corpus import Corpus
 from tinyformer.word_vectors.counts import cooccurrences, count_vectors, ppmi

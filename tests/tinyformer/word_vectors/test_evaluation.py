@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.word_vectors import evaluation
 from tinyformer.word_vectors.evaluation import analogies, is_of_analogies, ranked, similarity, spearman
 from tinyformer.word_vectors.vectors import WordVectors

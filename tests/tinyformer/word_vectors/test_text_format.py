@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinyformer.errors import SettingError, UserError
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.word_vectors.text_format import load_vectors, save_vectors
 from tinyformer.word_vectors.vectors import WordVectors
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tinyformer.errors import UserError
+from tinyformer.common.errors import UserError
 from tinyformer.word_vectors.tfidf import TfIdf
 
 

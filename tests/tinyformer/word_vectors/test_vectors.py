@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tinyformer.errors import SettingError, UserError
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.word_vectors.vectors import WordVectors
 
 # Two directions: royal or not, and the sex.

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.errors import SettingError
+from tinyformer.common.errors import SettingError
 from tinyformer.word_vectors import batches
 from tinyformer.word_vectors.batches import Examples, keep_probabilities, windows, word_table
 from tinyformer.word_vectors.corpus import Corpus
 from tinyformer.word_vectors.word2vec import Word2Vec, Word2VecConfig, negative_sampling_loss
 from tinytensor import kernels
-from tinytensor.backend import from_numpy, to_numpy
+from tinytensor.device.backend import from_numpy, to_numpy
 
 # -------------------------------------------------------------------------------------------------------- examples
 

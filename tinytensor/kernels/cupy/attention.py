@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tinytensor.backend import host, xp
+from tinytensor.device.backend import host, xp
 from tinytensor.kernels.cupy import flash_attention as flash
 from tinytensor.kernels.cupy.dropout import BIT_TILE, dropped_heads, keep_bits_of_tiles
 from tinytensor.kernels.cupy.heads import join_heads, split_heads

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import index_dtype, xp
+from tinytensor.device.backend import index_dtype, xp
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, elementwise_grid, kernel
 from tinytensor.kernels.cupy.products import matmul
 

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from cupy import cuda
 
-from tinytensor.backend import BackendError, xp
-from tinytensor.forks import free_in_forks
+from tinytensor.device.backend import BackendError, xp
+from tinytensor.device.forks import free_in_forks
 
 _WORKSPACE = 32 << 20  # bytes, as NVIDIA recommends for its largest GPUs
 

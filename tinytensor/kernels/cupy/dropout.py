@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import bool_dtype, default_dtype, host, xp
+from tinytensor.device.backend import bool_dtype, default_dtype, host, xp
 from tinytensor.kernels.cupy.loader import contiguous, kernel
 from tinytensor.kernels.numpy.dropout import RandomKey, survivors_scale
 

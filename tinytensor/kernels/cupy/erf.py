@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy.loader import computed, contiguous, elementwise_grid, kernel
 
 

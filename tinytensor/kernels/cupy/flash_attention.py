@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cupy import cuda
 
-from tinytensor.backend import host, xp
+from tinytensor.device.backend import host, xp
 from tinytensor.kernels.cupy.dropout import BIT_TILE, dropped_heads, keep_bits_of_tiles
 from tinytensor.kernels.cupy.loader import kernel
 from tinytensor.kernels.numpy.attention import check_mask, joinable, same_lead

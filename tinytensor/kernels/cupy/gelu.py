@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy.loader import contiguous, elementwise_grid, kernel
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy.loader import contiguous, kernel
 
 _THREADS = 256  # the threads and the tile are those of heads.cu

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 
 _FOLDER = Path(__file__).parent
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)

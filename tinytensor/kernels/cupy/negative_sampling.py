@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy.sum_rows import sum_rows
 from tinytensor.kernels.numpy.negative_sampling import gradients
 

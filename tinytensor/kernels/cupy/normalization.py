@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 
 _WIDE = 2048  # columns

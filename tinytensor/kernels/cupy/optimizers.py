@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy
 
-from tinytensor.backend import default_dtype, xp
-from tinytensor.capturing import constant, numbers, table
+from tinytensor.device.backend import default_dtype, xp
+from tinytensor.device.capturing import constant, numbers, table
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 
 _CHUNK = 4096  # elements. Few, so that a small model fills a GPU; many, so that finding them costs little. A multiple of a pack

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from cupy import cuda
 from cupy_backends.cuda.libs import cublas
 
-from tinytensor import capturing
-from tinytensor.backend import host, xp
+from tinytensor.autograd.modes import modes
+from tinytensor.device import capturing
+from tinytensor.device.backend import host, xp
 from tinytensor.kernels.cupy import cublaslt
 from tinytensor.kernels.rows import as_rows
-from tinytensor.modes import modes
 
 _HALF = (cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F, "float32")
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
+from tinytensor.device.summation import sum_over
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 from tinytensor.kernels.cupy.products import matmul
 from tinytensor.kernels.numpy.recurrence import state_before, steps
 from tinytensor.kernels.rows import as_rows
-from tinytensor.summation import sum_over
 
 _THREADS = 256
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytensor import capturing
-from tinytensor.backend import default_dtype, host, xp
+from tinytensor.device import capturing
+from tinytensor.device.backend import default_dtype, host, xp
 from tinytensor.kernels.cupy.loader import kernel
 
 _THREADS = 256  # as in sorting.cu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytensor.backend import index_dtype, xp
+from tinytensor.device.backend import index_dtype, xp
 from tinytensor.kernels.cupy.loader import accumulator, computed, contiguous, kernel
 from tinytensor.kernels.cupy.sorting import order_of
 

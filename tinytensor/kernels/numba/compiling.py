@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy
 
-from tinytensor.backend import BackendError
-from tinytensor.forks import held_by_forks
+from tinytensor.device.backend import BackendError
+from tinytensor.device.forks import held_by_forks
 from tinytensor.kernels.numba.cache import in_folder
 from tinytensor.kernels.numba.display import show_compiling
 

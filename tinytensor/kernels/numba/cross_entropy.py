@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 
-from tinytensor.backend import index_dtype
+from tinytensor.device.backend import index_dtype
 from tinytensor.kernels.numba.compiling import real, reduction
 from tinytensor.kernels.numba.exponential import exp
 from tinytensor.kernels.numba.largest import largest

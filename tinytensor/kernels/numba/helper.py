@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from tinytensor.cores import cores
+from tinytensor.device.cores import cores
 
 
 @functools.cache

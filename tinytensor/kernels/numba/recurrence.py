@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy
 
-from tinytensor import cores
+from tinytensor.device import cores
+from tinytensor.device.summation import sum_over
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba import recurrence_loops as loops
 from tinytensor.kernels.numba.helper import has_second_core, helper
 from tinytensor.kernels.numba.tiles import COLUMNS, ROWS
 from tinytensor.kernels.numpy.recurrence import weight_gradient
-from tinytensor.summation import sum_over
 
 _FEWEST_ROWS = 32  # of all steps together: for fewer, BLAS is as fast as copying the weight into panels
 _LARGE = 1 << 25  # multiplications: half a millisecond, many times what it takes to wake a thread

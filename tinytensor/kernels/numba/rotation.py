@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from tinytensor.backend import default_dtype
+from tinytensor.device.backend import default_dtype
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import loop, real, reduction
 from tinytensor.kernels.rows import as_rows

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy
 
-from tinytensor.backend import index_dtype, is_floating
+from tinytensor.device.backend import index_dtype, is_floating
+from tinytensor.device.summation import widened
 from tinytensor.kernels.numba.compiling import loop
 from tinytensor.kernels.numba.places import place
 from tinytensor.kernels.numpy.sum_rows import sum_rows as in_numpy
-from tinytensor.summation import widened
 
 
 @loop

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tinytensor.backend import host, xp
+from tinytensor.device.backend import host, xp
 from tinytensor.kernels.heads import multi_head
 from tinytensor.kernels.masks import causal_array, lowest, padding
 from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.numpy.products import matmul
 
 

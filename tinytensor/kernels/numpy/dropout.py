@@ -21,7 +21,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import from_numpy, host, xp
+from tinytensor.device.backend import from_numpy, host, xp
 
 # Two words of 64 bits, from tinytensor.random.random_key(). In a captured step they are an array on the GPU, for its kernels.
 RandomKey = tuple[int, int]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 
 _SMALL = 1.0  # below this the Taylor series is used, above it the scaled complement
 _LARGE = 6.0  # erf(6) differs from 1 by 2e-17, which float64 cannot represent

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.numpy.erf import normal_distribution
 from tinytensor.kernels.numpy.silu import FAR, limited
 

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.rows import as_rows
 
 ALIKE = 8.0  # the mean of numbers that are large and alike is more than so many standard deviations

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tinytensor.backend import default_dtype, xp
+from tinytensor.device.backend import default_dtype, xp
 
 _BLOCK = 1 << 16  # elements at a time: 1.25 MiB with the gradient, both moments and a scratch array
 

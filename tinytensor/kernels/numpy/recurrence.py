@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
+from tinytensor.device.summation import sum_over
 from tinytensor.kernels.numpy.silu import sigmoid
 from tinytensor.kernels.rows import as_rows
-from tinytensor.summation import sum_over
 
 
 def steps(length: int, is_reversed: bool) -> range:

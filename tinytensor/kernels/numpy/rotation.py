@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.device.backend import xp
 from tinytensor.kernels.heads import Backward, Forward
 from tinytensor.kernels.numpy.normalization import rms_norm_backward, rms_norm_forward
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import host, is_host_array, xp
+from tinytensor.device.backend import host, is_host_array, xp
 
 FAR = 1e4  # beyond it a sigmoid is 0 or 1 to the last bit. With it in place of infinity no product is NaN
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import wide, xp
-from tinytensor.summation import sum_over
+from tinytensor.device.backend import wide, xp
+from tinytensor.device.summation import sum_over
 
 
 def softmax(x: Any, axes: Sequence[int]) -> Any:

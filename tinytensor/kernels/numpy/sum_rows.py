@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytensor.backend import xp
-from tinytensor.summation import widened
+from tinytensor.device.backend import xp
+from tinytensor.device.summation import widened
 
 _RARE = 16  # the rows of an id that occurs more often than this are summed by themselves
 

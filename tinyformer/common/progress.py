@@ -1,0 +1,177 @@
+"""The progress of a long task: a bar on a terminal and in a notebook, or plain lines in a file or a pipe, where a bar would be
+one long line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Any, Protocol
+
+from tqdm import tqdm
+from tqdm.std import TqdmDefaultWriteLock
+
+from tinyformer.common.errors import escaped
+from tinytensor.device.forks import free_in_forks
+
+SECONDS_BETWEEN_LINES = 10.0
+WIDEST_LINE = 79  # columns of a line in a file
+TQDM_BAR = 10  # columns of its bar where the width of the terminal is not known
+LEAST_BAR = 4  # columns of the bar itself, without which it is left out
+MARKED = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+SHORT = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+COUNT = "{n_fmt}/{total_fmt}"
+OPEN = "{n_fmt}{unit} [{elapsed}{postfix}]"  # where the total is not known
+
+
+class Progress(Protocol):
+    """A display of progress. A task reports its steps, results and lines of text to it. It is a context, whose end closes
+    it."""
+
+    def update(self, n: float = 1) -> object:
+        """Report ``n`` more steps."""
+
+    def set_postfix_str(self, s: str) -> object:
+        """Show this text beside the steps, until the next one."""
+
+    def write(self, s: str) -> object:
+        """Print a line on standard output, without breaking the bar."""
+
+    def unpause(self) -> object:
+        """Leave out the time since the last step when the time left is computed."""
+
+    def __enter__(self) -> Progress: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> object: ...
+
+
+def show_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Progress:
+    """A display of the progress of ``total`` steps, or None if the number is unknown. ``initial`` steps were done before. With
+    ``quiet`` nothing is shown."""
+    what = escaped(what)
+    kind = TerminalBar if quiet or (sys.stderr is not None and sys.stderr.isatty()) else _notebook_bar()
+    if kind is None:
+        return Lines(what, total, unit, initial)
+    bar: Progress = kind(total=total, initial=initial, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1, disable=quiet)
+    return bar
+
+
+@contextmanager
+def lasting_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Iterator[Progress]:
+    """A context with such a display for a task that outlives its terminal: closing the display then is no error."""
+    shown = show_progress(what, total, unit, initial, quiet)
+    try:
+        yield shown
+    finally:
+        with suppress(OSError):
+            shown.__exit__(None, None, None)
+
+
+def _notebook_bar() -> Any:
+    """tqdm's bar for notebooks, if this is one and has ipywidgets, which that bar is made of. Otherwise None.
+
+    (tqdm.auto chooses likewise, but warns where ipywidgets is missing, and then draws a bar where only lines can be read.)
+    """
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)  # a notebook has imported it
+    if get_shell is None or not hasattr(get_shell(), "kernel") or find_spec("ipywidgets") is None:
+        return None
+    from tqdm.notebook import tqdm as notebook_bar
+
+    return notebook_bar
+
+
+def _after_fork() -> None:
+    """In a forked child: forget that another thread held tqdm's second lock, which all processes share. Otherwise the child
+    would take it and never give it back. (multiprocessing sees to that, but only in its own children.)"""
+    shared = getattr(TqdmDefaultWriteLock, "mp_lock", None)
+    if shared is not None:
+        shared._semlock._after_fork()
+
+
+free_in_forks(TqdmDefaultWriteLock.th_lock)  # held while a bar is drawn
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class TerminalBar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
+    """tqdm's bar, but in a narrow terminal it leaves out the less important numbers, where tqdm cuts through one."""
+
+    @staticmethod
+    def format_meter(n: float, total: float, elapsed: float, ncols: int | None = None, postfix: Any = None, **how: Any) -> str:
+        """The bar as text. What a task shows beside its steps is a row of numbers with commas and spaces between them, the most
+        important ones first. ``ncols`` is 0 in a terminal that does not know its width."""
+        if ncols == 0:
+            ncols = shutil.get_terminal_size().columns - 1  # from COLUMNS, or 80
+        parts = str(postfix).split(", ") if postfix else []
+        forms: list[tuple[str | None, int]] = [(how.pop("bar_format", None), len(parts))]
+        if total is None:
+            forms += [(OPEN, kept) for kept in range(len(parts), -1, -1)]
+        else:
+            forms += [(MARKED, kept) for kept in range(len(parts), 1, -1)]
+            forms += [(SHORT, kept) for kept in range(min(len(parts), 2), -1, -1)] + [(COUNT, 0)]
+        for form, kept in forms:
+            shown = {**how, "bar_format": form, "postfix": ", ".join(parts[:kept]) or None}
+            text = tqdm.format_meter(n, total, elapsed, None, **shown)
+            marks = form in (None, MARKED) and total is not None
+            if not ncols or len(text) - (TQDM_BAR - LEAST_BAR if marks else 0) <= ncols:
+                break
+        return str(tqdm.format_meter(n, total, elapsed, ncols, **shown))
+
+
+class Lines:
+    """Shows progress as lines on standard error: one for every text, and otherwise one every ten seconds. A line that would be
+    too wide leaves out the last parts of the text."""
+
+    def __init__(self, what: str, total: int | None, unit: str, initial: int = 0):
+        self.what = what
+        self.total = total
+        self.unit = unit
+        self.done = self.initial = initial
+        self.spent = 0.0  # seconds spent on steps alone
+        self._since = self._last_line = time.monotonic()
+
+    def update(self, n: float = 1) -> None:
+        """Report ``n`` more steps."""
+        self.done += int(n)
+        now = time.monotonic()
+        self.spent += now - self._since
+        self._since = now
+        if now - self._last_line > SECONDS_BETWEEN_LINES:
+            self._line("")
+
+    def set_postfix_str(self, s: str) -> None:
+        """Show this text with the number of steps."""
+        self._line(f", {s}")
+
+    def write(self, s: str) -> None:
+        """Print a line on standard output."""
+        print(s, flush=True)
+
+    def unpause(self) -> None:
+        """Leave out the time since the last step when the time left is computed."""
+        self._since = time.monotonic()
+
+    def _line(self, more: str) -> None:
+        self._last_line = time.monotonic()
+        of = f" of {self.total:,}" if self.total is not None else ""
+        left = ""
+        if self.total is not None and self.done > self.initial:
+            seconds = self.spent / (self.done - self.initial) * (self.total - self.done)
+            left = f", {tqdm.format_interval(seconds)} left"
+        begin = f"{self.what}: {self.unit} {self.done:,}{of}"
+        while ", " in more[2:] and len(begin + more + left) > WIDEST_LINE:
+            more = more.rpartition(", ")[0]
+        print(f"{begin}{more}{left}", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return None

@@ -1,0 +1,321 @@
+"""Questions about attention: which tokens each token looks at.
+
+All numbers are those of ``recording_attention``, from one forward pass over the passage. The page asks for them in small parts,
+so the weights of the last passes are kept: see ``weights_of`` for what happens where there are many.
+"""
+
+from __future__ import annotations
+
+import base64
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.common.errors import UserError
+from tinyformer.explore.views.passages import Answer, Passage
+from tinyformer.explore.views.reading import NOT_FINITE
+from tinyformer.explore.views.subjects import Subject, Subjects
+from tinyformer.models.attention import MultiHeadAttention, RecordsAttention, recording_attention
+from tinyformer.models.rollout import attention_rollout
+from tinytensor import Tensor
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
+from tinytensor.nn import Module
+
+SIDE = 32  # the most rows and columns of a small map
+MOST_NUMBERS = 65_536  # that one question gets
+MOST_KEPT = 64 * 2**20  # bytes of weights that are kept from one question to the next
+LARGEST = 48 * 2**20  # bytes of the weights of one layer, as GPT-2's: nobody can interrupt the pass that computes them
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """An attention layer as the page is told of it.
+
+    - ``name``: as ``recording_attention`` names it.
+    - ``kind``: "self" (tokens look at those of the same text) or "cross" (those of the target look at those of the source).
+    - ``queries`` and ``keys``: whose tokens look, and whose are looked at: "source" or "target"; "text" if there is only one.
+    - ``causal``: whether no token sees the tokens after it.
+    - ``heads``: how many heads there are.
+    """
+
+    name: str
+    kind: str
+    queries: str
+    keys: str
+    causal: bool
+    heads: int
+
+
+def attention_layers(subject: Subject) -> dict[str, AttentionLayer]:
+    """The attention layers of a model by name, in the order in which it has them. None for a model without attention."""
+    modules = subject.model.named_modules()
+    return {name: _layer(subject, name, module) for name, module in modules if isinstance(module, RecordsAttention)}
+
+
+def _layer(subject: Subject, name: str, module: RecordsAttention) -> AttentionLayer:
+    heads = module.num_heads if isinstance(module, MultiHeadAttention) else 1  # additive attention has one
+    if subject.kind != "translation":
+        return AttentionLayer(name, "self", "text", "text", subject.kind == "language", heads)
+    if not isinstance(module, MultiHeadAttention) or module.cross:
+        return AttentionLayer(name, "cross", "target", "source", False, heads)
+    side = "target" if name.startswith("decoder") else "source"
+    return AttentionLayer(name, "self", side, side, side == "target", heads)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model reads of a passage: the last ``ids`` that fit into a GPT, of which ``first`` is the place in the passage;
+    for an encoder-decoder also the ``source``."""
+
+    subject: Subject
+    ids: tuple[int, ...]
+    source: tuple[int, ...]
+    first: int
+
+    def length(self, side: str) -> int:
+        """How many tokens a side of a layer has: "text", "source" or "target"."""
+        return len(self.source if side == "source" else self.ids)
+
+    def numbers(self, layer: AttentionLayer) -> int:
+        """How many weights a layer has."""
+        return layer.heads * self.length(layer.queries) * self.length(layer.keys)
+
+    def unseen(self) -> list[int]:
+        """The places of padding, which no token looks at: in the source if there is one, and in the text otherwise."""
+        config = self.subject.model.config
+        pad = getattr(config, "source_pad", getattr(config, "pad", None))
+        return [place for place, i in enumerate(self.source or self.ids) if i == pad]
+
+    def run(self) -> None:
+        """One forward pass over all tokens."""
+        texts = (self.source, self.ids) if self.source else (self.ids,)
+        self.subject.model(*(tt.tensor([text]) for text in texts))
+
+    def module(self, layer: AttentionLayer) -> Module:
+        """The model's module of this layer."""
+        return dict(self.subject.model.named_modules())[layer.name]
+
+
+def read(subjects: Subjects, passage: Passage) -> Reading:
+    """What the model of a passage reads of it: all, or the last tokens that fit into a GPT. Raises UserError for more tokens
+    than another model reads, and where one layer's weights would take more than LARGEST bytes."""
+    subject = passage.subject(subjects)
+    ids, longest = passage.ids, subject.longest
+    if longest is not None and subject.kind == "language":
+        ids = ids[-longest:]
+    elif longest is not None and max(len(ids), len(passage.source)) > longest:
+        raise UserError(
+            f"the text has {counted(max(len(ids), len(passage.source)), 'token')}, more than the {longest} that this "
+            "model reads: shorten it"
+        )
+    reading = Reading(subject, tuple(ids), tuple(passage.source), len(passage.ids) - len(ids))
+    size = max((4 * reading.numbers(layer) for layer in attention_layers(subject).values()), default=0)
+    if size > LARGEST:
+        message = f"the attention weights of a layer would take {size >> 20} MiB, more than {LARGEST >> 20}: shorten the text"
+        raise UserError(message)
+    return reading
+
+
+class Kept:
+    """Arrays by key, of which those that were used last are kept, up to so many bytes. The newest is kept whatever its size."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self.arrays: OrderedDict[Hashable, Any] = OrderedDict()
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def get(self, key: Hashable) -> Any:
+        """The array of this key, or None."""
+        if key in self.arrays:
+            self.arrays.move_to_end(key)
+        return self.arrays.get(key)
+
+    def add(self, key: Hashable, array: Any) -> Any:
+        """Keep an array, and forget those that were not used for longest. Returns it."""
+        self.arrays[key] = array
+        while len(self.arrays) > 1 and self.bytes > self.most:
+            self.arrays.popitem(last=False)
+        return array
+
+
+_kept = Kept(MOST_KEPT)  # whoever uses it holds a Subjects' lock
+
+
+def _key(reading: Reading, what: str, layer: AttentionLayer) -> Hashable:
+    """The key of an array. A model that is loaded again, as its file has changed, is another one; the old one may go."""
+    return weakref.ref(reading.subject.model), reading.ids, reading.source, what, layer.name
+
+
+def weights_of(reading: Reading, layer: AttentionLayer) -> Any:
+    """The weights (heads, queries, keys) of a layer, as an array on the host.
+
+    One pass gets those of all layers, if they take at most MOST_KEPT bytes together. Where they take more, a pass records only
+    the layer that is asked for: those of GPT-2's 12 layers of 12 heads take 576 MiB for 1,024 tokens, and 48 MiB a layer. It is
+    kept until others are asked for. So memory stays bounded, and a user who goes from layer to layer of a long text waits for
+    a pass each time.
+    """
+    found = _kept.get(_key(reading, "weights", layer))
+    if found is not None:
+        return found
+    if not _fits(reading):
+        (array,) = _record(reading, reading.module(layer)).values()
+        return _kept.add(_key(reading, "weights", layer), array)
+    layers = attention_layers(reading.subject)
+    recorded = _record(reading, reading.subject.model)
+    for name, array in recorded.items():
+        _kept.add(_key(reading, "weights", layers[name]), array)
+    return recorded[layer.name]
+
+
+def _fits(reading: Reading) -> bool:
+    """Whether the weights of all layers may be kept at once."""
+    return 4 * sum(map(reading.numbers, attention_layers(reading.subject).values())) <= MOST_KEPT
+
+
+def _record(reading: Reading, module: Module, keep: Callable[[Tensor], Tensor] = lambda weights: weights) -> Mapping[str, Any]:
+    """What ``recording_attention`` records in the layers of a module, by name: arrays (heads, queries, keys) on the host."""
+    with recording_attention(module, keep) as recorded:
+        reading.run()
+    # A recurrent network attends once for each token.
+    return {name: tt.concatenate(calls, -2)[0].numpy().astype(host.float32) for name, calls in recorded.items()}
+
+
+def _of_each(reading: Reading, what: str, shrink: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """What ``shrink`` makes of the weights (batch, heads, queries, keys) of each layer, by name: arrays without the batch. It
+    is kept as ``what``. Where not all weights may be kept, it is made of each layer's as soon as the pass has them."""
+    layers = attention_layers(reading.subject)
+    keys = {name: _key(reading, what, layer) for name, layer in layers.items()}
+    found = {name: _kept.get(key) for name, key in keys.items()}
+    if any(array is None for array in found.values()):
+        if _fits(reading):
+            found = {name: shrink(tt.tensor(weights_of(reading, layer))[None])[0].numpy() for name, layer in layers.items()}
+        else:
+            found = dict(_record(reading, reading.subject.model, shrink))
+        for name, array in found.items():
+            _kept.add(keys[name], array)
+    return found
+
+
+def small_maps(weights: Tensor) -> Tensor:
+    """Weights (batch, heads, queries, keys) as maps of at most SIDE by SIDE numbers: the maximum of each patch, so that a thin
+    line is not lost."""
+    array = weights.numpy()
+    for axis in (-2, -1):
+        length = array.shape[axis]
+        array = host.maximum.reduceat(array, [i * length // min(length, SIDE) for i in range(min(length, SIDE))], axis)
+    return tt.tensor(array)
+
+
+@dataclass(frozen=True)
+class AboutAttention:
+    """A passage whose attention is looked at."""
+
+    passage: Passage
+
+
+def attention(subjects: Subjects, asked: AboutAttention) -> Answer:
+    """The attention ``layers`` of the model, each as ``AttentionLayer`` describes it, with a small map of each head in
+    ``maps``: base64 of ``rows`` by ``columns`` bytes, 255 times the largest weight of a patch. Row i of a map begins with the
+    query i * queries // rows; so do the columns with the keys. No layers: the model has no attention.
+
+    ``first`` is the place in the passage of the first token that the model sees, as a GPT sees only the last block_size ones;
+    ``unseen`` are places of padding among the keys of the source, or of the text if there is no source.
+    """
+    with subjects.lock:
+        reading = read(subjects, asked.passage)
+        maps = _of_each(reading, "small", small_maps)
+    layers = []
+    for name, layer in attention_layers(reading.subject).items():
+        heads = small_maps(tt.tensor(maps[name])[None])[0].numpy()  # those of a recurrent network came row by row
+        if not host.isfinite(heads).all():
+            raise UserError(NOT_FINITE)
+        shown = host.rint(255 * heads).astype(host.uint8)
+        texts = [base64.b64encode(head.tobytes()).decode() for head in shown]
+        layers.append({**asdict(layer), "rows": heads.shape[1], "columns": heads.shape[2], "maps": texts})
+    return {"layers": layers, "first": reading.first, "unseen": reading.unseen()}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Weights of a ``layer``, by its name: of a ``head`` (from 0 on), the "mean" over all heads, or the "rollout" through all
+    layers up to this one. They are those of ``count`` queries from ``first`` on, and of ``keys`` keys (without it: all) from
+    ``first_key`` on. Places count from 0 among the tokens that the model sees."""
+
+    passage: Passage
+    layer: str
+    head: int | str
+    first: int
+    count: int
+    first_key: int = 0
+    keys: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.head, str) and self.head not in ("mean", "rollout"):
+            raise UserError('head must be a number, "mean" or "rollout"')
+        if min(self.first, self.first_key) < 0 or self.count < 1 or (self.keys is not None and self.keys < 1):
+            raise UserError("first and first_key must be at least 0, and count and keys at least 1")
+
+
+def attention_rows(subjects: Subjects, asked: Rows) -> Answer:
+    """The ``weights`` of some queries: a list for each, with a number for each key. They are not rounded. Raises UserError for
+    a layer, head or places that are not there, and for more than MOST_NUMBERS numbers."""
+    with subjects.lock:
+        reading = read(subjects, asked.passage)
+        layer = attention_layers(reading.subject).get(asked.layer)
+        if layer is None:
+            raise UserError("there is no attention layer of this name")
+        last, last_key = _ends(reading, layer, asked)
+        part = (slice(asked.first, last), slice(asked.first_key, last_key))
+        if asked.head == "mean":
+            found = weights_of(reading, layer)[:, part[0], part[1]].mean(0)
+        elif asked.head == "rollout":
+            found = rollout_of(reading, layer)[part]
+        elif isinstance(asked.head, int) and 0 <= asked.head < layer.heads:
+            found = weights_of(reading, layer)[asked.head][part]
+        else:
+            raise UserError(f"head must be from 0 to {layer.heads - 1}, not {asked.head}")
+    return {"weights": found.tolist()}
+
+
+def _ends(reading: Reading, layer: AttentionLayer, asked: Rows) -> tuple[int, int]:
+    """The places after the last query and key that are asked for."""
+    queries, keys = reading.length(layer.queries), reading.length(layer.keys)
+    last = min(asked.first + asked.count, queries)
+    last_key = keys if asked.keys is None else min(asked.first_key + asked.keys, keys)
+    if asked.first >= last or asked.first_key >= last_key:
+        raise UserError(
+            f"of {counted(queries, 'query')} and {counted(keys, 'key')} there is none from {asked.first} and "
+            f"{asked.first_key} on"
+        )
+    if (last - asked.first) * (last_key - asked.first_key) > MOST_NUMBERS:
+        raise UserError(f"these are more than {MOST_NUMBERS:,} numbers: ask for fewer queries or keys")
+    return last, last_key
+
+
+def rollout_of(reading: Reading, layer: AttentionLayer) -> Any:
+    """``attention_rollout`` (queries, keys) through the self-attention layers of the same text, up to this one. Raises
+    UserError for a cross-attention."""
+    if layer.kind != "self":
+        raise UserError("rollout is for layers of self-attention: this one looks at another text")
+    found = _kept.get(_key(reading, "rollout", layer))
+    if found is not None:
+        return found
+    layers = attention_layers(reading.subject)
+    stack = [one for one in layers.values() if (one.kind, one.keys) == (layer.kind, layer.keys)]
+    if _fits(reading):
+        weights = {one.name: weights_of(reading, one) for one in stack}
+    else:  # rollout needs no more than the means
+        weights = dict(_record(reading, reading.subject.model, lambda x: x.mean(axis=1, keepdims=True)))
+    through = attention_rollout([tt.tensor(weights[one.name])[None] for one in stack])
+    arrays = {one.name: tensor[0].numpy() for one, tensor in zip(stack, through)}
+    for one in stack:
+        _kept.add(_key(reading, "rollout", one), arrays[one.name])
+    return arrays[layer.name]

@@ -1,0 +1,232 @@
+"""Questions about what a model holds while it reads a passage: residual streams, what each layer would predict, and states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.common.errors import UserError, shortened
+from tinyformer.decoding.sampling import Sampling
+from tinyformer.explore.views.passages import Answer, Passage
+from tinyformer.explore.views.reading import Reading, is_recurrent, predicting, probabilities, reading, uncertainty
+from tinyformer.explore.views.subjects import Subject, Subjects
+from tinyformer.explore.views.writing import distribution
+from tinyformer.models.evaluating import evaluating
+from tinytensor import Tensor
+from tinytensor.device.backend import host
+
+MOST_PLACES = 128  # that one answer tells about
+MOST_NUMBERS = 20_000  # in one answer
+
+
+def check_part(count: int, first: int, length: int, most: int, what: str) -> None:
+    """Raise UserError unless ``first`` to ``first + count`` is a part of ``length``, and not too large for an answer."""
+    if not 1 <= count <= most:
+        raise UserError(f"the number of {what} must be from 1 to {most}, not {count}")
+    if not 0 <= first <= length - count:
+        raise UserError(f"{first} to {first + count - 1} are not among the {what}, whose number is {length}")
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A passage."""
+
+    passage: Passage
+
+
+def inside(subjects: Subjects, asked: Inside) -> Answer:
+    """What there is to see of a model that has read a passage.
+
+    - ``first`` and ``count``: which tokens of the passage it read, where there are more than it can read at once.
+    - ``stacks``: of each stack of a Transformer's blocks its ``name``, its number of ``tokens``, the names of its ``rows`` (the
+      embeddings and each block), the ``means`` over the tokens of the norm of each row, and the ``smallest`` and ``largest``
+      norm.
+    - ``states``: of each kind of a recurrent network's states its ``name``, the number of its ``layers``, ``tokens`` and
+      ``units``, how many ``directions`` share the units, whether the tokens are ``reversed`` (all but the last), and the
+      ``largest`` absolute value in each layer.
+    - ``predicts``: the "next" token, that "here", or null.
+    - ``lens``: the names of the rows of ``lens``; null where there is none.
+
+    With two stacks, or states whose names begin with "encoder", the first of them are over the source.
+    """
+    subject = asked.passage.subject(subjects)
+    with subjects.lock:
+        found = reading(subjects, subject, asked.passage)
+        name = predicting(subject, found)
+        return {
+            "first": found.first,
+            "count": len(found.ids),
+            "stacks": [] if is_recurrent(subject) else [_stack(name, stack) for name, stack in found.streams.items()],
+            "states": [_kind_of_state(subject, *item) for item in found.streams.items()] if is_recurrent(subject) else [],
+            "predicts": {"encoder": None, "masked": "here"}.get(subject.kind, "next"),
+            "lens": None if name is None else _row_names(subject, len(found.streams[name])),
+        }
+
+
+def _row_names(subject: Subject, count: int) -> list[str]:
+    if is_recurrent(subject):
+        return [f"layer {i}" for i in range(1, count + 1)]
+    return ["embeddings", *(f"block {i}" for i in range(1, count))]
+
+
+def _stack(name: str, stack: Sequence[Tensor]) -> Answer:
+    norms = host.stack([norms_of(row) for row in stack])
+    return {
+        "name": name,
+        "tokens": norms.shape[1],
+        "rows": ["embeddings", *(f"block {i}" for i in range(1, len(stack)))],
+        "means": norms.mean(1).tolist(),
+        "smallest": float(norms.min()),
+        "largest": float(norms.max()),
+    }
+
+
+def norms_of(row: Tensor) -> Any:
+    """The Euclidean norm of each vector of a residual stream (length, d_model): (length,) float64."""
+    return host.linalg.norm(row.numpy().astype(host.float64), axis=-1)
+
+
+def _kind_of_state(subject: Subject, name: str, layers: Sequence[Tensor]) -> Answer:
+    config = subject.model.config
+    tokens, units = layers[0].shape
+    return {
+        "name": name,
+        "layers": len(layers),
+        "tokens": tokens,
+        "units": units,
+        "directions": units // config.d_model,
+        "reversed": name.startswith("encoder") and config.reverse_source,
+        "largest": [float(abs(layer.numpy()).max()) for layer in layers],
+    }
+
+
+@dataclass(frozen=True)
+class Norms:
+    """A part of a stack's tokens: ``count`` of them, from ``first`` on. The first token of the stack is 0."""
+
+    passage: Passage
+    stack: str
+    first: int
+    count: int
+
+
+def norms(subjects: Subjects, asked: Norms) -> Answer:
+    """The ``norms`` of the residual stream: for each row of the stack, as ``inside`` names them, one for each of the tokens."""
+    subject = asked.passage.subject(subjects)
+    with subjects.lock:
+        stack = None if is_recurrent(subject) else reading(subjects, subject, asked.passage).streams.get(asked.stack)
+        if stack is None:
+            raise UserError(f"this model has no {shortened(asked.stack, 40)!r}")
+        check_part(asked.count, asked.first, len(stack[0]), MOST_PLACES, "tokens")
+        return {"norms": [norms_of(row[asked.first : asked.first + asked.count]).tolist() for row in stack]}
+
+
+@dataclass(frozen=True)
+class Places:
+    """A part of the tokens that the model has read: ``count`` of them, from ``first`` on. 0 is the first that it has read."""
+
+    passage: Passage
+    first: int
+    count: int
+
+
+def lens(subjects: Subjects, asked: Places) -> Answer:
+    """The logit lens (nostalgebraist 2020): what the model would predict if it ended after each block, or each layer.
+
+    For each row (see ``inside``), and each of the places: the ``ids``, ``texts`` and ``probabilities`` of the likeliest token.
+    The last row is the model's own prediction.
+    """
+    subject = asked.passage.subject(subjects)
+    answer: dict[str, list[Any]] = {"ids": [], "texts": [], "probabilities": []}
+    with subjects.lock:
+        for row in _lens_rows(subject, reading(subjects, subject, asked.passage)):
+            check_part(asked.count, asked.first, len(row), MOST_PLACES, "tokens")
+            found = probabilities(subject, _logits(subject, row[asked.first : asked.first + asked.count]))
+            best = found.argmax(-1)
+            answer["ids"].append(best.tolist())
+            answer["texts"].append(subject.texts(best.tolist()))
+            answer["probabilities"].append(found[host.arange(len(best)), best].tolist())
+    return answer
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of the lens, and one of the places that the model has read."""
+
+    passage: Passage
+    row: int
+    place: int
+
+
+def lens_cell(subjects: Subjects, asked: Cell) -> Answer:
+    """What the model would predict at a place if it ended after a row of the lens: see ``distribution``."""
+    subject = asked.passage.subject(subjects)
+    with subjects.lock:
+        rows = _lens_rows(subject, reading(subjects, subject, asked.passage))
+        check_part(1, asked.row, len(rows), 1, "rows")
+        check_part(1, asked.place, len(rows[0]), 1, "tokens")
+        logits = _logits(subject, rows[asked.row][asked.place : asked.place + 1])
+    return distribution(subject, logits[0], Sampling())
+
+
+def _lens_rows(subject: Subject, found: Reading) -> Sequence[Tensor]:
+    name = predicting(subject, found)
+    if name is None:
+        raise UserError("this model makes no predictions of what a layer gives")
+    return found.streams[name]
+
+
+def _logits(subject: Subject, stream: Tensor) -> Any:
+    """The logits (places, vocab_size) of a residual stream (places, d_model), as an array of the CPU."""
+    with tt.no_grad(), evaluating(subject.model):
+        return subject.model.logits_of(stream[None])[0].numpy()
+
+
+def entropies(subjects: Subjects, asked: Places) -> Answer:
+    """How sure the model is at each of the places: the ``entropies`` of its predictions in nats, and the ``losses`` of the
+    tokens that were to be predicted there, -log of their probabilities; null where the passage has no such token."""
+    subject = asked.passage.subject(subjects)
+    if subject.kind == "encoder":
+        raise UserError("this model predicts no tokens")
+    first, stop = asked.first, asked.first + asked.count
+    with subjects.lock:
+        found = reading(subjects, subject, asked.passage)
+        check_part(asked.count, first, len(found.ids), MOST_PLACES, "tokens")
+        if found.entropies:
+            return {"entropies": found.entropies[first:stop], "losses": found.losses[first:stop]}
+        logits = _logits(subject, _lens_rows(subject, found)[-1][first:stop])
+        ahead = 0 if subject.kind == "masked" else 1
+        sure, losses = uncertainty(subject, logits, found.ids[first + ahead : stop + ahead])
+        return {"entropies": sure, "losses": losses}
+
+
+@dataclass(frozen=True)
+class StatePart:
+    """A part of a recurrent network's states: of a ``kind`` and a ``layer`` the units ``first_unit`` to ``first_unit + units``
+    after the tokens ``first`` to ``first + count``."""
+
+    passage: Passage
+    kind: str
+    layer: int
+    first: int
+    count: int
+    first_unit: int
+    units: int
+
+
+def hidden_states(subjects: Subjects, asked: StatePart) -> Answer:
+    """The ``values`` of a recurrent network's state: for each of the units, one after each of the tokens."""
+    subject = asked.passage.subject(subjects)
+    with subjects.lock:
+        layers = reading(subjects, subject, asked.passage).streams.get(asked.kind) if is_recurrent(subject) else None
+    if layers is None:
+        raise UserError(f"this model has no state {shortened(asked.kind, 40)!r}")
+    check_part(1, asked.layer, len(layers), 1, "layers")
+    tokens, width = layers[asked.layer].shape
+    check_part(asked.count, asked.first, tokens, MOST_PLACES, "tokens")
+    check_part(asked.units, asked.first_unit, width, MOST_NUMBERS // asked.count, "units")
+    units = slice(asked.first_unit, asked.first_unit + asked.units)
+    part = layers[asked.layer][asked.first : asked.first + asked.count, units]
+    return {"values": part.numpy().astype(float).T.tolist()}

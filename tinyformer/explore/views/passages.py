@@ -1,0 +1,80 @@
+"""The texts that questions are about, as ids; and the questions about models and texts themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinyformer.common.errors import UserError
+from tinyformer.explore.views.subjects import Subject, Subjects
+from tinytensor.common.wording import counted
+
+LONGEST_TEXT = 200_000  # characters
+MOST_IDS = 20_000
+
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What most questions are about: ``ids`` that a model reads or has written. For an encoder-decoder they are the target's,
+    from the start token on, and ``source`` are those of the sentence that it translates."""
+
+    model: str
+    ids: list[int]
+    source: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.ids or len(self.ids) > MOST_IDS or len(self.source) > MOST_IDS:
+            raise UserError(f"ids must have 1 to {counted(MOST_IDS, 'id')}, and source at most {MOST_IDS}")
+
+    def subject(self, subjects: Subjects) -> Subject:
+        """The model of the passage. Raises UserError if it does not know the ids."""
+        subject = subjects.get(self.model)
+        subject.check(self.ids, self.source)
+        return subject
+
+
+@dataclass(frozen=True)
+class About:
+    """Nothing is to be said to ask ``about``."""
+
+
+def about(subjects: Subjects, asked: About) -> Answer:
+    """The folders, and the names of the models in them."""
+    return {"folders": subjects.folders, "models": subjects.names}
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model by its name."""
+
+    model: str
+
+
+def facts(subjects: Subjects, asked: Named) -> Answer:
+    """The kind of a model, its class, size and settings, and the ids of its start, end and mask tokens."""
+    return subjects.get(asked.model).facts()
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text to cut into tokens; with ``source``, one that an encoder-decoder reads."""
+
+    model: str
+    text: str
+    source: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.text) > LONGEST_TEXT:
+            raise UserError(f"the text has {counted(len(self.text), 'character')}, more than {LONGEST_TEXT}: shorten it")
+
+
+def encode(subjects: Subjects, asked: Text) -> Answer:
+    """The tokens of a text: ``ids``, and the ``texts`` of each. The tokens that the model needs around it are included."""
+    subject = subjects.get(asked.model)
+    ids = subject.encode(asked.text, asked.source)
+    if len(ids) > MOST_IDS:
+        raise UserError(f"the text has {counted(len(ids), 'token')}, more than {MOST_IDS}: shorten it")
+    return {"ids": ids, "texts": subject.texts(ids, asked.source)}

@@ -1,0 +1,54 @@
+"""What the page can ask, as JSON: each question is a function of the models and of a dataclass that says what is asked.
+
+``POST ask/NAME`` with a JSON object whose keys are the dataclass's fields gets the JSON object that the function returns. A
+function that yields gets a line of JSON for each, as it comes. Other programs may ask in the same way.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tinyformer.common.schema import read_dataclass
+from tinyformer.explore.views.attending import attention, attention_rows
+from tinyformer.explore.views.comparing import divergence, losses
+from tinyformer.explore.views.embeddings import embeddings, position_tables, positions
+from tinyformer.explore.views.inside import entropies, hidden_states, inside, lens, lens_cell, norms
+from tinyformer.explore.views.passages import Answer, about, encode, facts
+from tinyformer.explore.views.searching import search
+from tinyformer.explore.views.subjects import Subjects
+from tinyformer.explore.views.writing import fill, next_token, write
+
+QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
+    function.__name__: function
+    for function in (
+        about,
+        facts,
+        encode,
+        next_token,
+        write,
+        fill,
+        attention,
+        attention_rows,
+        inside,
+        norms,
+        lens,
+        lens_cell,
+        entropies,
+        hidden_states,
+        embeddings,
+        position_tables,
+        positions,
+        search,
+        divergence,
+        losses,
+    )
+}
+
+
+def ask(subjects: Subjects, name: str, asked: Any) -> Answer | Iterator[Answer]:
+    """The answer to the question of this name about a JSON object. Raises UserError for an object that it cannot answer."""
+    function = QUESTIONS[name]
+    kind = typing.get_type_hints(function)["asked"]
+    return function(subjects, read_dataclass(kind, asked))

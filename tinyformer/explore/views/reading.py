@@ -1,0 +1,149 @@
+"""One pass of a model over a passage, and what it leaves inside the model: the residual streams of a Transformer, or the states
+of a recurrent network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.common.errors import UserError
+from tinyformer.decoding.beam_search import log_softmax
+from tinyformer.decoding.sampling import Sampling
+from tinyformer.explore.views.kept import Kept
+from tinyformer.explore.views.passages import Passage
+from tinyformer.explore.views.subjects import AT_ONCE, LONGEST, Subject, Subjects
+from tinyformer.models.evaluating import evaluating
+from tinyformer.models.recording import recording_outputs, residual_streams
+from tinyformer.models.recurrent import RecurrentLM
+from tinyformer.models.seq2seq import EncoderDecoder
+from tinytensor import Tensor
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
+
+MOST_KEPT = 256 * 2**20  # bytes
+NOT_FINITE = "the model holds numbers that are NaN or infinite: its training diverged, or its weights are damaged"
+_AT_ONCE = 64  # places whose probabilities are computed together
+
+_kept = Kept(MOST_KEPT)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model held while it read ``ids``, those of a passage from the place ``first`` on.
+
+    - ``streams``: what ``residual_streams`` gives, without the axis of the batch: (length, width) for each block or layer.
+    - ``entropies`` and ``losses``: see ``uncertainty``. They are empty where ``logits_of`` makes predictions of the streams.
+    """
+
+    first: int
+    ids: list[int]
+    streams: Mapping[str, list[Tensor]]
+    entropies: list[float] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the arrays, and about those of the rest."""
+        return 100 * len(self.ids) + sum(tensor.data.nbytes for stack in self.streams.values() for tensor in stack)
+
+
+def reading(subjects: Subjects, subject: Subject, passage: Passage) -> Reading:
+    """What the model holds after it has read a passage. The last few are kept. The caller holds the lock of the models, which
+    lets others have their turns. Raises UserError for a passage that the model cannot read."""
+    key = (tuple(passage.ids), tuple(passage.source))
+    return _kept.get(subject.model, key, lambda: _checked(_read(subjects, subject, passage)), lambda made: made.num_bytes)
+
+
+def _checked(found: Reading) -> Reading:
+    """The same. Raises UserError if a number in it is NaN or infinite, for which JSON has no sign."""
+    if all(host.isfinite(tensor.numpy()).all() for stack in found.streams.values() for tensor in stack):
+        return found
+    raise UserError(NOT_FINITE)
+
+
+def _read(subjects: Subjects, subject: Subject, passage: Passage) -> Reading:
+    if subject.kind == "translation":
+        return _read_pair(subject, passage)
+    model, ids = subject.model, passage.ids
+    longest = min(subject.longest or LONGEST, LONGEST)
+    if subject.kind != "language" and len(ids) > longest:  # nothing is cut off: a BERT needs the [CLS] at the beginning
+        raise UserError(f"the model reads at most {counted(longest, 'token')} at once, not {len(ids)}: shorten the text")
+    first = max(0, len(ids) - longest)
+    inputs: list[Any] = [_batch(ids[first:])]
+    if first and isinstance(model, RecurrentLM):  # the tokens before are in its state
+        state = None
+        for start in range(0, first, AT_ONCE):
+            with tt.no_grad(), evaluating(model):
+                _, state = model.step(_batch(ids[start : min(start + AT_ONCE, first)]), state)
+            subjects.lock.let_others()
+        inputs.append(state)
+    return Reading(first, ids[first:], _without_batch(residual_streams(model, *inputs)))
+
+
+def _read_pair(subject: Subject, passage: Passage) -> Reading:
+    """The pass of an encoder-decoder. Its target begins with the start token, so nothing is cut off."""
+    model, ids = subject.model, passage.ids
+    _check_length(subject, max(len(ids), len(passage.source)))
+    inputs = _batch(passage.source), _batch(ids)
+    if not isinstance(model, EncoderDecoder):
+        return Reading(0, ids, _without_batch(residual_streams(model, *inputs)))
+    with recording_outputs(model, EncoderDecoder) as recorded:
+        streams = residual_streams(model, *inputs)
+    logits = recorded[""][0][0].numpy()
+    return Reading(0, ids, _without_batch(streams), *uncertainty(subject, logits, ids[1:]))
+
+
+def _check_length(subject: Subject, count: int) -> None:
+    """Raise UserError for a sentence or translation that an encoder-decoder cannot read at once."""
+    config = subject.model.config
+    has_last = getattr(config, "positions", None) == "learned"
+    longest = min(config.max_length, LONGEST) if has_last else LONGEST
+    if count > longest:
+        raise UserError(f"the model reads at most {counted(longest, 'token')} at once, not {count}: shorten the text")
+
+
+def _batch(ids: list[int]) -> Tensor:
+    return tt.tensor([ids], dtype=int)
+
+
+def _without_batch(streams: Mapping[str, list[Tensor]]) -> dict[str, list[Tensor]]:
+    return {name: [x[0] for x in stack] for name, stack in streams.items()}
+
+
+def is_recurrent(subject: Subject) -> bool:
+    """Whether the model is a recurrent network, whose streams are its states."""
+    return isinstance(subject.model, (RecurrentLM, EncoderDecoder))
+
+
+def predicting(subject: Subject, found: Reading) -> str | None:
+    """The name of the stream of which ``logits_of`` makes predictions: a Transformer's last one, or the hidden state of a
+    recurrent language model. None if a model has no such stream."""
+    if subject.kind == "encoder" or isinstance(subject.model, EncoderDecoder):
+        return None
+    return "hidden" if is_recurrent(subject) else list(found.streams)[-1]
+
+
+def probabilities(subject: Subject, logits: Any) -> Any:
+    """The probability of each token at each place, (places, vocab_size) float64, from logits of this shape. Tokens that the
+    model may not write have none."""
+    if subject.forbidden:
+        logits = logits.copy()
+        logits[:, list(subject.forbidden)] = -host.inf
+    return host.stack([Sampling().probabilities(row) for row in logits])
+
+
+def uncertainty(subject: Subject, logits: Any, targets: list[int]) -> tuple[list[float], list[float | None]]:
+    """The entropy in nats of the prediction at each place, from logits (places, vocab_size), and the loss of the token that was
+    to be predicted there: -log of its probability. It is None at the places that have no target, the last ones."""
+    entropies: list[float] = []
+    losses: list[float | None] = []
+    for start in range(0, len(logits), _AT_ONCE):
+        part = logits[start : start + _AT_ONCE]
+        found = probabilities(subject, part)
+        logs = host.log(found, out=host.zeros_like(found), where=found > 0)
+        entropies += (-(found * logs).sum(-1)).tolist()
+        rows = log_softmax(part.astype(host.float64))
+        losses += [float(-row[target]) for row, target in zip(rows, targets[start:])]
+    return entropies, losses + [None] * (len(logits) - len(losses))

@@ -1,0 +1,341 @@
+"""What is explored: models of runs and of pretrained folders, each with what reads and writes its texts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tinyformer.common.errors import UserError, shortened
+from tinyformer.data.batches import check_ids
+from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder, translation_decoder
+from tinyformer.decoding.logits_rules import LogitsRule
+from tinyformer.explore.serving.turns import Turns
+from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
+from tinyformer.models.gpt import GPT
+from tinyformer.models.transformer import Transformer
+from tinyformer.pretrained.loading import from_pretrained
+from tinyformer.pretrained.tokenizers import pretrained_tokenizer
+from tinyformer.pretrained.writing import Writing, read_writing
+from tinyformer.runs.makers import made_by
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks.trained import READERS, Trained, load_trained
+from tinyformer.tasks.translation import Translator, pretrained_translator
+from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
+from tinyformer.tokenizers.special import cut_at_special
+from tinyformer.tokenizers.texts import opening_text, token_texts
+from tinytensor.common.wording import counted
+from tinytensor.device.forks import free_in_forks
+
+LONGEST = 2048  # tokens that a model reads in one pass, which nobody can interrupt
+AT_ONCE = 256  # tokens that a language model reads before others get their turns
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model that can be explored, and the tokens around its texts.
+
+    - ``kind``: "language" (a GPT or a recurrent network, which continues texts), "translation" (an encoder-decoder), "masked"
+      (a BERT that fills in) or "encoder" (a BERT that predicts no tokens).
+    - ``before`` and ``after``: ids that stand around every text, such as BERT's [CLS] and [SEP].
+    - ``start``: the ids from which writing begins where there are none. An encoder-decoder's target always begins with them.
+    - ``ends``: ids that end a text. ``forbidden``: ids that are never written. ``rules``: what else changes which
+      tokens are written.
+    - ``longest``: how many ids the model can read at once; None if there is no limit.
+    """
+
+    kind: str
+    model: Any
+    tokenizer: Tokenizer
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    forbidden: tuple[int, ...] = ()
+    rules: tuple[LogitsRule, ...] = ()
+    longest: int | None = None
+    translator: Translator | None = None
+    mask: int | None = None
+
+    def encode(self, text: str, source: bool = False) -> list[int]:
+        """The ids of a text, with those around it; with ``source``, of a text that an encoder-decoder reads. Raises UserError
+        for a text that the model cannot read."""
+        if source:
+            return self._translator().encode(text)
+        if self.translator is not None:
+            if self.translator.task.lowercase:  # as all that it was trained on, but for the names of special tokens
+                cut = cut_at_special(text, self.tokenizer.special)
+                text = "".join(part if special is not None else part.lower() for part, special in cut)
+            encode = getattr(self.tokenizer, "encode_target", self.tokenizer.encode)
+            return [*self.start, *map(int, encode(text, allow_special=True))]
+        ids = self.tokenizer.encode(text, allow_special=True)
+        return [*self.before, *map(int, ids), *self.after] or list(self.start)
+
+    def texts(self, ids: Iterable[int], source: bool = False) -> list[str]:
+        """The text of each id, as ``token_texts`` gives it; with ``source``, of those that an encoder-decoder reads."""
+        return token_texts(self.tokenizer, ids, source)
+
+    def check(self, ids: Sequence[int], source: Sequence[int] = ()) -> None:
+        """Raise UserError unless the model knows these ids, and reads the ``source`` if, and only if, it has an encoder.
+        Also for more ids than an encoder-decoder has positions, or any model but a language model reads in one pass."""
+        if bool(source) != (self.kind == "translation"):
+            raise UserError("source must be the ids of a sentence to translate" if not source else "this model has no source")
+        check_ids(batch_of_ids([list(ids)], "ids"), self.num_tokens)
+        longest, count, config = LONGEST, max(len(ids), len(source)), self.model.config
+        if source and getattr(config, "positions", None) == "learned":
+            longest = min(longest, config.max_length)
+        if self.kind != "language" and count > longest:
+            raise UserError(f"the model reads at most {counted(longest, 'token')} at once, not {count}: shorten the text")
+        if source:
+            check_ids(batch_of_ids([list(source)], "sources"), config.source_vocab_size)
+
+    def decoder(self, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
+        """A new decoder for one text of this model, of up to ``max_tokens``. An encoder-decoder translates ``source``."""
+        if self.kind == "translation":
+            return translation_decoder(self.model, [list(source)], max_tokens)
+        if self.kind != "language":
+            what = "it fills in masks" if self.kind == "masked" else "it predicts no tokens"
+            raise UserError(f"this model does not write: {what}")
+        return language_decoder(self.model, max_tokens=max_tokens)
+
+    def room(self, ids: Sequence[int], length: int) -> int:
+        """How many tokens may be written after ``ids``, at most ``length``. Raises UserError if an encoder-decoder's target is
+        as long as it can be."""
+        if self.kind != "translation" or self.longest is None:
+            return length
+        room = self.longest - (len(ids) - 1)  # as in Translator.search, where the start token takes no room
+        if room < 1:
+            raise UserError(f"the translation has {counted(len(ids), 'token')}, and this model writes only shorter ones")
+        return min(length, room)
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the model can write: its outputs, of which some may belong to no token."""
+        config = self.model.config
+        return int(config.target_vocab_size if self.kind == "translation" else config.vocab_size)
+
+    def facts(self) -> dict[str, Any]:
+        """What the page says about the model: its class, its size and its settings."""
+        settings = {
+            name: value for name, value in vars(self.model.config).items() if isinstance(value, (int, float, str, bool))
+        }
+        return {
+            "kind": self.kind,
+            "class": type(self.model).__name__,
+            "parameters": self.model.num_parameters(),
+            "settings": settings,
+            "longest": self.longest,
+            "start": list(self.start),
+            "ends": list(self.ends),
+            "mask": self.mask,
+        }
+
+    def _translator(self) -> Translator:
+        if self.translator is None:
+            raise UserError("this model has no source")
+        return self.translator
+
+
+Stamp = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass
+class _Entry:
+    """A model by its name: how to load it, from which files, and the one that was loaded with their ``stamp``."""
+
+    load: Callable[[], Subject]
+    files: Callable[[], list[Path]]
+    loaded: tuple[Stamp, Subject] | None = field(default=None, repr=False)
+
+    def stamp(self) -> Stamp:
+        """What differs once a file was replaced. Raises UserError for a file that is gone."""
+        found = []
+        for file in self.files():
+            try:
+                about = file.stat()
+            except OSError as error:
+                raise UserError(f"{file} cannot be read: {error.strerror}") from None
+            found.append((file.name, about.st_ino, about.st_size, about.st_mtime_ns))
+        return tuple(found)
+
+
+class Subjects:
+    """The models of some folders, by name. Each is loaded when it is first asked for, and again when its files have changed, as
+    those of a run that is still training do.
+
+    Whoever uses a model holds the ``lock``: what is recorded inside a model belongs to one question at a time. Long work calls
+    ``lock.let_others`` now and then. Raises UserError for a folder whose models cannot be explored.
+    """
+
+    def __init__(self, folders: Sequence[str | Path]):
+        self.lock = free_in_forks(Turns())
+        self.folders = [_as_text(folder) for folder in folders]
+        self._entries: dict[str, _Entry] = {}
+        seen: set[Path] = set()
+        for path, folder in zip(map(Path, folders), self.folders):
+            if path.resolve() in seen:
+                raise UserError(f"{folder} is given twice")
+            seen.add(path.resolve())
+            for name, entry in _entries_of(path).items():
+                self._entries[name if len(self.folders) == 1 else f"{folder}: {name}"] = entry
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the models: best and latest of a run, after the folder's name if there are several folders."""
+        return list(self._entries)
+
+    def get(self, name: str) -> Subject:
+        """The model of this name. Raises UserError if there is none, and if its files cannot be read."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise UserError(f"there is no model {shortened(name, 40)!r}: there are {', '.join(self._entries)}")
+        with self.lock:
+            stamp = entry.stamp()
+            if entry.loaded is None or entry.loaded[0] != stamp:
+                entry.loaded = None  # the old weights need not stay in memory beside the new ones
+                entry.loaded = stamp, entry.load()
+            return entry.loaded[1]
+
+    def decoder(self, subject: Subject, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
+        """A new decoder as ``Subject.decoder`` makes it. While a language model reads a long text, others have their turns. The
+        caller holds the lock, also when it uses the decoder."""
+        decoder = subject.decoder(max_tokens, source)
+        return _InParts(decoder, self.lock, subject.longest) if subject.kind == "language" else decoder
+
+
+class _InParts:
+    """A decoder that reads long texts in parts, and lets others have their turns in between."""
+
+    def __init__(self, decoder: Decoder, lock: Turns, longest: int | None):
+        self.decoder = decoder
+        self.lock = lock
+        self.longest = longest
+        self._has_read = False
+
+    def next_logits(self, new: Any) -> Any:
+        """The logits (batch, vocab_size) after the new ids (batch, count)."""
+        if not self._has_read:
+            new = batch_of_ids(new, "prompts")
+            if self.longest is not None:
+                new = new[:, -self.longest :]  # a GPT reads no others anyway
+            self._has_read = True
+        while new.shape[1] > AT_ONCE:
+            self.decoder.next_logits(new[:, :AT_ONCE])
+            self.lock.let_others()
+            new = new[:, AT_ONCE:]
+        return self.decoder.next_logits(new)
+
+    def select(self, rows: Any) -> None:
+        """Go on with these rows of the batch."""
+        self.decoder.select(rows)
+
+
+def _as_text(folder: str | Path) -> str:
+    """A folder's name as text that JSON can hold: bytes of it that are no UTF-8 are shown as such as ``\\xff``."""
+    return os.fsencode(folder).decode(errors="backslashreplace")
+
+
+def _entries_of(path: Path) -> Mapping[str, _Entry]:
+    folder = RunFolder(path)
+    settings = folder.read_settings()
+    if "model_type" in settings:  # as in Hugging Face's files
+        return {"pretrained": _Entry(lambda: _pretrained(path), partial(_weights_in, path))}
+    script, _ = made_by(settings)
+    if script not in READERS:
+        what = f"a run of {script}" if script else "a run of another script"
+        raise UserError(f"{path} holds {what}: only those of {', '.join(READERS)} can be explored")
+    checkpoints = {file.stem: file for file in (folder.best, folder.latest) if file.exists()}
+    if not checkpoints:
+        raise UserError(f"{path} has the settings of a run, but no checkpoint: start that run again")
+    others = [folder.settings, folder.tokenizer]
+    return {
+        name: _Entry(partial(_load_checkpoint, path, file), partial(list, (file, *others)))
+        for name, file in checkpoints.items()
+    }
+
+
+def _weights_in(path: Path) -> list[Path]:
+    return [path / "config.json", *sorted(path.glob("*.safetensors"))]
+
+
+def _load_checkpoint(path: Path, file: Path) -> Subject:
+    folder = RunFolder(path)  # a new one, as another run may have taken the place of the first
+    if made_by(folder.read_settings())[0] not in READERS:
+        raise UserError(f"{path} no longer holds a run that can be explored")
+    return _trained(load_trained(folder, file))
+
+
+def _trained(found: Trained) -> Subject:
+    model, tokenizer = found.model.eval(), found.tokenizer
+    if found.translator is not None:
+        return _translation(found.translator)
+    if isinstance(model, BertForMaskedLM):
+        return _bert(model, tokenizer)
+    first = tokenizer.encode(opening_text(tokenizer))
+    longest = model.config.block_size if isinstance(model, GPT) else None
+    return Subject("language", model, tokenizer, start=(int(first[0]),), longest=longest)
+
+
+def _translation(translator: Translator) -> Subject:
+    specials, model = translator.specials, translator.model
+    longest = translator.task.max_tokens + 1  # the start token counts, too
+    return Subject(
+        "translation",
+        model,
+        translator.tokenizer,
+        start=(specials.start,),
+        ends=(specials.end,),
+        forbidden=(*translator.forbidden, *_more_than_tokens(model.config.target_vocab_size, translator.tokenizer)),
+        rules=translator.rules,
+        longest=longest,
+        translator=translator,
+    )
+
+
+def _bert(model: Bert | BertForMaskedLM | BertForClassification, tokenizer: Any) -> Subject:
+    special = tokenizer.special
+    return Subject(
+        "masked" if isinstance(model, BertForMaskedLM) else "encoder",
+        model,
+        tokenizer,
+        before=(special["[CLS]"],),
+        after=(special["[SEP]"],),
+        forbidden=tuple(_more_than_tokens(model.config.vocab_size, tokenizer)),
+        longest=model.config.max_length,
+        mask=special["[MASK]"],
+    )
+
+
+def _pretrained(path: Path) -> Subject:
+    model = from_pretrained(path)
+    if isinstance(model, Transformer):
+        return _translation(pretrained_translator(path))
+    tokenizer, writing = pretrained_tokenizer(path), read_writing(path)
+    if isinstance(model, GPT):
+        return _pretrained_gpt(model, tokenizer, writing)
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise UserError(f"{path} holds a BERT without a WordPiece tokenizer")
+    return _bert(model, tokenizer)
+
+
+def _pretrained_gpt(model: GPT, tokenizer: Any, writing: Writing) -> Subject:
+    return Subject(
+        "language",
+        model,
+        tokenizer,
+        before=tuple(tokenizer.before),
+        # Without a start token a text begins where another one has ended.
+        start=(writing.start if writing.start is not None else next(iter(writing.ends), 0),),
+        ends=writing.ends,
+        forbidden=(*writing.forbidden, *_more_than_tokens(model.config.vocab_size, tokenizer)),
+        rules=writing.rules(),
+        longest=model.config.block_size,
+    )
+
+
+def _more_than_tokens(outputs: int, tokenizer: Tokenizer) -> range:
+    """The outputs of a model that belong to no token: some published models have more of them than there are tokens."""
+    return range(len(getattr(tokenizer, "target_tokens", range(tokenizer.vocab_size))), outputs)

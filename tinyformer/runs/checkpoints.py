@@ -1,0 +1,102 @@
+"""Checkpoints: named tensors and a JSON state in one file. A file is always replaced as a whole, so it is never
+half-written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.common.errors import UserError, shortened
+from tinyformer.common.files import damaged, parse_json
+from tinyformer.common.old_names import new_weight_name, with_new_names
+from tinytensor import FileError, Tensor, save
+from tinytensor.device.backend import is_floating
+from tinytensor.device.disk import UnsafeFileError
+from tinytensor.io import load_with_metadata
+from tinytensor.nn import Module
+
+UNFINISHED = ".tinyformer.new"  # the folder of a run's files before its first step, in the run's folder
+
+
+def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+    """Write named groups of tensors and a JSON ``state`` to one file.
+
+    Raises UserError if the file cannot be written, as without space or permission, and if a value is NaN or infinite. Then the
+    file that was there before stays.
+    """
+    tensors = {f"{group}/{name}": tensor for group, members in groups.items() for name, tensor in members.items()}
+    if name := _not_finite(tensors):
+        raise UserError(f"{name} became NaN or infinite: {path} is not written{_and_before(path, ', and the checkpoint')}")
+    try:
+        save(tensors, path, {"state": json.dumps(state)})
+    except UnsafeFileError as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"the checkpoint {path} could not be written ({reason}){_and_before(path, '; the one')}") from None
+
+
+def _and_before(path: Path, which: str) -> str:
+    """What a message says of the file that was there before: nothing if there was none, or if it is that of a new run which has
+    not replaced another yet, and goes with it."""
+    return f"{which} before it stays as it was" if path.exists() and path.parent.name != UNFINISHED else ""
+
+
+def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """The groups of tensors and the state that ``save_checkpoint`` wrote. Old names in them are replaced by new ones.
+
+    Raises UserError if the file is missing or damaged, if its state is not of this ``kind``, and if a value is NaN or infinite.
+    """
+    try:
+        tensors, metadata = load_with_metadata(path)
+        state = parse_json(metadata["state"])
+    except FileError as error:
+        raise UserError(str(error)) from None
+    except (KeyError, ValueError):
+        raise UserError(f"{path} is not a checkpoint of tinyformer: it holds tensors, but no training state") from None
+    if state.get("kind") != kind:
+        raise UserError(f"{path} is not a checkpoint of the kind {kind!r}")
+    if "settings" in state:
+        with damaged(path):
+            state["settings"] = with_new_names(state["settings"])
+    if name := _not_finite(tensors):
+        raise UserError(f"{path} is damaged: {name} has values that are NaN or infinite")
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        group, _, member = name.partition("/")
+        groups.setdefault(group, {})[new_weight_name(member)] = tensor
+    return groups, state
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor that has a NaN or infinite value; None if there is none."""
+    floating = [name for name, tensor in tensors.items() if is_floating(tensor.dtype)]
+    if not floating:
+        return None
+    with tt.no_grad():
+        finite = tt.stack([tensors[name].isfinite().all() for name in floating]).tolist()  # a GPU is waited for only once
+    return next((name for name, good in zip(floating, finite) if not good), None)
+
+
+def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Put the weights of a checkpoint into a model. Raises UserError if their names or shapes do not fit, or if their dtype
+    does not: integers for weights, or float64 for float32."""
+    for name, own in model.state_dict().items():
+        given = weights.get(name)
+        if given is not None and not _holds(own.dtype, given.dtype):
+            raise UserError(f"{path} is damaged: {name} is of {given.dtype}, but the model's is of {own.dtype}")
+    try:
+        model.load_state_dict(weights)
+    except ValueError as error:
+        raise UserError(f"{path} does not fit the model in {path.parent}: {shortened(str(error))}") from None
+
+
+def _holds(own: Any, given: Any) -> bool:
+    """Whether a tensor of the dtype ``own`` can take values of the dtype ``given``. It can if no value changes; besides, a
+    narrow float such as bfloat16 takes those of float32, which are rounded."""
+    if is_floating(own):
+        return is_floating(given) and given.itemsize <= max(own.itemsize, 4)
+    return bool(given == own)

@@ -1,0 +1,1 @@
+"""tinytensor.autograd"""

@@ -1,0 +1,55 @@
+"""Checks of arguments that several functions share, and the line of the user's code for their messages."""
+
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from tinytensor.autograd.modes import modes
+from tinytensor.common.arguments import shown
+from tinytensor.device.backend import host
+
+iinfo = functools.cache(host.iinfo)  # the smallest and the largest number of an integer dtype
+
+
+def check_not_masked(value: Any) -> None:
+    """Raise TypeError for NumPy's masked array, of which the masked values would be used."""
+    if hasattr(value, "mask"):
+        raise TypeError("a masked array has values that are not to be used: pass its .filled(...), or its .data")
+
+
+def check_fits(number: float, dtype: Any) -> None:
+    """Raise OverflowError for a Python number that an integer dtype cannot hold. NumPy would often drop bits instead."""
+    if dtype.kind in "iu" and not iinfo(dtype).min - 1 < number < iinfo(dtype).max + 1:
+        raise OverflowError(f"{dtype} cannot hold {shown(number)}: use a dtype that can")
+
+
+def check_probability(p: float) -> None:
+    """Raise ValueError unless 0 <= p <= 1."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"a dropout probability must lie between 0 and 1, not at {p}")
+
+
+def value_check(check: Callable[..., None]) -> Callable[..., None]:
+    """Declare a function that checks the values of arrays. A traced function repeats such a check in every call.
+
+    (Every other check, such as one of shapes, runs only while the function is traced.)
+    """
+
+    @functools.wraps(check)
+    def check_and_trace(*given: Any) -> None:
+        check(*given)
+        if modes().tracer is not None:
+            modes().tracer.write_check(check, given)
+
+    return check_and_trace
+
+
+def calling_line() -> str:
+    """The line of the user's code that led here: the innermost one outside of this package."""
+    package = os.path.dirname(__file__) + os.sep
+    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(package)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"

@@ -1,0 +1,251 @@
+"""Reverse-mode automatic differentiation: what is recorded, and how gradients flow back.
+
+It rests on two ideas:
+
+* A ``Node`` is one recorded call of an op. It points at the nodes of its inputs and holds arrays, not tensors. (A leaf has a
+  weak reference to its tensor; a checkpoint's node also holds its function.) So the graph has no reference cycles, and it is
+  freed as soon as the last tensor that needs it is gone.
+* Nodes are numbered in the order in which they are made, so a node's number is larger than those of all its ancestors.
+  Backward therefore needs no sort and no recursion: a heap gives the node with the largest number first.
+
+See op.py for what an op is and how its gradient rules are declared.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinytensor.autograd.changes import check_unchanged, next_number
+from tinytensor.autograd.checks import calling_line
+from tinytensor.autograd.modes import Switched, modes, without_warnings
+from tinytensor.common.missing import names_of as _names_of
+from tinytensor.device.backend import DType, is_floating, xp
+from tinytensor.device.summation import sum_over
+
+if TYPE_CHECKING:
+    from tinytensor.autograd.op import Op
+    from tinytensor.autograd.tensor import Tensor
+
+__all__ = ["Node", "Part", "backpropagate", "check_finite", "leaf"]
+
+
+# ------------------------------------------------------------------------------------------------------------ nodes
+
+
+class Node:
+    """One recorded call of an op. If ``op`` is None it is a leaf: a tensor that a user asked gradients for."""
+
+    __slots__ = ("dtype", "line", "number", "op", "parents", "saved", "shape", "tensor", "value")
+    value: Any  # what the op computed; there is one only if the node was made inside ``keep_values``
+
+    def __init__(self, op: Op | None, parents: tuple[Node | None, ...], saved: Any, shape: tuple[int, ...], dtype: DType):
+        self.op = op
+        self.parents = parents  # in the order of the op's inputs; None for an input that needs no gradient
+        self.saved = saved  # what the rules of those inputs need
+        self.shape = shape
+        self.dtype = dtype
+        self.number = next_number()
+        self.tensor: weakref.ref[Tensor] | None = None  # only of a leaf: the tensor that gets the ``.grad``
+        self.line = calling_line() if modes().detecting_anomalies and op is not None else ""
+
+    def release(self) -> None:
+        """Forget the saved values and the parents. A second backward through this node is then an error."""
+        self.parents = ()
+        self.saved = None
+
+
+def leaf(tensor: Tensor) -> Node:
+    """A node for a tensor that a user asks gradients for. Raises TypeError unless it is floating-point."""
+    array = tensor.data
+    if not is_floating(array.dtype):
+        raise TypeError(f"a tensor of {array.dtype} cannot require gradients: convert it with .astype('float32') first")
+    node = Node(None, (), None, array.shape, array.dtype)
+    node.tensor = weakref.ref(tensor)
+    return node
+
+
+# --------------------------------------------------------------------------------------------------------- backward
+
+
+class Part(NamedTuple):
+    """A gradient that is 0 except for the elements at ``index``. The index selects no element twice."""
+
+    index: Any
+    values: Any
+
+    def add_to(self, gradient: Any) -> None:
+        """Add it to a whole gradient, in place."""
+        gradient[self.index] += self.values
+
+
+class _Pending:
+    """The gradients that have not been used yet, by node.
+
+    ``pop`` gives the newest node. Its gradient is complete, because everything that was computed from the node is newer.
+    """
+
+    def __init__(self, in_place: bool):
+        self._heap: list[int] = []
+        self._nodes: dict[int, Node] = {}
+        self._gradients: dict[int, Any] = {}
+        self._in_place = in_place
+        self._owned: set[int] = set()  # nodes whose gradient nobody else holds, so it may be changed in place
+
+    def newest_number(self) -> int:
+        """The number of the node that ``pop`` would give; 0 if there is none."""
+        return -self._heap[0] if self._heap else 0
+
+    def add(self, node: Node, gradient: Any, fresh: bool) -> None:
+        """Add a gradient to those that have reached the node. ``fresh`` is False if others are known to hold the gradient."""
+        n = node.number
+        if isinstance(gradient, Part):
+            self._add_part(node, gradient)
+        elif n not in self._gradients:
+            self._put(node, gradient)
+            fresh = fresh and isinstance(gradient, xp.ndarray) and gradient.base is None  # a view shares another's memory
+            if fresh and self._in_place:
+                self._owned.add(n)
+        elif n in self._owned:
+            self._gradients[n] += gradient
+        else:
+            self._gradients[n] = self._gradients[n] + gradient
+            if self._in_place and isinstance(self._gradients[n], xp.ndarray):
+                self._owned.add(n)
+
+    def _put(self, node: Node, gradient: Any) -> None:
+        self._gradients[node.number], self._nodes[node.number] = gradient, node
+        heappush(self._heap, -node.number)
+
+    def _add_part(self, node: Node, part: Part) -> None:
+        """Add a part to its own elements only. So all pieces that were cut from one tensor share one array of gradients."""
+        n = node.number
+        if n not in self._gradients:
+            self._put(node, xp.zeros(node.shape, node.dtype))
+        elif n not in self._owned:
+            self._gradients[n] = xp.array(self._gradients[n])
+        part.add_to(self._gradients[n])
+        self._owned.add(n)
+
+    def so_far(self, node: Node | None) -> Any:
+        """The gradient that has reached the node so far; None if there is none."""
+        return None if node is None else self._gradients.get(node.number)
+
+    def replace(self, node: Node, gradient: Any) -> None:
+        """Put another gradient, which nobody else holds, in place of what has reached the node so far."""
+        self._gradients[node.number] = gradient
+        self._owned.add(node.number)
+
+    def pop(self) -> tuple[Node, Any, bool]:
+        """The newest node, its gradient, and whether the gradient is an array that nobody else holds."""
+        n = -heappop(self._heap)
+        return self._nodes.pop(n), self._gradients.pop(n), n in self._owned
+
+
+def backpropagate(
+    root: Node,
+    gradient: Any,
+    wanted: Sequence[Node] | None = None,
+    *,
+    stop_at_wanted: bool = False,
+    retain_graph: bool = False,
+    create_graph: bool = False,
+) -> dict[Node, Any]:
+    """Send ``gradient`` back from ``root``. Return the gradients that arrive at the ``wanted`` nodes (None: at every leaf).
+
+    ``gradient`` and the results are arrays; with ``create_graph`` they are tensors. With ``stop_at_wanted`` no gradient flows
+    on beyond a wanted node. Every node on the way is released unless ``retain_graph``; nothing else is changed.
+    """
+    targets = None if wanted is None else set(wanted)
+    oldest = 1 if wanted is None else min((node.number for node in wanted), default=root.number + 1)
+    found: dict[Node, Any] = {}
+    pending = _Pending(in_place=not create_graph)
+    pending.add(root, gradient, fresh=False)
+    with without_warnings(), Switched("recording", create_graph):
+        while pending.newest_number() >= oldest:
+            node, g, owned = pending.pop()
+            is_wanted = node.op is None if targets is None else node in targets
+            if is_wanted:
+                found[node] = g if create_graph or owned else g.copy()
+            if node.op is None or (is_wanted and (stop_at_wanted or node.number == oldest)):
+                continue
+            _check_saved(node)
+            for parent, contribution in zip(node.parents, _contributions(node, g, create_graph, pending)):
+                if parent is not None and contribution is not None:
+                    fitted = contribution if isinstance(contribution, Part) else _fit(contribution, parent, node)
+                    if modes().detecting_anomalies:
+                        check_finite(fitted, f"a gradient of {node.op.name!r}{node.line and f', called at {node.line},'}")
+                    pending.add(parent, fitted, fresh=fitted is not g)
+            if not retain_graph:
+                node.release()
+    return found
+
+
+def _contributions(node: Node, g: Any, create_graph: bool, pending: _Pending) -> Sequence[Any]:
+    """What the node's op returns for each parent. Where a kernel adds to what has reached the first parent already, the sum is
+    put there at once, and None stands in its place: this saves a pass over both."""
+    op, first = node.op, node.parents[0]
+    assert op is not None
+    can_add = op.adds_to_first and not create_graph and not modes().detecting_anomalies  # which looks at each part by itself
+    before = pending.so_far(first) if can_add else None
+    if before is None or first is None:
+        return op.backward(node, g, create_graph)
+    total, *others = op.backward(node, g, create_graph, before)
+    pending.replace(first, _fit(total, first, node))
+    return [None, *others]
+
+
+def _fit(gradient: Any, parent: Node, node: Node) -> Any:
+    """Give a gradient the shape and dtype of its tensor. Only here are broadcasting and type promotion undone."""
+    if getattr(gradient, "shape", None) != parent.shape:
+        gradient = _unbroadcast(gradient, parent, node)
+    return gradient if gradient.dtype == parent.dtype else gradient.astype(parent.dtype)
+
+
+def _unbroadcast(gradient: Any, parent: Node, node: Node) -> Any:
+    """The gradient, summed over the axes along which its tensor was broadcast. Raises ValueError if the shapes do not fit."""
+    shape: Any = getattr(gradient, "shape", None)
+    extra = -1 if shape is None else len(shape) - len(parent.shape)
+    pairs = [] if extra < 0 else list(zip(shape[extra:], parent.shape))
+    if extra < 0 or any(have != want != 1 for have, want in pairs):
+        assert node.op is not None
+        returned = f"a {type(gradient).__name__}" if shape is None else f"shape {shape}"
+        raise ValueError(
+            f"the gradient rule of {node.op.name!r} for {node.op.input_name(node.parents.index(parent))} of shape "
+            f"{parent.shape} returned {returned}: it must return an array of that shape, or of one that it broadcasts to"
+        )
+    if extra:
+        gradient = _summed(gradient, tuple(range(extra)), keepdims=False)
+    axes = tuple([i for i, (have, want) in enumerate(pairs) if have != want])
+    return _summed(gradient, axes, keepdims=True) if axes else gradient
+
+
+def _summed(gradient: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    sum_up = type(gradient).sum if hasattr(gradient, "node") else sum_over
+    return sum_up(gradient, axes, keepdims)
+
+
+def _check_saved(node: Node) -> None:
+    """Raise RuntimeError if the node's saved values were released, or changed in place."""
+    assert node.op is not None
+    if node.saved is None:
+        raise RuntimeError(
+            f"backward through {node.op.name!r} a second time, but the first one freed its saved values: "
+            "pass retain_graph=True to the first backward, or run the forward pass again"
+        )
+    check_unchanged(node, node.saved)
+
+
+def check_finite(value: Any, what: str) -> None:
+    """Raise FloatingPointError if a value, or a gradient, has an element that is NaN or infinite; ``what`` names it."""
+    value = value.values if isinstance(value, Part) else value
+    array = value.data if hasattr(value, "node") else value
+    if is_floating(array.dtype) and not bool(xp.isfinite(array).all()):
+        kind = "NaN" if bool(xp.isnan(array).any()) else "infinite"
+        raise FloatingPointError(f"{what} is {kind}: it is the first such value since detect_anomaly() was entered")
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

@@ -1,0 +1,134 @@
+"""Fused ops. A composite of ops defines a fused op, and a pair of hand-written kernels computes it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from tinytensor.autograd.calling import explain, wrap
+from tinytensor.autograd.engine import Node, backpropagate
+from tinytensor.autograd.op import Function, Op, op
+from tinytensor.common.missing import names_of as _names_of
+from tinytensor.device.backend import Array, DType, default_dtype, host, is_array, is_floating, xp
+
+__all__ = ["FusedOp", "alias", "fused"]
+
+float16 = host.dtype(host.float16)
+
+
+def fused(
+    forward: Callable[..., tuple[Any, Any]],
+    backward: Callable[..., Sequence[Any]],
+    inputs: tuple[str, ...],
+    is_loss: bool = False,
+    check: Callable[..., None] | None = None,
+) -> Callable[[Function], Function]:
+    """Declare the decorated composite as a fused op, computed by the kernels ``forward`` and ``backward``.
+
+    ``inputs`` names the parameters that get gradients. With ``is_loss`` the output stays float32 where the inputs have half
+    precision. ``check`` is called with the inputs and raises ValueError for shapes that do not fit. ``FusedOp`` states what the
+    kernels must do.
+    """
+
+    def declare(reference: Function) -> Function:
+        return cast(Function, FusedOp(reference, inputs, forward, backward, is_loss, check))
+
+    return declare
+
+
+class FusedOp(Op):
+    """An op defined by a composite of ops, its ``reference``. Hand-written kernels compute it in one pass each way.
+
+    ``kernel_forward(needed, *arguments)`` returns the output and the residuals, which are what the backward pass needs besides
+    the arguments. ``kernel_backward(g, residuals, needed, **arguments)`` returns one gradient for each input. ``needed`` says
+    which inputs need a gradient. If none does, the forward kernel need not save any residuals. A backward kernel may have a
+    parameter ``before``: a gradient of the first input that has arrived from elsewhere, or None. It returns the sum of this and
+    its own, in a new array.
+
+    First-order gradients come from the kernels. For higher orders the reference is run again and differentiated like any other
+    expression. The kernels and the reference get all inputs in one floating-point dtype. It is never float16, where squares and
+    sums soon overflow: float16 inputs are converted to float32.
+    """
+
+    def __init__(
+        self,
+        reference: Callable[..., Any],
+        inputs: tuple[str, ...],
+        kernel_forward: Callable[..., tuple[Array, Any]],
+        kernel_backward: Callable[..., Sequence[Array | None]],
+        is_loss: bool = False,
+        check: Callable[..., None] | None = None,
+    ):
+        super().__init__(reference, {}, inputs)
+        self.reference = reference
+        self.differentiable = True
+        self.kernel_forward = kernel_forward
+        self.kernel_backward = kernel_backward
+        self.adds_to_first = "before" in inspect.signature(kernel_backward).parameters
+        self.is_loss = is_loss
+        self.check = check
+        self.usual_dtypes = [default_dtype] * len(inputs)
+
+    def compute(self, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
+        dtype = self._convert(arguments)
+        try:
+            if self.check is not None:
+                self.check(*[arguments[place] for place in self.input_places])
+            out, residuals = self.kernel_forward(needed, *arguments)
+        except (ValueError, IndexError, TypeError, OverflowError) as error:
+            raise explain(self, arguments, error) from error
+        return out.astype(float16) if dtype == float16 and not self.is_loss else out, residuals
+
+    def promoted(self, arrays: list[Any]) -> list[Any]:
+        return arrays  # ``compute`` brings all inputs to one dtype
+
+    def rounded(self, out: Array, arrays: Sequence[Any]) -> Array:
+        return out
+
+    def _convert(self, arguments: list[Any]) -> DType:
+        """Convert the inputs to the dtype that the kernels compute in. Return the dtype that the inputs promote to."""
+        if [getattr(arguments[place], "dtype", default_dtype) for place in self.input_places] == self.usual_dtypes:
+            return default_dtype
+        arrays = {place: arguments[place] for place in self.input_places if is_array(arguments[place])}
+        floating = [x.dtype for x in arrays.values() if is_floating(x.dtype)]
+        common = functools.reduce(xp.promote_types, floating) if floating else default_dtype
+        common = common.newbyteorder("=")  # this processor's: arrays from a file may have the other order of bytes
+        computed_in = default_dtype if common == float16 else common
+        for place, x in arrays.items():
+            arguments[place] = x.astype(computed_in, copy=False)
+        return common
+
+    def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
+        return dict(zip(self.names, arguments)), residuals
+
+    def backward(self, node: Node, g: Any, create_graph: bool, before: Any = None) -> Sequence[Any]:
+        values, residuals = node.saved
+        needed = [parent is not None for parent in node.parents]
+        if not create_graph:
+            g = g.astype(default_dtype) if g.dtype == float16 else g
+            added = {} if before is None else {"before": before}
+            return self.kernel_backward(g, residuals, needed, **values, **added)
+        # Each input gets a new alias, at which its gradient is collected. So if one input was computed from another, the other
+        # does not get the gradient that flows through the first as well.
+        values = dict(values)
+        for name, parent in zip(self.inputs, node.parents):
+            if parent is not None:
+                values[name] = alias(wrap(values[name], parent))
+            elif is_array(values[name]):
+                values[name] = wrap(values[name], None)
+        wanted = [values[name].node for name, parent in zip(self.inputs, node.parents) if parent is not None]
+        out = self.reference(**values)
+        found = backpropagate(out.node, g, wanted, retain_graph=True, create_graph=True)
+        return [found.get(values[name].node) if parent is not None else None for name, parent in zip(self.inputs, node.parents)]
+
+
+@op(x=lambda g: g)
+def alias(x: Any) -> Any:
+    """x itself, as a new node of the graph."""
+    return x
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

@@ -1,0 +1,272 @@
+"""Modes: switches that each thread, and each asyncio task, has for itself.
+
+They say whether calls are recorded, checked for NaN, traced, and multiplied in full float32, and which generator draws.
+
+Kernels read them, too, so this file imports nothing that lies above kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import ContextDecorator, contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast, overload
+
+from tinytensor.device.backend import BackendError, no_warnings
+
+
+def _is_full_everywhere() -> bool:
+    value = os.environ.get("TINYTENSOR_TF32", "") or "1"
+    if value not in ("0", "1"):
+        raise BackendError(f"TINYTENSOR_TF32={value!r} must be '1' (the default) or '0' (products in full float32)")
+    return value == "0"
+
+
+class Modes:
+    """The values of all switches. They never change: a context makes other ones, which remember those outside of it."""
+
+    __slots__ = (
+        "detecting_anomalies",
+        "full_precision",
+        "generator",
+        "initialising",
+        "keeping_values",
+        "outer",
+        "recording",
+        "switch",
+        "tracer",
+        "warnings_off",
+    )
+
+    def __init__(self) -> None:
+        self.recording = True
+        self.initialising = True  # False inside ``nn.init.skipped``
+        self.detecting_anomalies = False
+        self.keeping_values = False
+        self.warnings_off = False  # True inside ``without_warnings``
+        self.full_precision = _is_full_everywhere()  # how a GPU computes float32 products
+        self.tracer: Any = None  # a trace.Tracer, if one writes down every call of an op
+        self.generator: Any = None  # the random numbers' generator inside ``random.using``
+        self.switch: Switched | None = None  # the innermost context
+        self.outer: Modes | None = None  # the modes outside of it
+
+    def inside(self, switch: Switched) -> Modes:
+        """The modes in this context, entered where these are the modes."""
+        modes = object.__new__(Modes)
+        modes.recording = self.recording  # one by one, which takes a third of the time of a loop
+        modes.initialising = self.initialising
+        modes.detecting_anomalies = self.detecting_anomalies
+        modes.keeping_values = self.keeping_values
+        modes.warnings_off = self.warnings_off
+        modes.full_precision = self.full_precision
+        modes.tracer = self.tracer
+        modes.generator = self.generator
+        modes.switch, modes.outer = switch, self
+        setattr(modes, switch.name, switch.value)
+        return modes
+
+    def without(self, switch: Switched) -> Modes:
+        """The modes after this context, which need not be the innermost: generators may leave theirs in any order."""
+        if self.switch is switch and self.outer is not None:  # as a ``with`` leaves it
+            return self.outer
+        inner: list[Switched] = []
+        found: Modes | None = self
+        while found is not None and found.switch is not None and found.switch is not switch:
+            inner.append(found.switch)
+            found = found.outer
+        if found is None or found.outer is None:  # it was entered in another thread or task
+            return self
+        return functools.reduce(Modes.inside, reversed(inner), found.outer)
+
+
+# A context variable, and not a thread's: tasks of asyncio share a thread. A new thread starts with the default.
+_current: ContextVar[Modes] = ContextVar("modes", default=Modes())  # noqa: B039 (they never change)
+modes = _current.get  # ``modes().recording`` and so on
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Switched(ContextDecorator):
+    """A context (or decorator) that gives one of the switches another value. One object may be entered several times, also by
+    several threads at once.
+
+    This is a class because it is entered often: a context made from a generator takes three times as long.
+    """
+
+    __slots__ = ("name", "value")
+
+    def __init__(self, name: str, value: Any):
+        self.name = name
+        self.value = value
+
+    def __call__(self, function: Function) -> Function:
+        """The function, with this mode inside it. A generator has the mode only while it runs, not between items.
+
+        Raises TypeError for a class, of which it would change no method.
+        """
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(
+                f"no_grad() and the like decorate functions and methods, not {getattr(function, '__name__', function)}"
+            )
+        return cast(Function, self._around(function))
+
+    def _around(self, function: Any) -> Any:
+        forms = function, getattr(function, "__call__", None)  # noqa: B004 (a callable object has the form of its method)
+        if any(map(inspect.isgeneratorfunction, forms)):
+            return self._around_items(function)
+        if any(map(inspect.isasyncgenfunction, forms)):
+            return self._around_awaited_items(function)
+        return self._around_await(function) if any(map(inspect.iscoroutinefunction, forms)) else super().__call__(function)
+
+    def _around_items(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            items = function(*args, **kwargs)
+            resume, given = items.send, None
+            while True:
+                with self:
+                    try:
+                        item = resume(given)
+                    except StopIteration as end:
+                        return end.value
+                try:
+                    resume, given = items.send, (yield item)
+                except BaseException as error:  # the caller threw it in, or closed the generator (GeneratorExit)
+                    resume, given = items.throw, error
+
+        return generate
+
+    def _around_awaited_items(self, function: Any) -> Any:
+        @functools.wraps(function)
+        async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            items = function(*args, **kwargs)
+            resume, given = items.asend, None
+            while True:
+                with self:
+                    try:
+                        item = await resume(given)
+                    except StopAsyncIteration:
+                        return
+                try:
+                    resume, given = items.asend, (yield item)
+                except BaseException as error:  # as above
+                    resume, given = items.athrow, error
+
+        return generate
+
+    def _around_await(self, function: Any) -> Any:
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return await function(*args, **kwargs)
+
+        return call
+
+    def __enter__(self) -> None:
+        _current.set(_current.get().inside(self))
+
+    def __exit__(self, *error: object) -> None:
+        _current.set(_current.get().without(self))
+
+
+@overload
+def no_grad() -> Switched: ...
+@overload
+def no_grad(function: Function) -> Function: ...
+def no_grad(function: Any = None) -> Any:
+    """A context in which nothing is recorded, so results do not require gradients. It also decorates functions, as
+    ``@tt.no_grad()`` or ``@tt.no_grad``.
+
+    >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
+    >>> with tt.no_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
+    return _around(function, Switched("recording", False))
+
+
+@overload
+def enable_grad() -> Switched: ...
+@overload
+def enable_grad(function: Function) -> Function: ...
+def enable_grad(function: Any = None) -> Any:
+    """A context that records again, inside ``no_grad``. It also decorates functions, as ``no_grad`` does."""
+    return _around(function, Switched("recording", True))
+
+
+def _around(function: Any, switched: Switched) -> Any:
+    return switched if function is None else switched(function)
+
+
+def detect_anomaly() -> Switched:
+    """A context in which the first NaN or infinity in an op's output or in a gradient raises FloatingPointError.
+
+    The error names the op and the line that called it. This is slow, because every result is checked: use it to find a
+    fault, not to train.
+
+    >>> with tt.detect_anomaly():
+    ...     tt.tensor([1.0, 0.0]).log()
+    Traceback (most recent call last):
+        ...
+    FloatingPointError: the output of 'log', called at ..., is infinite: ...
+    """
+    return Switched("detecting_anomalies", True)
+
+
+def keep_values() -> Any:
+    """A context in which the recorded graph keeps the result of every op, so that ``draw_graph`` can show it.
+
+    So memory that would be free after the forward pass is in use until the graph is gone.
+
+    >>> x = tt.tensor(3.0, requires_grad=True)
+    >>> with tt.keep_values():
+    ...     y = x * x + 1
+    >>> "data 9" in tt.draw_graph(y).source
+    True
+    """
+    return Switched("keeping_values", True)
+
+
+def full_precision() -> Any:
+    """A context that computes float32 matrix products in full float32.
+
+    By default a GPU computes them in TF32, as is usual in training. TF32 is several times as fast: it keeps 10 of the 23
+    mantissa bits of each factor and adds up in float32. The environment variable TINYTENSOR_TF32=0 has the effect of this
+    context everywhere. On NumPy, and for other dtypes, this context changes nothing.
+    """
+    return Switched("full_precision", True)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """A context without floating-point warnings, to put around many ops: entering it costs as much as a small op."""
+    with no_warnings(), Switched("warnings_off", True):
+        yield
+
+
+def tracing(tracer: Any) -> Any:
+    """A context in which this tracer writes down the calls of ops; with None, nobody does."""
+    return Switched("tracer", tracer)
+
+
+def read_values(values: Any) -> Any:
+    """Return ``values``, an array or tensor or a tuple of them, whose numbers are about to be read outside of ops.
+
+    Raises TypeError while a function is being traced, if that function computed them.
+    """
+    if (tracer := modes().tracer) is not None:
+        tracer.refuse_values_of(values)
+    return values
+
+
+@contextmanager
+def restored(before: Modes) -> Iterator[None]:
+    """A context with exactly the modes that ``modes()`` returned before, perhaps in another thread."""
+    now = _current.set(before)
+    try:
+        yield
+    finally:
+        _current.reset(now)

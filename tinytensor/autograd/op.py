@@ -1,0 +1,267 @@
+"""What an operation is: a forward function on arrays, and one gradient rule for each of its inputs.
+
+The NAMES of a rule's parameters say what it needs: ``g`` (the incoming gradient), an input's name, ``out``,
+``<input>_shape``, or one of the op's settings. Nothing else is saved.
+
+A rule returns the gradient of its input, and changes none of its arguments. What it may return:
+
+* An array, or a tensor if it got tensors. Its shape is the input's, or one that the input broadcasts to. The engine sums it
+  down to the input's shape and converts it to the input's dtype, so no rule mentions broadcasting or dtypes. The array may be
+  new, ``g`` itself, a saved array, or a view of these. The engine adds to gradients in place, but only to new arrays: it never
+  adds to ``g`` or a view of it, and it gets a copy of an array that is saved or was also returned for another input.
+* None, if no gradient flows to this input.
+* An ``engine.Part``, if it got arrays: a gradient that is 0 except for some elements.
+
+It must not return a Python number or another shape (ValueError), or an array that something outside of the graph keeps.
+
+One rule serves derivatives of every order. On an ordinary backward pass it gets raw arrays, and nothing is recorded. With
+``create_graph=True`` it gets tensors, so its own ops are recorded. A rule therefore uses operators and ops, not ``xp``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from tinytensor.autograd.calling import call, explain, wrap
+from tinytensor.common.arguments import kinds_of
+from tinytensor.common.missing import names_of as _names_of
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import Array, default_dtype, is_array, is_floating, no_warnings, wide, xp
+
+if TYPE_CHECKING:
+    from tinytensor.autograd.engine import Node
+
+__all__ = ["Op", "op"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+all_ops: dict[str, Op] = {}
+
+
+def op(
+    *functions: Any, floating: bool = False, several: bool = False, **rules: Callable[..., Any]
+) -> Callable[[Function], Function]:
+    """Declare a function on arrays as a differentiable op on tensors: ``@op(x=lambda g, out: g * out)``.
+
+    Each keyword names an input of the function and gives its gradient rule. Parameters without a rule are settings, which get
+    no gradient. An op without any rule, ``@op()``, has no gradients; its inputs are the parameters without a default. The op
+    takes tensors, or raw arrays when a gradient rule calls it. Settings that are arrays, lists, dicts or sets are copied for
+    the rules; an object of another class must stay as it is. A setting whose annotation is ``int``, ``float``, ``bool``,
+    ``str`` or the like must be one (see arguments.py).
+
+    ``floating``: the function computes with floating-point numbers only; integers and booleans reach it as float32.
+    ``several``: the first argument is a sequence of tensors, and the one rule returns a gradient for each of them.
+
+    >>> from tinytensor.autograd.op import op
+    >>> @op(x=lambda g, x: g * 3 * x * x)
+    ... def cube(x):
+    ...     return x * x * x
+    >>> tt.grad(cube(x := tt.tensor(2.0, requires_grad=True)), x)
+    tensor(12.)
+    """
+
+    if functions:
+        raise TypeError("write @op(x=...) with a gradient rule for each input, or @op() for an op without gradients")
+
+    def declare(forward: Function) -> Function:
+        return cast(Function, Op(forward, rules, floating=floating, several=several))
+
+    return declare
+
+
+class Op:
+    """A forward function and a gradient rule for each of its inputs; see ``op``."""
+
+    adds_to_first = False  # whether ``backward`` takes ``before``, as some kernels do
+
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        rules: dict[str, Callable[..., Any]],
+        inputs: tuple[str, ...] = (),
+        floating: bool = False,
+        several: bool = False,
+    ):
+        functools.update_wrapper(self, forward)
+        self.name = forward.__name__.lstrip("_")
+        self.forward = forward
+        self.floating = floating
+        self.several = several
+        self.rules = rules
+        self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
+        self.differentiable = bool(rules)
+        parameters = inspect.signature(forward).parameters
+        if not parameters or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters.values()):
+            raise TypeError(f"{self.name} cannot be an op: it needs parameters, without * or **; see ``several`` of @op")
+        self.names = tuple(parameters)
+        self.places = {name: place for place, name in enumerate(self.names)}
+        self.required = [n for n, p in parameters.items() if p.default is p.empty]
+        self.defaults = [None if p.default is p.empty else p.default for p in parameters.values()]
+        self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(self.required)
+        self.input_places = [self.places[name] for name in self.inputs]
+        self.setting_places = [place for name, place in self.places.items() if name not in self.inputs]
+        of_inputs, of_settings = kinds_of(forward), kinds_of(forward, takes_arrays=True)
+        self.input_kinds = {self.places[name]: of_inputs[name] for name in self.inputs}
+        self.setting_kinds = [
+            (self.places[name], name, kind)
+            for name, kind in of_settings.items()
+            if kind and name not in rules and name not in inputs
+        ]
+        self.none_needed = (False,) * len(self.inputs)  # what ``needed`` is when no input needs a gradient
+        self._check_rules()
+        all_ops[self.name] = self
+
+    def _check_rules(self) -> None:
+        known = {"g", "out", *self.names, *(f"{n}_shape" for n in self.names)}
+        for name in self.rules:
+            unknown = [n for n in self.needs[name] if n not in known]
+            if name not in self.names or unknown:
+                raise TypeError(f"{self.name}: the rule for {name!r} asks for {unknown or name}, which the op does not have")
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def __reduce__(self) -> str:
+        """Pickles and copies keep an op as they keep a function: by its name."""
+        return self.forward.__qualname__
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """An op set on the Tensor class is a method."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return call(self, args, settings)
+
+    def input_name(self, place: int) -> str:
+        """What an error message calls this input."""
+        return f"operand {place}" if self.several else repr(self.inputs[place])
+
+    # -- forward: these are called in calling.py, and FusedOp overrides them
+
+    def compute(self, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
+        """The output for these arrays, and the residuals: None, or what a fused op's gradients need besides the arrays.
+
+        NumPy's errors about shapes, indices and types are raised again with the op's name; the original one is their cause.
+        """
+        try:
+            return self.forward(*arguments), None
+        except (ValueError, IndexError, TypeError, OverflowError) as error:
+            raise explain(self, arguments, error) from error
+
+    def promoted(self, arrays: list[Any]) -> list[Any]:
+        """Convert the integer operands, if they must be converted.
+
+        Next to floating-point operands they get the dtype of those (NumPy would make float64 of int64 and float32). Alone they
+        become float32 if the op needs floating-point numbers, or if a Python number among the operands is a float.
+        """
+        dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
+        floating = [d for d in dtypes if is_floating(d)]
+        if len(floating) == len(dtypes):
+            return arrays
+        if floating:
+            dtype = functools.reduce(xp.promote_types, floating)
+        elif self.floating or (self.differentiable and any(type(x) is float for x in arrays)):
+            dtype = default_dtype
+        else:
+            return arrays
+        with no_warnings():  # the largest integers are infinite in float16
+            return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
+
+    def rounded(self, out: Array, arrays: Sequence[Any]) -> Array:
+        """The output, converted to half precision if all floating-point inputs have it.
+
+        Some functions return float32 for such inputs: sums do, and so does arithmetic of bfloat16 with a Python number.
+        """
+        floating = {x.dtype for x in arrays if hasattr(x, "dtype") and is_floating(x.dtype)}
+        if len(floating) != 1 or "dtype" in self.places or not is_floating(out.dtype):
+            return out
+        (dtype,) = floating
+        if wide(dtype) is None:
+            return out
+        with no_warnings():  # a number of float32 may be infinite in float16
+            return out.astype(dtype, copy=False)
+
+    def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
+        """The values that the rules of the ``needed`` inputs name, and nothing else."""
+        values = {}
+        for name, place, of_shape in self._to_save(needed):
+            values[name] = out if place is None else _shape_of(arguments[place]) if of_shape else arguments[place]
+        return values
+
+    @functools.lru_cache(maxsize=4096)  # noqa: B019 (ops live as long as the program)
+    def _to_save(self, needed: tuple[bool, ...]) -> list[tuple[str, int | None, bool]]:
+        """What these inputs' rules name except ``g``: the name, its place (None for ``out``), and whether it is a shape."""
+        inputs = self.inputs if self.several else [name for name, wanted in zip(self.inputs, needed) if wanted]
+        names = sorted({n for name in inputs for n in self.needs[name]} - {"g"})
+        return [
+            (n, None, False) if n == "out" else (n, self.places[n.removesuffix("_shape")], n not in self.places) for n in names
+        ]
+
+    # -- backward
+
+    def backward(self, node: Node, g: Any, create_graph: bool, before: Any = None) -> Sequence[Any]:
+        """The gradient for each of the node's parents; None for a parent that is None.
+
+        ``before`` is given only to an op that ``adds_to_first``: the gradient that has reached the first parent so far. What is
+        returned for that parent is then the sum of both, in a new array.
+        """
+        saved = {**node.saved, "g": g}
+        if create_graph:
+            saved = self._as_tensors(node, saved)
+        if self.several:
+            (name,) = self.inputs
+            gradients: Sequence[Any] = self.rules[name](*[saved[n] for n in self.needs[name]])
+            if len(gradients) != len(node.parents):
+                raise ValueError(
+                    f"the gradient rule of {self.name!r} returned {counted(len(gradients), 'gradient')} for "
+                    f"{counted(len(node.parents), 'operand')}: "
+                    "it must return one for each (or None)"
+                )
+        else:
+            gradients = [
+                None if parent is None else self.rules[name](*[saved[n] for n in self.needs[name]])
+                for name, parent in zip(self.inputs, node.parents)
+            ]
+        if create_graph:
+            return gradients
+        return _copy_shared(gradients, g, [*saved.values(), *(saved.get(self.inputs[0], ()) if self.several else ())])
+
+    def _as_tensors(self, node: Node, saved: dict[str, Any]) -> dict[str, Any]:
+        """The saved arrays as tensors with their nodes, so that what the rules compute from them is recorded."""
+        if "out" in saved:
+            saved["out"] = wrap(saved["out"], node)
+        if self.several:
+            if self.inputs[0] in saved:
+                saved[self.inputs[0]] = [wrap(a, p) for a, p in zip(saved[self.inputs[0]], node.parents)]
+            return saved
+        for name, parent in zip(self.inputs, node.parents):
+            if name in saved and is_array(saved[name]):
+                saved[name] = wrap(saved[name], parent)
+        return saved
+
+
+def _shape_of(value: Any) -> Any:
+    return [v.shape for v in value] if isinstance(value, (tuple, list)) else getattr(value, "shape", ())
+
+
+def _copy_shared(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequence[Any]:
+    """The gradients, with a copy of each whose memory is saved or was returned before: the engine adds to new arrays in place.
+    ``g`` and its views are not copied: many rules return them, and the engine knows that it must not add to them."""
+    held = set(map(id, saved))
+    separate = []
+    for gradient in gradients:
+        if is_array(gradient):
+            memory = gradient if gradient.base is None else gradient.base
+            if gradient is g.base or (memory is not g and memory is not g.base):  # what a view g shows may be a saved array
+                gradient = gradient.copy() if id(memory) in held else gradient
+                held.add(id(memory))
+        separate.append(gradient)
+    return separate
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

@@ -1,0 +1,710 @@
+"""The Tensor: an array, and the node that says how it was computed.
+
+Most ops are also methods; the list is at the end of the class. These are functions only: ops on lists of tensors
+(``concatenate``, ``stack``, ``einsum``, ...), comparisons and bitwise ops, which have operators (``==``, ``&``, ...), the
+``logical_`` ops, ``where``, ``scatter``, ``sum_rows``, ``diag``, ``embedding``, ``linear``, ``tensordot`` and ``gelu``. So are
+those of angles (``arctan2``, ...) and of sequences (``diff``, ...), and the functions of functional/.
+
+``x += y`` makes a new tensor, and ``x[i] = y`` gives x a changed copy of its array. So neither changes another tensor that
+shares memory with x. But both change a leaf that requires gradients in place, as steps of an optimizer do, and only under
+``no_grad``. Besides, only these write into memory that tensors may share: ``Parameter.assign``, ``load_state_dict``,
+initialisers, optimizers, ``clip_grad_norm``, and code that changes ``.data`` or an array that shares its memory (from
+``.numpy()``, ``np.asarray(x)`` or DLPack). ``backward`` refuses to use saved values that were changed, but it cannot notice
+changes by such code.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from tinytensor import ops
+from tinytensor.autograd import calling, engine
+from tinytensor.autograd.changes import note_change
+from tinytensor.autograd.checks import check_fits
+from tinytensor.autograd.conversion import as_array
+from tinytensor.autograd.modes import enable_grad, modes, read_values
+from tinytensor.common.arguments import checked, shown
+from tinytensor.common.missing import Count, missing
+from tinytensor.device.backend import (
+    Array,
+    DType,
+    default_dtype,
+    host,
+    is_floating,
+    is_host_array,
+    no_warnings,
+    to_numpy,
+    xp,
+)
+from tinytensor.device.capturing import before_gradient
+from tinytensor.device.forks import free_in_forks
+
+Self = TypeVar("Self", bound="Tensor")
+
+
+class Tensor:
+    """An array that remembers how it was computed. Make one with ``tt.tensor``; the README shows the first steps.
+
+    Operators take tensors and numbers, and broadcast: ``+ - * / // % ** @``, comparisons, which give booleans, and ``& | ^ ~``.
+    A NumPy array must be made a tensor first.
+
+    ``x[index]`` takes integers, slices, ``...``, None, and arrays, lists or tensors of integers or booleans, as in NumPy;
+    gradients flow through it. ``len(x)`` is the length of the first axis, and a loop goes along it. Of one element,
+    ``float(x)``, ``int(x)``, ``bool(x)`` and ``f"{x:.4f}"`` give the number.
+
+    ``x[index] = y`` changes x alone, never a tensor that shared its memory. It raises RuntimeError if x or y requires
+    gradients, which would be lost: build the result with ``tt.where`` or ``tt.concatenate``.
+
+    >>> x = tt.arange(12).reshape(3, 4)
+    >>> x[1], x[:, -1], x[x > 9]
+    (tensor([4, 5, 6, 7]), tensor([ 3,  7, 11]), tensor([10, 11]))
+    >>> x[0] = 5
+    >>> x[0].tolist(), len(x)
+    ([5, 5, 5, 5], 3)
+    """
+
+    __slots__ = ("__weakref__", "_data", "_grad", "node")
+    __array_priority__ = 1000  # so that CuPy passes `array + tensor` on to Tensor.__radd__, whose error says what to do
+
+    _data: Array
+    node: engine.Node | None
+    _grad: Tensor | None
+
+    @checked
+    def __init__(self, data: Any, dtype: DType | None = None, requires_grad: bool = False):
+        self._data = as_array(data, dtype)
+        self._grad = None
+        self.node = engine.leaf(self) if requires_grad else None
+
+    @classmethod
+    def _wrap(cls, array: Array, node: engine.Node | None = None) -> Tensor:
+        """A tensor that holds this array of the backend, without copying it."""
+        tensor = object.__new__(Tensor)
+        tensor._data = array
+        tensor.node = node
+        tensor._grad = None
+        return tensor
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing("Tensor", name, self)
+
+    # ------------------------------------------------------------------------------------------------- what it is
+
+    @property
+    def data(self) -> Array:
+        """The array of the values. It may be set to another array, or to a tensor, whose memory is then shared."""
+        return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        array = value._data if isinstance(value, Tensor) else value
+        if not isinstance(array, xp.ndarray):
+            raise TypeError(
+                f"x.data must be a tensor or an array, not {shown(value)}: change values with parameter.assign(...)"
+            )
+        if self.node is not None and array.shape != self.shape:
+            raise ValueError(
+                f"x.data of shape {array.shape} does not fit a tensor of shape {self.shape} that requires gradients"
+            )
+        if self.node is not None and array.dtype != self.dtype:
+            self.requires_grad = False  # an error for a tensor that is not a leaf
+            self._data, self._grad = array, None
+            self.requires_grad = True
+        self._data = array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each axis."""
+        return self.data.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.data.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return Count(self._data.size)
+
+    @property
+    def dtype(self) -> DType:
+        """The NumPy dtype of the elements."""
+        return self.data.dtype
+
+    @property
+    def T(self) -> Tensor:
+        """The tensor with its axes in reverse order."""
+        return ops.transpose(self)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to this tensor or through it."""
+        return self.node is not None
+
+    @requires_grad.setter
+    @checked
+    def requires_grad(self, value: bool) -> None:
+        if not isinstance(value, (bool, host.bool_)):
+            raise TypeError(f"requires_grad must be True or False, not {shown(value)}")
+        if self.node is not None and self.node.op is not None:
+            raise RuntimeError(f"this tensor was computed by {self.node.op.name!r}: detach() gives one without a history")
+        if value != self.requires_grad:
+            self.node = engine.leaf(self) if value else None
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that ``backward`` has accumulated. Only a leaf has one; it is None before the first ``backward``."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None and (self.node is None or self.node.op is not None):
+            raise RuntimeError("only a leaf (made by tt.tensor(..., requires_grad=True), or a Parameter) has a gradient")
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"a gradient must be a tensor, not {shown(value)}: make it one with tt.tensor(...)")
+        if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
+            raise ValueError(f"a gradient of {value.dtype}{value.shape} does not fit a tensor of {self.dtype}{self.shape}")
+        before_gradient(self, is_set=True)
+        self._grad = value
+
+    # ------------------------------------------------------------------------------------------------- its values
+
+    def numpy(self) -> host.ndarray[Any, Any]:
+        """The values as a NumPy array. On the CPU it shares the tensor's memory; from a GPU it is a copy.
+
+        A change in place of the array changes the tensor. If a graph had saved the values, ``backward`` does not notice it, and
+        the gradients are wrong: change a ``.copy()`` instead.
+        """
+        return to_numpy(read_values(self.data))
+
+    def item(self) -> Any:
+        """The value of a tensor of one element as a Python number."""
+        if self.size != 1:
+            raise ValueError(f"item() needs a tensor of one element, not of shape {self.shape}")
+        return read_values(self.data).item()
+
+    def tolist(self) -> Any:
+        """The values as nested Python lists."""
+        return self.numpy().tolist()
+
+    def detach(self) -> Tensor:
+        """The same values, in the same memory, without a history: no gradients flow back through the result."""
+        return Tensor._wrap(self.data)
+
+    @checked
+    def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:
+        """Add the derivative of this tensor, times ``gradient``, to the ``.grad`` of every leaf.
+
+        A tensor of one element needs no ``gradient``. The graph is freed on the way unless ``retain_graph``, whose default is
+        ``create_graph``. With ``create_graph`` the gradients are themselves differentiable.
+        """
+        node, g = start_of_backward(self, gradient, create_graph)
+        retain = create_graph if retain_graph is None else retain_graph
+        accumulate(engine.backpropagate(node, g, retain_graph=retain, create_graph=create_graph))
+
+    # ----------------------------------------------------------------------------------- operators and protocols
+
+    def __repr__(self) -> str:
+        values = host.array2string(to_numpy(self.data), separator=", ", prefix="tensor(", precision=4, threshold=100)
+        dtype = "" if self.dtype == default_dtype or self.dtype.kind in "ib" else f", dtype={self.dtype}"
+        history = f", op={self.node.op.name}" if self.node is not None and self.node.op is not None else ""
+        return f"tensor({values}{dtype}{history or ', requires_grad=True' * self.requires_grad})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from tinytensor.display.tensors import tensor_html
+
+        return tensor_html(self)
+
+    def __format__(self, spec: str) -> str:
+        """``f"{loss:.4f}"``: a tensor of one element is formatted like its Python number."""
+        if spec and self.size != 1:
+            raise TypeError(f"a format like {spec!r} needs a tensor of one element, not of shape {self.shape}: use .tolist()")
+        return format(self.item(), spec) if spec else repr(self)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("a tensor with no dimensions has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(f"the truth value of a tensor of shape {self.shape} is ambiguous: use .any() or .all()")
+        return bool(read_values(self.data))
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu" or self.size != 1:
+            raise TypeError("only a tensor of one integer can be used as an index")
+        return int(self.item())
+
+    def __array__(self, dtype: DType = None, copy: bool | None = None) -> Any:
+        """``np.asarray(x)`` shares the tensor's memory, like ``.numpy()``; ``np.array(x)`` copies.
+
+        A tensor that requires gradients, or is on a GPU, raises TypeError.
+        """
+        if xp is not host:
+            raise TypeError("a tensor on a GPU is not copied to a NumPy array automatically: call .numpy()")
+        if self.node is not None:
+            raise TypeError("a NumPy array of a tensor that requires gradients would lose them: call .detach() or .numpy()")
+        return host.array(read_values(self.data), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **settings: Any) -> Any:
+        """``np.from_dlpack(x)``, ``torch.from_dlpack(x)`` and others share the memory, as ``.numpy()`` does, on a GPU too.
+
+        Raises BufferError, as DLPack asks for, if the tensor requires gradients, or if an axis runs backward in memory, which
+        ends a process that uses PyTorch.
+        """
+        if self.node is not None:
+            raise BufferError("another library would lose the gradients that this tensor requires: pass x.detach()")
+        if any(stride < 0 for stride in self.data.strides):
+            raise BufferError("an axis of this tensor runs backward in memory, which not all libraries know: pass x.copy()")
+        return read_values(self.data).__dlpack__(**settings)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The kind of device that DLPack knows this memory's by, and the device's number."""
+        return self.data.__dlpack_device__()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **settings: Any) -> Any:
+        """NumPy calls this for np.exp(x), and for an operator with a NumPy array or number on its left."""
+        if method == "__call__" and settings.keys() == {"out"} and isinstance(settings["out"][0], xp.ndarray):
+            return _into_array(ufunc, operands, settings["out"][0])
+        function = getattr(ops, ufunc.__name__, None)
+        operands = tuple([x[()] if is_host_array(x) and x.ndim == 0 else x for x in operands])  # [()] makes it a number
+        if function and method == "__call__" and any(isinstance(x, host.generic) for x in operands):
+            return function(*operands)
+        raise _not_for_tensors(ufunc.__name__)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy calls this for np.sum(x) and its other functions on arrays.
+
+        Those that only need the shape may run, and ``broadcast_arrays``, which ``plt.bar`` calls: it asks ``__array__``.
+        """
+        if function in (host.shape, host.ndim, host.size, host.broadcast_arrays):
+            return function.__wrapped__(*args, **kwargs)
+        raise _not_for_tensors(function.__name__)
+
+    __hash__ = object.__hash__
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return ops.indexing._getitem(self, ops.indexing.as_index(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if self.node is not None and (modes().recording or self.node.op is not None):
+            raise RuntimeError(
+                "x[i] = y would lose the gradients that flow through x: build the result with tt.where or tt.concatenate "
+                "(or change a leaf under tt.no_grad())"
+            )
+        if modes().recording and _requires_grad(value):
+            raise RuntimeError(
+                "x[i] = y would lose the gradient of y, which requires gradients: build the result with tt.where or "
+                "tt.concatenate, or assign y.detach()"
+            )
+        changed = self._data.copy() if self.node is None else self._data
+        read_values((self._data, index, value))
+        value = value.item() if isinstance(value, host.generic) else value
+        if type(value) in (bool, int, float):
+            check_fits(value, self.dtype)
+            values = value
+        else:
+            values = as_array(value, self.dtype)
+        with no_warnings():
+            changed[ops.indexing.as_index(index)] = values
+        if self.node is None:
+            self._data = changed
+        else:
+            note_change(changed)
+
+    def __getstate__(self) -> Any:
+        """What pickle keeps: the values, and what a subclass added. The gradient and the history are forgotten."""
+        return self.numpy(), self.requires_grad, _attributes(self)
+
+    def __setstate__(self, state: Any) -> None:
+        array, requires_grad, attributes = state
+        self._data, self._grad, self.node = as_array(array), None, None
+        self.requires_grad = requires_grad
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def __copy__(self) -> Tensor:
+        """``copy.copy(x)``: a leaf or a Parameter gives another leaf; a computed tensor gives ``x.copy()``."""
+        is_leaf = self.node is not None and self.node.op is None
+        if not is_leaf and type(self) is Tensor:
+            return self.copy()
+        twin = object.__new__(type(self))
+        twin.__setstate__((self.data, self.requires_grad, _attributes(self)))
+        return twin
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        """``copy.deepcopy(x)``: a tensor without a history. Raises RuntimeError for a tensor that has one."""
+        if self.node is not None and self.node.op is not None:
+            raise RuntimeError(
+                f"this tensor was computed by {self.node.op.name!r}, and a deep copy would lose its history: "
+                "use copy() to keep it, or detach() first"
+            )
+        twin = memo[id(self)] = object.__new__(type(self))  # before the attributes, which may refer back to it
+        twin.__setstate__((self.data, self.requires_grad, copy.deepcopy(_attributes(self), memo)))
+        return twin
+
+    def __add__(self, other: Tensor | float) -> Tensor:
+        return ops.add(self, other)
+
+    def __radd__(self, other: Tensor | float) -> Tensor:
+        return ops.add(other, self)
+
+    def __sub__(self, other: Tensor | float) -> Tensor:
+        return ops.subtract(self, other)
+
+    def __rsub__(self, other: Tensor | float) -> Tensor:
+        return ops.subtract(other, self)
+
+    def __mul__(self, other: Tensor | float) -> Tensor:
+        return ops.multiply(self, other)
+
+    def __rmul__(self, other: Tensor | float) -> Tensor:
+        return ops.multiply(other, self)
+
+    def __truediv__(self, other: Tensor | float) -> Tensor:
+        return ops.divide(self, other)
+
+    def __rtruediv__(self, other: Tensor | float) -> Tensor:
+        return ops.divide(other, self)
+
+    def __floordiv__(self, other: Tensor | float) -> Tensor:
+        return ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Tensor | float) -> Tensor:
+        return ops.floor_divide(other, self)
+
+    def __mod__(self, other: Tensor | float) -> Tensor:
+        return ops.remainder(self, other)
+
+    def __rmod__(self, other: Tensor | float) -> Tensor:
+        return ops.remainder(other, self)
+
+    def __pow__(self, other: Tensor | float) -> Tensor:
+        special = {2: ops.square, 0.5: ops.sqrt, -0.5: ops.rsqrt}.get(other) if isinstance(other, (int, float)) else None
+        if special is None or (other == 2 and isinstance(other, float) and not is_floating(self.dtype)):
+            return ops.power(self, other)  # an integer to the power 2.0 is floating-point
+        return special(self)
+
+    def __rpow__(self, other: Tensor | float) -> Tensor:
+        return ops.power(other, self)
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Tensor) -> Tensor:
+        return ops.matmul(other, self)
+
+    def __neg__(self) -> Tensor:
+        return ops.negative(self)
+
+    def __pos__(self) -> Tensor:
+        return self.copy()
+
+    def __abs__(self) -> Tensor:
+        return ops.abs(self)
+
+    def __round__(self, decimals: int | None = None) -> Tensor:
+        return ops.round(self, 0 if decimals is None else decimals)
+
+    def __floor__(self) -> Tensor:
+        return ops.floor(self)
+
+    def __ceil__(self) -> Tensor:
+        return ops.ceil(self)
+
+    def __trunc__(self) -> Tensor:
+        return ops.trunc(self)
+
+    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return NotImplemented if other is None else ops.equal(self, other)
+
+    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return NotImplemented if other is None else ops.not_equal(self, other)
+
+    def __lt__(self, other: Tensor | float) -> Tensor:
+        return ops.less(self, other)
+
+    def __le__(self, other: Tensor | float) -> Tensor:
+        return ops.less_equal(self, other)
+
+    def __gt__(self, other: Tensor | float) -> Tensor:
+        return ops.greater(self, other)
+
+    def __ge__(self, other: Tensor | float) -> Tensor:
+        return ops.greater_equal(self, other)
+
+    def __and__(self, other: Tensor | float) -> Tensor:
+        return ops.bitwise_and(self, other)
+
+    def __or__(self, other: Tensor | float) -> Tensor:
+        return ops.bitwise_or(self, other)
+
+    def __xor__(self, other: Tensor | float) -> Tensor:
+        return ops.bitwise_xor(self, other)
+
+    def _changed(self, result: Tensor, operator: str) -> Any:
+        """What ``x += y`` gives, where ``result`` is x + y: a new tensor; but if x is a leaf that requires gradients, as
+        parameters are, and nothing is recorded, x itself with its values changed in place, as in PyTorch."""
+        if self.node is None or self.node.op is not None:
+            return result
+        if modes().recording:
+            raise RuntimeError(
+                f"x {operator} y would not change x, which requires gradients, but name another tensor x: put it under "
+                f"tt.no_grad() to change x itself, or write x = x {operator[:-1]} y"
+            )
+        if result.shape != self.shape:
+            raise ValueError(f"x {operator} y: values of shape {result.shape} do not fit x of shape {self.shape}")
+        self._data[...] = read_values(result._data)
+        note_change(self._data)
+        return self
+
+    def __iadd__(self: Self, other: Tensor | float) -> Self:
+        return self._changed(ops.add(self, other), "+=")
+
+    def __isub__(self: Self, other: Tensor | float) -> Self:
+        return self._changed(ops.subtract(self, other), "-=")
+
+    def __imul__(self: Self, other: Tensor | float) -> Self:
+        return self._changed(ops.multiply(self, other), "*=")
+
+    def __itruediv__(self: Self, other: Tensor | float) -> Self:
+        return self._changed(ops.divide(self, other), "/=")
+
+    def __ipow__(self: Self, other: Tensor | float) -> Self:
+        return self._changed(self**other, "**=")
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __invert__(self) -> Tensor:
+        return ops.invert(self)
+
+    # -------------------------------------------------------------------------------------- the ops, as methods
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements in another shape, as in ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
+        return ops.reshape(self, shape[0] if len(shape) == 1 else shape)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """x with its axes in another order, as in ``x.transpose(0, 2, 1)`` or ``x.transpose((0, 2, 1))``. Without arguments
+        the order is reversed."""
+        given: Sequence[int] | None = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        return ops.transpose(self, given)
+
+    add, subtract, multiply, divide, power = ops.add, ops.subtract, ops.multiply, ops.divide, ops.power
+    negative, abs, sign, square, sqrt = ops.negative, ops.abs, ops.sign, ops.square, ops.sqrt
+    rsqrt, reciprocal, exp, expm1, log, log1p = ops.rsqrt, ops.reciprocal, ops.exp, ops.expm1, ops.log, ops.log1p
+    log2, log10, exp2, copy = ops.log2, ops.log10, ops.exp2, ops.copy
+    floor, ceil, round, trunc = ops.floor, ops.ceil, ops.round, ops.trunc
+    remainder, floor_divide, logaddexp = ops.remainder, ops.floor_divide, ops.logaddexp
+    sin, cos, tanh, sigmoid, erf, clip = ops.sin, ops.cos, ops.tanh, ops.sigmoid, ops.erf, ops.clip
+    tan, arcsin, arccos, arctan, sinh, cosh = ops.tan, ops.arcsin, ops.arccos, ops.arctan, ops.sinh, ops.cosh
+    arcsinh, arccosh, arctanh = ops.arcsinh, ops.arccosh, ops.arctanh
+    maximum, minimum, masked_fill = ops.maximum, ops.minimum, ops.masked_fill
+    relu, leaky_relu, silu, softplus = ops.relu, ops.leaky_relu, ops.silu, ops.softplus
+    elu, logsigmoid, glu = ops.elu, ops.logsigmoid, ops.glu
+    softmax, log_softmax = ops.softmax, ops.log_softmax
+    sum, mean, std, var, prod = ops.sum, ops.mean, ops.std, ops.var, ops.prod
+    max, min, argmax, argmin = ops.max, ops.min, ops.argmax, ops.argmin
+    logsumexp, norm, cumsum, any, all = ops.logsumexp, ops.norm, ops.cumsum, ops.any, ops.all
+    swapaxes, moveaxis, squeeze, expand_dims = ops.swapaxes, ops.moveaxis, ops.squeeze, ops.expand_dims
+    broadcast_to, split, flip, pad = ops.broadcast_to, ops.split, ops.flip, ops.pad
+    repeat, tile, tril, triu, astype = ops.repeat, ops.tile, ops.tril, ops.triu, ops.astype
+    take, take_along_axis, index_add = ops.take, ops.take_along_axis, ops.index_add
+    sort, argsort, topk, one_hot = ops.sort, ops.argsort, ops.topk, ops.one_hot
+    diagonal, roll, cumprod, cummax, cummin = ops.diagonal, ops.roll, ops.cumprod, ops.cummax, ops.cummin
+    matmul, dot, outer, isnan, isfinite = ops.matmul, ops.dot, ops.outer, ops.isnan, ops.isfinite
+    isinf, isclose, allclose = ops.isinf, ops.isclose, ops.allclose
+
+
+calling.Tensor = Tensor
+
+
+def _attributes(tensor: Tensor) -> dict[str, Any]:
+    """The attributes that a subclass of Tensor added, in its ``__dict__`` or in slots."""
+    kinds = [kind for kind in type(tensor).__mro__ if kind is not Tensor]
+    slots = [name for kind in kinds for name, value in vars(kind).items() if inspect.ismemberdescriptor(value)]
+    return {name: getattr(tensor, name) for name in [*getattr(tensor, "__dict__", ()), *slots] if hasattr(tensor, name)}
+
+
+def _into_array(ufunc: Any, operands: Sequence[Any], out: Array) -> Array:
+    """``p.data -= x`` for a tensor x: it changes the array in place. Raises TypeError if x requires gradients."""
+    if any(_requires_grad(x) for x in operands):
+        raise TypeError(f"{ufunc.__name__} into an array would lose the tensor's gradients: use x.detach(), or tt.no_grad()")
+    ufunc(*[x._data if isinstance(x, Tensor) else x for x in operands], out=out)
+    note_change(out)
+    return out
+
+
+def _not_for_tensors(name: str) -> TypeError:
+    return TypeError(
+        f"NumPy's {name} got a tensor: use tinytensor's functions and make arrays tensors with tt.tensor(...), "
+        "or take the values out with .numpy()"
+    )
+
+
+def _requires_grad(value: Any) -> bool:
+    """Whether the value is a tensor that requires gradients, or a nested list that holds one."""
+    if isinstance(value, (list, tuple)):
+        return any(_requires_grad(item) for item in value)
+    return isinstance(value, Tensor) and value.node is not None
+
+
+def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[engine.Node, Any]:
+    """The node that backward starts from, and the gradient there: an array, or with ``create_graph`` a tensor.
+
+    Raises RuntimeError if nothing was recorded, or if a function is being traced, and ValueError if the shape of ``gradient``
+    is wrong, or if there is none and ``output`` has several elements.
+    """
+    if modes().tracer is not None:
+        raise RuntimeError("a function that is being traced cannot compute gradients: compute them outside of it")
+    if output.node is None:
+        raise RuntimeError(
+            "this tensor has no gradients to compute: nothing it was computed from requires them (requires_grad=True), "
+            "or it was computed under no_grad"
+        )
+    if gradient is None:
+        if output.size != 1:
+            raise ValueError(f"backward from shape {output.shape} needs a gradient of that shape: sum it first, or pass one")
+        gradient = Tensor._wrap(xp.ones_like(output.data))
+    if gradient.shape != output.shape:
+        raise ValueError(f"the gradient has shape {gradient.shape}, but its tensor has shape {output.shape}")
+    if gradient.dtype != output.dtype:
+        gradient = gradient.astype(output.dtype)
+    return output.node, gradient if create_graph else gradient.data
+
+
+def leaf_gradients(output: Tensor) -> dict[engine.Node, Array]:
+    """The derivative of ``output``, which has one element, by every leaf, as new arrays. No ``.grad`` changes."""
+    return engine.backpropagate(*start_of_backward(output, None, create_graph=False))
+
+
+_accumulating = free_in_forks(threading.RLock())  # several threads may run backward into the same leaves
+
+
+def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
+    """Add gradients to the ``.grad`` of their leaves. They are tensors, or arrays that nobody else holds."""
+    with _accumulating, enable_grad(), no_warnings():
+        for leaf, value in gradients.items():
+            tensor = None if leaf.tensor is None else leaf.tensor()
+            if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile
+                continue
+            before_gradient(tensor, is_set=False)
+            if tensor._grad is None:
+                tensor._grad = _with_own_memory(value)
+            elif isinstance(value, Tensor):
+                tensor._grad = tensor._grad + value
+            else:
+                tensor._grad = Tensor._wrap(tensor._grad.data + value)
+
+
+def _with_own_memory(gradient: Any) -> Tensor:
+    """A gradient as a tensor that shares its memory with nothing.
+
+    An array is not copied, because nobody else holds it. A tensor is a recorded gradient. It is copied, because it may share
+    its memory with another gradient, or with the tensor that a user passed to ``backward``.
+    """
+    if isinstance(gradient, Tensor):
+        return Tensor._wrap(gradient.data.copy(), gradient.node)
+    return Tensor._wrap(xp.asarray(gradient))
+
+
+@overload
+def grad(
+    output: Tensor,
+    inputs: Tensor,
+    gradient: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def grad(
+    output: Tensor,
+    inputs: Sequence[Tensor],
+    gradient: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: Literal[False] = False,
+) -> list[Tensor]: ...
+
+
+@overload
+def grad(
+    output: Tensor,
+    inputs: Tensor | Sequence[Tensor],
+    gradient: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: bool,
+) -> Any: ...
+
+
+@checked
+def grad(
+    output: Tensor,
+    inputs: Tensor | Sequence[Tensor],
+    gradient: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: bool = False,
+) -> Any:
+    """The gradients of ``output`` with respect to ``inputs``, one tensor or several. No ``.grad`` changes.
+
+    Returns a tensor for a tensor and a list for a sequence. Each gradient has its input's shape and dtype. With
+    ``create_graph`` the gradients are themselves differentiable. An input that the output does not depend on raises
+    RuntimeError, or gives None with ``allow_unused``.
+
+    >>> x = tt.tensor(3.0, requires_grad=True)
+    >>> slope = tt.grad(x**3, x, create_graph=True)
+    >>> slope, tt.grad(slope, x)
+    (tensor(27., op=multiply), tensor(18.))
+    """
+    several = not isinstance(inputs, Tensor)
+    targets: list[Tensor] = list(inputs) if several else [inputs]  # type: ignore[list-item]
+    for i, x in enumerate(targets):
+        if x.node is None:
+            raise RuntimeError(f"input {i} of shape {x.shape} does not require gradients: make it with requires_grad=True")
+    node, g = start_of_backward(output, gradient, create_graph)
+    retain = create_graph if retain_graph is None else retain_graph
+    wanted = [x.node for x in targets if x.node is not None]
+    found = engine.backpropagate(node, g, wanted, retain_graph=retain, create_graph=create_graph)
+    results: list[Tensor | None] = []
+    given: set[engine.Node] = set()
+    for i, n in enumerate(wanted):
+        if n not in found and not allow_unused:
+            raise RuntimeError(
+                f"the output does not depend on input {i} of shape {n.shape}: with allow_unused=True its gradient is None"
+            )
+        value = found.get(n)
+        results.append(None if value is None else _with_own_memory(value.copy() if n in given else value))
+        given.add(n)
+    return results if several else results[0]
+
+
+def is_differentiable(x: object) -> bool:
+    """True for a tensor of floating-point numbers."""
+    return isinstance(x, Tensor) and is_floating(x.dtype)

@@ -1,0 +1,288 @@
+"""Which arguments a function takes. Its annotations say it, and ``checked`` holds its callers to them.
+
+So a function's body gets exactly what it says: a Python number for ``int`` and ``float`` (NumPy's numbers become one), True or
+False for ``bool``, a dtype that tensors can have for ``DType``, and for ``Sequence[int]`` a tuple, which nobody can change
+later. Any other argument raises TypeError. Ops do the same with their settings (see calling.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Any, NamedTuple, TypeVar, cast
+
+from tinytensor.common.missing import MISPLACED, unknown_argument
+from tinytensor.device.backend import bfloat16, host, is_array, is_floating, is_host_array, xp
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Kind(NamedTuple):
+    """What an argument must be: in words, and a function that returns the argument as this, or NotImplemented.
+
+    Values of the types in ``usual`` need no reading. For most arguments this is the whole check, and it takes no time.
+    """
+
+    words: str
+    usual: set[type]
+    read: Callable[[Any], Any]
+
+    def of(self, function: str, name: str, value: Any) -> Any:
+        """The argument ``name`` of a function as this kind. Raises TypeError if it is not one."""
+        found = self.read(value)
+        if found is NotImplemented:
+            remedy = f": {MISPLACED[function, name]}" if (function, name) in MISPLACED else self._remedy(value)
+            raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}{remedy}")
+        if found is value and hasattr(value, "node"):
+            self.usual.add(type(value))  # a class of tensors, which this file cannot import
+        return found
+
+    def _remedy(self, value: Any) -> str:
+        if self.words.startswith("a tensor") and not isinstance(value, (str, type(None))):
+            return ": make it one with tt.tensor(...)"
+        if self.words.startswith("a dtype") and type(value) is int:
+            return ": a shape is one argument, as in (2, 3)"
+        if self.words == "a Parameter" and hasattr(value, "node"):
+            return ": make it one with tt.nn.Parameter(x)"
+        is_list = self.words.endswith("of tensors") and isinstance(value, (list, tuple))
+        return ": make each of them one with tt.tensor(...)" if is_list else ""
+
+
+def _scalar_kind(value: Any) -> str:
+    """The kind of a number's dtype ("i", "f", ...) if this is a NumPy number, or an array or a tensor with no axes."""
+    is_scalar = getattr(value, "shape", None) == () and not hasattr(value, "mask")  # a masked number is not to be used
+    return str(getattr(getattr(value, "dtype", None), "kind", "")) if is_scalar else ""
+
+
+def _integer(value: Any) -> Any:
+    if isinstance(value, int):
+        return NotImplemented if isinstance(value, bool) else int(value)
+    return int(value) if _scalar_kind(value) in ("i", "u") else NotImplemented
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (int, float)):
+        kind = next(kind for kind in (bool, int, float) if isinstance(value, kind))
+        return kind(value)
+    if _scalar_kind(value) not in ("b", "i", "u", "f") or getattr(value, "requires_grad", False):
+        return NotImplemented  # the number of a tensor that requires gradients would lose them
+    number = value.item()
+    return number if isinstance(number, (int, float)) else float(number)
+
+
+def _boolean(value: Any) -> Any:
+    if isinstance(value, bool) or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    return bool(value) if _scalar_kind(value) == "b" else NotImplemented
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, str) else NotImplemented
+
+
+def _nothing(value: Any) -> Any:
+    return value if value is None else NotImplemented
+
+
+def _tensor(value: Any) -> Any:
+    return value if hasattr(value, "node") else NotImplemented
+
+
+def _array(value: Any) -> Any:
+    return value if is_array(value) else NotImplemented
+
+
+def _ids(value: Any) -> Any:
+    return value if hasattr(value, "node") or is_array(value) or is_host_array(value) else NotImplemented
+
+
+def _integers(value: Any) -> Any:
+    if type(value) is tuple:
+        for item in value:
+            if type(item) is not int:
+                break
+        else:
+            return value
+    return _all_of(value, _integer)
+
+
+def _nested(value: Any) -> Any:
+    return _all_of(value, lambda item: _integers(item) if isinstance(item, Iterable) else _integer(item))
+
+
+def _tensors(value: Any) -> Any:
+    return NotImplemented if hasattr(value, "node") else _all_of(value, _tensor)
+
+
+def _arrays(value: Any) -> Any:
+    return NotImplemented if hasattr(value, "shape") else _all_of(value, lambda x: x if hasattr(x, "node") else _array(x))
+
+
+def _all_of(value: Any, read: Callable[[Any], Any]) -> Any:
+    """The items of an ordered collection as a tuple."""
+    if type(value) not in (list, tuple) and not _has_order(value):
+        return NotImplemented
+    items = []
+    for item in value:
+        if (found := read(item)) is NotImplemented:
+            return NotImplemented
+        items.append(found)
+    return tuple(items)
+
+
+def _has_order(value: Any) -> bool:
+    """Whether a value has items in an order, and is not text. An array without axes has none, though it is Iterable."""
+    has_none = isinstance(value, (str, bytes, bytearray, Mapping, Set)) or getattr(value, "shape", None) == ()
+    return isinstance(value, Iterable) and not has_none
+
+
+def _mask(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        value = host.asarray(value)
+        return xp.asarray(value) if value.dtype == bool else NotImplemented
+    is_mask = hasattr(value, "node") or isinstance(value, bool) or (is_array(value) and value.dtype.kind in "biuf")
+    return value if is_mask else NotImplemented
+
+
+def _path(value: Any) -> Any:
+    return value if isinstance(value, (str, os.PathLike)) else NotImplemented
+
+
+def _function(value: Any) -> Any:
+    return value if callable(value) else NotImplemented
+
+
+def _mapping(value: Any) -> Any:
+    return value if isinstance(value, Mapping) else NotImplemented
+
+
+def _parameter(value: Any) -> Any:
+    return value if hasattr(value, "assign") else NotImplemented
+
+
+def _dtype(value: Any) -> Any:
+    try:
+        dtype = NotImplemented if value is None else host.dtype(value)
+    except TypeError:
+        if bfloat16 is None and isinstance(value, str) and value == "bfloat16":
+            raise TypeError("NumPy has no bfloat16; with CuPy it needs the package ml_dtypes: pip install ml_dtypes") from None
+        return NotImplemented
+    return dtype if value is not None and (dtype.kind in "biu" or is_floating(dtype)) else NotImplemented
+
+
+_KINDS = {  # where several kinds are allowed, they are tried in this order
+    "Tensor": Kind("a tensor", set(), _tensor),
+    "Array": Kind("a tensor", {xp.ndarray}, _array),
+    "Ids": Kind("a tensor", {xp.ndarray}, _ids),
+    "Mask": Kind("a tensor or array of booleans", set(), _mask),
+    "None": Kind("None", {type(None)}, _nothing),
+    "Sequence[int]": Kind("several integers", set(), _integers),
+    "Sequence[Sequence[int]]": Kind("lists of integers", set(), _nested),
+    "Sequence[Tensor]": Kind("a list or tuple of tensors", set(), _tensors),
+    "Sequence[Array]": Kind("a list or tuple of tensors", set(), _arrays),
+    "int": Kind("an integer", {int}, _integer),
+    "float": Kind("a number", {float, int, bool}, _number),
+    "bool": Kind("True or False", {bool}, _boolean),
+    "str": Kind("text", {str}, _text),
+    "DType": Kind("a dtype of numbers or booleans, such as 'float32'", set(), _dtype),
+    "PathLike": Kind("a path", {str}, _path),
+    "Callable": Kind("a function", set(), _function),
+    "Mapping[str, Any]": Kind("a dict of values by name, such as a state_dict()", {dict}, _mapping),
+    "Parameter": Kind("a Parameter", set(), _parameter),
+}
+TENSOR, NUMBER = _KINDS["Tensor"], Kind("a tensor or a number", *_KINDS["float"][1:])
+_SHORT = {"Axes": "int | Sequence[int] | None", "Shape": "int | Sequence[int]", "Function": "Callable"}
+_OF_RULES = {"Tensor": "Tensor | Array", "Sequence[Tensor]": "Sequence[Array]"}
+
+
+def kind_of(annotation: Any, takes_arrays: bool = False) -> Kind | None:
+    """The kind that an annotation names; None for one that is not checked, such as Any."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    short = _SHORT | _OF_RULES if takes_arrays else _SHORT
+    parts = [name for part in text.split(" | ") for name in short.get(part, part).split(" | ")]
+    names = ["Callable" if part.startswith("Callable[") else part for part in parts]
+    if any(name not in _KINDS for name in names):
+        return None
+    kinds = [_KINDS[name] for name in names]
+    readers = [kind.read for name, kind in _KINDS.items() if name in names]
+
+    def read(value: Any) -> Any:
+        for of_one in readers:
+            if (found := of_one(value)) is not NotImplemented:
+                return found
+        return NotImplemented
+
+    words = list(dict.fromkeys([kind.words for kind in kinds]))
+    in_words = " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+    return Kind(in_words, set().union(*[kind.usual for kind in kinds]), read)
+
+
+def kinds_of(function: Callable[..., Any], takes_arrays: bool = False) -> dict[str, Kind | None]:
+    """The kind of each parameter of a function. What may be left out by a default of None may be None."""
+    kinds = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation = parameter.annotation
+        optional = parameter.default is None and isinstance(annotation, str) and "None" not in annotation
+        kinds[name] = kind_of(f"{annotation} | None" if optional else annotation, takes_arrays)
+    return kinds
+
+
+def checked(function: Function, takes_arrays: bool = False) -> Function:
+    """Declare a function, or an ``__init__``, that takes what its annotations say, and nothing else; see above."""
+    kinds = kinds_of(function, takes_arrays)
+    of_places = {name: p.kind for name, p in inspect.signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY}
+    names, places = list(of_places), [kinds[name] for name in of_places]
+    takes_more = inspect.Parameter.VAR_POSITIONAL in of_places.values()
+    takes_any_name = inspect.Parameter.VAR_KEYWORD in of_places.values()
+    own_name = "" if function.__name__ == "__init__" else function.__qualname__  # an ``__init__`` has that of its class
+
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        of = places + places[-1:] * (len(given) - len(places)) if takes_more else places
+        for place, (value, kind) in enumerate(zip(given, of)):
+            if kind is not None and type(value) not in kind.usual:
+                found = kind.of(own_name or type(given[0]).__name__, names[min(place, len(names) - 1)], value)
+                if found is not value:
+                    given = (*given[:place], found, *given[place + 1 :])
+        for key, value in named.items():
+            if key not in kinds and not takes_any_name:
+                raise unknown_argument(own_name or type(given[0]).__name__, key, [n for n in kinds if n != "self"])
+            kind = kinds.get(key)
+            if kind is not None and type(value) not in kind.usual:
+                named[key] = kind.of(own_name or type(given[0]).__name__, key, value)
+        return function(*given, **named)
+
+    return cast(Function, call)
+
+
+def composite(function: Function) -> Function:
+    """Declare a function that is made of ops. It is ``checked``, but like an op it takes arrays where it says tensors, because
+    gradient rules call it with arrays."""
+    return checked(function, takes_arrays=True)
+
+
+def shown(value: Any) -> str:
+    """A wrong argument in an error message: a plain value itself, or a list of such values, and otherwise its type, the package
+    that this is from, and its dtype."""
+    text = _as_text(value)
+    text = text if len(text) <= 60 else text[:57] + "..."
+    return f"the {type(value).__name__} {text}" if type(value) in (list, tuple) else text
+
+
+def _as_text(value: Any) -> str:
+    if type(value) in (list, tuple):
+        items = ", ".join([_as_text(item) for item in value[:20]])
+        return f"[{items}]" if isinstance(value, list) else f"({items}{',' * (len(value) == 1)})"
+    if isinstance(value, (bool, int, float, str, type(None), host.generic)):
+        return repr(value)
+    if isinstance(value, type):
+        return value.__name__
+    return f"a {kind_name(value)}" + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
+
+
+def kind_name(value: Any) -> str:
+    """A value's type, and if it is not Python's the package that it is from: another library may have a Tensor, too."""
+    package = type(value).__module__.partition(".")[0]
+    return type(value).__name__ if package == "builtins" else f"{package}.{type(value).__name__}"

@@ -1,0 +1,277 @@
+"""The choice between NumPy and CuPy.
+
+``TINYTENSOR_BACKEND=numpy`` (the default) or ``cupy`` is read once, at import. The rest of the library says
+``from tinytensor.device.backend import xp`` and need not know which of the two it got. Where they differ, a function in this file
+hides the difference. The hand-written kernels are in ``kernels/numpy`` and ``kernels/cupy``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+# OpenBLAS's threads wait for their next product busily, by default for 2^28 ticks of the clock, about 100 ms, on cores that
+# other threads could use meanwhile. It reads this variable, the exponent, when NumPy loads it.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")  # about 1.5 ms
+
+import numpy
+
+from tinytensor.common.caches import has_home, of_this_run
+from tinytensor.device.allocator import keep_freed_memory
+
+host = numpy  # for work that stays on the CPU with either backend: shapes, seeds, token ids
+Array = Any  # numpy.ndarray or cupy.ndarray, which have no common base class
+DType = Any
+
+default_dtype = numpy.dtype(numpy.float32)
+bool_dtype = numpy.dtype(numpy.bool_)
+index_dtype = numpy.dtype(numpy.int64)
+
+
+class BackendError(ImportError):
+    """What an environment variable of tinytensor asks for is not available; the message says what to do."""
+
+
+def _load_backend(name: str) -> Any:
+    if name == "numpy":
+        keep_freed_memory()
+        return numpy
+    if name != "cupy":
+        raise BackendError(f"TINYTENSOR_BACKEND={name!r} is not a backend: use 'numpy' or 'cupy'")
+    try:
+        return _load_cupy()
+    except BackendError as error:
+        raise BackendError(f"TINYTENSOR_BACKEND=cupy, but {error}, or unset TINYTENSOR_BACKEND to run on the CPU") from None
+
+
+_INSTALL = "pip install 'tinytensor[cuda13]' (or [cuda12])"
+
+
+def _load_cupy() -> Any:
+    """CuPy, if everything that it needs is there. Otherwise BackendError says what is missing and how to get it."""
+    _take_own_gpu()
+    try:
+        import cupy
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            raise BackendError(f"CuPy does not load, because the package {error.name!r} is missing: {_INSTALL}") from None
+        raise BackendError(f"CuPy is not installed: {_INSTALL}") from None
+    except ImportError as error:  # the wheel is for another Python, or CUDA libraries are missing
+        reason = str(error).strip().splitlines()[-1]
+        raise BackendError(f"CuPy does not load ({reason}): install it again, {_INSTALL}") from None
+    _check_gpu(cupy.cuda.runtime)
+    _check_libraries(cupy.cuda)
+    _check_headers()
+    if not has_home() and not os.environ.get("CUPY_CACHE_DIR"):
+        os.environ["CUPY_CACHE_DIR"] = str(of_this_run())  # CuPy would keep compiled kernels in ./~/.cupy
+    return cupy
+
+
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+# A process's number among those that a launcher of MPI started on this machine: MPICH's and Intel's, Open MPI's, and Slurm's.
+_LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+
+
+def _local_rank() -> int:
+    return next((int(os.environ[name]) for name in _LOCAL_RANKS if os.environ.get(name, "").isdigit()), 0)
+
+
+def _take_own_gpu() -> None:
+    """Of several processes that a launcher of MPI started on this machine, let each but the first see a single GPU of its own,
+    before CUDA starts. The first uses the first GPU anyway. Where the launcher gave this process a single one, that is it.
+
+    (CuPy can choose a GPU later, but only for one thread; and each shard of a batch has its thread.)
+    """
+    rank, given = _local_rank(), os.environ.get(VISIBLE_GPUS)
+    if rank == 0 or (given is not None and "," not in given):
+        return
+    names = given.split(",") if given is not None else [str(number) for number in range(rank + 1)]
+    if rank >= len(names):
+        raise BackendError(
+            f"process number {rank + 1} of this machine has no GPU, as {VISIBLE_GPUS}={given} shows {len(names)}: start at "
+            "most one process for each GPU"
+        )
+    os.environ[VISIBLE_GPUS] = names[rank]
+
+
+_INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
+_NO_DEVICE = 100  # cudaErrorNoDevice
+
+
+def _check_gpu(runtime: Any) -> None:
+    """Raise BackendError unless there is a driver that is new enough, and a GPU that this CUDA can compile for."""
+    needed = runtime.runtimeGetVersion()
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        if error.status == _INSUFFICIENT_DRIVER:
+            raise BackendError(_driver_problem(runtime.driverGetVersion(), needed)) from None
+        if error.status != _NO_DEVICE:
+            raise BackendError(f"CUDA does not start ({error}): check that nvidia-smi lists a GPU") from None
+        count = 0
+    if not count and _local_rank() and os.environ[VISIBLE_GPUS]:
+        raise BackendError(
+            f"process number {_local_rank() + 1} of this machine has no GPU {os.environ[VISIBLE_GPUS]}: start at most one "
+            f"process for each GPU, or let the launcher set {VISIBLE_GPUS} for each process"
+        )
+    if not count:
+        raise BackendError(
+            "CuPy finds no usable NVIDIA GPU: check that nvidia-smi lists one and that CUDA_VISIBLE_DEVICES does not hide it"
+        )
+    device = runtime.getDeviceProperties(runtime.getDevice())
+    lowest = (7, 5) if needed >= 13000 else (5, 0)  # CUDA 13 no longer compiles for Maxwell, Pascal and Volta
+    if (device["major"], device["minor"]) < lowest:
+        older = " or, from 5.0 on, pip install 'tinytensor[cuda12]'" if needed >= 13000 else ""
+        raise BackendError(
+            f"the GPU {device['name'].decode()} has compute capability {device['major']}.{device['minor']}, and CUDA "
+            f"{_version(needed)} compiles for {lowest[0]}.{lowest[1]} and later: use a newer GPU{older}"
+        )
+
+
+def _driver_problem(found: int, needed: int) -> str:
+    if not found:
+        return "CuPy finds no NVIDIA driver: install one, so that nvidia-smi lists a GPU"
+    older = ", or pip install 'tinytensor[cuda12]'" if needed >= 13000 else ""
+    return f"the NVIDIA driver is for CUDA {_version(found)} and this CuPy for {_version(needed)}: update the driver{older}"
+
+
+def _check_libraries(cuda: Any) -> None:
+    """Raise BackendError unless cuBLAS (which multiplies matrices) and NVRTC (which compiles kernels) are there."""
+    try:
+        library = "cuBLAS"
+        from cupy_backends.cuda.libs import cublas  # noqa: F401
+
+        library = "NVRTC"
+        cuda.nvrtc.getVersion()
+    except (ImportError, RuntimeError):
+        raise BackendError(f"CuPy does not find CUDA's library {library}: {_INSTALL} brings it") from None
+
+
+def _check_headers() -> None:
+    """Raise BackendError unless CUDA's headers are there, ``cuda_bf16.h`` and ``cuda_fp16.h`` among them.
+
+    CuPy compiles its own functions when they are first called, and asks for the headers of the CUDA runtime as here. Its bare
+    wheel lacks them (docs.cupy.dev, "Installation": since CUDA 12.2 they are required).
+    """
+    from cuda.pathfinder import find_nvidia_header_directory  # a package that CuPy requires
+
+    if find_nvidia_header_directory("cudart") is None:
+        raise BackendError(f"CuPy does not find CUDA's headers: {_INSTALL} brings them, or set CUDA_PATH to a CUDA toolkit")
+
+
+def load_nccl() -> Any:
+    """CuPy's module of NVIDIA's NCCL, by which several GPUs reach each other. Raises BackendError without that library."""
+    from cupy.cuda import nccl
+
+    if not nccl.available:
+        package = f"nvidia-nccl-cu{xp.cuda.runtime.runtimeGetVersion() // 1000}"
+        raise BackendError(f"several GPUs need NVIDIA's NCCL, and CuPy does not find it: pip install {package}, on Linux")
+    return nccl
+
+
+def _version(number: int) -> str:
+    """CUDA's version number as text: 12040 is 12.4."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+name: str = os.environ.get("TINYTENSOR_BACKEND", "") or "numpy"
+xp: Any = _load_backend(name)
+
+
+def _find_bfloat16() -> DType:
+    """The dtype bfloat16 of the package ml_dtypes, which CuPy can compute with. None on NumPy, and without the package."""
+    if xp is numpy:
+        return None
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    return numpy.dtype(ml_dtypes.bfloat16)
+
+
+bfloat16: DType = _find_bfloat16()
+
+
+def is_array(value: object) -> bool:
+    """True for an array of the backend, and for a NumPy scalar, which NumPy's reductions return."""
+    return isinstance(value, (xp.ndarray, numpy.generic))
+
+
+def is_host_array(value: object) -> bool:
+    """True for a NumPy array or scalar, with either backend."""
+    return isinstance(value, (numpy.ndarray, numpy.generic))
+
+
+def from_numpy(array: Any, dtype: DType = None) -> Array:
+    """An array of the backend with a copy of a NumPy array, or of anything that ``numpy.asarray`` takes."""
+    return xp.array(numpy.asarray(array, dtype=dtype))
+
+
+def to_numpy(array: Array) -> Any:
+    """The values as a NumPy array. On the CPU it shares the array's memory; from a GPU it is a copy."""
+    return numpy.asarray(array) if xp is numpy else xp.asnumpy(array)
+
+
+def owner(array: Array) -> Array:
+    """The array that owns this array's memory: itself, unless it is a view."""
+    while isinstance(array.base, xp.ndarray):
+        array = array.base
+    return array
+
+
+def is_floating(dtype: DType) -> bool:
+    """True for real floating-point dtypes. (bfloat16 is not NumPy's own, so its kind is not 'f'.)"""
+    return dtype.kind == "f" or (bfloat16 is not None and dtype == bfloat16)
+
+
+def wide(dtype: DType) -> DType:
+    """The dtype in which numbers of this dtype are added up: float32 for half precision, else None, which means its own."""
+    return default_dtype if is_floating(dtype) and dtype.itemsize < default_dtype.itemsize else None
+
+
+def scatter_add(target: Array, index: Any, values: Array) -> None:
+    """``target[index] += values`` in place. Unlike that statement, it adds all values of a repeated index."""
+    if wide(target.dtype):  # half precision would round after each addition, and CuPy cannot add bfloat16 here
+        sums = target.astype(default_dtype)
+        scatter_add(sums, index, values.astype(default_dtype))
+        target[...] = sums
+    else:
+        if xp is not numpy and target.dtype == index_dtype:
+            # GPUs only add unsigned 64-bit integers; in two's complement the sum is the same.
+            target, values = target.view(numpy.uint64), values.astype(target.dtype).view(numpy.uint64)
+        xp.add.at(target, index, values)
+
+
+def out_of_memory(error: MemoryError) -> str:
+    """The text of a MemoryError. On a GPU it says how much was asked for and how much is free; CuPy's says only the first."""
+    asked = re.search(r"allocating ([\d,]+) bytes", str(error))
+    if xp is numpy or not asked:
+        return str(error)
+    free, total = xp.cuda.runtime.memGetInfo()
+    free += xp.get_default_memory_pool().free_bytes()  # CuPy keeps freed memory, in pieces that may be too small
+    return (
+        f"{_gibibytes(int(asked[1].replace(',', '')))} of GPU memory were asked for, "
+        f"and {_gibibytes(free)} of {_gibibytes(total)} are free"
+    )
+
+
+def _gibibytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**27 else f"{count / 2**20:.1f} MiB"
+
+
+def faults_are_errors() -> AbstractContextManager[Any]:
+    """A context in which CuPy's linear algebra raises LinAlgError for a singular matrix, as NumPy's does. Otherwise it gives
+    NaN, because the CPU must wait for the GPU to know."""
+    if xp is numpy:
+        return nullcontext()
+    import cupyx
+
+    return cupyx.errstate(linalg="raise")
+
+
+def no_warnings() -> AbstractContextManager[Any]:
+    """A context without NumPy's floating-point warnings, which GPUs never give. log(0) is a valid result, and
+    ``tt.detect_anomaly`` finds faults."""
+    return numpy.errstate(all="ignore") if xp is numpy else nullcontext()

@@ -1,0 +1,107 @@
+"""How much memory is there for arrays?
+
+With the answer, work that cannot fit is refused before it starts; otherwise the system would kill the process in the middle.
+The estimate is rather too large than too small, so nothing is refused that would have run.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tinytensor.device.backend import name as backend_name, xp
+
+
+def host_memory() -> int | None:
+    """The bytes of main memory that this process can have, including those that it already has.
+
+    Memory that only caches files counts as free. None if the system does not say.
+    """
+    own = _own_memory()
+    limits = [_of_machine(), *_of_control_groups(), _of_address_space()]
+    known = [limit for limit in limits if limit is not None]
+    return min(known) + own if known else None
+
+
+def device_memory() -> int | None:
+    """The bytes that this process can have for tensors: on a GPU its free memory and what CuPy's pool has, else main memory."""
+    if backend_name != "cupy":
+        return host_memory()
+    free, _ = xp.cuda.runtime.memGetInfo()
+    return int(free) + int(xp.get_default_memory_pool().total_bytes())
+
+
+def _of_machine() -> int | None:
+    """On Linux its estimate of the available memory, plus the free swap. On other systems all memory of the machine."""
+    numbers = _numbers(Path("/proc/meminfo"))
+    if "MemAvailable:" in numbers:
+        return 1024 * (numbers["MemAvailable:"] + numbers.get("SwapFree:", 0))
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        return None
+
+
+def _of_control_groups() -> list[int]:
+    """What containers and batch systems leave to this process: limit minus use, for each of its control groups (v1 and v2)."""
+    left = []
+    for line in _text(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, group = line.split(":", 2)
+        if not controllers:  # version 2
+            root, limit, use, files = Path("/sys/fs/cgroup"), "memory.max", "memory.current", ("inactive_file", "active_file")
+        elif "memory" in controllers.split(","):
+            root, limit, use = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
+            files = ("total_inactive_file", "total_active_file")
+        else:
+            continue
+        own = root / group.lstrip("/")
+        for folder in (own, *own.parents):  # the limits of the groups above hold as well
+            most, used = _text(folder / limit).strip(), _text(folder / use).strip()
+            if most.isdecimal() and used.isdecimal():  # "max" is no limit
+                numbers = _numbers(folder / "memory.stat")
+                free = int(most) - int(used) + sum(numbers.get(name, 0) for name in files)
+                left.append(max(0, free) + _swap_of(folder))
+            if folder == root:
+                break
+    return left
+
+
+def _swap_of(folder: Path) -> int:
+    """The swap that a group of version 2 may still use, which is not part of its memory limit."""
+    most, used = _text(folder / "memory.swap.max").strip(), _text(folder / "memory.swap.current").strip()
+    free = 1024 * _numbers(Path("/proc/meminfo")).get("SwapFree:", 0)
+    if most.isdecimal() and used.isdecimal():
+        return min(free, max(0, int(most) - int(used)))
+    return free if most == "max" else 0
+
+
+def _of_address_space() -> int | None:
+    """What the limit of ``ulimit -v`` leaves."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most == resource.RLIM_INFINITY:
+        return None
+    pages = _text(Path("/proc/self/statm")).split()
+    return max(0, most - int(pages[0]) * resource.getpagesize()) if pages else most
+
+
+def _own_memory() -> int:
+    """The memory that this process has. Part of it may be free for new arrays, because freed memory is kept."""
+    pages = _text(Path("/proc/self/statm")).split()
+    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The numbers in a file whose lines are a name and a number, by name."""
+    lines = [line.split() for line in _text(path).splitlines()]
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}

@@ -1,0 +1,107 @@
+"""draw_graph: a picture of the recorded graph. How it is drawn is in display/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tinytensor.autograd import engine
+from tinytensor.autograd.tensor import Tensor, start_of_backward
+from tinytensor.common.arguments import checked
+from tinytensor.device.backend import host, to_numpy
+
+if TYPE_CHECKING:
+    from tinytensor.display.drawing import Drawing
+
+MOST_VALUES = 4  # of a node, that are written out
+
+
+@checked
+def draw_graph(
+    output: Tensor, names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = (), gradients: bool = False
+) -> Drawing:
+    """The graph that ``output`` was computed by, as a picture: a notebook shows it, and ``.save("graph.html")`` writes it.
+
+    ``names`` names tensors in the picture: ``model.named_parameters()``, or ``{"x": x}``. Dotted names group the picture by
+    module. Leaves and the output show their values if they are few; what was computed inside ``tt.keep_values()`` shows them
+    too. With ``gradients`` each node also shows the gradient of ``output``, which must have one element, by that node: its
+    values if they are few, else the norm. The graph is kept, so ``backward`` still works.
+
+    The drawing is a copy, which holds no arrays. Raises RuntimeError if nothing was recorded, or if ``backward`` has freed a
+    part of the graph, and TypeError if ``names`` has something else than names and tensors.
+    """
+    from tinytensor.display.drawing import Drawing
+    from tinytensor.display.nodes import DrawnNode
+
+    if output.node is None:
+        raise RuntimeError("nothing was recorded for this tensor: nothing that it was computed from requires gradients")
+    labels = _labels(names)
+    nodes = _ancestors(output.node)
+    if any(node.op is not None and node.saved is None for node in nodes):
+        raise RuntimeError("backward freed this graph: pass retain_graph=True to it, or draw the graph before")
+    flowing: dict[engine.Node, Any] = {}
+    if gradients:
+        start, g = start_of_backward(output, None, create_graph=False)
+        flowing = engine.backpropagate(start, g, nodes, retain_graph=True)
+    drawn: dict[engine.Node, DrawnNode] = {}
+    for node in nodes:
+        value = output.data if node is output.node else _value(node)
+        parents = [drawn[parent] for parent in node.parents if parent is not None]
+        op = node.op.name if node.op is not None else ""
+        drawn[node] = DrawnNode(node.number, op, parents, labels.get(node, ""), _facts(node, value, flowing.get(node)))
+    return Drawing(list(drawn.values()))
+
+
+def _labels(names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> dict[engine.Node, str]:
+    """The name of each node. Characters that a page or a file cannot hold, such as control characters, are escaped."""
+    pairs = list(names.items() if isinstance(names, Mapping) else names if isinstance(names, Iterable) else [names])
+    labels = {}
+    for pair in pairs:
+        name, tensor = pair if isinstance(pair, (tuple, list)) and len(pair) == 2 else (None, None)
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise TypeError("draw_graph needs names as {'x': x}, as pairs ('x', x), or as model.named_parameters()")
+        if tensor.node is not None:
+            labels[tensor.node] = "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
+    return labels
+
+
+def _facts(node: engine.Node, value: Any, gradient: Any) -> list[str]:
+    """What a node's box says below its name: its shape, its value and its gradient. Of a scalar, on one line."""
+    shown = [] if value is None or not 0 < value.size <= MOST_VALUES else [f"data {_text(value)}"]
+    if gradient is not None:
+        shown.append(f"grad {_text(gradient)}")
+    if node.shape == () and shown:
+        return [" | ".join(shown)]
+    return ["×".join(map(str, node.shape)) or "scalar", *shown]
+
+
+def _value(node: engine.Node) -> Any:
+    """The values of a node: a leaf's tensor has them, and other nodes keep them in ``tt.keep_values()``; else None."""
+    if node.op is not None:
+        return getattr(node, "value", None)
+    tensor = None if node.tensor is None else node.tensor()
+    return None if tensor is None else tensor.data
+
+
+def _ancestors(root: engine.Node) -> list[engine.Node]:
+    """The root and all nodes that it was computed from, oldest first."""
+    found = {root}
+    waiting = [root]
+    while waiting:
+        for parent in waiting.pop().parents:
+            if parent is not None and parent not in found:
+                found.add(parent)
+                waiting.append(parent)
+    return sorted(found, key=lambda node: node.number)
+
+
+def _text(array: Any) -> str:
+    """A few values as text, and the norm of many."""
+    values = to_numpy(array)
+    if values.dtype.name == "bfloat16":  # which NumPy cannot format
+        values = values.astype("float32")
+    if values.size == 1:
+        return f"{float(values.reshape(())):.4g}"
+    if 0 < values.size <= MOST_VALUES:
+        return " ".join(host.array2string(values, precision=3, separator=", ").split())
+    return f"norm {float(host.linalg.norm(values.astype('float64'))):.3g}"

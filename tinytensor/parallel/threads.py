@@ -1,0 +1,261 @@
+"""How training uses several cores: the batch is split into shards, and each shard runs in a thread of its own.
+
+When the batch is split, threads hand over work only twice in a step. BLAS by itself splits every matrix product: then they
+hand over work hundreds of times, and everything that is not a product runs on one core. So in a shard BLAS uses one thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import threadpoolctl
+
+from tinytensor import random
+from tinytensor.autograd import engine
+from tinytensor.autograd.modes import modes, restored, without_warnings
+from tinytensor.autograd.tensor import Tensor, accumulate, leaf_gradients
+from tinytensor.common.arguments import checked, shown
+from tinytensor.common.missing import names_of as _names_of
+from tinytensor.device import backend, capturing, cores
+from tinytensor.device.backend import host, no_warnings
+from tinytensor.device.forks import held_by_forks
+
+__all__ = ["backward", "blas_threads", "call_together", "default_shards", "new_seeds", "one_blas_thread", "run"]
+
+Shard = TypeVar("Shard")
+Result = TypeVar("Result")
+
+
+_MOST_SHARDS = 4  # the default's maximum: shards of a small model spend a tenth of their time in Python, one at a time
+
+
+def default_shards() -> int:
+    """The default number of shards: as many as BLAS would use threads, but at most 4; 1 on a GPU and inside of a shard.
+
+    More than 4 shards only help large models.
+    """
+    if backend.name != "numpy" or _here.is_a_shard:
+        return 1
+    return min(blas_threads(), _MOST_SHARDS)
+
+
+def blas_threads() -> int:
+    """The number of threads that BLAS uses, outside of ``one_blas_thread``: one for each core, or what variables such as
+    OPENBLAS_NUM_THREADS say."""
+    return _blas.threads()
+
+
+class _Here(threading.local):
+    """The state of one thread."""
+
+    def __init__(self) -> None:
+        self.is_a_shard = False
+        self.blas_limits = 0  # how many times it has entered ``one_blas_thread`` and not left it
+        self.pools: dict[int, ThreadPoolExecutor] = {}  # by their number of threads
+
+
+_here = _Here()
+
+
+def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> list[Result]:
+    """The results of ``function`` for every shard. Each shard runs in a thread of its own, with this thread's modes
+    (``no_grad`` and so on).
+
+    Each of several shards draws random numbers from its own generator. ``seeds`` are their seeds; by default they are those of
+    ``new_seeds``. So the same seed and number of shards give the same numbers. If a shard raises an error, it is raised here
+    after all shards have ended (the first of several). Inside of a shard, where all cores are busy, shards run one after the
+    other; so they do in a function that is being traced.
+
+    >>> tt.parallel.run(lambda shard: shard.sum().item(), tt.split(tt.arange(6), 2))
+    [3, 12]
+    """
+    if modes().tracer is not None or (len(shards) < 2 and not seeds):
+        with without_warnings():
+            return [function(shard) for shard in shards]
+    capturing.refuse("the random numbers of its shards, which have a seed each", "leave its batch whole")
+    work = _as_shard(function)
+    return call_together([functools.partial(work, shard, seed) for shard, seed in zip(shards, seeds or new_seeds(len(shards)))])
+
+
+def new_seeds(shards: int) -> list[int]:
+    """A seed for each of several shards, from this thread's generator; none for a single shard, which draws from that generator
+    itself."""
+    seeds: list[int] = random.generator().integers(0, 2**63, shards).tolist() if shards > 1 else []
+    return seeds
+
+
+def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
+    """The results of the functions. The first runs in this thread and each other one in a thread of its own.
+
+    Inside of a shard they run one after the other. So they do in a captured step, which is this thread's alone. Raises
+    RuntimeError in a child that was forked by the first function, when that has ended.
+    """
+    if _here.is_a_shard or len(functions) < 2 or capturing.is_on():
+        return [function() for function in functions]
+    pools = _here.pools
+    with one_blas_thread():
+        others = [_threads(len(functions) - 1).submit(function) for function in functions[1:]]
+        try:
+            first = functions[0]()
+        finally:
+            if _here.pools is pools:
+                wait(others)  # also after an error: no thread may go on when this function has ended
+        if _here.pools is not pools:
+            raise RuntimeError("a child was forked inside of a shard, and the threads of the other shards are its parent's")
+        return [first, *(other.result() for other in others)]
+
+
+@checked
+def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> Tensor:
+    """The sum of ``loss(shard)`` over the shards, without a history. Its gradients are added to the ``.grad`` of every leaf.
+
+    It does what ``(loss(shard_1) + loss(shard_2) + ...).backward()`` does, but each shard's forward and backward pass runs in
+    a thread of its own, as in ``run``. Raises ValueError if there are no shards.
+
+    >>> x = tt.tensor(2.0, requires_grad=True)
+    >>> tt.parallel.backward(lambda factor: x * factor, [3.0, 4.0])
+    tensor(14.)
+    >>> x.grad
+    tensor(7.)
+    """
+    if not hasattr(shards, "__len__"):
+        raise TypeError(f"backward: shards must be a list of shards, not {shown(shards)}")
+    if len(shards) == 0:
+        raise ValueError("backward over shards needs at least one shard: without any there is no loss")
+
+    def value_and_gradients(shard: Shard) -> tuple[Tensor, dict[engine.Node, Any]]:
+        value = loss(shard)
+        if not isinstance(value, Tensor):
+            raise TypeError(f"backward: loss must return a tensor, not {shown(value)}")
+        return value.detach(), leaf_gradients(value)
+
+    (total, gradients), *others = run(value_and_gradients, shards, seeds)
+    for value, found in others:
+        total = total + value
+        for leaf, gradient in found.items():
+            if leaf in gradients:
+                with no_warnings():
+                    gradients[leaf] += gradient
+            else:
+                gradients[leaf] = gradient
+    accumulate(gradients)
+    return total
+
+
+def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Result]:
+    """The function as another thread calls it: with the modes that this thread has now, and with a random seed of its own."""
+    now = modes()
+
+    def call(shard: Shard, seed: int) -> Result:
+        before, _here.is_a_shard = _here.is_a_shard, True
+        try:
+            with restored(now), without_warnings(), random.using(host.random.default_rng(seed)):
+                return function(shard)
+        finally:
+            _here.is_a_shard = before
+
+    return call
+
+
+@functools.cache
+def _controller() -> threadpoolctl.ThreadpoolController:
+    return threadpoolctl.ThreadpoolController()  # kept, because it searches all loaded libraries
+
+
+class _Blas:
+    """How many threads BLAS may use. This setting belongs to the whole process.
+
+    While any thread is inside ``one_blas_thread``, it is one. When the last one leaves, BLAS gets back the number it had.
+    """
+
+    def __init__(self) -> None:
+        self._lock = held_by_forks(threading.RLock())
+        self._inside = 0
+        self._threads = 1
+        self._limit: Any = None
+
+    def threads(self) -> int:
+        """The number of threads that BLAS uses outside of ``one_blas_thread``."""
+        with self._lock:
+            return self._threads if self._inside else _blas_threads()
+
+    def enter(self) -> None:
+        """Limit BLAS to one thread."""
+        with self._lock:
+            if not self._inside:
+                self._threads = _blas_threads()
+                _let_this_thread_decide()
+                self._limit = _controller().limit(limits=1, user_api="blas")
+                cores.are_shared_out = True
+            self._inside += 1
+            _here.blas_limits += 1
+
+    def leave(self) -> None:
+        """Undo one ``enter``."""
+        with self._lock:
+            self._inside -= 1
+            _here.blas_limits -= 1
+            if not self._inside:
+                self._lift()
+
+    def after_fork(self) -> None:
+        """Correct the state in a forked child, whose only thread is the one that forked."""
+        before, self._inside = self._inside, _here.blas_limits
+        if before and not self._inside:
+            self._lift()
+
+    def _lift(self) -> None:
+        cores.are_shared_out = False
+        _let_this_thread_decide()
+        self._limit.restore_original_limits()
+        _let_this_thread_decide()
+
+
+def _blas_threads() -> int:
+    return max((library.num_threads for library in _controller().lib_controllers if library.user_api == "blas"), default=1)
+
+
+def _let_this_thread_decide() -> None:
+    """Newer versions of threadpoolctl only obey the thread that first set a limit. Here the last thread may be another one."""
+    if hasattr(threadpoolctl.OpenBLASController, "clear_controlling_thread"):
+        threadpoolctl.OpenBLASController.clear_controlling_thread(force=True)
+
+
+_blas = _Blas()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """A context in which BLAS uses one thread: that of its caller."""
+    _blas.enter()
+    try:
+        yield
+    finally:
+        _blas.leave()
+
+
+def _threads(count: int) -> ThreadPoolExecutor:
+    """Threads that wait for work from this thread. They are kept, because starting one takes as long as a small product."""
+    if count not in _here.pools:
+        _here.pools[count] = ThreadPoolExecutor(count, thread_name_prefix="shard")
+    return _here.pools[count]
+
+
+def _after_fork() -> None:
+    """A forked child has its parent's locks and thread pools, but not the parent's other threads."""
+    _here.pools = {}
+    _blas.after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

@@ -1,0 +1,136 @@
+"""Whole matrices of derivatives: ``jacobian``, ``hessian``, and ``hvp``, the product of a Hessian (never made) and a vector.
+
+A backward pass gives the derivatives of one number. So a Jacobian takes one pass for each element of the function's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+from tinytensor.autograd.modes import enable_grad
+from tinytensor.autograd.tensor import Tensor, grad
+from tinytensor.common.arguments import checked, shown
+from tinytensor.creation import zeros, zeros_like
+from tinytensor.ops import copy, reshape, stack, sum
+
+__all__ = ["hessian", "hvp", "jacobian"]
+
+
+def _listed(x: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    return [x] if isinstance(x, Tensor) else list(x)
+
+
+def _like(x: Tensor | Sequence[Tensor], found: list[Any]) -> Any:
+    """What was found for each tensor: for one tensor as it is, for several as a tuple."""
+    return found[0] if isinstance(x, Tensor) else tuple(found)
+
+
+def _point(x: Tensor, create_graph: bool) -> Tensor:
+    """x as a tensor that only f gets, so that what f holds of x besides counts as constant."""
+    if create_graph and x.requires_grad:
+        return copy(x)
+    point = x.detach()
+    point.requires_grad = True
+    return point
+
+
+def _call(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> Tensor:
+    """The result of f. Raises TypeError unless it is one tensor."""
+    out = f(*points)
+    if not isinstance(out, Tensor):
+        raise TypeError(f"{name}: f must return one tensor, not {shown(out)}")
+    return out
+
+
+def _gradients(out: Tensor, points: list[Tensor], create_graph: bool) -> list[Tensor]:
+    """The gradients of one number, zeros for a point that it does not depend on. The graph stays for others."""
+    if not out.requires_grad:
+        return [zeros_like(x) for x in points]
+    found = grad(out, points, create_graph=create_graph, retain_graph=True, allow_unused=True)
+    return [zeros_like(x) if g is None else g for g, x in zip(found, points)]
+
+
+def _jacobians(out: Tensor, points: list[Tensor], create_graph: bool) -> list[Tensor]:
+    """The derivatives of each element of ``out``, one after the other."""
+    shapes = [(*out.shape, *x.shape) for x in points]
+    if out.size == 0:
+        return [zeros(shape, x.dtype) for shape, x in zip(shapes, points)]
+    rows = [_gradients(number, points, create_graph) for number in reshape(out, -1)]
+    return [reshape(stack(column), shape) for column, shape in zip(zip(*rows), shapes)]
+
+
+def _slopes(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """The one number that f returns, and its gradients, which have derivatives in turn."""
+    out = _call(name, f, points)
+    if out.size != 1:
+        raise ValueError(f"{name}: f must return one number, not shape {out.shape}: sum it, or use jacobian")
+    return out, _gradients(out, points, create_graph=True)
+
+
+@overload
+def jacobian(f: Callable[..., Tensor], x: Tensor, *, create_graph: bool = False) -> Tensor: ...
+@overload
+def jacobian(f: Callable[..., Tensor], x: Sequence[Tensor], *, create_graph: bool = False) -> tuple[Tensor, ...]: ...
+@checked
+def jacobian(f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], *, create_graph: bool = False) -> Any:
+    """The derivative of each element of f(x) by each element of x, of the shape of f(x) followed by that of x.
+
+    For several tensors, f(*x), there is a Jacobian for each, in a tuple. It is 0 if f does not depend on the tensor. With
+    ``create_graph`` it is itself differentiable.
+
+    >>> tt.jacobian(lambda x: x * x, tt.tensor([1.0, 2.0]))
+    tensor([[2., 0.],
+            [0., 4.]])
+    """
+    with enable_grad():
+        points = [_point(one, create_graph) for one in _listed(x)]
+        return _like(x, _jacobians(_call("jacobian", f, points), points, create_graph))
+
+
+@overload
+def hessian(f: Callable[..., Tensor], x: Tensor, *, create_graph: bool = False) -> Tensor: ...
+@overload
+def hessian(f: Callable[..., Tensor], x: Sequence[Tensor], *, create_graph: bool = False) -> tuple[tuple[Tensor, ...], ...]: ...
+@checked
+def hessian(f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], *, create_graph: bool = False) -> Any:
+    """The second derivatives of the one number f(x), of the shape of x twice.
+
+    For several tensors, f(*x), there is a tuple for each, which holds the derivatives of its gradient by each of them. With
+    ``create_graph`` they are themselves differentiable. Raises ValueError if f returns more than one number.
+
+    >>> tt.hessian(lambda x: x[0] ** 2 * x[1], tt.tensor([1.0, 2.0]))
+    tensor([[4., 2.],
+            [2., 0.]])
+    """
+    with enable_grad():
+        points = [_point(one, create_graph) for one in _listed(x)]
+        _, slopes = _slopes("hessian", f, points)
+        return _like(x, [_like(x, _jacobians(slope, points, create_graph)) for slope in slopes])
+
+
+@overload
+def hvp(f: Callable[..., Tensor], x: Tensor, v: Tensor, *, create_graph: bool = False) -> tuple[Tensor, Tensor]: ...
+@overload
+def hvp(
+    f: Callable[..., Tensor], x: Sequence[Tensor], v: Sequence[Tensor], *, create_graph: bool = False
+) -> tuple[Tensor, tuple[Tensor, ...]]: ...
+@checked
+def hvp(
+    f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], v: Tensor | Sequence[Tensor], *, create_graph: bool = False
+) -> tuple[Tensor, Any]:
+    """f(x), one number, and the product of its Hessian and ``v``, which has the shape of x. It takes two backward passes.
+
+    For several tensors, f(*x), ``v`` has as many, and the product is a tuple.
+
+    >>> tt.hvp(lambda x: x[0] ** 2 * x[1], tt.tensor([1.0, 2.0]), tt.tensor([1.0, 0.0]))
+    (tensor(2.), tensor([4., 2.]))
+    """
+    shapes, wanted = [one.shape for one in _listed(v)], [one.shape for one in _listed(x)]
+    if shapes != wanted:
+        raise ValueError(f"hvp: v must have the shapes of x, {wanted}, and has {shapes}")
+    with enable_grad():
+        points = [_point(one, create_graph) for one in _listed(x)]
+        out, slopes = _slopes("hvp", f, points)
+        along = stack([sum(slope * one) for slope, one in zip(slopes, _listed(v))]).sum()
+        return out if create_graph else out.detach(), _like(x, _gradients(along, points, create_graph))
