@@ -8,7 +8,6 @@ differences mean nothing there. What the library promises at those points is in 
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -26,10 +25,12 @@ inf, nan = math.inf, math.nan
 
 # The modules whose names users write.
 PUBLIC_MODULES = ["tinyformer", "tinyformer.plots", "tinytensor"] + [
-    f"tinytensor.{name}" for name in "functional nn nn.init optim linalg random parallel distributed op fused engine".split()
+    f"tinytensor.{name}"
+    for name in "functional nn nn.init optim linalg random parallel distributed".split()
+    + "autograd.op autograd.fused autograd.engine".split()
 ]
 # What a user may call: the names that the files of ops/ and functional/ list.
-FILES = [file for package in (functional, ops) for file in vars(package).values() if inspect.ismodule(file)]
+FILES = [file for package in (functional, ops) for file in vars(package).values() if hasattr(file, "__all__")]
 FUNCTIONS = {name for file in FILES if file.__name__.startswith("tinytensor.") for name in file.__all__}
 
 

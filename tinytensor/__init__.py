@@ -43,6 +43,7 @@ from tinytensor.transforms.gradcheck import GradcheckError as GradcheckError, gr
 from tinytensor.display.graph import draw_graph as draw_graph
 from tinytensor.io import load as load, save as save
 from tinytensor.kernels import name as _kernels_name
+from tinytensor.ops import methods as _methods  # puts the operators on the class
 from tinytensor.ops.activations import *
 from tinytensor.ops.angles import *
 from tinytensor.ops.comparisons import *
@@ -53,7 +54,8 @@ from tinytensor.ops.reductions import *
 from tinytensor.ops.sequences import *
 from tinytensor.ops.shapes import *
 from tinytensor.random import seed as seed
-from tinytensor.autograd.tensor import Tensor as Tensor, grad as grad
+from tinytensor.autograd.gradients import grad as grad
+from tinytensor.autograd.tensor import Tensor as Tensor
 from tinytensor.replay.trace import opaque as opaque, trace as trace
 
 backend_name: str = _backend_name

@@ -69,34 +69,41 @@ def test_a_circle_would_be_found():
     }
 
 
-def of(package: str, names: str) -> tuple[str, ...]:
-    return tuple(f"{package}.{name}" for name in names.split())
-
-
-# What each may not import: what is built on it, and packages beside it that it does not need.
-SCRIPTS = "command_line scripts transcription translation"
-ABOVE = {
-    "tinytensor": ("tinyformer",),
-    "tinytensor.kernels": of("tinytensor", "changes checks engine calling op ops tensor functional fused nn"),
-    "tinytensor.ops": ("tinytensor.autograd.tensor", "tinytensor.nn"),
-    "tinyformer.models": of("tinyformer", f"tokenizers data training decoding {SCRIPTS}"),
-    "tinyformer.tokenizers": of("tinyformer", f"models data training decoding {SCRIPTS}"),
-    "tinyformer.data": of("tinyformer", f"models tokenizers training decoding {SCRIPTS}"),
-    "tinyformer.training": of("tinyformer", f"tokenizers decoding {SCRIPTS}"),
-    "tinyformer.decoding": of("tinyformer", f"tokenizers training {SCRIPTS}"),
+# The rooms of each package, from the ground up: a room imports those before it in this list, and never one after it.
+ROOMS = {
+    "tinytensor": (
+        "device common autograd kernels random creation ops functional nn parallel optim transforms linalg io replay display "
+        "distributed"
+    ).split(),
+    "tinyformer": (
+        "common data tokenizers models runs decoding training audio markov word_vectors plots pretrained programs tasks export "
+        "explore"
+    ).split(),
 }
 
 
-def within(name: str, package: str) -> bool:
-    return name == package or name.startswith(package + ".")
+def room_of(name: str) -> tuple[str, str]:
+    package, _, rest = name.partition(".")
+    return package, rest.partition(".")[0]
 
 
-@pytest.mark.parametrize("package", ABOVE)
-def test_nothing_imports_what_is_built_on_it(package):
-    inside = [name for name in FILES if within(name, package)]
-    assert inside
-    upward = [(name, other) for name in inside for other in GRAPH[name] for above in ABOVE[package] if within(other, above)]
-    assert upward == []
+def test_every_room_has_its_place():
+    for package, rooms in ROOMS.items():
+        assert {room_of(name)[1] for name in FILES if name.startswith(f"{package}.")} - {"__main__"} == set(rooms)
+        assert len(set(rooms)) == len(rooms)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_room_imports_only_those_below_it(name):
+    package, room = room_of(name)
+    if not room:  # the package itself brings everything together
+        return
+    for other in GRAPH[name]:
+        of_package, of_room = room_of(other)
+        if of_package != package:
+            assert (package, of_package) == ("tinyformer", "tinytensor"), other
+        elif of_room != room:
+            assert of_room in ROOMS[package][: ROOMS[package].index(room)], other
 
 
 def test_every_import_names_its_file():

@@ -173,7 +173,7 @@ def test_an_op_takes_two_files_as_the_guide_says(tmp_path):
     insert(tmp_path / "tinytensor/ops/elementwise.py", r"__all__ = \[\n", '    "cubic",\n')
     insert(tmp_path / "tinytensor/ops/elementwise.py", "", "\n\n" + op)
     insert(tmp_path / "tests/cases.py", r"\nUNARY: [^=]* = \[\n", row)
-    insert(tmp_path / "tinytensor/autograd/tensor.py", "-- the ops, as methods\n", method)
+    insert(tmp_path / "tinytensor/ops/methods.py", "-- the ops, as methods\n", method)
     it_is_there = "import tinytensor as tt; x = tt.tensor(2.0); assert tt.cubic(x).item() == x.cubic().item()"
     subprocess.run([sys.executable, "-c", it_is_there], cwd=tmp_path, check=True)
     tests = ["tests/tinytensor/test_ops.py", "tests/tinytensor/test_programs.py"]

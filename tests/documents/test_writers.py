@@ -21,9 +21,9 @@ CHANGING = {
 OF_OS = {"open", "remove", "replace"}  # are also methods of what is no file
 # Other files that may: none of these paths lies in the folder of a run.
 ALLOWED = {
-    ("tinytensor/common/caches.py", "mkdir"),  # of compiled kernels, in this user's cache
-    ("tinytensor/common/caches.py", "mkdtemp"),
-    ("tinytensor/common/caches.py", "rmtree"),
+    ("tinytensor/device/caches.py", "mkdir"),  # of compiled kernels, in this user's cache
+    ("tinytensor/device/caches.py", "mkdtemp"),
+    ("tinytensor/device/caches.py", "rmtree"),
     ("tinytensor/kernels/numba/cache.py", "rmtree"),
     ("tinytensor/distributed/mpi.py", "unlink"),  # names of shared memory
     ("tinyformer/common/errors.py", "open"),  # the system's empty stream

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinytensor.autograd.modes import Switched
 from tinytensor.device import backend
 from tinytensor.device.backend import xp
 from tinytensor.functional import attention as attention_module
@@ -94,7 +95,7 @@ def test_products_in_tf32_are_nearly_those_in_float32():
     a, b = [tt.tensor(rng.standard_normal((256, 256)).astype("float32")) for _ in range(2)]
     exact = (a.astype("float64") @ b.astype("float64")).numpy()
     full = (a @ b).numpy()  # as in all tests
-    with tt.modes.Switched("full_precision", False):
+    with Switched("full_precision", False):
         fast = (a @ b).numpy()
     full_error, fast_error = [np.sqrt(np.mean((x - exact) ** 2)) / np.sqrt(np.mean(exact**2)) for x in (full, fast)]
     assert full_error < 1e-6

@@ -13,8 +13,8 @@ import pytest
 from tinyformer.data.downloads import cache_folder
 from tinyformer.pretrained import folders
 from tinyformer.pretrained.folders import find_folder
-from tinytensor.common import caches
-from tinytensor.common.caches import make_private, user_cache
+from tinytensor.device import caches
+from tinytensor.device.caches import make_private, user_cache
 from tinytensor.kernels.numba import cache as numba_cache
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="of POSIX")
@@ -120,7 +120,7 @@ def test_without_any_folder_compiled_code_lasts_for_the_run(tmp_path: Path, monk
 
 def test_a_forked_child_leaves_its_parents_folder(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from tinytensor.common.caches import of_this_run; made = of_this_run(); child = os.fork()\n"
+        "import os, sys; from tinytensor.device.caches import of_this_run; made = of_this_run(); child = os.fork()\n"
         "if not child: sys.exit()\n"
         "os.waitpid(child, 0); print(made.is_dir())"
     )
@@ -134,7 +134,7 @@ def test_a_forked_child_leaves_its_parents_folder(tmp_path: Path) -> None:
 def test_a_user_whom_nobody_knows(tmp_path: Path) -> None:
     """As in a container: no HOME, no entry in /etc/passwd."""
     code = (
-        "import os; from tinytensor.common.caches import user_cache; from tinyformer.data.downloads import cache_folder; "
+        "import os; from tinytensor.device.caches import user_cache; from tinyformer.data.downloads import cache_folder; "
         "os.environ.pop('HOME'); os.setgid(54321); os.setuid(54321); print(user_cache('x'), cache_folder())"
     )
     path = os.pathsep.join(filter(None, sys.path))

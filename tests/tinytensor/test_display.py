@@ -114,6 +114,6 @@ def test_a_shared_module_comes_at_each_of_its_places():
     assert words(model._repr_html_()) == words(repr(model))
 
 
-def test_nothing_of_it_is_loaded_before_it_is_needed(python):
+def test_what_draws_is_not_loaded_before_it_is_needed(python):
     code = "import sys, tinytensor; print([name for name in sys.modules if 'tinytensor.display' in name])"
-    assert python(code, TINYTENSOR_BACKEND="numpy").stdout == "[]\n"
+    assert python(code, TINYTENSOR_BACKEND="numpy").stdout == "['tinytensor.display', 'tinytensor.display.graph']\n"

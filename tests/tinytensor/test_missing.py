@@ -116,7 +116,7 @@ def test_size_is_a_number_like_others():
 
 def test_the_guide_has_the_tables_that_errors_quote():
     guide, for_numpy = ((ROOT / f"docs/guides/from_{name}.md").read_text("utf-8") for name in ("pytorch", "numpy"))
-    table = (ROOT / "tinytensor/names_elsewhere.md").read_text("utf-8")
+    table = (ROOT / "tinytensor/common/names_elsewhere.md").read_text("utf-8")
     missing = [row for row in table.splitlines() if row.startswith("|") and row not in guide + for_numpy]
     rows = guide[guide.index("## Tensors\n") : guide.index("## What behaves otherwise")].splitlines()
     assert missing + [row for row in rows if row.startswith("|") and row not in table] == []

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import tinytensor as tt
 from tinytensor import parallel, random
+from tinytensor.parallel import threads
 
 ROWS = np.random.default_rng(1).standard_normal((7, 4))
 
@@ -134,7 +135,7 @@ def test_a_thread_that_has_served_is_as_it_was() -> None:
 
     with tt.no_grad(), pytest.raises(KeyError):
         parallel.run(fail, [0, 1])
-    served = parallel._threads(1)
+    served = threads._threads(1)
     generators = [served.submit(random.generator).result() for _ in range(2)]
     assert generators[0] is generators[1] is not random.generator()  # that of the thread, and no shard's
     assert served.submit(lambda: (leaves()[0] * 2).requires_grad).result()
@@ -220,8 +221,8 @@ def test_blas_has_one_thread_in_each_shard_and_its_own_number_afterwards() -> No
 
 @needs_blas
 def test_as_many_shards_as_blas_would_use_threads_but_few() -> None:
-    for threads, shards in [(1, 1), (3, 3), (9, 4)]:
-        with threadpool_limits(threads, user_api="blas"):
+    for blas, shards in [(1, 1), (3, 3), (9, 4)]:
+        with threadpool_limits(blas, user_api="blas"):
             assert parallel.default_shards() == (shards if tt.backend_name == "numpy" else 1)
 
 

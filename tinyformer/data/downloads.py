@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tinyformer.common.errors import UserError, print_line
 from tinyformer.common.files import read_file
-from tinytensor.common.caches import user_cache
+from tinytensor.device.caches import user_cache
 from tinytensor.device.disk import atomic_write, make_folder
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.common.errors import UserError, shortened
-from tinytensor.common.caches import has_home, of_this_run
+from tinytensor.device.caches import has_home, of_this_run
 
 # The files that are needed: settings, weights, tokenizers. A repository may hold the same weights in other formats, too.
 FILES = ["*.json", "*.safetensors", "*.txt", "*.spm", "*.model"]

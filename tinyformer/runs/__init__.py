@@ -1,1 +1,1 @@
-"""tinyformer.runs"""
+"""The folder of a run: its settings and checkpoints, its lock, and which program made it."""

@@ -9,6 +9,7 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.training.evaluation import Work
 from tinytensor import Tensor
+from tinytensor.device.backend import is_host_array
 
 Step = Callable[[Sequence[Work], float], tuple[Tensor, Tensor]]
 
@@ -71,7 +72,7 @@ def _kind(work: Sequence[Work]) -> Any:
     for batch in work:
         shard = batch.shards[0]
         values = {f.name: getattr(shard, f.name) for f in fields(shard)}
-        if any(tt.backend.is_host_array(value) for value in values.values()):
+        if any(is_host_array(value) for value in values.values()):
             return None
         alike = {n: (v.shape, v.dtype) if isinstance(v, Tensor) else v for n, v in values.items()}
         kinds.append((type(shard), batch.num_targets, alike))

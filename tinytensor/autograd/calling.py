@@ -7,12 +7,13 @@ A gradient rule may call an op with raw arrays: then nothing is replaced or reco
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tinytensor.autograd.changes import PLAIN, owned
 from tinytensor.autograd.checks import calling_line, check_not_masked
 from tinytensor.autograd.engine import Node, check_finite
 from tinytensor.autograd.modes import Modes, modes
+from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import NUMBER, TENSOR
 from tinytensor.common.missing import unknown_argument
 from tinytensor.common.wording import counted
@@ -20,13 +21,9 @@ from tinytensor.device.backend import Array, default_dtype, is_array, is_floatin
 
 if TYPE_CHECKING:
     from tinytensor.autograd.op import Op
-    from tinytensor.autograd.tensor import Tensor as TensorClass
-
-# tensor.py puts its class here. It cannot be imported: ops make tensors, and tensors have ops as methods.
-Tensor = cast("type[TensorClass]", None)
 
 
-def wrap(array: Array, node: Node | None = None) -> TensorClass:
+def wrap(array: Array, node: Node | None = None) -> Tensor:
     """A tensor that holds this array. ``node`` records the call that computed it; None if nothing was recorded."""
     return Tensor._wrap(array, node)
 
@@ -83,7 +80,7 @@ def _in_order(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[A
     return arguments
 
 
-def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> TensorClass:
+def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> Tensor:
     """The op's result where at least one input is a tensor. The call is recorded if a gradient can flow back through it."""
     if op.several:
         arguments[0] = list(arguments[0])  # arrays are put into it, and the caller's list stays as it is

@@ -50,6 +50,6 @@ def value_check(check: Callable[..., None]) -> Callable[..., None]:
 
 def calling_line() -> str:
     """The line of the user's code that led here: the innermost one outside of this package."""
-    package = os.path.dirname(__file__) + os.sep
+    package = os.path.dirname(os.path.dirname(__file__)) + os.sep
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(package)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"

@@ -19,6 +19,7 @@ from tinytensor.device.backend import host
 # Where a name is looked up that is missing there: PyTorch's name for it begins like this in the table.
 _PLACES = {
     "tinytensor": ("torch", "F", "nn", "x", "np"),
+    "tinytensor.autograd": ("torch.autograd",),
     "tinytensor.functional": ("F", "torch", "nn", "x", "np"),
     "tinytensor.linalg": ("torch.linalg", "np.linalg"),
     "tinytensor.nn": ("nn", "F"),

@@ -1,8 +1,8 @@
 """The choice between NumPy and CuPy.
 
 ``TINYTENSOR_BACKEND=numpy`` (the default) or ``cupy`` is read once, at import. The rest of the library says
-``from tinytensor.device.backend import xp`` and need not know which of the two it got. Where they differ, a function in this file
-hides the difference. The hand-written kernels are in ``kernels/numpy`` and ``kernels/cupy``.
+``from tinytensor.device.backend import xp`` and need not know which of the two it got. Where they differ, a function in this
+file hides the difference. The hand-written kernels are in ``kernels/numpy`` and ``kernels/cupy``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")  # about 1.5 ms
 
 import numpy
 
-from tinytensor.common.caches import has_home, of_this_run
 from tinytensor.device.allocator import keep_freed_memory
+from tinytensor.device.caches import has_home, of_this_run
 
 host = numpy  # for work that stays on the CPU with either backend: shapes, seeds, token ids
 Array = Any  # numpy.ndarray or cupy.ndarray, which have no common base class

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from tinytensor.autograd.changes import note_change
 from tinytensor.autograd.conversion import as_array
@@ -69,6 +69,7 @@ class Module:
     training = True
     _buffer_names: tuple[str, ...] = ()
     _forward_hooks: Hooks | None = None
+    _repr_html_: ClassVar[Callable[[Any], str]]  # what a notebook shows: display/ puts it here
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute. Raises TypeError if the value would silently replace a part by something else, and ValueError for a
@@ -391,12 +392,6 @@ class Module:
         lines = self._tree("", "", ())
         width = max(len(text) for text, _ in lines)
         return "\n".join(f"{text:<{width}}  {count:>12,}" if count else text for text, count in lines)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the tree of the repr, whose parts open and close."""
-        from tinytensor.display.modules import module_html
-
-        return module_html(self)
 
     def _tree(self, name: str, indent: str, above: tuple[Module, ...]) -> list[tuple[str, int]]:
         """A line for each module, with its name, its class and its number of parameters.

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
+from tinytensor.autograd.gradients import grad
 from tinytensor.autograd.modes import enable_grad
-from tinytensor.autograd.tensor import Tensor, grad
+from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked, shown
 from tinytensor.creation import zeros, zeros_like
 from tinytensor.ops import copy, reshape, stack, sum

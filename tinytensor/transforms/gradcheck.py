@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinytensor import random
+from tinytensor.autograd.gradients import grad
 from tinytensor.autograd.modes import full_precision
-from tinytensor.autograd.tensor import Tensor, grad, is_differentiable
+from tinytensor.autograd.tensor import Tensor, is_differentiable
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import host
 

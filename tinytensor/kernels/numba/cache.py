@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tinytensor.common.caches import make_private, of_this_run, user_cache
+from tinytensor.device.caches import make_private, of_this_run, user_cache
 
 
 @functools.cache
