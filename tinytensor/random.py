@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor.autograd.modes import Switched, modes
 from tinytensor.autograd.tensor import Tensor
+from tinytensor.autograd.tracing import refuse_in_trace
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.common.wording import counted
@@ -90,8 +91,7 @@ def seed(value: int) -> None:
 
 def generator() -> host.random.Generator:
     """The generator that this thread draws from. Raises RuntimeError inside a function that is being traced or captured."""
-    if modes().tracer is not None:
-        raise RuntimeError("a traced function would draw the same random numbers in each call: pass them in as a tensor")
+    refuse_in_trace("a traced function would draw the same random numbers in each call: pass them in as a tensor")
     capturing.refuse("the same random numbers", "draw them before, and pass them in")
     return modes().generator or _of_this_thread()
 

@@ -31,7 +31,7 @@ def dropped(module, needed, x, residual, g, keep_probability):
     """The output and the gradients."""
     settings = (needed, x, residual, RANDOM_KEYS[3], keep_probability)
     out, kept = module.dropout_forward(*settings)
-    return [out, *module.dropout_backward(g, kept, *settings)]
+    return [out, *module.dropout_backward(g, kept, needed, RANDOM_KEYS[3], keep_probability)]
 
 
 @dtypes

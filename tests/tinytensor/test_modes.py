@@ -9,6 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor.autograd import modes
+from tinytensor.autograd.tracing import tracing
 
 
 def leaf(value):
@@ -78,7 +79,7 @@ MODES = {
     "keep_values": (tt.keep_values, "keeping_values"),
     "full_precision": (lambda: modes.Switched("full_precision", not modes.modes().full_precision), "full_precision"),
     "without_warnings": (modes.without_warnings, "warnings_off"),
-    "tracing": (lambda: modes.tracing("a tracer"), "tracer"),
+    "tracing": (lambda: tracing("a tracer"), "tracer"),
     "skipped": (tt.nn.init.skipped, "initialising"),
     "using": (lambda: tt.random.using(np.random.default_rng(0)), "generator"),
 }

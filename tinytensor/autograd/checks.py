@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import traceback
-from collections.abc import Callable
 from typing import Any
 
-from tinytensor.autograd.modes import modes
 from tinytensor.common.arguments import shown
 from tinytensor.device.backend import host
 
@@ -31,21 +29,6 @@ def check_probability(p: float) -> None:
     """Raise ValueError unless 0 <= p <= 1."""
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"a dropout probability must lie between 0 and 1, not at {p}")
-
-
-def value_check(check: Callable[..., None]) -> Callable[..., None]:
-    """Declare a function that checks the values of arrays. A traced function repeats such a check in every call.
-
-    (Every other check, such as one of shapes, runs only while the function is traced.)
-    """
-
-    @functools.wraps(check)
-    def check_and_trace(*given: Any) -> None:
-        check(*given)
-        if modes().tracer is not None:
-            modes().tracer.write_check(check, given)
-
-    return check_and_trace
 
 
 def calling_line() -> str:

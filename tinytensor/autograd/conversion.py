@@ -6,7 +6,8 @@ from typing import Any
 
 from tinytensor.autograd.changes import PLAIN
 from tinytensor.autograd.checks import check_fits, check_not_masked
-from tinytensor.autograd.modes import modes, read_values
+from tinytensor.autograd.modes import modes
+from tinytensor.autograd.tracing import read_values
 from tinytensor.device.backend import Array, DType, default_dtype, from_numpy, host, is_array, is_host_array, xp
 from tinytensor.device.capturing import refuse
 

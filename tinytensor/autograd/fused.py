@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tinytensor.autograd.calling import explain, wrap
+from tinytensor.autograd.binding import explain
+from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.engine import Node, backpropagate
 from tinytensor.autograd.op import Function, Op, op
 from tinytensor.common.missing import names_of as _names_of
@@ -38,6 +39,13 @@ def fused(
     return declare
 
 
+class _Zeros(NamedTuple):
+    """What stands in a node for an input that is not saved."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+
 class FusedOp(Op):
     """An op defined by a composite of ops, its ``reference``. Hand-written kernels compute it in one pass each way.
 
@@ -50,7 +58,12 @@ class FusedOp(Op):
     First-order gradients come from the kernels. For higher orders the reference is run again and differentiated like any other
     expression. The kernels and the reference get all inputs in one floating-point dtype. It is never float16, where squares and
     sums soon overflow: float16 inputs are converted to float32.
+
+    As with every op, the NAMES of the backward kernel's parameters say what is saved. It leaves out an input if no gradient of
+    any order depends on its values, as on those of what is only added to something: the reference then gets zeros for them.
     """
+
+    converts = True
 
     def __init__(
         self,
@@ -66,7 +79,10 @@ class FusedOp(Op):
         self.differentiable = True
         self.kernel_forward = kernel_forward
         self.kernel_backward = kernel_backward
-        self.adds_to_first = "before" in inspect.signature(kernel_backward).parameters
+        named = inspect.signature(kernel_backward).parameters
+        self.adds_to_first = "before" in named
+        self.not_saved = [(name, self.places[name]) for name in inputs if name not in named]
+        self.passed_back = [name for name in self.names if name in named]
         self.is_loss = is_loss
         self.check = check
         self.usual_dtypes = [default_dtype] * len(inputs)
@@ -80,12 +96,6 @@ class FusedOp(Op):
         except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise explain(self, arguments, error) from error
         return out.astype(float16) if dtype == float16 and not self.is_loss else out, residuals
-
-    def promoted(self, arrays: list[Any]) -> list[Any]:
-        return arrays  # ``compute`` brings all inputs to one dtype
-
-    def rounded(self, out: Array, arrays: Sequence[Any]) -> Array:
-        return out
 
     def _convert(self, arguments: list[Any]) -> DType:
         """Convert the inputs to the dtype that the kernels compute in. Return the dtype that the inputs promote to."""
@@ -101,7 +111,11 @@ class FusedOp(Op):
         return common
 
     def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
-        return dict(zip(self.names, arguments)), residuals
+        values = dict(zip(self.names, arguments))
+        for name, place in self.not_saved:
+            if is_array(arguments[place]):
+                values[name] = _Zeros(arguments[place].shape, arguments[place].dtype)
+        return values, residuals
 
     def backward(self, node: Node, g: Any, create_graph: bool, before: Any = None) -> Sequence[Any]:
         values, residuals = node.saved
@@ -109,10 +123,10 @@ class FusedOp(Op):
         if not create_graph:
             g = g.astype(default_dtype) if g.dtype == float16 else g
             added = {} if before is None else {"before": before}
-            return self.kernel_backward(g, residuals, needed, **values, **added)
+            return self.kernel_backward(g, residuals, needed, **{name: values[name] for name in self.passed_back}, **added)
         # Each input gets a new alias, at which its gradient is collected. So if one input was computed from another, the other
         # does not get the gradient that flows through the first as well.
-        values = dict(values)
+        values = {name: xp.zeros(*value) if type(value) is _Zeros else value for name, value in values.items()}
         for name, parent in zip(self.inputs, node.parents):
             if parent is not None:
                 values[name] = alias(wrap(values[name], parent))

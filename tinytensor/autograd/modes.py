@@ -48,7 +48,7 @@ class Modes:
         self.keeping_values = False
         self.warnings_off = False  # True inside ``without_warnings``
         self.full_precision = _is_full_everywhere()  # how a GPU computes float32 products
-        self.tracer: Any = None  # a trace.Tracer, if one writes down every call of an op
+        self.tracer: Any = None  # who writes down every call of an op, if anyone: see tracing.py
         self.generator: Any = None  # the random numbers' generator inside ``random.using``
         self.switch: Switched | None = None  # the innermost context
         self.outer: Modes | None = None  # the modes outside of it
@@ -245,21 +245,6 @@ def without_warnings() -> Iterator[None]:
     """A context without floating-point warnings, to put around many ops: entering it costs as much as a small op."""
     with no_warnings(), Switched("warnings_off", True):
         yield
-
-
-def tracing(tracer: Any) -> Any:
-    """A context in which this tracer writes down the calls of ops; with None, nobody does."""
-    return Switched("tracer", tracer)
-
-
-def read_values(values: Any) -> Any:
-    """Return ``values``, an array or tensor or a tuple of them, whose numbers are about to be read outside of ops.
-
-    Raises TypeError while a function is being traced, if that function computed them.
-    """
-    if (tracer := modes().tracer) is not None:
-        tracer.refuse_values_of(values)
-    return values
 
 
 @contextmanager

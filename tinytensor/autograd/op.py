@@ -26,11 +26,12 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tinytensor.autograd.calling import call, explain, wrap
+from tinytensor.autograd.binding import explain
+from tinytensor.autograd.calling import call, wrap
 from tinytensor.common.arguments import kinds_of
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.common.wording import counted
-from tinytensor.device.backend import Array, default_dtype, is_array, is_floating, no_warnings, wide, xp
+from tinytensor.device.backend import Array, is_array
 
 if TYPE_CHECKING:
     from tinytensor.autograd.engine import Node
@@ -77,6 +78,7 @@ class Op:
     """A forward function and a gradient rule for each of its inputs; see ``op``."""
 
     adds_to_first = False  # whether ``backward`` takes ``before``, as some kernels do
+    converts = False  # whether ``compute`` itself brings the operands to one dtype
 
     def __init__(
         self,
@@ -151,39 +153,6 @@ class Op:
             return self.forward(*arguments), None
         except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise explain(self, arguments, error) from error
-
-    def promoted(self, arrays: list[Any]) -> list[Any]:
-        """Convert the integer operands, if they must be converted.
-
-        Next to floating-point operands they get the dtype of those (NumPy would make float64 of int64 and float32). Alone they
-        become float32 if the op needs floating-point numbers, or if a Python number among the operands is a float.
-        """
-        dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
-        floating = [d for d in dtypes if is_floating(d)]
-        if len(floating) == len(dtypes):
-            return arrays
-        if floating:
-            dtype = functools.reduce(xp.promote_types, floating)
-        elif self.floating or (self.differentiable and any(type(x) is float for x in arrays)):
-            dtype = default_dtype
-        else:
-            return arrays
-        with no_warnings():  # the largest integers are infinite in float16
-            return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
-
-    def rounded(self, out: Array, arrays: Sequence[Any]) -> Array:
-        """The output, converted to half precision if all floating-point inputs have it.
-
-        Some functions return float32 for such inputs: sums do, and so does arithmetic of bfloat16 with a Python number.
-        """
-        floating = {x.dtype for x in arrays if hasattr(x, "dtype") and is_floating(x.dtype)}
-        if len(floating) != 1 or "dtype" in self.places or not is_floating(out.dtype):
-            return out
-        (dtype,) = floating
-        if wide(dtype) is None:
-            return out
-        with no_warnings():  # a number of float32 may be infinite in float16
-            return out.astype(dtype, copy=False)
 
     def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
         """The values that the rules of the ``needed`` inputs name, and nothing else."""

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinytensor.autograd import engine
 from tinytensor.autograd.conversion import as_array
-from tinytensor.autograd.modes import enable_grad, modes, read_values
+from tinytensor.autograd.modes import enable_grad
+from tinytensor.autograd.tracing import read_values, refuse_in_trace
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import Count, missing
 from tinytensor.device.backend import (
@@ -313,8 +314,7 @@ def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: boo
     Raises RuntimeError if nothing was recorded, or if a function is being traced, and ValueError if the shape of ``gradient``
     is wrong, or if there is none and ``output`` has several elements.
     """
-    if modes().tracer is not None:
-        raise RuntimeError("a function that is being traced cannot compute gradients: compute them outside of it")
+    refuse_in_trace("a function that is being traced cannot compute gradients: compute them outside of it")
     if output.node is None:
         raise RuntimeError(
             "this tensor has no gradients to compute: nothing it was computed from requires them (requires_grad=True), "

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.autograd.calling import wrap
-from tinytensor.autograd.checks import value_check
 from tinytensor.autograd.fused import fused
+from tinytensor.autograd.tracing import value_check
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import is_floating, is_host_array, xp
 from tinytensor.functional.losses import at_least_float32, check_reduction, reduce, weighted

@@ -20,6 +20,7 @@ from tinytensor import random
 from tinytensor.autograd import engine
 from tinytensor.autograd.modes import modes, restored, without_warnings
 from tinytensor.autograd.tensor import Tensor, accumulate, leaf_gradients
+from tinytensor.autograd.tracing import is_traced
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.device import backend, capturing, cores
@@ -75,7 +76,7 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Seq
     >>> tt.parallel.run(lambda shard: shard.sum().item(), tt.split(tt.arange(6), 2))
     [3, 12]
     """
-    if modes().tracer is not None or (len(shards) < 2 and not seeds):
+    if is_traced() or (len(shards) < 2 and not seeds):
         with without_warnings():
             return [function(shard) for shard in shards]
     capturing.refuse("the random numbers of its shards, which have a seed each", "leave its batch whole")

@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from tinytensor import kernels
-from tinytensor.autograd.calling import bind, wrap
+from tinytensor.autograd.binding import bind
+from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.changes import PLAIN
 from tinytensor.autograd.fused import FusedOp
-from tinytensor.autograd.modes import modes, no_grad, tracing, without_warnings
+from tinytensor.autograd.modes import modes, no_grad, without_warnings
 from tinytensor.autograd.op import Function, Op
 from tinytensor.autograd.tensor import Tensor
+from tinytensor.autograd.tracing import is_traced, tracing
 from tinytensor.common.arguments import checked, shown
 from tinytensor.device.backend import bool_dtype, default_dtype, host, xp
 from tinytensor.kernels.steps import Step
@@ -53,7 +55,7 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if not all(isinstance(x, Tensor) for x in inputs):
             raise TypeError("a traced function takes tensors: make numbers and arrays tensors with tt.tensor(...)")
         # The ops are checked, another trace needs them, or hooks are to be called.
-        if modes().detecting_anomalies or modes().tracer is not None or any_hooks():
+        if modes().detecting_anomalies or is_traced() or any_hooks():
             with no_grad():
                 return function(*inputs)
         kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])

@@ -36,7 +36,7 @@ def dropout_forward(
 
 
 def dropout_backward(
-    g: Any, keep: Any, needed: Sequence[bool], x: Any, residual: Any, random_key: RandomKey, keep_probability: float
+    g: Any, keep: Any, needed: Sequence[bool], random_key: RandomKey, keep_probability: float
 ) -> Sequence[Any]:
     """The gradient of x is g / keep_probability where the mask kept x, else 0. The gradient of the residual is g itself."""
     d_x = None

@@ -86,7 +86,7 @@ def dropout_forward(
 
 
 def dropout_backward(
-    g: Any, keep: Any, needed: Sequence[bool], x: Any, residual: Any, random_key: RandomKey, keep_probability: float
+    g: Any, keep: Any, needed: Sequence[bool], random_key: RandomKey, keep_probability: float
 ) -> Sequence[Any]:
     """The gradient of x is g / keep_probability where the mask kept x, else 0. The gradient of the residual is g itself."""
     return _masked(g, keep, keep_probability) if needed[0] else None, g if needed[1] else None

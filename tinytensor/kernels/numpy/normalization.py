@@ -92,8 +92,6 @@ def layer_norm_backward(
     needed: Sequence[bool],
     x: Any,
     weight: Any,
-    bias: Any,
-    eps: float,
     before: Any = None,
 ) -> Sequence[Any]:
     """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g).
@@ -130,9 +128,7 @@ def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) ->
     return out.reshape(x.shape), rstd
 
 
-def rms_norm_backward(
-    g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float, before: Any = None
-) -> Sequence[Any]:
+def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, before: Any = None) -> Sequence[Any]:
     """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n).
 
     ``before`` is added to dx, unless it is None.
