@@ -80,7 +80,7 @@ class SettingError(UserError):
         import re
 
         words = "|".join(map(re.escape, names))
-        # "at most" is no name, though dial_tones.py has a setting ``most``.
+        # "at most" is no name, though it is also a setting of a task.
         return re.sub(rf"(?<!at )\b({words})\b", lambda found: names[found[0]], str(self)) if names else str(self)
 
 

@@ -23,6 +23,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.explore.serving.server import ExplorerServer
     from tinyformer.explore.views.subjects import Subjects
     from tinyformer.programs.command_line import Parser, some_path
+    from tinyformer.tasks.trained import names_of_kinds
 
 PORT = 8642  # if it is free: the same address each time lets the page keep its texts
 LONGEST_START = 60.0  # seconds that a browser may take to open the page
@@ -38,8 +39,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m tinyformer.explore",
         description="Open a page in the browser that shows how a model writes, what its attention looks at, what each of its "
-        "layers holds, and how it compares with another. A folder is that of a run of char_gpt.py, translate.py or "
-        "fill_mask.py, or of a pretrained model in Hugging Face's layout. The page needs no network. Ctrl-C ends it.",
+        "layers holds, and how it compares with another. A folder is that of a run of "
+        f"{names_of_kinds()}, or of a pretrained model in Hugging Face's layout. The page needs no network. Ctrl-C ends it.",
     )
     parser.add_argument("folders", help="the folders, such as runs/char_gpt", type=some_path, metavar="FOLDER", nargs="+")
     parser.add_argument("--no-browser", help="print the address, and do not open it", action="store_true")

@@ -109,7 +109,7 @@ def test_a_part_that_is_not_there_or_is_another(tmp_path: Path, settings: dict[s
     with pytest.raises(UserError) as caught:
         folder.read_part("model", Model)
     state = "of another version" if "this version" in message else "damaged"
-    state += ", or of another script" if message == "model is missing" else ""
+    state += ", or of another program" if message == "model is missing" else ""
     assert str(caught.value) == f"{folder.settings} is {state}: {message}"
 
 
@@ -121,7 +121,7 @@ def test_a_part_that_came_later_has_its_defaults(tmp_path: Path) -> None:
     assert folder.read_settings() == early
     assert folder.resumed("later", TrainingConfig, {"resume": "changed", "steps": 7}).steps == 7
     assert folder.read_settings() == {**early, "later": {"steps": 7}}
-    with pytest.raises(UserError, match="damaged, or of another script: later is missing"):
+    with pytest.raises(UserError, match="damaged, or of another program: later is missing"):
         settled(tmp_path, model={}).read_part("later", TrainingConfig)  # who knows whose that is
 
 
