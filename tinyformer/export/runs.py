@@ -32,7 +32,7 @@ def load_run(path: str | Path) -> TrainedRun:
         how = f"export_onnx(from_pretrained({str(path)!r}), 'model.onnx')"
         raise UserError(f"{path} holds a pretrained model, not a run: export it in Python, with {how}")
     kind = kind_of(folder, "exported to ONNX")
-    opened = kind.open(folder, folder.best)
+    opened = kind.load(folder, folder.best)
     if not isinstance(opened.model, (GPT, BertForMaskedLM, Transformer)):
         what = f"a recurrent network ({type(opened.model).__name__})"
         raise UserError(f"{path} holds {what}: only Transformers can be exported to ONNX")

@@ -26,11 +26,11 @@ from tinyformer.tokenizers import WordPieceTokenizer
 class Kind:
     """How the runs of a kind are used.
 
-    - ``open``: the run in a folder, with the weights of a checkpoint. Raises UserError for a damaged run.
+    - ``load``: the run in a folder, with the weights of a checkpoint. Raises UserError for a damaged run.
     - ``sample``: a text to try the opened model with, and how many tokens it may write after that.
     """
 
-    open: Callable[[RunFolder, Path], Opened]
+    load: Callable[[RunFolder, Path], Opened]
     sample: Callable[[Opened, RunFolder], tuple[str, int]]
 
 
@@ -60,7 +60,7 @@ def kind_of(folder: RunFolder, use: str) -> Kind:
 def open_run(folder: RunFolder, checkpoint: Path | None = None, use: str = "opened") -> Opened:
     """The model of a run with the weights of a ``checkpoint``, by default the best ones. Raises UserError for a damaged run,
     and for one of another kind, which names the ``use``."""
-    return kind_of(folder, use).open(folder, checkpoint or folder.best)
+    return kind_of(folder, use).load(folder, checkpoint or folder.best)
 
 
 def open_pretrained(path: Path) -> Opened:
