@@ -34,6 +34,10 @@ class Maker:
       them.
 
     Raises SettingError for anything but the name of a file.
+
+    >>> from tinyformer import Maker
+    >>> Maker("language model", "my_gpt.py", ["sample"]).what
+    'a run of my_gpt.py'
     """
 
     kind: str

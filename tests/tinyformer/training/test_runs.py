@@ -20,6 +20,7 @@ import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.settings import is_changeable, setting
 from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
+from tinyformer.runs.makers import Maker
 from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.logging import LOG_COLUMNS, write_log
@@ -113,8 +114,34 @@ def test_a_part_that_is_not_there_or_is_another(tmp_path: Path, settings: dict[s
     assert str(caught.value) == f"{folder.settings} is {state}: {message}"
 
 
-def test_a_part_that_came_later_has_its_defaults(tmp_path: Path) -> None:
-    early = {"model": {"block_size": 4}, "training": {}, "data": {}}  # which is known as a run of char_gpt.py
+def test_checkpoints_do_not_depend_on_what_made_the_run(tmp_path: Path) -> None:
+    """So a program may be renamed, and a run of before, which does not say what made it, stores the same."""
+    folders = []
+    for name, record in (("said", {"made_by": Maker("language model", "my_gpt.py")}), ("before", {})):
+        folder = RunFolder(tmp_path / name)
+        folder.create({**record, "model": Model(3)})
+        folder.move_into_place()
+        folders.append(folder)
+    said, before = folders
+    assert said.maker() == Maker("language model", "my_gpt.py") and before.maker() is None
+    for lasting in (False, True):
+        assert (
+            said.identity(lasting)
+            == before.identity(lasting)
+            == {"settings": {"model": {"width": 3, "depth": 2}}, "tokenizer": None}
+        )
+    said.check_identity({**before.identity(False)}, said.best)
+
+
+# Both are known to be a program's: the first by its settings, as the first version wrote them.
+@pytest.mark.parametrize(
+    "early",
+    [
+        {"model": {"block_size": 4}, "training": {}, "data": {}},
+        {"made_by": {"kind": "language model", "program": "my_gpt.py"}, "model": {}},
+    ],
+)
+def test_a_part_that_came_later_has_its_defaults(tmp_path: Path, early: dict[str, Any]) -> None:
     folder = settled(tmp_path, **early)
     assert folder.read_part("later", TrainingConfig) == TrainingConfig()
     assert folder.resumed("later", TrainingConfig, {"resume": True}) == TrainingConfig()
