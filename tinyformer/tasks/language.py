@@ -20,7 +20,7 @@ KIND = "language model"
 # The networks that continue texts, by the names that users give them, each with the dataclass of its settings.
 ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
     "gpt": (GPT, GPTConfig),
-    **dict.fromkeys(CELLS, (RecurrentLM, RecurrentConfig)),
+    **dict.fromkeys(reversed(CELLS), (RecurrentLM, RecurrentConfig)),  # the youngest first
 }
 
 
