@@ -653,10 +653,10 @@ def test_a_script_first_gets_ready_for_errors_and_ctrl_c(script: Path) -> None:
 def test_getting_ready_imports_next_to_nothing() -> None:
     small = "sys, contextlib, errno, warnings, __future__"  # parts of Python that some environments load by themselves
     program = f"import {small}; before = {{*sys.modules}}; import tinyformer.PART; print(*{{*sys.modules}} - before)"
-    for part in ("errors", "explore", "export"):  # python -m imports the latter two before their __main__.py
+    for part in ("common.errors", "explore", "export"):  # python -m imports the latter two before their __main__.py
         code = program.replace("PART", part)
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-        assert {*result.stdout.split()} <= {"tinyformer", f"tinyformer.{part}"}
+        assert {*result.stdout.split()} <= {"tinyformer", "tinyformer.common", f"tinyformer.{part}"}
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), ValueError("a bug"), KeyError("x")])

@@ -126,7 +126,7 @@ def normalized(module, norm, needed, x, g, settings):
     """The output and the gradients."""
     forward, backward = getattr(module, f"{norm}_forward"), getattr(module, f"{norm}_backward")
     out, residuals = forward(needed, x, *settings, 1e-5)
-    return [out, *(backward(g, residuals, needed, x, *settings, 1e-5) if any(needed) else [])]
+    return [out, *(backward(g, residuals, needed, x, settings[0]) if any(needed) else [])]
 
 
 @dtypes
@@ -177,7 +177,7 @@ def test_norms_add_to_a_gradient_that_has_arrived(monkeypatch, norm, shape, dtyp
         forward, backward = getattr(module, f"{norm}_forward"), getattr(module, f"{norm}_backward")
         x, g, *given = arrays
         _, residuals = forward(needed, x, *given, 1e-5)
-        return backward(g, residuals, needed, x, *given, 1e-5, before=before)
+        return backward(g, residuals, needed, x, given[0], before=before)
 
     got = in_each_order(monkeypatch, lambda: gradients(kernels, before, x, g, *settings))
     want = gradients(reference, wide(before), *[wide(a) for a in (x, g, *settings)])

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import itertools
 import pickle
 import sys
@@ -282,6 +283,25 @@ def test_ops_save_only_what_their_rules_need():
     assert saved(tt.sin(x)) == {"x"}
     assert saved(x * y) == {"x", "y"}
     assert saved(tt.concatenate([x, y])) == {"arrays_shape", "axis"}
+
+
+def test_a_fused_op_saves_the_inputs_that_its_backward_names():
+    x, residual = leaf([1.0, 2.0], [3.0, 4.0]), leaf([1.0, 2.0], [3.0, 4.0])
+    inputs = [x * 2, residual * 2]
+    memories = [weakref.ref(made.data) for made in inputs]
+    out = tt.dropout(inputs[0], 0.5, residual=inputs[1])
+    del inputs
+    assert [memory() for memory in memories] == [None, None]
+    (out.sum() + tt.layer_norm(x, x[0], x[1]).sum()).backward()
+    assert residual.grad.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+@pytest.mark.parametrize("name", [name for name, op in all_ops.items() if isinstance(op, FusedOp)])
+def test_what_a_backward_kernel_names_is_known_to_the_op(name):
+    fused = all_ops[name]
+    given = inspect.signature(fused.kernel_backward).parameters.values()
+    required = [p.name for p in given if p.default is p.empty][3:]  # after g, residuals and needed
+    assert required == [n for n in fused.names if n in required]
 
 
 def test_what_only_a_constants_gradient_needs_is_not_saved():

@@ -161,7 +161,6 @@ def norm_and_rotate_backward(
     key_weight: Any,
     num_heads: int,
     num_key_value_heads: int,
-    eps: float,
     rotation: Any,
 ) -> Sequence[Any]:
     """The gradient is rotated back by the same angles, and then goes back through the norm."""

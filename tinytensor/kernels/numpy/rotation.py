@@ -74,7 +74,6 @@ def norm_and_rotate(rms_norm_forward: Forward, rms_norm_backward: Backward) -> t
         key_weight: Any,
         num_heads: int,
         num_key_value_heads: int,
-        eps: float,
         rotation: Any,
     ) -> Sequence[Any]:
         """The gradient is rotated back by the same angles, and then goes back through the norm."""
@@ -88,7 +87,7 @@ def norm_and_rotate(rms_norm_forward: Forward, rms_norm_backward: Backward) -> t
                 cosine, sine = _cosine_and_sine(rotation, part.dtype)
                 h = rotate_pairs(part, cosine, -sine)
             if weight is not None:
-                h, d_weight = rms_norm_backward(h, saved, (True, is_needed), x, weight, eps)
+                h, d_weight = rms_norm_backward(h, saved, (True, is_needed), x, weight)
             part[...] = h
             d_weights.append(d_weight)
         return d_projected, *d_weights
