@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tinyformer.comparison import read_translations
 from tinyformer.data.pair_files import one_line
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, shortened
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
@@ -40,7 +40,8 @@ def load_run(path: str | Path) -> TrainedRun:
         what = f"a run of {script}" if script else "a run of another script"
         raise UserError(f"{path} holds {what}: only those of {', '.join(READERS)} can be exported to ONNX")
     if architecture not in ("gpt", "transformer", None):
-        raise UserError(f"{path} holds a recurrent network ({architecture}): only Transformers can be exported to ONNX")
+        kind = shortened(str(architecture), 40)
+        raise UserError(f"{path} holds a recurrent network ({kind}): only Transformers can be exported to ONNX")
     return _with_text(load_trained(folder), folder)
 
 
