@@ -3,7 +3,7 @@
 PYTHONPATH=. python tests/kill_runs.py --tries 100 --seed 0
 
 A try begins a run of char_gpt.py, or one that replaces another (``--overwrite``), and kills it up to four times, at any moment
-A try begins a run of char_gpt.py, or one that replaces another (``--overwrite``), and kills it up to four times, at any moment
+from its import to its end. Good is a run whose weights, optimizer, random states, log and sample are to the bit those of a
 run that was not stopped, in a folder with no other files. Bad is any other end, and a traceback.
 """
 
