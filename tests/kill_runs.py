@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +29,7 @@ STEPS = ["--steps", "60", "--eval-every", "6", "--log-every", "3", "--average", 
 RUN = ["--data", "text.txt", "--out", "run"]
 OLD, NEW = ["--seed", "7", "--steps", "4"], ["--seed", "8"]
 MOST_KILLS = 4
+IMPORTS = 1.0  # about so many seconds
 
 
 class Kills:
@@ -46,13 +47,17 @@ class Kills:
         self.program.good("--data", "text.txt", "--out", name, *MODEL, *words)
         return result_of(self.program.folder / name)
 
-    def kill(self, how: signal.Signals, moment: Callable[[], float], *words: str, starts: bool = False) -> tuple[int, str]:
+    def _moment(self, rng: random.Random, starts: bool) -> float:
+        """How many seconds to wait: up to a quarter of a run, and for the imports where the process ``starts``."""
+        return rng.uniform(0.0, IMPORTS * starts + 0.25 * self.length)
+
+    def kill(self, how: signal.Signals, moment: float, *words: str, starts: bool = False) -> tuple[int, str]:
         """Begin a run and send it a signal so many seconds after its first line of output, or if ``starts`` after its
         process began. Returns the exit status and the output."""
         process = self.program.begin(*RUN, *words, stderr=subprocess.STDOUT)
         assert process.stdout is not None
         first = "" if starts else process.stdout.readline()
-        time.sleep(moment())
+        time.sleep(moment)
         process.send_signal(how)
         rest, _ = process.communicate()
         printed = first + rest
@@ -77,8 +82,7 @@ class Kills:
         """Train a run that gets these signals. It ends as ``whole``. Returns the exit statuses."""
         statuses = []
         for how in signals:
-            moment = (lambda: rng.uniform(0.0, 1.2)) if starts else (lambda: rng.uniform(0.0, 0.25) * self.length)
-            status, printed = self.kill(how, moment, *self.go_on(), starts=starts)
+            status, printed = self.kill(how, self._moment(rng, starts), *self.go_on(), starts=starts)
             if "Stopped by" in printed:
                 assert (how, status) == (signal.SIGTERM, 128 + signal.SIGTERM)
                 assert "Stopped by SIGTERM after step " in printed
@@ -98,8 +102,7 @@ class Kills:
         self.clear()
         self.program.good(*RUN, *MODEL, *OLD)
         old = contents(self.run)
-        moment = (lambda: rng.uniform(0.0, 1.2)) if starts else (lambda: rng.random() / 20)
-        self.kill(signal.SIGKILL, moment, *MODEL, *STEPS, *NEW, "--overwrite", starts=starts)
+        self.kill(signal.SIGKILL, self._moment(rng, starts), *MODEL, *STEPS, *NEW, "--overwrite", starts=starts)
         self.program.bad(*RUN, "--resume", "--seed", "9")  # a start that changes nothing, but tidies up
         assert not [name for name in entries(self.run) if name.startswith(".")]
         if contents(self.run) == old:
