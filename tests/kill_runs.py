@@ -47,9 +47,9 @@ class Kills:
         self.program.good("--data", "text.txt", "--out", name, *MODEL, *words)
         return result_of(self.program.folder / name)
 
-    def _moment(self, rng: random.Random, starts: bool) -> float:
-        """How many seconds to wait: up to a quarter of a run, and for the imports where the process ``starts``."""
-        return rng.uniform(0.0, IMPORTS * starts + 0.25 * self.length)
+    def _moment(self, rng: random.Random, starts: bool, share: float) -> float:
+        """How many seconds to wait: up to this share of a run, and for the imports where the process ``starts``."""
+        return rng.uniform(0.0, IMPORTS * starts + share * self.length)
 
     def kill(self, how: signal.Signals, moment: float, *words: str, starts: bool = False) -> tuple[int, str]:
         """Begin a run and send it a signal so many seconds after its first line of output, or if ``starts`` after its
@@ -82,7 +82,7 @@ class Kills:
         """Train a run that gets these signals. It ends as ``whole``. Returns the exit statuses."""
         statuses = []
         for how in signals:
-            status, printed = self.kill(how, self._moment(rng, starts), *self.go_on(), starts=starts)
+            status, printed = self.kill(how, self._moment(rng, starts, 0.25), *self.go_on(), starts=starts)
             if "Stopped by" in printed:
                 assert (how, status) == (signal.SIGTERM, 128 + signal.SIGTERM)
                 assert "Stopped by SIGTERM after step " in printed
@@ -102,7 +102,7 @@ class Kills:
         self.clear()
         self.program.good(*RUN, *MODEL, *OLD)
         old = contents(self.run)
-        self.kill(signal.SIGKILL, self._moment(rng, starts), *MODEL, *STEPS, *NEW, "--overwrite", starts=starts)
+        self.kill(signal.SIGKILL, self._moment(rng, starts, 1.0), *MODEL, *STEPS, *NEW, "--overwrite", starts=starts)
         self.program.bad(*RUN, "--resume", "--seed", "9")  # a start that changes nothing, but tidies up
         assert not [name for name in entries(self.run) if name.startswith(".")]
         if contents(self.run) == old:

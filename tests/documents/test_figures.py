@@ -684,6 +684,9 @@ CHOSEN = (
     "within 30 seconds",
     "after each 256 tokens",
     "at most 2,048 tokens",
+    "after 15 seconds",
+    "up to 10 MB takes at most 10 seconds and 1 GB of memory",
+    "more than 30 times as large unpacked",
 )
 UNITS = "ms|s|seconds|minutes|MB|GB|million|times|tokens|points|tests|BLEU|of \\d"
 MEASURED = rf"\d[\d,]*\.\d+|\d+(?:,\d{{3}})+|\d+ (?:%|(?:{UNITS})\b)"

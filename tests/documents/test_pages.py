@@ -100,7 +100,8 @@ def check(words: list[str]) -> None:
     elif words[0] == "python" and words[1].startswith("examples/"):
         loaded(words[1]).parse(words[2:])
     elif words[0] == "python" and words[1].startswith(("benchmarks/", "tests/")):  # whose parsers may need PyTorch
-        texts = [path.read_text(encoding="utf-8") for path in (ROOT / words[1]).parent.glob("*.py")]
+        parsers = "benchmarks/*.py" if words[1].startswith("benchmarks/") else "tests/attempts.py"
+        texts = [path.read_text(encoding="utf-8") for path in ROOT.glob(parsers)]
         assert (ROOT / words[1]).exists(), words
         flags = {flag for flag in words[2:] if flag.startswith("--")}
         assert {flag for flag in flags if not re.search(rf'"({flag}|{flag[2:]})"', "".join(texts))} == set(), words
