@@ -27,6 +27,8 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
 
 PORT = 8642  # if it is free: the same address each time lets the page keep its texts
 LONGEST_START = 60.0  # seconds that a browser may take to open the page
+SLOW_START = 15.0  # seconds after which the user is told how to open it
+NOT_OPENED = "No browser has opened the page yet. If yours cannot read the file that leads there, open the address above."
 REDIRECT = (
     '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>tinyformer</title><meta name="referrer" content="no-referrer">'
     '<meta http-equiv="refresh" content="0; url={0}"><p><a href="{0}">Open the explorer</a></p></html>\n'
@@ -78,11 +80,15 @@ def main(words: Sequence[str]) -> None:
         serving.start()
         if file is not None:  # in a thread, as some browsers only return when they are closed
             threading.Thread(target=_open, args=(file.as_uri(),), daemon=True).start()
-        end = time.monotonic() + LONGEST_START
+        started, is_told = time.monotonic(), file is None
         while serving.is_alive():
             serving.join(1)
-            if file is not None and (server.was_opened.is_set() or time.monotonic() > end):
+            is_open, waited = server.was_opened.is_set(), time.monotonic() - started
+            if file is not None and (is_open or waited > LONGEST_START):
                 file.unlink(missing_ok=True)
+            if not (is_told or is_open) and waited > SLOW_START:
+                is_told = True
+                print_line(NOT_OPENED)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -136,11 +137,13 @@ class Subjects:
     those of a run that is still training do.
 
     Whoever uses a model holds the ``lock``: what is recorded inside a model belongs to one question at a time. Long work calls
-    ``lock.let_others`` now and then. Raises UserError for a folder whose models cannot be explored.
+    ``lock.let_others`` now and then, or takes the lock with ``for_long``. Raises UserError for a folder whose models cannot be
+    explored.
     """
 
     def __init__(self, folders: Sequence[str | Path]):
         self.lock = free_in_forks(Turns())
+        self._line = free_in_forks(Turns())
         self.folders = [_as_text(folder) for folder in folders]
         self._entries: dict[str, _Entry] = {}
         seen: set[Path] = set()
@@ -150,6 +153,13 @@ class Subjects:
             seen.add(path.resolve())
             for name, entry in _entries_of(path).items():
                 self._entries[name if len(self.folders) == 1 else f"{folder}: {name}"] = entry
+
+    @contextmanager
+    def for_long(self) -> Iterator[None]:
+        """A context with the ``lock`` for work that may be long and cannot be cut, such as a pass over a whole text. Those who
+        take it so stand in a line of their own, and only the first of them waits for the lock: short work passes the others."""
+        with self._line, self.lock:
+            yield
 
     @property
     def names(self) -> list[str]:
