@@ -43,6 +43,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.common.errors import note_values
     from tinyformer.data.folders import MARK, mark_results
     from tinyformer.plots import if_possible, word_map
+    from tinyformer.runs.makers import found_in
     from tinyformer.word_vectors import (
         Corpus,
         Vocabulary,
@@ -366,9 +367,17 @@ def run(arguments: argparse.Namespace) -> None:
         learn(arguments)
 
 
+def in_folder(path: str) -> str:
+    """The file of word vectors at a path, which may be the folder of their run. Raises UserError for that of another run."""
+    found = found_in(path)
+    if found is not None and found.kind != "word vectors":
+        raise found.refusal(path, "word vectors")
+    return path if found is None else str(Path(path, "vectors.txt"))
+
+
 def ask(arguments: argparse.Namespace) -> None:
     """Read vectors from a file, and show what they know."""
-    vectors = load_vectors(arguments.vectors, arguments.limit)
+    vectors = load_vectors(in_folder(arguments.vectors), arguments.limit)
     if len(vectors) < 2:
         remedy = ": --limit 2 is the least" if arguments.limit == 1 else ", and there are no others"
         raise UserError(f"one word alone, {vectors.words[0]!r} of {arguments.vectors}, has no neighbours{remedy}")

@@ -136,6 +136,13 @@ def test_a_command_that_uses_a_run(words: str, run: Callable[[str], str]) -> Non
         assert run(f"{words} {several}") == f"{several} holds no run itself, but folders of runs: {inside}"
 
 
+def test_word_vectors_are_asked_for_by_their_folder(run: Callable[[str], str]) -> None:
+    assert "there is no word 'zero'" in run("word_vectors.py --vectors words --ask zero")
+    for name in FOUND.keys() - {"words"}:
+        asked = run(f"word_vectors.py --vectors {name} --ask zero")
+        assert asked == f"{name} holds {FOUND[name][1]}, not word vectors: use it with {used(name)}"
+
+
 @pytest.mark.parametrize("words", OF_PRETRAINED)
 def test_a_command_that_uses_a_pretrained_model(words: str, run: Callable[[str], str]) -> None:
     for name, (_, what, _) in FOUND.items():

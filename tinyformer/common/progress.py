@@ -23,7 +23,7 @@ SECONDS_BETWEEN_LINES = 10.0
 WIDEST_LINE = 79  # columns of a line in a file
 TQDM_BAR = 10  # columns of its bar where the width of the terminal is not known
 LEAST_BAR = 4  # columns of the bar itself, without which it is left out
-MARKED = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+MARKED = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 SHORT = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 COUNT = "{n_fmt}/{total_fmt}"
 OPEN = "{n_fmt}{unit} [{elapsed}{postfix}]"  # where the total is not known
@@ -109,6 +109,7 @@ class TerminalBar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
         important ones first. ``ncols`` is 0 in a terminal that does not know its width."""
         if ncols == 0:
             ncols = shutil.get_terminal_size().columns - 1  # from COLUMNS, or 80
+        how["prefix"] = (how.get("prefix") or "").removesuffix(": ")  # tqdm's own form adds it, and so does MARKED
         parts = str(postfix).split(", ") if postfix else []
         forms: list[tuple[str | None, int]] = [(how.pop("bar_format", None), len(parts))]
         if total is None:

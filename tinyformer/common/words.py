@@ -9,10 +9,11 @@ from __future__ import annotations
 import regex
 
 # Letters, digits, and the accents and vowel signs on them.
-_LETTERS = r"\p{L}\p{M}\p{N}\p{WB=ALetter}\p{WB=Hebrew_Letter}\p{WB=Katakana}\p{WB=Numeric}"
+_FIRST = r"\p{L}\p{N}\p{WB=ALetter}\p{WB=Hebrew_Letter}\p{WB=Katakana}\p{WB=Numeric}"  # an accent begins no word
+_LETTERS = _FIRST + r"\p{M}"
 # What nobody sees and what parts no word: soft hyphens, word joiners, marks of direction, joiners of Indian letters.
 _UNSEEN = r"\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}"
-_RUN = rf"[{_LETTERS}]+(?:[{_UNSEEN}]+[{_LETTERS}]+)*"
+_RUN = rf"[{_FIRST}][{_LETTERS}]*(?:[{_UNSEEN}]+[{_LETTERS}]+)*"
 
 
 def _between(left: str, marks: str, right: str) -> str:
@@ -34,6 +35,8 @@ _WORD = rf"{_RUN}(?:[{_UNSEEN}]*(?:{_INSIDE}){_RUN})*"
 
 # The words of a text, and nothing else.
 WORDS = regex.compile(_WORD)
+# Two letters of a flag. (\X would look at all flags before it, to know which letters go together.)
+_FLAG = r"\p{GCB=Regional_Indicator}{1,2}[\p{GCB=Extend}\p{GCB=ZWJ}]*"
 # The words, and the single marks between them, such as an emoji of several parts. White space is left out, and so is what
 # nobody sees where it is in no word.
-WORDS_AND_MARKS = regex.compile(rf"{_WORD}|(?![\s\p{{Cf}}])\X")
+WORDS_AND_MARKS = regex.compile(rf"{_WORD}|{_FLAG}|(?![\s\p{{Cf}}])\X")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from tinytensor.common.wording import counted
 
 # The kinds of files that have fields, by the ends of their names.
 KINDS = {".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".json": "JSON", ".csv": "a table", ".tsv": "a table"}
+SEPARATOR = re.compile(r"\s*sep=(.)\s*", re.IGNORECASE)
+QUOTED = re.compile(r'"((?:[^"]|"")*)"')  # a field in quotation marks
+HELD = re.compile(r'"(?:[^"]|"")*"(?=\t|\Z)')  # one that may have tabs in it
+QUOTED_LINES = re.compile(r'"((?:[^"\t]|"")*)"(?=[\t\n]|\Z)')  # one that goes over several lines
 SHOWN = 8  # fields that a message names
 NAMES = ("text", "content", "sentence", "body", "document", "review", "message", "story")  # of fields that often have the text
 
@@ -41,10 +46,20 @@ def field_of(path: str | Path, text: str, field: str) -> str:
                 f"{path}{where}: {field} is {shortened(json.dumps(value), 60)}, and not a text{_others(path, text, field)}"
             )
         if value and value.strip():
+            _check_whole(value, f"{path}, {number}", field)
             found.append(value)
     if not found:
         raise UserError(f"{path} has no text in {field}{_others(path, text, field)}")
     return "\n".join(found)
+
+
+def _check_whole(value: str, where: str, field: str) -> None:
+    """Raise UserError for half of a character: JSON writes some as two halves, of which one may be missing."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(value[error.start]):04x}"
+        raise UserError(f"{where}: {field} has half of a character ({half}): the other half is missing, so leave it out") from None
 
 
 def notice(path: str | Path, text: str) -> str:
@@ -104,7 +119,7 @@ def _values(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
 
 def _objects(path: str | Path, text: str) -> Iterator[tuple[str, Any]]:
     """The records of a file of JSON or JSON Lines, and where each is."""
-    if kind_of(path) == "JSON":
+    if kind_of(path) == "JSON" and not _has_lines_of_json(text):
         whole = _parsed(path, text, 0)
         records = whole if isinstance(whole, list) else [whole]
         yield from ((f"record {number}", record) for number, record in enumerate(records, start=1))
@@ -112,6 +127,15 @@ def _objects(path: str | Path, text: str) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield f"line {number}", _parsed(path, line, number)
+
+
+def _has_lines_of_json(text: str) -> bool:
+    """Whether a file that calls itself JSON has an object on each line, as many published ones do."""
+    first, _, others = text.strip().partition("\n")
+    try:
+        return bool(others) and isinstance(json.loads(first), dict)
+    except (RecursionError, ValueError):
+        return False
 
 
 def _parsed(path: str | Path, text: str, line: int) -> Any:
@@ -151,19 +175,68 @@ def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
 def _rows(path: str | Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """The rows of a table that are not empty, and the line on which each ends."""
     first = text.split("\n", 1)[0]
-    mark = "\t" if Path(path).suffix.lower() == ".tsv" else max(",;\t|", key=first.count)
-    before = csv.field_size_limit(len(text) + 1)
+    said = SEPARATOR.fullmatch(first)  # a line that Excel writes and reads
+    text, before = (text[len(first) + 1 :], 1) if said else (text, 0)
+    first = text.split("\n", 1)[0]
+    mark = said[1] if said else "\t" if Path(path).suffix.lower() == ".tsv" else max(",;\t|", key=first.count)
+    rows = _rows_between_tabs(text) if mark == "\t" else _rows_between(path, text, mark, before)
+    yield from ((before + line, row) for line, row in rows if row)
+
+
+def _rows_between(path: str | Path, text: str, mark: str, before: int) -> Iterator[tuple[int, list[str]]]:
+    limit = csv.field_size_limit(len(text) + 1)
     try:
-        # In tab-separated files a quotation mark is often one that was said: it is read as a mark only where it opens a field.
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=mark != "\t")
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
         try:
             for row in reader:
-                if row:
-                    yield reader.line_num, row
+                yield reader.line_num, row
         except csv.Error as error:
-            raise UserError(f"{path}, line {reader.line_num}: this is no table ({error})") from None
+            raise UserError(f"{path}, line {before + reader.line_num}: this is no table ({error})") from None
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(limit)
+
+
+def _rows_between_tabs(text: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table with tabs between its columns.
+
+    In such files a quotation mark is often one that was said. It is read as one that holds a field together only if a second
+    one ends the field: on the same line, or on a later one if that makes a row as long as the first, without a tab before it.
+    """
+    place, line, width = 0, 0, 0
+    while place < len(text):
+        end = text.find("\n", place)
+        end = len(text) if end < 0 else end
+        row = _fields_between_tabs(text[place:end], width)
+        last = max(place, text.rfind("\t", place, end) + 1)
+        if width > 1 and text.startswith('"', last) and last < end and not QUOTED.fullmatch(text[last:end]):
+            if longer := QUOTED_LINES.match(text, last):
+                line_end = text.find("\n", longer.end())
+                line_end = len(text) if line_end < 0 else line_end
+                after = _fields_between_tabs(text[longer.end() + 1 : line_end], width) if longer.end() < line_end else []
+                joined = [*row[:-1], longer[1].replace('""', '"'), *after]
+                if len(joined) == width:
+                    row, end = joined, line_end
+        line += 1 + text.count("\n", place, end)
+        width = width or len(row)
+        yield line, row if row != [""] else []
+        place = end + 1
+
+
+def _fields_between_tabs(line: str, width: int) -> list[str]:
+    """The fields of a line. Tabs part them all, but for those in quotation marks where the line has more than ``width``."""
+    fields = [_unquoted(field) for field in line.split("\t")]
+    if not width or len(fields) <= width or '"' not in line:
+        return fields
+    found, place = [], 0
+    while place <= len(line):
+        end = held.end() if (held := HELD.match(line, place)) else (line.find("\t", place) + 1 or len(line) + 1) - 1
+        found.append(_unquoted(line[place:end]))
+        place = end + 1
+    return found if len(found) == width else fields
+
+
+def _unquoted(field: str) -> str:
+    return found[1].replace('""', '"') if (found := QUOTED.fullmatch(field)) else field
 
 
 def _fields(path: str | Path, text: str) -> Iterator[list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tinyformer.common.errors import UserError, print_line
@@ -11,23 +11,34 @@ from tinyformer.data.pairs import Pair, read_lines
 
 LOOKED_AT = 1000  # lines that show what the columns hold
 MOST = 0.95  # of them: a file may have a few odd lines
-NUMBER = re.compile(r"\s*\d+\s*")
-LICENCE = re.compile(r"\s*CC[ -](BY|0)\b.*", re.IGNORECASE)  # what Tatoeba's files say of each line's authors
+# What columns hold that are no sentences, in the words of a message.
+KINDS = {
+    "numbers": re.compile(r"\s*[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?\s*%?\s*"),
+    "links": re.compile(r"\s*(?:https?|ftp)://\S+\s*"),
+    "ids": re.compile(r"\s*(?=\S*\d)(?:[0-9a-fA-F]{8,}|[\w.:/#-]*[_.:/#-][\w.:/#-]*\d[\w.:/#-]*)\s*"),
+    "codes of languages": re.compile(r"\s*[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?\s*"),
+    "licences": re.compile(r"\s*CC[ -](BY|0)\b.*", re.IGNORECASE),  # what Tatoeba's files say of each line's authors
+}
+NUMBERS, CODES = "numbers", "codes of languages"
 
 
 def read_tsv(path: str | Path) -> list[Pair]:
     """Pairs from a file with a sentence, a tab and its translation on each line. Further columns are ignored.
 
-    Where columns hold only numbers, as Tatoeba's files have them before each sentence, the sentences are in the others. A line
-    is printed then. Raises UserError for a line with too few columns.
+    Of three columns or more, those are left out that hold only numbers, links, ids or codes of languages, as published files
+    have them before each sentence. A line is printed if the sentences are not in the first two. Raises UserError for a line
+    with too few columns, and for a file with further columns and only one of sentences.
     """
-    rows = [line.rstrip("\r").split("\t") for line in read_lines(path)]
-    first, second, has_names = _places([row for row in rows[: LOOKED_AT + 1] if any(map(str.strip, row))])
+    rows = [(number, row.split("\t")) for number, line in enumerate(read_lines(path), start=1) for row in _rows_of(line)]
+    looked_at = [row for _, row in rows[: LOOKED_AT + 1] if any(map(str.strip, row))]
+    others = _others(looked_at)
+    first, second, has_names = _places(path, looked_at, others)
     if (first, second) != (0, 1):
+        kinds = " or ".join(dict.fromkeys(kind for place, kind in others.items() if place < second))
         without = ", and the first line is left out, as it names them" if has_names else ""
-        print_line(f"{path}: the sentences are in columns {first + 1} and {second + 1}, as others hold only numbers{without}")
+        print_line(f"{path}: the sentences are in columns {first + 1} and {second + 1}, as others hold only {kinds}{without}")
     pairs: list[Pair] = []
-    for number, columns in enumerate(rows, start=1):
+    for number, columns in rows:
         if len(columns) <= second:
             if any(map(str.strip, columns)):
                 what = "no tab between a sentence and its translation" if second == 1 else f"there is no column {second + 1}"
@@ -37,18 +48,44 @@ def read_tsv(path: str | Path) -> list[Pair]:
     return pairs[1:] if has_names else pairs
 
 
-def _places(rows: Sequence[Sequence[str]]) -> tuple[int, int, bool]:
+def _rows_of(line: str) -> list[str]:
+    """The rows of a line: several in a file of mixed line ends, where a lone carriage return parts what are rows by themselves.
+    Anywhere else it is white space."""
+    rows = line.rstrip("\r").split("\r")
+    return rows if all("\t" in row for row in rows) else [line.rstrip("\r")]
+
+
+def _others(rows: Sequence[Sequence[str]]) -> dict[int, str]:
+    """The columns that hold no sentences, from 0, and what they hold. There are none if there are two columns at most."""
+    width = max(map(len, rows), default=0)
+    found = {}
+    for column in range(width if width > 2 else 0):
+        first, *rest = [row[column].strip() if column < len(row) else "" for row in rows]
+        cells = rest or [first]  # the first line may be one of names
+        for kind, pattern in KINDS.items():
+            if sum(bool(pattern.fullmatch(cell)) for cell in cells) < MOST * len(cells):
+                continue
+            if kind != CODES or len({first, *rest}) <= max(1, len(rows) // 2):  # short words are many, codes are few
+                found[column] = kind
+            break
+    return found
+
+
+def _places(path: str | Path, rows: Sequence[Sequence[str]], others: Mapping[int, str]) -> tuple[int, int, bool]:
     """The columns of the sentences and of their translations, from 0, and whether the first line holds names of columns."""
     width = max(map(len, rows), default=0)
-    numbers = [i for i in range(width) if _holds(NUMBER, rows, i)]
-    kept = [i for i in range(width) if i not in numbers and not _holds(LICENCE, rows, i)]
-    if not numbers or len(kept) < 2 or min(numbers) > kept[1]:  # as where numbers are what is translated
+    kept = [column for column in range(width) if column not in others]
+    if not others or kept[:2] == [0, 1]:
         return 0, 1, False
-    has_names = not any(i < len(rows[0]) and NUMBER.fullmatch(rows[0][i]) for i in numbers)
+    if len(kept) < 2:
+        if {others.get(0, NUMBERS), others.get(1, NUMBERS)} == {NUMBERS}:  # numbers may be what is translated
+            return 0, 1, False
+        what = f"column {kept[0] + 1} alone" if kept else "no column"
+        held = ", ".join(dict.fromkeys(others.values()))
+        raise UserError(
+            f"{path}: {what} holds sentences, and the others {held}: give a file of a sentence, a tab and its translation, as "
+            "cut -f 1,2 makes it of columns 1 and 2"
+        )
+    telling = [column for column, kind in others.items() if kind != CODES] or list(others)
+    has_names = not any(column < len(rows[0]) and KINDS[others[column]].fullmatch(rows[0][column]) for column in telling)
     return kept[0], kept[1], has_names
-
-
-def _holds(kind: re.Pattern[str], rows: Sequence[Sequence[str]], column: int) -> bool:
-    """Whether nearly all cells of a column are of this kind. The first line may be one of names."""
-    cells = [row[column] if column < len(row) else "" for row in (rows[1:] or rows)]
-    return sum(bool(kind.fullmatch(cell)) for cell in cells) >= MOST * len(cells)

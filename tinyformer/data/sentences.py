@@ -10,8 +10,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from tinyformer.common.errors import SettingError
+from tinyformer.common.errors import SettingError, print_line
 from tinyformer.data.labelled import Labelled
+from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
 # Marks of scripts around the world: those that end a question, those that end a statement, and others that end a part of a
@@ -88,8 +89,12 @@ def sentence_parts(
 ) -> tuple[list[Labelled], list[Labelled], list[Labelled]]:
     """Labelled sentences to train on (from the first 80 % of a text), to validate with (10 %) and to test with (10 %).
 
-    The arguments are those of ``labelled_sentences``. A sentence to test with is in no other part.
+    The arguments are those of ``labelled_sentences``. A sentence to test with is in no other part. A line is printed if the text
+    has sentences several times.
     """
+    found = sentences_before(text, marks).values()
+    if repeated := sum(len(sentences) - len(set(map(str.strip, sentences))) for sentences in found):
+        print_line(f"left out {counted(repeated, 'sentence')} that had come before, of {sum(map(len, found)):,}")
     cuts = [0, int(0.8 * len(text)), int(0.9 * len(text)), len(text)]
     parts = [text[first:last] for first, last in zip(cuts, cuts[1:])]
     training, validation, test = [labelled_sentences(part, marks, encode, start, end, longest, seed) for part in parts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from tinyformer.common.errors import SettingError
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, one_of, setting
 from tinytensor import distributed, parallel
+from tinytensor.common.wording import counted
 from tinytensor.device.backend import bfloat16, default_dtype
 from tinytensor.optim import Constant, Cosine, InverseSquareRoot, LinearDecay, Schedule
 
@@ -93,6 +95,16 @@ class TrainingConfig:
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")
+
+    def without_effect(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """The settings that change nothing beside the others, each with the ones that it depends on, and a message."""
+        if self.warmup >= self.steps and self.schedule != "constant":
+            why = f"as warmup, {self.warmup}, is not below steps, {self.steps}: choose a smaller warmup, or more steps"
+            for name in ("schedule", "min_learning_rate"):
+                yield (name, "warmup", "steps"), f"{name} has no effect, {why}"
+        if self.shards > self.batch_size:
+            most = f"a batch of {counted(self.batch_size, 'sequence')} cannot be cut into {self.shards} shards"
+            yield ("shards", "batch_size"), f"{most}: choose a smaller shards, or a larger batch_size"
 
     def make_schedule(self) -> Schedule:
         """The schedule of the learning rate. "noam" is that of the Transformer paper, which falls as 1/sqrt(step)."""

@@ -56,6 +56,8 @@ def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
         vectors = reader.read(limit)
     if reader.repeated:
         print_line(f"{path}: {counted(reader.repeated, 'line')} left out, whose word is there already: its first vector counts")
+    if reader.is_doubtful:
+        print_line(f"{path}: the last line has no end, so its last number may be cut short")
     return vectors
 
 
@@ -67,6 +69,7 @@ class _Reader:
         self.lines = self._decoded(file)
         self.number = 0  # of the line that was read last, from 1
         self.is_ended = False  # whether that line has an end
+        self.is_doubtful = False  # whether the last line has no end, though whoever writes a first line mostly ends the last one
         self.repeated = 0  # lines whose word is on an earlier one, too
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:
@@ -93,7 +96,8 @@ class _Reader:
                 if line:
                     raise self._error(f"there are more words than the {count:,} that line 1 tells of")
                 continue
-            if count is not None and not self.is_ended:  # of programs that write a first line, all end the last one, too
+            self.is_doubtful = count is not None and not self.is_ended
+            if self.is_doubtful and count is not None and len(rows) + self.repeated + 1 < count:
                 raise self._error("the line has no end: the file is cut off")
             word, row = self._entry(line, width)
             if word in found:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tinyformer.common.errors import UserError
+from tinyformer.data import fields
 from tinyformer.data.reading import open_text, read_text
 
 RECORDS = [
@@ -23,6 +24,8 @@ FILES = {
     "a.json": json.dumps(RECORDS, indent=1),
     "a.csv": 'id,text\r\n1,"one, ""two""\nthree"\r\n\r\n2,naïve\r\n3,\r\n4,last\r\n',
     "b.CSV": 'id;text\n1;"one, ""two""\nthree"\n2;naïve\n4;last',
+    "lines.json": "\n".join(map(json.dumps, RECORDS)),
+    "excel.csv": 'sep=;\nid;text\n1;"one, ""two""\nthree"\n2;naïve\n4;last',
     "a.tsv": 'id\ttext\n1\t"one, ""two""\nthree"\n2\tnaïve\n4\tlast',
 }
 
@@ -33,6 +36,20 @@ def test_a_field(name: str, tmp_path: Path, capsys) -> None:
     path.write_text(FILES[name], encoding="utf-8", newline="")
     assert read_text(path, field="text") == TEXT
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("table", "rows"),
+    [
+        ('text\tlabel\n"Hello\tA\nHe said yes"\tB\n', [(2, ['"Hello', "A"]), (3, ['He said yes"', "B"])]),
+        ('text\tlabel\n"Yes"\tA\n"Yes" he said\tB\n', [(2, ["Yes", "A"]), (3, ['"Yes" he said', "B"])]),
+        ('text\tlabel\n"two\n\nlines"\tA\nx\ty\n', [(4, ["two\n\nlines", "A"]), (5, ["x", "y"])]),
+        ('text\tlabel\n"a\ttab"\tA\n', [(2, ["a\ttab", "A"])]),
+        ('text\n"Hello\nHe said yes"\n', [(2, ['"Hello']), (3, ['He said yes"'])]),
+    ],
+)
+def test_a_quotation_mark_between_tabs_swallows_no_line(table: str, rows: list[tuple[int, list[str]]]) -> None:
+    assert list(fields._rows("a.tsv", table))[1:] == rows
 
 
 def test_a_column_by_its_number(tmp_path: Path) -> None:
@@ -71,6 +88,7 @@ def test_no_notice_for_what_has_no_fields(name: str, content: str, tmp_path: Pat
         ),
         ("a.jsonl", '{"text": "x"}\n{"text": 7}', "text", "a.jsonl, line 2: text is 7, and not a text"),
         ("a.jsonl", '"x"', "text", 'a.jsonl, line 1: an object must be here, not "x"'),
+        ("a.jsonl", '{"text": "x"}\n{"text": "y\\ud83d"}', "text", r"a.jsonl, line 2: text has half of a character \(.ud83d\)"),
         ("a.jsonl", "[" * 100_000, "text", "a.jsonl, line 1: this is nested too deeply"),
         ("a.json", '[{"text": "x"},\n{"text": }]', "text", "a.json, line 2: this is no JSON"),
         ("a.json", '[{"text": "x"}, {"text": ["y"]}]', "text", r'a.json, record 2: text is \["y"\], and not a text'),

@@ -69,6 +69,10 @@ TATOEBA = {
     "one number": "{2}\t{0}\t{1}",
     "numbers at the end": "{0}\t{1}\t{2}\t0.5",
     "a number between": "{0}\t7\t{1}",
+    "a score": "0.9{2}\t{0}\t{1}",
+    "an id": "s-000{2}\t{0}\t{1}",
+    "a link for each": "https://a.org/{2}\t{0}\thttps://b.org/?q={2}\t{1}",
+    "a number and a language before each": "12{2}\teng\t{0}\t34\tdeu\t{1}",
 }
 
 
@@ -94,6 +98,22 @@ def test_names_of_columns_go_with_the_numbers(tmp_path: Path, capsys: pytest.Cap
 def test_numbers_may_be_what_is_translated(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text(text)
     assert [source for source, _ in read_tsv(tmp_path / "a.tsv")] == [line[0] for line in text.splitlines()]
+
+
+def test_languages_without_pairs_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("1\teng\tHello\n2\tfra\tBonjour\n3\teng\tBye\n4\tfra\tSalut\n5\teng\tNo\n")
+    with pytest.raises(UserError, match=r"a\.tsv: column 3 alone holds sentences, and the others numbers, codes of languages: "):
+        read_tsv(tmp_path / "a.tsv")
+
+
+def test_mixed_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_bytes(b"Hi.\tHallo.\rYes.\tJa.\r\nNo.\tNein.\nOh\rno.\tOh nein.\n")
+    assert read_tsv(tmp_path / "a.tsv") == [("Hi.", "Hallo."), ("Yes.", "Ja."), ("No.", "Nein."), ("Oh\rno.", "Oh nein.")]
+
+
+def test_short_words_are_no_codes(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("the\tle\tx\na\tun\ty\nof\tde\tz\nto\tau\tw\nin\ten\tv\n")
+    assert read_tsv(tmp_path / "a.tsv")[:2] == [("the", "le"), ("a", "un")]
 
 
 def test_a_line_with_too_few_columns(tmp_path: Path) -> None:

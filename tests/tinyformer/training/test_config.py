@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
 from tinyformer.common.errors import SettingError
+from tinyformer.common.settings import check_effects
 from tinyformer.training.config import SCHEDULES, TrainingConfig
 
 
@@ -77,3 +79,17 @@ def test_settings_that_cannot_be(settings: dict[str, float], message: str) -> No
     assert str(caught.value).startswith(message)
     (name,) = settings
     assert caught.value.as_flags().startswith("--" + name.replace("_", "-") + " must be ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "message"),
+    [
+        ({"steps": 50, "warmup": 50}, ["schedule"], "schedule has no effect, as warmup, 50, is not below steps, 50: choose a"),
+        ({"steps": 50}, ["min_learning_rate"], "min_learning_rate has no effect, as warmup, 100, is not below steps, 50"),
+        ({"shards": 13}, ["shards"], "a batch of 12 sequences cannot be cut into 13 shards: choose a smaller shards"),
+    ],
+)
+def test_what_changes_nothing_is_refused_where_it_was_asked_for(settings, given, message):
+    check_effects(TrainingConfig(**settings), ["steps"])
+    with pytest.raises(SettingError, match=re.escape(message)):
+        check_effects(TrainingConfig(**settings), given)
