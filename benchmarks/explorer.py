@@ -21,7 +21,6 @@ import functools
 import http.client
 import json
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import measure
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 PROMPT = "ROMEO:\n"
 LIBRARY, CLIENT, PAGE, FRAME = "the library alone", "a client in Python", "the page", "the frame that shows it"
