@@ -43,9 +43,9 @@ from typing import Any
 from faults import ROOMS, ROOT, Mutant, all_mutants, draw
 
 sys.path.append(str(ROOT / "benchmarks"))
-import measure  # noqa: E402 (it makes this checkout importable, which need not be installed)
+import measure
 
-from tinyformer.programs.command_line import Parser  # noqa: E402
+from tinyformer.programs.command_line import Parser
 
 CONFIGURATIONS = {
     "numpy": {"TINYTENSOR_KERNELS": "numpy"},
