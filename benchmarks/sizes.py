@@ -17,8 +17,8 @@ PACKAGES = ("tinytensor", "tinyformer")
 OTHERS = ("benchmarks", "examples", "tests")
 CORE = [f"tinytensor/autograd/{name}.py" for name in ("engine", "op", "calling")]
 LARGEST = 10  # files that are shown
-# Both packages when their files had moved to rooms, rounded up to the next hundred: what comes must make room for itself.
-MOST_LINES = 43_600
+# Lines when the packages' files had moved to rooms, rounded up to the next hundred: what comes must make room for itself.
+MOST_OF_PACKAGES, MOST_OF_BENCHMARKS = 43_600, 4_600
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def budgets() -> list[Budget]:
     return [
         Budget(f"the largest file of the packages, {largest}", files[largest], 400),
         Budget("the core: engine, op and calling", sum(files[name] for name in CORE), 599),
-        Budget("benchmarks", sum(lines_of("benchmarks").values()), 3000),
-        Budget("both packages", sum(files.values()), MOST_LINES),
+        Budget("benchmarks", sum(lines_of("benchmarks").values()), MOST_OF_BENCHMARKS),
+        Budget("both packages", sum(files.values()), MOST_OF_PACKAGES),
     ]
 
 
