@@ -51,8 +51,8 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         train_to_end,
         translation_loss,
     )
-    from tinyformer.runs.makers import found_in
-    from tinyformer.tasks.problems import Problem, adding, copying, reversed_number, row_of_digits, sorting, two_numbers
+    from tinyformer.runs.makers import Maker, found_in
+    from tinyformer.tasks.problems import KIND, Problem, adding, copying, reversed_number, row_of_digits, sorting, two_numbers
     from tinytensor.common.wording import counted
     from tinytensor.device.backend import host
 
@@ -147,9 +147,10 @@ def count_right(model: GPT | Transformer, problems: Sequence[Problem]) -> int:
 def learn(name: str, arguments: argparse.Namespace) -> None:
     """Train a model for a task, test it and show what it does."""
     task, kind = TASKS[name], arguments.model or TASKS[name].model
+    made_by = Maker(KIND, "algorithms.py", [name, "--model", kind, "--resume"], several=True)
     with folder_of(name, arguments).held() as folder:
         resume = arguments.resume and folder.settings.exists()  # of several tasks, the last ones were perhaps not begun
-        setup = RunSetup(folder, arguments, {"model": ModelConfig, "training": TrainingConfig}, resume)
+        setup = RunSetup(folder, arguments, {"model": ModelConfig, "training": TrainingConfig}, resume, made_by)
         model_config = setup.settings(ModelConfig, task.settings)
         config = setup.settings(TrainingConfig, task.settings)
 

@@ -32,7 +32,6 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         CharTokenizer,
         Commands,
         GPTConfig,
-        RecurrentConfig,
         RecurrentLM,
         RunFolder,
         RunSetup,
@@ -71,13 +70,15 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         train_to_end,
     )
     from tinyformer.common.errors import note_refused, renamed_settings
+    from tinyformer.runs.makers import Maker
+    from tinyformer.tasks.language import ARCHITECTURES, KIND, open_run
     from tinyformer.tokenizers.texts import opening_text
     from tinytensor.common.wording import counted
     from tinytensor.device.disk import write_text
 
 DEFAULT_OUT = "runs/char_gpt"
 SAMPLE = 200  # tokens that --tensorboard shows with each evaluation
-ARCHITECTURES = {"gpt": GPTConfig, "lstm": RecurrentConfig, "gru": RecurrentConfig, "rnn": RecurrentConfig}
+MADE_BY = Maker(KIND, "char_gpt.py", ["sample"])
 # The settings of a GPT with new weights; those that are not named are the defaults of the dataclasses. nanoGPT's for a CPU are
 # these defaults. The modern ones make a small Qwen3: rotary positions, normed queries and keys, RMS norms, SwiGLU. Muon trains
 # its blocks, at a rate that falls to 0.
@@ -150,11 +151,6 @@ def load_start(init_from: str) -> tuple[GPT, Tokenizer]:
     return model.train(), pretrained_tokenizer(folder)
 
 
-def make_model(config: GPTConfig | RecurrentConfig) -> GPT | RecurrentLM:
-    """The language model with these settings."""
-    return GPT(config) if isinstance(config, GPTConfig) else RecurrentLM(config)
-
-
 def kind_of(model: GPT | RecurrentLM) -> str:
     """The model's kind, for people: GPT, LSTM, GRU or RNN."""
     return "GPT" if isinstance(model, GPT) else model.config.cell.upper()
@@ -166,8 +162,9 @@ def kind_of(model: GPT | RecurrentLM) -> str:
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, TextBatches, Tokenizer]:
     """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
     chosen = folder.read_part("text", TextConfig) if arguments.resume else settings_from(TextConfig, vars(arguments))
-    kind = ARCHITECTURES[chosen.architecture]
-    setup = RunSetup(folder, arguments, {"model": kind, "training": TrainingConfig, "text": TextConfig})
+    make, kind = ARCHITECTURES[chosen.architecture]
+    kinds = {"model": kind, "training": TrainingConfig, "text": TextConfig}
+    setup = RunSetup(folder, arguments, kinds, made_by=MADE_BY)
     defaults = chosen.defaults()
     config = setup.settings(TrainingConfig, defaults["training"])
     text_config = setup.settings(TextConfig, defaults["text"])
@@ -197,7 +194,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
         context=context,
         test_fraction=text_config.test_fraction,
     )
-    model = make_model(model_config) if start is None else start[0].adapted(model_config)
+    model = make(model_config) if start is None else start[0].adapted(model_config)
     trainer = Trainer(model, batches, config, folder)
     prompt, sampling = opening_text(tokenizer), Sampling(seed=config.seed)
     setup.begin(trainer, tokenizer, sample=lambda: tokenizer.decode(list(going_on(model, tokenizer, prompt, SAMPLE, sampling))))
@@ -263,13 +260,9 @@ def save(arguments: argparse.Namespace) -> None:
 def trained(arguments: argparse.Namespace) -> tuple[GPT | RecurrentLM, Tokenizer]:
     """The model and the tokenizer of a run."""
     folder = RunFolder(arguments.out)
-    text_config = folder.read_part("text", TextConfig)
-    config: GPTConfig | RecurrentConfig = folder.read_part("model", ARCHITECTURES[text_config.architecture])
-    # A pretrained model may have more outputs than its tokenizer has tokens.
-    tokenizer = load_tokenizer(folder.tokenizer, None if text_config.init_from else config.vocab_size)
-    model = make_model(config)
-    load_weights(model, folder.latest if arguments.latest else folder.best)
-    return model, tokenizer
+    folder.read_part("text", TextConfig)  # which tells of what this version does not know
+    opened = open_run(folder, folder.latest if arguments.latest else folder.best)
+    return opened.model, opened.tokenizer
 
 
 def going_on(model: GPT | RecurrentLM, tokenizer: Tokenizer, prompt: str, length: int, sampling: Sampling) -> Iterator[int]:
@@ -298,7 +291,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     choices = {name: first_choice(words, name, "text", TextConfig, DEFAULT_OUT) for name in deciding}
     chosen = settings_from(TextConfig, choices)
     architecture = chosen.architecture
-    commands = Commands("char_gpt.py", "Train a GPT, or a recurrent network, on a text, and sample from it.", DEFAULT_OUT)
+    about = "Train a GPT, or a recurrent network, on a text, and sample from it."
+    commands = Commands("char_gpt.py", about, DEFAULT_OUT, KIND)
     training = commands.add(
         train,
         help="train on a text (what runs without a command)",
@@ -307,7 +301,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         choice=f"--architecture {architecture}",
     )
     add_text_flag(training)
-    kinds = {"model": ARCHITECTURES[architecture], "text": TextConfig, "training": TrainingConfig}
+    kinds = {"model": ARCHITECTURES[architecture][1], "text": TextConfig, "training": TrainingConfig}
     add_run_settings(training, DEFAULT_OUT, chosen.defaults(), **kinds)
     sampling = commands.add_use(sample, help="write with a trained model", description="Write with a trained model.")
     sampling.add_argument("--prompt", help="the text to go on from (default: a new line)", metavar="TEXT")

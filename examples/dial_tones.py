@@ -49,6 +49,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         translation_loss,
         write_wav,
     )
+    from tinyformer.runs.makers import Maker
     from tinyformer.runs.run_folder import check_folder
     from tinyformer.tasks.dial_tones import (
         KEYS,
@@ -63,12 +64,13 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         other_sound,
         random_keys,
     )
-    from tinyformer.tasks.transcription import trained_transcriber
+    from tinyformer.tasks.transcription import KIND, trained_transcriber
     from tinytensor.common.wording import counted
     from tinytensor.device.backend import host
     from tinytensor.device.disk import make_folder, write_text
 
 DEFAULT_OUT = "runs/dial_tones"
+MADE_BY = Maker(KIND, "dial_tones.py", ["transcribe", "FILE.wav"])
 RECORDINGS = "recordings"
 MODEL = {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3, "d_ff": 256, "norm_first": True,
          "dropout": 0.0}  # fmt: skip
@@ -85,7 +87,8 @@ Recording = tuple[str, Any]  # the keys that were pressed, and the samples
 
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, Transcriber]:
     """Build a network and its trainer; a resumed run has its settings. Returns also what transcribes with that network."""
-    setup = RunSetup(folder, arguments, {"task": DialTask, "model": TransformerConfig, "training": TrainingConfig})
+    kinds = {"task": DialTask, "model": TransformerConfig, "training": TrainingConfig}
+    setup = RunSetup(folder, arguments, kinds, made_by=MADE_BY)
     task, config = setup.settings(DialTask), setup.settings(TrainingConfig, TRAINING)
     model_config = setup.settings(TransformerConfig, MODEL, **SOUND)
     tt.seed(config.seed)
@@ -221,7 +224,7 @@ def record(arguments: argparse.Namespace) -> None:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
-    commands = Commands("dial_tones.py", "Train a network to hear telephone keys, and transcribe with it.", DEFAULT_OUT)
+    commands = Commands("dial_tones.py", "Train a network to hear telephone keys, and transcribe with it.", DEFAULT_OUT, KIND)
     training = commands.add(
         train,
         help="train (what runs without a command)",

@@ -51,7 +51,6 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         from_pretrained,
         hide_words,
         likely_marks,
-        load_tokenizer,
         load_weights,
         masked_token_loss,
         next_command,
@@ -66,11 +65,14 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     )
     from tinyformer.common.errors import renamed_settings
     from tinyformer.data.reading import STANDARD_LIBRARY
+    from tinyformer.runs.makers import Maker
+    from tinyformer.tasks.masked import KIND, open_run
     from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.tokenizers.wordpiece import SPECIAL
     from tinytensor.common.wording import counted
 
 DEFAULT_OUT = "runs/fill_mask"
+MADE_BY = Maker(KIND, "fill_mask.py", ["fill", "a sentence with a [MASK]"])
 # A model of a laptop's size, in place of BERT-base. BERT's own norms and positions need far more text than this to learn from:
 # here they would long stay at guessing each word by how frequent it is. Rotary positions soon tell neighbours from others.
 MODEL = {
@@ -122,7 +124,8 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
 
     Returns the trainer, the tokenizer, the settings of the text, the text, and sentences to fill in.
     """
-    setup = RunSetup(folder, arguments, {"model": BertConfig, "training": TrainingConfig, "text": TextConfig})
+    kinds = {"model": BertConfig, "training": TrainingConfig, "text": TextConfig}
+    setup = RunSetup(folder, arguments, kinds, made_by=MADE_BY)
     text_config = setup.settings(TextConfig)
     config = setup.settings(TrainingConfig, TRAINING)
     text, source = setup.text(arguments.data, arguments.field)
@@ -201,11 +204,8 @@ def pretrained(path_or_name: str) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
 
 def trained(folder: RunFolder) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
     """The model of a run, with its best weights, and its tokenizer."""
-    config = folder.read_part("model", BertConfig)
-    tokenizer = with_wordpieces(load_tokenizer(folder.tokenizer, config.vocab_size), folder.tokenizer)
-    model = BertForMaskedLM(config)
-    load_weights(model, folder.best)
-    return model, tokenizer
+    opened = open_run(folder, folder.best)
+    return opened.model, with_wordpieces(opened.tokenizer, folder.tokenizer)
 
 
 def fill(arguments: argparse.Namespace) -> None:
@@ -275,7 +275,7 @@ def train_classifier(
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
-    commands = Commands("fill_mask.py", "Train a small BERT on a text, and fill in hidden words with it.", DEFAULT_OUT)
+    commands = Commands("fill_mask.py", "Train a small BERT on a text, and fill in hidden words with it.", DEFAULT_OUT, KIND)
     defaults = as_flags({**MODEL, **TRAINING})
     about = f"Train a small BERT on a text. Its defaults, where they differ from those shown below: {defaults}."
     training = commands.add(train, help="train (what runs without a command)", description=about)

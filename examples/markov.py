@@ -47,8 +47,9 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.plots import if_possible, loss_by_order
     from tinyformer.runs.checkpoints import load_checkpoint
-    from tinyformer.runs.makers import check_made_by
+    from tinyformer.runs.makers import check_kind
     from tinyformer.runs.run_folder import check_folder
+    from tinyformer.tasks.language import KIND
     from tinytensor import Tensor, nn
     from tinytensor.common.wording import counted
     from tinytensor.device.backend import host
@@ -304,7 +305,7 @@ def gpt_loss(run: str | None, text: str) -> float | None:
     """The best validation loss of a run of char_gpt.py. Raises UserError where it is of another text, or not of characters."""
     if run is None:
         return None
-    check_made_by("char_gpt.py", run)
+    check_kind(KIND, run)
     folder = RunFolder(run)
     source = folder.read_part("data", TextSource)
     if source.sha256 != fingerprint(text):

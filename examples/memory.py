@@ -54,8 +54,8 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.models.input_gradients import input_gradients
     from tinyformer.models.positions import SinusoidalPositions
     from tinyformer.plots import accuracy_by_distance, gradients_by_distance, if_possible
-    from tinyformer.runs.makers import found_in
-    from tinyformer.tasks.recall import RecallBatches, RecallTask, recall_batch
+    from tinyformer.runs.makers import Maker, found_in
+    from tinyformer.tasks.recall import KIND, RecallBatches, RecallTask, recall_batch
     from tinytensor import nn
     from tinytensor.device.backend import host
     from tinytensor.parallel import one_blas_thread
@@ -205,7 +205,7 @@ def learn(kind: str, arguments: argparse.Namespace, others: dict[str, Result]) -
     with folder_of(kind, arguments).held() as folder:
         resume = arguments.resume and folder.settings.exists()  # of several models, the last ones were perhaps not begun
         kinds = {"task": RecallTask, "model": ModelConfig, "training": TrainingConfig}
-        setup = RunSetup(folder, arguments, kinds, resume)
+        setup = RunSetup(folder, arguments, kinds, resume, Maker(KIND, "memory.py", [kind, "--resume"], several=True))
         task, model_config = setup.settings(RecallTask), setup.settings(ModelConfig)
         config = setup.settings(TrainingConfig, TRAINING)
         for other, result in others.items():

@@ -60,6 +60,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     )
     from tinyformer.common.progress import show_progress
     from tinyformer.data.pair_files import split_by_settings
+    from tinyformer.runs.makers import Maker
     from tinyformer.tasks.comparison import (
         NO_SCORES,
         ScoreTable,
@@ -74,7 +75,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         text_scores,
         write_translations,
     )
-    from tinyformer.tasks.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
+    from tinyformer.tasks.translation import ARCHITECTURES, KIND, Attended, pretrained_translator, trained_translator
     from tinyformer.tokenizers.unknown import note_on_unknown
     from tinytensor.common.wording import counted
     from tinytensor.device.disk import make_folder
@@ -82,6 +83,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 
 DEFAULT_OUT = "runs/translate"
+MADE_BY = Maker(KIND, "translate.py", ["translate", "a sentence"])
 LINES_AT_ONCE = 512  # of a pipe, translated and printed together
 # A Transformer is trained by Muon, with rates that fall along a line to 0; recurrent networks are trained by AdamW.
 ROTARY = {"norm_first": True, "positions": "rotary", "query_key_norm": True}
@@ -140,7 +142,8 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
         folder.read_part("task", TranslationConfig) if arguments.resume else settings_from(TranslationConfig, vars(arguments))
     )
     make, kind_of_model = ARCHITECTURES[chosen.architecture]
-    setup = RunSetup(folder, arguments, {"task": TranslationConfig, "model": kind_of_model, "training": TrainingConfig})
+    kinds = {"task": TranslationConfig, "model": kind_of_model, "training": TrainingConfig}
+    setup = RunSetup(folder, arguments, kinds, made_by=MADE_BY)
     files = setup.files(PairFiles)
     kind = "languages" if files.are_given() else "dates"
     defaults = (LANGUAGES if files.are_given() else DATES)[chosen.architecture]
@@ -367,7 +370,7 @@ def draw_comparison(tables: Sequence[ScoreTable], found: Mapping[str, Attended],
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
     architecture = first_choice(words, "architecture", "task", TranslationConfig, DEFAULT_OUT)
-    commands = Commands("translate.py", "Train a network to translate, and translate with it.", DEFAULT_OUT)
+    commands = Commands("translate.py", "Train a network to translate, and translate with it.", DEFAULT_OUT, KIND)
     for_dates = as_flags({**DATES[architecture]["model"], **DATES[architecture]["training"], **DATES_TASK})
     for_languages = as_flags({**LANGUAGES[architecture]["model"], **LANGUAGES[architecture]["training"]})
     training = commands.add(

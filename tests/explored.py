@@ -17,7 +17,9 @@ from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig
 from tinyformer.runs.checkpoints import save_checkpoint
+from tinyformer.runs.makers import Maker
 from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks import language, masked, translation
 from tinyformer.tasks.translation import ARCHITECTURES, TranslationConfig
 from tinyformer.tokenizers import CharTokenizer, Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
@@ -27,24 +29,24 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "dog", "ju
 
 
 def gpt_run(path: Path, latest: bool = True, **settings: Any) -> Path:
-    """A run of char_gpt.py with a GPT. With ``latest`` it has two checkpoints, whose weights differ."""
+    """A run with a GPT. With ``latest`` it has two checkpoints, whose weights differ."""
     tokenizer = CharTokenizer.train(TEXT)
     sizes = {"block_size": 32, "num_layers": 2, "num_heads": 2, "d_model": 16, **settings}
     config = GPTConfig(tokenizer.vocab_size, **sizes)
     text = {"architecture": "gpt", "bpe_tokens": 1024}
-    return _write(path, {"model": config, "text": text}, tokenizer, lambda: GPT(config), latest)
+    return _write(path, language.KIND, {"model": config, "text": text}, tokenizer, lambda: GPT(config), latest)
 
 
 def recurrent_run(path: Path, cell: str = "lstm") -> Path:
-    """A run of char_gpt.py with a recurrent network."""
+    """A run with a recurrent network."""
     tokenizer = CharTokenizer.train(TEXT)
     config = RecurrentConfig(tokenizer.vocab_size, cell, num_layers=2, d_model=12)
     text = {"architecture": cell, "bpe_tokens": 1024}
-    return _write(path, {"model": config, "text": text}, tokenizer, lambda: RecurrentLM(config))
+    return _write(path, language.KIND, {"model": config, "text": text}, tokenizer, lambda: RecurrentLM(config))
 
 
 def translation_run(path: Path, architecture: str = "transformer", lowercase: bool = False, **settings: Any) -> Path:
-    """A run of translate.py."""
+    """A run of a translator."""
     tokenizer = CharTokenizer.train(TEXT, special=(PADDING, BEGIN, END))
     make, kind = ARCHITECTURES[architecture]
     vocabulary = tokenizer.vocab_size, tokenizer.vocab_size
@@ -57,14 +59,14 @@ def translation_run(path: Path, architecture: str = "transformer", lowercase: bo
         sizes = {"d_model": 12, "d_embedding": 8, "num_layers": 1}
         config = Seq2SeqConfig(*vocabulary, attention=architecture == "attention", source_pad=pad, **sizes)
     task = TranslationConfig(architecture, vocab_size=tokenizer.vocab_size, max_tokens=40, lowercase=lowercase)
-    return _write(path, {"task": task, "model": config}, tokenizer, lambda: make(config))
+    return _write(path, translation.KIND, {"task": task, "model": config}, tokenizer, lambda: make(config))
 
 
 def masked_run(path: Path) -> Path:
-    """A run of fill_mask.py."""
+    """A run of a masked language model."""
     tokenizer = WordPieceTokenizer(PIECES)
     config = BertConfig(tokenizer.vocab_size, num_layers=2, num_heads=2, d_model=16, d_ff=32, max_length=24)
-    return _write(path, {"model": config, "text": {"wordpieces": 15}}, tokenizer, lambda: BertForMaskedLM(config))
+    return _write(path, masked.KIND, {"model": config, "text": {"wordpieces": 15}}, tokenizer, lambda: BertForMaskedLM(config))
 
 
 RUNS: dict[str, Callable[[Path], Path]] = {
@@ -77,18 +79,20 @@ RUNS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-def _write(path: Path, settings: dict[str, Any], tokenizer: Tokenizer, make: Callable[[], Any], latest: bool = False) -> Path:
+def _write(
+    path: Path, kind: str, settings: dict[str, Any], tokenizer: Tokenizer, make: Callable[[], Any], latest: bool = False
+) -> Path:
     folder = RunFolder(path)
-    folder.create(settings)
+    folder.create({"made_by": Maker(kind, "program.py"), **settings})
     tokenizer.save(folder.tokenizer)
     folder.move_into_place()
-    kinds: Sequence[str] = ("best", "latest") if latest else ("best",)
-    for seed, kind in enumerate(kinds):
+    names: Sequence[str] = ("best", "latest") if latest else ("best",)
+    for seed, name in enumerate(names):
         tt.seed(seed)
         model = make()
         for parameter in model.parameters():  # larger weights than before training make less uniform predictions
             parameter.assign(parameter * 3)
-        save_checkpoint(getattr(folder, kind), {"model": model.state_dict()}, {"kind": kind, "step": 0})
+        save_checkpoint(getattr(folder, name), {"model": model.state_dict()}, {"kind": name, "step": 0})
     return path
 
 

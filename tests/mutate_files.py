@@ -10,7 +10,6 @@ more than ``MOST_MEMORY``. Each bad try is printed with its number, and ``--seed
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import faulthandler
 import gzip
@@ -23,13 +22,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attempts import parse, repeat
 from explored import gpt_run, masked_run, recurrent_run, translation_run
 from mutations import Rng, mutated, with_another_value
 
@@ -377,26 +376,13 @@ def mutate(targets: list[Target], number: int) -> tuple[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])  # type: ignore[union-attr]
-    parser.add_argument("--tries", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0, help="the number of the first try")
-    arguments = parser.parse_args()
+    arguments = parse(__doc__, 5000)
     logging.disable(logging.WARNING)
-    counts: Counter[str] = Counter()
-    slowest = 0.0
     with tempfile.TemporaryDirectory() as folder:
         targets = targets_in(Path(folder))
         for target in targets:
             target.use()  # whole files can be used
-        for number in range(arguments.seed, arguments.seed + arguments.tries):
-            started = time.monotonic()
-            found, told = mutate(targets, number)
-            slowest = max(slowest, time.monotonic() - started)
-            counts[found] += 1
-            if found not in ("read", "refused"):
-                print(f"{found.upper()}: {told[:1500]}\n", flush=True)
-    print(f"{sum(counts.values()):,} files of {len(targets)} kinds: {dict(counts)}; the slowest took {slowest:.1f} s")
-    return 0 if set(counts) <= {"read", "refused"} else 1
+        return repeat(arguments, lambda number: mutate(targets, number), {"read", "refused"})
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import csv
+import json
 import os
 import random
 import re
@@ -20,6 +21,7 @@ from forked import Forks
 
 from tinyformer.data.folders import MARK
 from tinyformer.runs.checkpoints import load_checkpoint
+from tinyformer.runs.makers import Maker, maker_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -152,6 +154,12 @@ def entries(folder: Path) -> list[str]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+
+
+def check_record(run: Path) -> None:
+    """Check what a run says of itself. Runs of before say nothing, and from its settings the same must be known of it."""
+    settings = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    assert Maker(**settings.pop("made_by")) == maker_of(settings, run)
 
 
 def log_of(run: Path) -> list[dict[str, str]]:

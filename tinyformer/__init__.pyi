@@ -115,6 +115,7 @@ from tinyformer.programs.command_line import (
     typed_lines as typed_lines,
 )
 from tinyformer.programs.scripts import RunSetup as RunSetup, draw_losses as draw_losses, train_to_end as train_to_end
+from tinyformer.runs.makers import Maker as Maker
 from tinyformer.runs.run_folder import RunFolder as RunFolder, load_weights as load_weights
 from tinyformer.tasks.dates import dates as dates
 from tinyformer.tasks.transcription import Transcriber as Transcriber

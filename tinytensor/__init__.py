@@ -1,7 +1,8 @@
 """tinytensor: tensors with reverse-mode automatic differentiation on NumPy or CuPy.
 
-Read the source in this order, as the README says: engine, op, calling, ops (elementwise first), tensor, functional, fused,
-kernels/numpy, trace.
+Its rooms, from the ground up: ``device``, ``common``, ``autograd`` (begin there: engine, op, calling), ``kernels``, ``ops``,
+``functional``, ``nn``, ``parallel``, ``optim``, ``transforms``, ``replay``, ``display``, ``distributed``. A room imports only
+those before it. docs/guides/reading_the_source.md has a map, and the path of one call.
 
 ``from tinytensor import distributed`` is for several processes. It is not imported here, as most programs are one.
 """
@@ -67,4 +68,4 @@ if not typing.TYPE_CHECKING:  # a type checker would take every name for one tha
     __getattr__, __dir__ = _names_of(__name__)
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

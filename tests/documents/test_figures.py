@@ -313,6 +313,15 @@ SUM_OF_A = "sum of the gradients of A, 3.2 MB"
 GENERATORS = ("tinyformer", "Hugging Face")
 PRETRAINED_GPT2, PRETRAINED_SMOLLM2 = f"{EPYC}/pretrained_gpt2.md", f"{EPYC}/pretrained_smollm2.md"
 
+
+def attacked(script: str, pattern: str) -> float:
+    """The number that the pattern's group finds in the row of a script that attacks."""
+    (row,) = (line for line in read("promises").splitlines() if line.startswith(f"| `{script}.py"))
+    found = re.search(pattern, row)
+    assert found, f"{row} has no {pattern}"
+    return float(found[1].replace(",", ""))
+
+
 # What the pages say, with the figures left out, and where they are from.
 SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     (
@@ -624,6 +633,21 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         lambda: [number(f"{EPYC}/generate_{c}.md", r"as tinyformer untraced \(fastest quartiles ([\d.]+)\)") for c in "AC"],
     ),
     (
+        "In {:.0f} tries {:.0f} signals stopped runs, each of which ended as it should. Of {:,.0f} folders with links, pipes, "
+        "devices and second names {:.0f} were refused, and nothing outside of any changed. Of {:,.0f} damaged files {:,.0f} "
+        "were refused, and {:,.0f} could be read; the slowest took {:.1f} seconds.",
+        lambda: [
+            attacked("kill_runs", r"\| (\d+) \| 0 \|"),
+            attacked("kill_runs", r"(\d+) signals"),
+            attacked("plant_links", r"\| ([\d,]+) \| 0 \|"),
+            attacked("plant_links", r"(\d+) refused"),
+            *(
+                attacked("mutate_files", p)
+                for p in (r"\| ([\d,]+) \| 0 \|", r"([\d,]+) refused", r"([\d,]+) could", r"([\d.]+) \|$")
+            ),
+        ],
+    ),
+    (
         "The rest of the list is within the noise, up to {:.0f} % in these runs",
         lambda: [other_tricks()],
     ),
@@ -684,6 +708,9 @@ CHOSEN = (
     "within 30 seconds",
     "after each 256 tokens",
     "at most 2,048 tokens",
+    "after 15 seconds",
+    "up to 10 MB takes at most 10 seconds and 1 GB of memory",
+    "more than 30 times as large unpacked",
 )
 UNITS = "ms|s|seconds|minutes|MB|GB|million|times|tokens|points|tests|BLEU|of \\d"
 MEASURED = rf"\d[\d,]*\.\d+|\d+(?:,\d{{3}})+|\d+ (?:%|(?:{UNITS})\b)"

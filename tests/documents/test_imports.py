@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -88,7 +89,10 @@ def room_of(name: str) -> tuple[str, str]:
 
 
 def test_every_room_has_its_place():
+    guide = (ROOT / "docs/guides/reading_the_source.md").read_text(encoding="utf-8")
+    tables = dict(re.findall(r"\*\*(tiny\w+)\*\*\n\n((?:\|.*\n)+)", guide))
     for package, rooms in ROOMS.items():
+        assert re.findall(r"`(\w+)(?:/|\.py)`", "".join(re.findall(r"(?m)^\|[^|]+\|", tables[package]))) == rooms
         assert {room_of(name)[1] for name in FILES if name.startswith(f"{package}.")} - {"__main__"} == set(rooms)
         assert len(set(rooms)) == len(rooms)
 

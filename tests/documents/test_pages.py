@@ -99,8 +99,9 @@ def check(words: list[str]) -> None:
         importlib.import_module("tinyformer.explore.__main__").parse(words[3:])
     elif words[0] == "python" and words[1].startswith("examples/"):
         loaded(words[1]).parse(words[2:])
-    elif words[0] == "python" and words[1].startswith("benchmarks/"):  # whose parsers need PyTorch
-        texts = [path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py")]
+    elif words[0] == "python" and words[1].startswith(("benchmarks/", "tests/")):  # whose parsers may need PyTorch
+        parsers = "benchmarks/*.py" if words[1].startswith("benchmarks/") else "tests/attempts.py"
+        texts = [path.read_text(encoding="utf-8") for path in ROOT.glob(parsers)]
         assert (ROOT / words[1]).exists(), words
         flags = {flag for flag in words[2:] if flag.startswith("--")}
         assert {flag for flag in flags if not re.search(rf'"({flag}|{flag[2:]})"', "".join(texts))} == set(), words
@@ -120,6 +121,7 @@ WRONG = [
     "examples/sort.py",
     "-m tinyformer.explore runs/char_gpt --browser",
     "benchmarks/ops.py --no",
+    "tests/kill_runs.py --no",
 ]
 
 

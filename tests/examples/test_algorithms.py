@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import ROOT, Program, entries, log_of, validation_losses
+from running import ROOT, Program, check_record, entries, log_of, validation_losses
 
 from tinyformer.runs.run_folder import RunFolder
 
@@ -35,6 +35,7 @@ def test_every_task_and_either_model(program: Program, model: str, tasks: list[s
         assert sentences[task] in printed
         assert f"{task}: " in printed
         assert entries(program.folder / "runs" / f"{task}-{model}") == FILES
+        check_record(program.folder / "runs" / f"{task}-{model}")
     assert printed.count("training problems right") == len(tasks)
     assert printed.count("  ->  ") == 5 * len(tasks)
 

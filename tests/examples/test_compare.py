@@ -184,9 +184,9 @@ def test_runs_that_cannot_be_compared(changed: Program) -> None:
     message = changed.bad("compare", "attention", "lstm").replace("\\", "/")
     assert message.startswith("lstm/sample.txt does not exist: a run has it once its training is finished, as by python ")
     assert message.endswith("translate.py --resume --out lstm\n")
-    (lstm / "config.json").write_text('{"model": {}, "text": {}}')  # a run of another script
+    (lstm / "config.json").write_text('{"model": {}, "text": {}}')  # a run of another program
     message = changed.bad("compare", "lstm", "a third").replace("\\", "/")
-    assert "lstm/config.json is damaged, or of another script: task is missing" in message
+    assert "lstm/config.json is damaged, or of another program: task is missing" in message
     for file in (changed.folder / "attention").glob("best*"):
         file.write_bytes(file.read_bytes()[:-100])
     assert "best.safetensors is not a whole safetensors file" in changed.bad("compare", "attention", "a third")

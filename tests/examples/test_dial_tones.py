@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import ROOT, Program, contents, entries, log_of, result_of
+from running import ROOT, Program, check_record, contents, entries, log_of, result_of
 
 from tinyformer.tasks.dial_tones import DialTask
 
@@ -50,6 +50,7 @@ def test_it_trains_and_tests_with_each_level_of_noise(first_run: tuple[Path, str
     assert by_seconds.startswith(", ".join(f"{name} {100 * np.mean(found):.1f} %" for name, found in right.items()))
     assert printed.count("    dialed ") == 2 * 3
     assert "transcribe --out run recordings/*.wav" in printed
+    check_record(folder / "run")
 
 
 def test_the_same_seed_finds_the_same(first_run: tuple[Path, str], program: Program) -> None:

@@ -23,6 +23,7 @@ from tinyformer import (
     save_pretrained,
     save_pretrained_tokenizer,
 )
+from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.positions import RotaryScaling
 
 EXAMPLE = "char_gpt.py"
@@ -71,6 +72,8 @@ def test_a_run_begins_with_the_pretrained_model(program: Program, name: str) -> 
     assert {key: chosen[key] for key in expected} == expected
     assert (chosen["rotary_scaling"] is None) == (scaling is None)
     assert settings_of(program.folder / "run", "text")["init_from"] == name
+    explored = Subjects([program.folder / "run"]).get("best")
+    assert list(explored.forbidden) == list(range(290, 400))  # the outputs that belong to no token
     trained = GPT(model.config)
     load_weights(trained, program.folder / "run" / "latest.safetensors")
     for key, tensor in model.state_dict().items():  # nothing was learned

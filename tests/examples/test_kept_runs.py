@@ -43,6 +43,7 @@ SAMPLE, TRANSLATE = "char_gpt.py sample --length 40 --out run", "translate.py tr
 RUNS = {  # a name: the command lines that make a run, and the one that uses it
     "first": ([], SAMPLE),  # by the first version, which had no part for the text, and no settings in its checkpoints
     "gpt": ([GPT], SAMPLE),
+    "says": ([GPT], SAMPLE),  # by the first version whose runs say what they are
     "lstm": ([f"{RECURRENT} lstm"], SAMPLE),
     "gru": ([f"{RECURRENT} gru"], SAMPLE),
     "rnn": ([f"{RECURRENT} rnn"], SAMPLE),

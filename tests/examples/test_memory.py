@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import ROOT, Program, entries, log_of
+from running import ROOT, Program, check_record, entries, log_of
 
 import tinytensor as tt
 from tinyformer.tasks.recall import RecallTask
@@ -41,6 +41,7 @@ def test_all_models_are_trained_and_compared(program: Program) -> None:
     assert entries(runs) == sorted([*FIGURES, *KINDS])
     for kind in KINDS:
         assert entries(runs / kind) == FILES
+        check_record(runs / kind)
     found = table(runs / "accuracy.csv")
     assert list(found[0]) == ["distance", *KINDS]
     assert [row["distance"] for row in found] == [1, 2, 3, 5, 6]

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from running import Program, log_of
+from running import Program, check_record, log_of
 
 from tinyformer.common.old_names import LAYERS, SETTINGS
 from tinytensor import backend_name
@@ -72,6 +72,7 @@ def test_it_goes_on_to_the_same_losses(program: Program, example: str) -> None:
     with open(BEFORE / f"{example}.csv", newline="", encoding="utf-8") as file:
         expected = numbers(list(csv.DictReader(file)))
     program.good(*TRAIN[example].split(), *COMMON, "--data", DATA[example], "--out", "new")
+    check_record(program.folder / "new")
     program.good("--resume", "--data", DATA[example], "--out", "run")
     resumed, new = numbers(log_of(program.folder / "run")), numbers(log_of(program.folder / "new"))
     if new == expected:  # this processor rounds like the one that trained the run of before: then to the last bit

@@ -1,6 +1,7 @@
 """A folder that is given to another program than the one that uses it: the message says what it holds, and the command for it.
 
-Every command of every program is tried with what every other program makes.
+Every command of every program is tried with what every other program makes: runs that say what made them, and runs of before,
+which do not, and are known by their settings.
 """
 
 from __future__ import annotations
@@ -43,6 +44,15 @@ FOUND = {  # a folder: what its config.json says, what that is, and the words th
     "opus": ({"model_type": "marian"}, "a pretrained model", "translate.py translate 'a sentence' --model opus"),
     "words": (None, "word vectors", "word_vectors.py --vectors words/vectors.txt"),
 }
+# What the runs of today say of themselves.
+KINDS = {
+    "gpt": "language model",
+    "bert": "masked language model",
+    "translator": "translator",
+    "tones": "dial tone transcriber",
+    "memory/rnn": "recall network",
+    "sorted/sort-gpt": "problem solver",
+}
 OF_RUNS = {  # the words that use a run, and the folder that they can use
     "char_gpt.py sample --out": "gpt",
     "char_gpt.py save new --out": "gpt",
@@ -73,14 +83,23 @@ MAKERS = {  # the words that begin a run, and the folder of their own
 }
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+def record_of(name: str) -> dict[str, Any]:
+    """What a run says in its config.json of what made it."""
+    program, *use = shlex.split(FOUND[name][2])
+    several = "/" in name
+    return {"kind": KINDS[name], "program": program, "use": use[: use.index("--out")], "several": several}
+
+
+@pytest.fixture(scope="module", params=["today", "before"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
     """A function that runs the words of a command line in a folder with all that FOUND has, and returns the error."""
     folder = tmp_path_factory.mktemp("others")
     for name, (settings, _, _) in FOUND.items():
         (folder / name).mkdir(parents=True)
         if settings is not None:
-            (folder / name / "config.json").write_text(json.dumps(settings))
+            says = request.param == "today" and name in KINDS
+            record = {"made_by": record_of(name), "model": {}} if says else settings
+            (folder / name / "config.json").write_text(json.dumps(record))
     (folder / "words/vectors.txt").write_text("2 2\none 0 1\ntwo 1 0\n")
     (folder / "text.txt").write_text("to be or not to be. " * 40)
     (folder / "pairs.tsv").write_text("".join(f"{i}\t{i + 1}\n" for i in range(60)))
@@ -109,7 +128,7 @@ def used(name: str, beside: Path | None = ROOT / "examples") -> str:
 
 @pytest.mark.parametrize("words", OF_RUNS)
 def test_a_command_that_uses_a_run(words: str, run: Callable[[str], str]) -> None:
-    wanted = f"a run of {'char_gpt.py' if 'markov' in words else words.split()[0]}"
+    wanted = f"a run of a {KINDS[OF_RUNS[words]]}"
     for name in FOUND.keys() - {OF_RUNS[words]}:
         assert run(f"{words} {name}") == f"{name} holds {FOUND[name][1]}, not {wanted}: use it with {used(name)}"
     for several in ("memory", "sorted"):
@@ -144,7 +163,7 @@ def test_a_new_run_in_the_folder_of_another(words: str, run: Callable[[str], str
 def test_exporting_and_exploring(run: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["somewhere/tinyformer/export/__main__.py"])  # which the scripts do not lie beside
     refused = {
-        name: f"holds {FOUND[name][1]}: only those of char_gpt.py" for name in ("tones", "memory/rnn", "sorted/sort-gpt")
+        name: f"holds {FOUND[name][1]}: only a run of a language model" for name in ("tones", "memory/rnn", "sorted/sort-gpt")
     }
     refused["words"] = f"holds word vectors, not a run: use it with {used('words', None)}"
     refused["memory"] = "holds no run itself, but folders of runs: memory/rnn"
@@ -155,8 +174,8 @@ def test_exporting_and_exploring(run: Callable[[str], str], monkeypatch: pytest.
             assert str(caught.value).startswith(f"{name} {message}")
 
 
-def test_a_script_of_ones_own_knows_its_runs(tmp_path: Path) -> None:
-    """Many begin as a copy of one of the examples, and their settings look alike."""
+def test_a_script_of_ones_own_uses_runs_of_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many begin as a copy of one of the examples. One without a kind knows its own runs."""
 
     def train(arguments: argparse.Namespace) -> None:
         """A command."""
@@ -164,15 +183,21 @@ def test_a_script_of_ones_own_knows_its_runs(tmp_path: Path) -> None:
     def sample(arguments: argparse.Namespace) -> None:
         """Another command."""
 
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/config.json").write_text(json.dumps(FOUND["gpt"][0]))
-    for script, allowed in (("my_gpt.py", True), ("char_gpt.py", True), ("fill_mask.py", False)):
-        commands = Commands(script, "A script.", "runs/my")
-        commands.add(train, help="train", description="Train.")
-        commands.add_use(sample, help="sample", description="Sample.")
-        words = ["sample", "--out", str(tmp_path / "run")]
-        if allowed:
-            assert commands.parse(words).out == str(tmp_path / "run")
-        else:
-            with pytest.raises(UserError, match=r"holds a run of char_gpt\.py"):
-                commands.parse(words)
+    monkeypatch.setattr(sys, "argv", ["somewhere/script.py"])  # which no other lies beside
+    made_by = {"kind": "language model", "program": "my_gpt.py", "use": ["sample"]}
+    for number, settings in enumerate((FOUND["gpt"][0], {"made_by": made_by})):
+        run = tmp_path / str(number)
+        run.mkdir()
+        (run / "config.json").write_text(json.dumps(settings))
+        for kind, allowed in (("", True), ("language model", True), ("translator", False)):
+            commands = Commands("script.py", "A script.", "runs/my", kind)
+            commands.add(train, help="train", description="Train.")
+            commands.add_use(sample, help="sample", description="Sample.")
+            if allowed:
+                assert commands.parse(["sample", "--out", str(run)]).out == str(run)
+                continue
+            with pytest.raises(UserError) as caught:
+                commands.parse(["sample", "--out", str(run)])
+            path = (Path("examples/char_gpt.py"), Path("my_gpt.py"))[number]
+            said = f"{run} holds a run of {path.name}, not a run of a translator: use it with python {path} sample --out {run}"
+            assert str(caught.value) == said

@@ -15,7 +15,7 @@ from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.runs.checkpoints import save_checkpoint
 from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.tasks.dial_tones import MEL, VOCAB_SIZE, DialTask
-from tinyformer.tasks.trained import load_trained
+from tinyformer.tasks.trained import open_run
 from tinyformer.tasks.transcription import trained_transcriber
 from tinyformer.tasks.translation import trained_translator
 
@@ -27,7 +27,7 @@ def evaluates(model: tt.nn.Module) -> bool:
 @pytest.mark.parametrize("kind", explored.RUNS)
 def test_a_run(kind: str, tmp_path: Path) -> None:
     path = explored.RUNS[kind](tmp_path / "run")
-    assert evaluates(load_trained(RunFolder(path)).model)
+    assert evaluates(open_run(RunFolder(path)).model)
     subjects = Subjects([str(path)])
     assert evaluates(subjects.get(subjects.names[0]).model)
     if kind in ("gpt", "transformer", "masked"):

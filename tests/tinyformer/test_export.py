@@ -180,21 +180,36 @@ def refusal(tmp_path: Path, *words: str | Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "part", "architecture"), [("char_gpt", "text", "lstm"), ("translate", "task", "attention")])
-def test_a_run_of_a_recurrent_network(tmp_path: Path, name: str, part: str, architecture: str) -> None:
-    run = changed_run(tmp_path / "run", name, part, architecture=architecture)
-    expected = f"{run} holds a recurrent network ({architecture}): only Transformers can be exported to ONNX"
-    assert refusal(tmp_path, run) == expected
+@pytest.mark.parametrize(("name", "network"), [("lstm", "RecurrentLM"), ("attention", "AdditiveAttentionModel")])
+def test_a_run_of_a_recurrent_network(tmp_path: Path, name: str, network: str) -> None:
+    run = RUNS.with_name("kept_runs") / name
+    assert refusal(tmp_path, run) == f"{run} holds a recurrent network ({network}): only Transformers can be exported to ONNX"
 
 
-OTHERS = {"dial_tones.py": {"task": {"snr": 0.0}}, "memory.py": {"task": {"distance": 9}}, "another script": {"model": {}}}
+OTHERS = {
+    "dial_tones.py": {"task": {"snr": 0.0}},
+    "memory.py": {"task": {"distance": 9}},
+    "my_sorter.py": {"made_by": {"kind": "sorter", "program": "my_sorter.py"}, "model": {}},
+    "another program": {"model": {}},
+}
 
 
-@pytest.mark.parametrize("script", OTHERS)
-def test_a_run_of_another_script(tmp_path: Path, script: str) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(OTHERS[script]), encoding="utf-8")
-    only = "only those of char_gpt.py, fill_mask.py, translate.py can be exported to ONNX"
-    assert refusal(tmp_path, tmp_path) == f"{tmp_path} holds a run of {script}: {only}"
+@pytest.mark.parametrize("program", OTHERS)
+def test_a_run_of_another_kind(tmp_path: Path, program: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(OTHERS[program]), encoding="utf-8")
+    only = "only a run of a language model, a masked language model or a translator can be exported to ONNX"
+    assert refusal(tmp_path, tmp_path) == f"{tmp_path} holds a run of {program}: {only}"
+
+
+def test_a_run_that_says_wrongly_what_it_is(tmp_path: Path) -> None:
+    for record, message in {
+        "null": "made_by must be an object of settings, not None",
+        '{"kind": 1, "program": "my.py"}': "made_by.kind must be text, not 1",
+        '{"kind": "translator"}': "made_by.program is missing",
+        '{"kind": "translator", "program": "../my.py"}': "program must be the name of a file, not '../my.py'",
+    }.items():
+        (tmp_path / "config.json").write_text(f'{{"made_by": {record}}}', encoding="utf-8")
+        assert refusal(tmp_path, tmp_path).removeprefix(f"{tmp_path / 'config.json'} is damaged").endswith(f": {message}")
 
 
 def test_a_pretrained_model(tmp_path: Path) -> None:
@@ -237,5 +252,5 @@ def test_the_help_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--help"])
     shown = capsys.readouterr().out
-    for word in ("python -m tinyformer.export", "RUN_FOLDER", "FILE", "--no-cache", "onnxruntime", "translate.py"):
+    for word in ("python -m tinyformer.export", "RUN_FOLDER", "FILE", "--no-cache", "onnxruntime", "translator"):
         assert word in shown

@@ -104,6 +104,13 @@ def test_an_error_is_escaped_everywhere(error: str) -> None:
     assert status == piped.returncode == 2
 
 
+def test_a_line_of_a_message_is_not_endless_and_keeps_its_remedy() -> None:
+    said = str(UserError(f"config.json: {'a' * 100_000} is not known: use another", "the second line"))
+    first, second = said.splitlines()
+    assert len(first) == 800 and " ... " in first and first.endswith("is not known: use another")
+    assert first.startswith("config.json: aaa") and second == "the second line"
+
+
 def test_a_mistyped_flag_is_escaped() -> None:
     code = f"{START}from tinyformer import Parser\nwith plain_errors():\n    Parser(prog='it.py').parse_args(sys.argv[1:])"
     status, _, shown = in_a_terminal(code, ATTACK)

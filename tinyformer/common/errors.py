@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # the screen; and the marks that reverse the order in which letters are shown.
 _CONTROLS = [*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 _AS_ESCAPES = {code: ascii(chr(code))[1:-1] for code in [*_CONTROLS, 0x2028, 0x2029]}  # two end a line
+_LONGEST_LINE = 800  # characters
 _LEFT_OUT = dict.fromkeys(code for code in _CONTROLS if chr(code) not in "\n\t")
 
 
@@ -35,6 +36,11 @@ def escaped(text: object) -> str:
     return str(text).translate(_AS_ESCAPES)
 
 
+def _bounded(line: str) -> str:
+    """A line of a message without its middle where that is long, as a file's may be. The remedy at its end stays."""
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 305]} ... {line[-300:]}"
+
+
 def print_line(text: object, file: TextIO | None = None) -> None:
     """Print a line of a message. It is ``escaped``, as names in it may be from elsewhere. ``file``: by default standard
     output."""
@@ -44,13 +50,13 @@ def print_line(text: object, file: TextIO | None = None) -> None:
 class UserError(ValueError):
     """A setting, file or text cannot be used. The message says which, why, and what to do about it.
 
-    A message of two lines is given as two texts. What comes from elsewhere in them is ``escaped``.
+    A message of two lines is given as two texts. What comes from elsewhere in them is ``escaped``, and lines have a limit.
     """
 
     needs_no_traceback = True  # also where another rank of MPI raises it
 
     def __str__(self) -> str:
-        return "\n".join(map(escaped, self.args))
+        return "\n".join(_bounded(escaped(line)) for line in self.args)
 
 
 class OtherVersion(UserError):
@@ -80,7 +86,7 @@ class SettingError(UserError):
         import re
 
         words = "|".join(map(re.escape, names))
-        # "at most" is no name, though dial_tones.py has a setting ``most``.
+        # "at most" is no name, though it is also a setting of a task.
         return re.sub(rf"(?<!at )\b({words})\b", lambda found: names[found[0]], str(self)) if names else str(self)
 
 

@@ -23,9 +23,12 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.explore.serving.server import ExplorerServer
     from tinyformer.explore.views.subjects import Subjects
     from tinyformer.programs.command_line import Parser, some_path
+    from tinyformer.tasks.trained import names_of_kinds
 
 PORT = 8642  # if it is free: the same address each time lets the page keep its texts
 LONGEST_START = 60.0  # seconds that a browser may take to open the page
+SLOW_START = 15.0  # seconds after which the user is told how to open it
+NOT_OPENED = "No browser has opened the page yet. If yours cannot read the file that leads there, open the address above."
 REDIRECT = (
     '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>tinyformer</title><meta name="referrer" content="no-referrer">'
     '<meta http-equiv="refresh" content="0; url={0}"><p><a href="{0}">Open the explorer</a></p></html>\n'
@@ -38,8 +41,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m tinyformer.explore",
         description="Open a page in the browser that shows how a model writes, what its attention looks at, what each of its "
-        "layers holds, and how it compares with another. A folder is that of a run of char_gpt.py, translate.py or "
-        "fill_mask.py, or of a pretrained model in Hugging Face's layout. The page needs no network. Ctrl-C ends it.",
+        "layers holds, and how it compares with another. A folder is that of a run of "
+        f"{names_of_kinds()}, or of a pretrained model in Hugging Face's layout. The page needs no network. Ctrl-C ends it.",
     )
     parser.add_argument("folders", help="the folders, such as runs/char_gpt", type=some_path, metavar="FOLDER", nargs="+")
     parser.add_argument("--no-browser", help="print the address, and do not open it", action="store_true")
@@ -77,11 +80,15 @@ def main(words: Sequence[str]) -> None:
         serving.start()
         if file is not None:  # in a thread, as some browsers only return when they are closed
             threading.Thread(target=_open, args=(file.as_uri(),), daemon=True).start()
-        end = time.monotonic() + LONGEST_START
+        started, is_told = time.monotonic(), file is None
         while serving.is_alive():
             serving.join(1)
-            if file is not None and (server.was_opened.is_set() or time.monotonic() > end):
+            is_open, waited = server.was_opened.is_set(), time.monotonic() - started
+            if file is not None and (is_open or waited > LONGEST_START):
                 file.unlink(missing_ok=True)
+            if not (is_told or is_open) and waited > SLOW_START:
+                is_told = True
+                print_line(NOT_OPENED)
 
 
 @contextlib.contextmanager

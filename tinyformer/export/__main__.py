@@ -15,6 +15,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.export.writing import check_path, export_onnx
     from tinyformer.programs.command_line import Parser, some_path
     from tinyformer.runs.run_folder import RunFolder
+    from tinyformer.tasks.trained import names_of_kinds
     from tinytensor.device.disk import atomic_write
 
 
@@ -23,9 +24,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m tinyformer.export",
         description="Write the best model of a run to an ONNX file, and its tokenizer beside it (model.tokenizer.json), and "
-        "print the lines of Python that run it in onnxruntime. A run is one of char_gpt.py (a GPT), fill_mask.py or "
-        "translate.py (a Transformer, of which the encoder and the decoder become a file each: encoder_model.onnx and "
-        "decoder_model.onnx).",
+        "print the lines of Python that run it in onnxruntime. A run is that of "
+        f"{names_of_kinds()}, whose network is a Transformer. A translator's encoder and decoder become a file each: "
+        "encoder_model.onnx and decoder_model.onnx.",
     )
     parser.add_argument("folder", help="the run's folder, such as runs/char_gpt", type=some_path, metavar="RUN_FOLDER")
     parser.add_argument("file", help="the file to write; its name ends in .onnx", type=some_path, metavar="FILE")

@@ -18,7 +18,7 @@ from tinyformer.pretrained.llama import LLAMA, QWEN2, QWEN3
 from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.weights import load_into, read_weights, weight_files
-from tinyformer.runs.makers import found_in
+from tinyformer.runs.makers import PRETRAINED, found_in
 from tinytensor.nn import init
 
 PretrainedModel = GPT | Bert | BertForMaskedLM | BertForClassification | Transformer
@@ -62,8 +62,8 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None) -> Pr
 def read_settings(folder: Path) -> PretrainedSettings:
     """The config.json of a folder. Raises UserError if there is none, and if it is that of a run."""
     found = found_in(folder)
-    if found is not None and found.what != "a pretrained model":
-        raise found.refusal(folder, "a pretrained model")
+    if found is not None and found.kind != PRETRAINED:
+        raise found.refusal(folder, f"a {PRETRAINED}")
     if not (folder / "config.json").exists():
         raise UserError(f"{folder} has no config.json: pass the folder of a pretrained model in Hugging Face's layout")
     return PretrainedSettings(folder / "config.json")

@@ -66,7 +66,8 @@ class PretrainedSettings:
         """Check that these settings, where they are given, have one value."""
         found = {name: self.values[name] for name in names if self.values.get(name) is not None}
         if len(set(map(str, found.values()))) > 1:
-            raise self.error(f"{' and '.join(found)} must be equal here, not {', '.join(map(str, found.values()))}")
+            values = ", ".join(shortened(str(value), 40) for value in found.values())
+            raise self.error(f"{' and '.join(found)} must be equal here, not {values}")
 
 
 def must_be(architecture: str, config: Any, **values: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
@@ -72,11 +73,13 @@ def _no_weights(folder: Path) -> UserError:
     if not pickled:
         return UserError(f"{folder} has no {WHOLE}, and no {INDEX}: download the weights in this format")
     named = read_json(folder / "config.json").get("architectures")
-    kind = named[0] if isinstance(named, list) and named and str(named[0]).isidentifier() else "AutoModel"
+    kind = str(named[0]) if isinstance(named, list) and named else ""
+    kind = kind if kind.isidentifier() and len(kind) <= 80 else "AutoModel"
+    convert = f"import sys; from transformers import {kind} as A; A.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])"
     return UserError(
         f"{folder} has its weights in {pickled[0]} only, a format in which a program may hide, so it is not opened. Where you "
         "trust it, convert it with PyTorch and transformers:",
-        f"python -c \"from transformers import {kind} as A; A.from_pretrained('{folder}').save_pretrained('{folder}')\"",
+        shlex.join(["python", "-c", convert, str(folder)]),
     )
 
 

@@ -244,6 +244,8 @@ class Commands:
     """The command line of a script that trains a model and then uses it.
 
     Its first command is ``train``, which also runs when the words name no command. ``out`` is the default folder of a run.
+    ``kind``: the kind of the runs that the script makes and uses, as ``Maker`` has it. Runs of other kinds are refused; without
+    a kind, none.
 
     ::
 
@@ -254,8 +256,9 @@ class Commands:
         run_command(commands.parse)
     """
 
-    def __init__(self, script: str, description: str, out: str):
+    def __init__(self, script: str, description: str, out: str, kind: str = ""):
         self.out = out
+        self._kind = kind
         self._parser = Parser(prog=script, description=description)
         self._commands: argparse._SubParsersAction[Parser] = self._parser.add_subparsers(
             dest="command", metavar="COMMAND", required=True
@@ -285,10 +288,10 @@ class Commands:
         arguments.out = _run_of(arguments, self.out)
         note_values({"out": arguments.out})
         uses_run = getattr(arguments, "uses_run", False) and not getattr(arguments, "model", None)
-        if uses_run or getattr(arguments, "resume", False):
-            from tinyformer.runs.makers import check_made_by
+        if self._kind and (uses_run or getattr(arguments, "resume", False)):
+            from tinyformer.runs.makers import check_kind
 
-            check_made_by(self._parser.prog, arguments.out)
+            check_kind(self._kind, arguments.out)
         return arguments
 
 

@@ -14,6 +14,7 @@ from tinyformer import plots
 from tinyformer.common.errors import UserError, note_refused, note_values, stop_script
 from tinyformer.common.settings import check_effects, settings_from
 from tinyformer.data.reading import TextSource, fingerprint, open_text
+from tinyformer.runs.makers import RECORD, Maker
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.tensorboard import TensorBoardLogger
 from tinyformer.training.trainer import Trainer
@@ -39,11 +40,19 @@ class RunSetup:
         setup.begin(trainer, tokenizer)
     """
 
-    def __init__(self, folder: RunFolder, arguments: argparse.Namespace, kinds: Mapping[str, type], resume: bool | None = None):
+    def __init__(
+        self,
+        folder: RunFolder,
+        arguments: argparse.Namespace,
+        kinds: Mapping[str, type],
+        resume: bool | None = None,
+        made_by: Maker | None = None,
+    ):
         """Read the settings of a run that is resumed.
 
         ``arguments``: the parsed flags, those of ``add_run_flags`` among them. ``kinds``: the dataclasses of the settings, by
-        their names in config.json. ``resume``: whether to resume; by default ``arguments.resume`` decides.
+        their names in config.json. ``resume``: whether to resume; by default ``arguments.resume`` decides. ``made_by``: what a
+        new run says about itself in config.json.
 
         Raises UserError for a flag that would change a setting of the resumed run, unless --resume-changed allows it; and if
         --tensorboard needs a package that is not installed.
@@ -52,7 +61,8 @@ class RunSetup:
         self.is_resumed = bool(arguments.resume if resume is None else resume)
         self._arguments = arguments
         self._names = {kind: name for name, kind in kinds.items()}
-        self._parts: dict[str, Any] = dict.fromkeys(kinds)  # what config.json will hold, in this order
+        record = {} if made_by is None else {RECORD: made_by}
+        self._parts: dict[str, Any] = {**record, **dict.fromkeys(kinds)}  # what config.json will hold, in this order
         if self.is_resumed:
             self._parts = {name: folder.resumed(name, kind, vars(arguments)) for name, kind in kinds.items()}
         shown = arguments.tensorboard or (self.is_resumed and folder.event_files())

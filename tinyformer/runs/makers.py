@@ -1,4 +1,4 @@
-"""Which program made what a folder holds, and the command that uses it.
+"""What made a run and what the run is, as its config.json says; and the command that uses what a folder holds.
 
 A folder may hold a run, a pretrained model, word vectors, or the folders of several runs. Whoever gets one that it cannot use
 asks this file for a message that helps.
@@ -9,36 +9,68 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import UserError
+from tinyformer.common.errors import SettingError, UserError, shortened
 from tinyformer.common.files import parse_json, read_file
+from tinyformer.common.schema import check_fields, read_dataclass
+from tinyformer.runs import example_names
 
-# The setting, and the part of config.json that it is in, by which the runs of a script in examples/ are known; and the words
-# with which that script uses a run.
-_SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "char_gpt.py": ("text", "bpe_tokens", ("sample",)),
-    "fill_mask.py": ("text", "wordpieces", ("fill", "a sentence with a [MASK]")),
-    "translate.py": ("task", "length_penalty", ("translate", "a sentence")),
-    "dial_tones.py": ("task", "snr", ("transcribe", "FILE.wav")),
-    "memory.py": ("task", "distance", ()),
-}
-_ALGORITHMS = {"num_layers", "num_heads", "d_model", "dropout"}  # all that algorithms.py lets its users choose of a model
-# The words that use a pretrained model, by its model_type in Hugging Face's files; all others continue texts.
-_PRETRAINED = {
-    "bert": ("fill_mask.py", "fill", "a sentence with a [MASK]"),
-    "marian": ("translate.py", "translate", "a sentence"),
-}
+RECORD = "made_by"  # the part of config.json that holds a ``Maker``
+PRETRAINED = "pretrained model"
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What a run is, and the program that made it: a part of the run's config.json.
+
+    - ``kind``: what was trained, such as "language model". Programs use any run of their kind.
+    - ``program``: the file's name, such as my_gpt.py.
+    - ``use``: the words with which that program uses the run, such as ["sample"].
+    - ``several``: whether the program makes several runs in one folder, and --out names that folder. ``use`` then makes one of
+      them.
+
+    Raises SettingError for anything but the name of a file.
+
+    >>> from tinyformer import Maker
+    >>> Maker("language model", "my_gpt.py", ["sample"]).what
+    'a run of my_gpt.py'
+    """
+
+    kind: str
+    program: str
+    use: list[str] = field(default_factory=list)
+    several: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if Path(self.program).name != self.program:  # it is shown in commands to paste into a shell
+            raise SettingError(f"program must be the name of a file, not {shortened(repr(self.program), 40)}")
+
+    @property
+    def what(self) -> str:
+        """A run in words, as in "a run of my_gpt.py"."""
+        return f"a run of {shortened(self.program, 60)}"
+
+    def use_command(self, folder: str | Path) -> str:
+        """The command that uses the run in a folder."""
+        return _command(self.program, *self.use, "--out", str(Path(folder).parent if self.several else folder))
+
+    def resume_command(self, folder: str | Path) -> str:
+        """The command that goes on with the run in a folder."""
+        return self.use_command(folder) if self.several else _command(self.program, "--resume", "--out", str(folder))
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a folder holds, in words: "a run of char_gpt.py". ``script`` made it, or uses it, with the ``command``."""
+    """What a folder holds: its ``kind``, and in words "a run of my_gpt.py". ``program`` uses it, with the ``command``."""
 
+    kind: str
     what: str
-    script: str
+    program: str
     command: str
 
     def refusal(self, path: str | Path, wanted: str) -> UserError:
@@ -46,61 +78,47 @@ class Found:
         return UserError(f"{path} holds {self.what}, not {wanted}: use it with {self.command}")
 
 
-def made_by(settings: Mapping[str, Any]) -> tuple[str | None, Any]:
-    """The script that made a run with these settings, and the architecture that it was given; None if they do not say."""
-    for script, (part, name, _) in _SCRIPTS.items():
-        found = settings.get(part)
-        if isinstance(found, Mapping) and name in found:
-            return script, found.get("architecture")
-    model = settings.get("model")
-    if set(settings) == {"model", "training", "data"} and isinstance(model, Mapping) and "block_size" in model:
-        return "char_gpt.py", None  # as its first version wrote it
-    if set(settings) == {"model", "training"} and isinstance(model, Mapping) and set(model) == _ALGORITHMS:
-        return "algorithms.py", None
-    return None, None
+def maker_of(settings: Mapping[str, Any], folder: Path) -> Maker | None:
+    """What made a run with these settings in this folder; None if nothing tells. Raises UserError for a damaged record."""
+    if RECORD in settings:
+        return read_dataclass(Maker, settings[RECORD], RECORD)
+    record = example_names.record_of_before(settings, folder.resolve().name)
+    return None if record is None else Maker(**record)
 
 
 def found_in(path: str | Path) -> Found | None:
-    """What a folder holds, if a script is known that uses it."""
+    """What a folder holds, if a program is known that uses it."""
     folder = Path(path)
     settings = _settings(folder)
-    script, _ = made_by(settings)
-    if script in ("memory.py", "algorithms.py"):
-        return _of_several(script, folder)
-    if script is not None:
-        return _found(script, *_SCRIPTS[script][-1], "--out", str(folder))
+    with suppress(UserError):  # a damaged record is told by whoever needs it
+        maker = maker_of(settings, folder)
+        if maker is not None:
+            return Found(maker.kind, maker.what, maker.program, maker.use_command(folder))
     if "model_type" in settings:  # as in Hugging Face's files
-        script, *words = _PRETRAINED.get(str(settings["model_type"]), ("generate.py",))
-        return Found("a pretrained model", script, _command(script, *words, "--model", str(folder)))
-    if (folder / "vectors.txt").is_file():
-        vectors = str(folder / "vectors.txt")
-        return Found("word vectors", "word_vectors.py", _command("word_vectors.py", "--vectors", vectors))
+        program, *words = example_names.of_pretrained(str(settings["model_type"]))
+        return Found(PRETRAINED, f"a {PRETRAINED}", program, _command(program, *words, "--model", str(folder)))
+    vectors = folder / "vectors.txt"
+    if vectors.is_file():
+        program = example_names.OF_VECTORS
+        return Found("word vectors", "word vectors", program, _command(program, "--vectors", str(vectors)))
     return None
 
 
-def _of_several(script: str, folder: Path) -> Found:
-    """A run of a script that makes several in one folder, and uses them as it makes them."""
-    kind, _, model = folder.resolve().name.partition("-")
-    words = [kind, "--model", model] if script == "algorithms.py" else [folder.resolve().name]
-    return _found(script, *words, "--resume", "--out", str(folder.parent))
-
-
-def check_made_by(script: str, path: str | Path) -> None:
-    """Raise UserError if a folder holds what another script uses, with the command for it. A script that is not in examples/
-    knows its own runs."""
-    if script in (*_SCRIPTS, "algorithms.py"):
-        found = found_in(path)
-        if found is not None and found.what != f"a run of {script}":
-            raise found.refusal(path, f"a run of {script}")
+def check_kind(kind: str, path: str | Path) -> None:
+    """Raise UserError if a folder holds something else than a run of this kind, with the command that uses it."""
+    found = found_in(path)
+    if found is not None and found.kind != kind:
+        raise found.refusal(path, f"a run of a {kind}")
 
 
 def resume_command(path: str | Path, part: Path | None = None) -> str:
     """The command that goes on with the run in a folder. Its config.json is in another folder, ``part``, while its files are
-    moved into place. Where no script is known that made it, the flag alone."""
-    script, _ = made_by(_settings(part or Path(path)))
-    if script in ("memory.py", "algorithms.py"):
-        return _of_several(script, Path(path)).command
-    return _command(script, "--resume", "--out", str(path)) if script else "--resume"
+    moved into place. Where no program is known that made it, the flag alone."""
+    with suppress(UserError):
+        maker = maker_of(_settings(part or Path(path)), Path(path))
+        if maker is not None:
+            return maker.resume_command(path)
+    return "--resume"
 
 
 def runs_below(path: str | Path) -> list[Path]:
@@ -116,11 +134,7 @@ def _settings(folder: Path) -> Mapping[str, Any]:
         return {}
 
 
-def _found(script: str, *words: str) -> Found:
-    return Found(f"a run of {script}", script, _command(script, *words))
-
-
-def _command(script: str, *words: str) -> str:
-    """A command to paste into a shell. The script is named as this one was, if it lies beside it."""
-    beside = Path(sys.argv[0]).with_name(script)
-    return shlex.join(["python", str(beside if beside.exists() else Path("examples") / script), *words])
+def _command(program: str, *words: str) -> str:
+    """A command to paste into a shell. The program is named as this one was, if it lies beside it."""
+    beside = Path(sys.argv[0]).with_name(program)
+    return shlex.join(["python", str(beside if beside.exists() else example_names.path_of(program)), *words])

@@ -29,7 +29,7 @@ from tinyformer.common.schema import read_dataclass
 from tinyformer.common.settings import changed_settings, is_changeable
 from tinyformer.runs.checkpoints import UNFINISHED, load_checkpoint, put_weights
 from tinyformer.runs.lock import locked
-from tinyformer.runs.makers import found_in, made_by, resume_command, runs_below
+from tinyformer.runs.makers import PRETRAINED, RECORD, Maker, found_in, maker_of, resume_command, runs_below
 from tinytensor.device import disk
 from tinytensor.nn import Module
 
@@ -171,12 +171,12 @@ class RunFolder:
     def _check_replacing(self, settings: Mapping[str, Any], overwrite: bool) -> None:
         """Raise UserError unless a run with these settings may replace what is in the folder."""
         found = found_in(self.path)
-        if found is not None and found.what == "a pretrained model":
+        if found is not None and found.kind == PRETRAINED:
             raise UserError(f"{self.path} holds {found.what}, which no run may replace{another_out()}")
         if overwrite:
             return
-        maker, _ = made_by(json.loads(as_json(settings)))
-        is_other = found is not None and found.script != maker
+        maker = maker_of(json.loads(as_json(settings)), self.path)
+        is_other = found is not None and (maker is None or found.program != maker.program)
         what = found.what if found is not None and is_other else "a run"
         how = "--resume continues it, " if self.latest.exists() and not is_other else ""
         raise UserError(f"{self.path} holds {what} already: {how}--overwrite replaces it, --out starts another")
@@ -224,6 +224,12 @@ class RunFolder:
                 self._settings = with_new_names(found)
         return self._settings
 
+    def maker(self) -> Maker | None:
+        """What made the run, and what kind of run it is; None if nothing tells. Raises UserError if that is damaged."""
+        settings = self.read_settings()
+        with damaged(self.settings):
+            return maker_of(settings, self.path)
+
     def _check_missing(self) -> None:
         """Raise UserError if the folder has no settings, but may be confused with another one."""
         found, below = found_in(self.path), runs_below(self.path)
@@ -238,8 +244,8 @@ class RunFolder:
         """The dataclass of this ``kind`` that ``create`` wrote under this name. Raises UserError if it is missing or
         damaged."""
         settings = self.read_settings()
-        if name not in settings and not (made_by(settings)[0] and _has_defaults(kind)):
-            raise UserError(f"{self.settings} is damaged, or of another script: {name} is missing")
+        if name not in settings and (self.maker() is None or not _has_defaults(kind)):
+            raise UserError(f"{self.settings} is damaged, or of another program: {name} is missing")
         with damaged(self.settings):
             self._parts[name] = kind
             part = read_dataclass(kind, settings.get(name, {}), name)  # a run of before may lack a part that came later
@@ -271,13 +277,15 @@ class RunFolder:
         return part
 
     def identity(self, lasting: bool) -> dict[str, Any]:
-        """What a checkpoint stores about the run that it belongs to: the settings and the SHA-256 of the tokenizer's file.
+        """What a checkpoint stores about the run that it belongs to: the settings, without what made it, and the SHA-256 of the
+        tokenizer's file.
 
         With ``lasting``, only the settings that a resumed run cannot change. Empty if the run has no settings.
         """
         if self._settings is None:
             return {}
-        settings = {name: self._lasting(name, part) if lasting else part for name, part in self._settings.items()}
+        parts = {name: part for name, part in self._settings.items() if name != RECORD}
+        settings = {name: self._lasting(name, part) if lasting else part for name, part in parts.items()}
         self._tokenizer_hash = self._tokenizer_hash or _sha256(self.tokenizer)
         return {"settings": settings, "tokenizer": self._tokenizer_hash}
 

@@ -15,10 +15,12 @@ from pathlib import Path
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import read_file
-from tinyformer.runs.makers import check_made_by, resume_command
+from tinyformer.data.pair_files import one_line
+from tinyformer.runs.makers import check_kind, resume_command
 from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks.opened import Opened
 from tinyformer.tasks.text_scores import TextScores, count_words
-from tinyformer.tasks.translation import Attended, TranslationConfig, trained_translator
+from tinyformer.tasks.translation import KIND, Attended, TranslationConfig, trained_translator
 from tinytensor.device.disk import write_text
 
 NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
@@ -66,6 +68,14 @@ def read_translations(path: Path) -> list[Translated]:
     return [Translated(*row) for row in rows]
 
 
+def sample_text(opened: Opened, folder: RunFolder) -> tuple[str, int]:
+    """A sentence to try the model of a run with, and how many tokens it may write for that."""
+    assert opened.translator is not None
+    task = opened.translator.task
+    text = read_translations(folder.sample)[0].source if folder.sample.exists() else "hello"
+    return one_line(text, task.lowercase), task.max_tokens + 1
+
+
 def check_same_sentences(runs: Mapping[str, Sequence[Translated]]) -> None:
     """Raise UserError unless all runs translated the same sentences, with the same references."""
     (first, expected), *others = runs.items()
@@ -88,7 +98,7 @@ def names_of_runs(folders: Sequence[RunFolder]) -> dict[str, RunFolder]:
         raise UserError("name two or more different runs to compare")
     named = {}
     for folder, path in zip(folders, paths):
-        check_made_by("translate.py", folder.path)
+        check_kind(KIND, folder.path)
         architecture = folder.read_part("task", TranslationConfig).architecture
         name = path.name if [other.name for other in paths].count(path.name) == 1 else str(folder.path)
         named[name if architecture in name.lower() else f"{name} ({architecture})"] = folder

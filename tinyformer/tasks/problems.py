@@ -8,6 +8,8 @@ from typing import Any
 
 from tinytensor.device.backend import host
 
+KIND = "problem solver"
+
 Problem = tuple[list[int], list[int]]  # the digits of a question and of its answer
 
 

@@ -12,6 +12,7 @@ from tinyformer.common.settings import at_least, check_counts, setting
 from tinyformer.data.batches import Batch, check_batch_fits
 from tinytensor.device.backend import host
 
+KIND = "recall network"
 VALIDATED = 20  # distances to validate with, from 1 to the longest
 VALIDATION_ROWS = 50  # for each of them
 

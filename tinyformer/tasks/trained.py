@@ -1,68 +1,77 @@
-"""The models in the folders of runs."""
+"""The table of the kinds of runs whose models read and write texts, and what opens a run or a pretrained model.
+
+A new kind is a row here, and a file of its own that says how its runs are opened. All that uses trained models, such as the
+explorer and the export to ONNX, reads this table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tinyformer.common.errors import UserError, shortened
-from tinyformer.decoding.filling import with_wordpieces
-from tinyformer.models.bert import BertConfig, BertForMaskedLM
-from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.models.recurrent import CELLS, RecurrentConfig, RecurrentLM
-from tinyformer.runs.makers import made_by
-from tinyformer.runs.run_folder import RunFolder, load_weights
-from tinyformer.tasks.translation import Model, Translator, trained_translator
-from tinyformer.tokenizers import Tokenizer, load_tokenizer
+from tinyformer.common.errors import UserError
+from tinyformer.models.gpt import GPT
+from tinyformer.models.transformer import Transformer
+from tinyformer.pretrained.loading import from_pretrained
+from tinyformer.pretrained.tokenizers import pretrained_tokenizer
+from tinyformer.pretrained.writing import read_writing
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks import comparison, language, masked, translation
+from tinyformer.tasks.opened import Opened
+from tinyformer.tokenizers import WordPieceTokenizer
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a run trained: a model and its tokenizer, and for an encoder-decoder the ``translator`` that has both."""
+class Kind:
+    """How the runs of a kind are used.
 
-    model: GPT | RecurrentLM | BertForMaskedLM | Model
-    tokenizer: Tokenizer
-    translator: Translator | None = None
+    - ``load``: the run in a folder, with the weights of a checkpoint. Raises UserError for a damaged run.
+    - ``sample``: a text to try the opened model with, and how many tokens it may write after that.
+    """
 
-
-def load_trained(folder: RunFolder, checkpoint: Path | None = None) -> Trained:
-    """The model of a run whose script is a key of ``READERS``, with the weights of a ``checkpoint``, by default the best ones.
-    Raises UserError for a damaged run."""
-    script, architecture = made_by(folder.read_settings())
-    return READERS[str(script)](folder, architecture, checkpoint or folder.best)
+    load: Callable[[RunFolder, Path], Opened]
+    sample: Callable[[Opened, RunFolder], tuple[str, int]]
 
 
-def _language_model(folder: RunFolder, architecture: Any, checkpoint: Path) -> Trained:
-    model: GPT | RecurrentLM
-    if architecture not in (None, "gpt", *CELLS):
-        found = shortened(repr(architecture), 40)
-        raise UserError(f"{folder.settings} is damaged: architecture must be gpt, {', '.join(CELLS)}, not {found}")
-    if architecture in CELLS:
-        model = RecurrentLM(folder.read_part("model", RecurrentConfig))
-    else:
-        model = GPT(folder.read_part("model", GPTConfig))
-    tokenizer = load_tokenizer(folder.tokenizer, model.config.vocab_size)
-    load_weights(model, checkpoint)
-    return Trained(model, tokenizer)
-
-
-def _masked_model(folder: RunFolder, architecture: Any, checkpoint: Path) -> Trained:
-    config = folder.read_part("model", BertConfig)
-    tokenizer = with_wordpieces(load_tokenizer(folder.tokenizer, config.vocab_size), folder.tokenizer)
-    model = BertForMaskedLM(config)
-    load_weights(model, checkpoint)
-    return Trained(model, tokenizer)
-
-
-def _translation(folder: RunFolder, architecture: Any, checkpoint: Path) -> Trained:
-    translator = trained_translator(folder, checkpoint)
-    return Trained(translator.model, translator.tokenizer, translator)
-
-
-READERS: dict[str, Callable[[RunFolder, Any, Path], Trained]] = {
-    "char_gpt.py": _language_model,
-    "fill_mask.py": _masked_model,
-    "translate.py": _translation,
+KINDS = {
+    language.KIND: Kind(language.open_run, language.sample_text),
+    masked.KIND: Kind(masked.open_run, masked.sample_text),
+    translation.KIND: Kind(translation.open_run, comparison.sample_text),
 }
+
+
+def names_of_kinds() -> str:
+    """The kinds in words: "a language model, a masked language model or a translator"."""
+    *others, last = (f"a {name}" for name in KINDS)
+    return f"{', '.join(others)} or {last}"
+
+
+def kind_of(folder: RunFolder, use: str) -> Kind:
+    """The kind of the run in a folder, which is to be put to a ``use``, such as "explored". Raises UserError for a run of a
+    kind that is not in the table."""
+    maker = folder.maker()
+    if maker is None or maker.kind not in KINDS:
+        what = "a run of another program" if maker is None else maker.what
+        raise UserError(f"{folder.path} holds {what}: only a run of {names_of_kinds()} can be {use}")
+    return KINDS[maker.kind]
+
+
+def open_run(folder: RunFolder, checkpoint: Path | None = None, use: str = "opened") -> Opened:
+    """The model of a run with the weights of a ``checkpoint``, by default the best ones. Raises UserError for a damaged run,
+    and for one of another kind, which names the ``use``."""
+    return kind_of(folder, use).load(folder, checkpoint or folder.best)
+
+
+def open_pretrained(path: Path) -> Opened:
+    """The pretrained model in a folder in Hugging Face's layout. Raises UserError as ``from_pretrained``, and for a BERT
+    without a WordPiece tokenizer."""
+    model = from_pretrained(path)
+    if isinstance(model, Transformer):
+        return translation.opened(translation.pretrained_translator(path))
+    tokenizer, writing = pretrained_tokenizer(path), read_writing(path)
+    if isinstance(model, GPT):
+        return language.of_pretrained(model, tokenizer, writing)
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise UserError(f"{path} holds a BERT without a WordPiece tokenizer")
+    return masked.opened(model, tokenizer)

@@ -19,6 +19,7 @@ from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.tasks.dial_tones import MEL, RATE, SPECIALS, DialTask, features, ids_of, keys_of
 from tinytensor import Tensor
 
+KIND = "dial tone transcriber"
 AT_ONCE = 64
 
 

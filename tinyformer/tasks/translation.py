@@ -29,11 +29,14 @@ from tinyformer.pretrained.loading import from_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.writing import read_writing
 from tinyformer.runs.run_folder import RunFolder, load_weights
+from tinyformer.tasks.opened import Opened, without_tokens
 from tinyformer.tokenizers import BPETokenizer, Tokenizer, load_tokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
 from tinyformer.tokenizers.texts import token_texts
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
+
+KIND = "translator"
 
 # What is translated together: at most so many sentences, with room in memory for at most so many tokens of all beams.
 SENTENCES_AT_ONCE = 64
@@ -265,6 +268,27 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
     except SettingError as error:  # it may ask for any length
         raise UserError(f"{folder} asks for translations that are too long (max_length {longest}): {error}") from None
     return translator
+
+
+def open_run(folder: RunFolder, checkpoint: Path) -> Opened:
+    """The model of a run with the weights of a checkpoint, as ``trained_translator`` loads it."""
+    return opened(trained_translator(folder, checkpoint))
+
+
+def opened(translator: Translator) -> Opened:
+    """A translator's model, and the tokens around its translations."""
+    specials, model, tokenizer = translator.specials, translator.model, translator.tokenizer
+    return Opened(
+        "translation",
+        model,
+        tokenizer,
+        start=(specials.start,),
+        ends=(specials.end,),
+        forbidden=(*translator.forbidden, *without_tokens(model.config.target_vocab_size, tokenizer)),
+        rules=translator.rules,
+        longest=translator.task.max_tokens + 1,  # the start token counts, too
+        translator=translator,
+    )
 
 
 def specials_of(tokenizer: Tokenizer) -> Specials:

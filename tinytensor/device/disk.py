@@ -335,10 +335,10 @@ def open_regular(path: PathLike, wanted: str) -> BinaryIO:
     """A file opened to read its bytes. Links to it are followed. Raises FileError unless it is a regular file: opening a FIFO
     would wait for a writer, and a device may have no end. ``wanted`` is what should be there. Other failures are OSError."""
     check_path(path)
-    _check_regular(path, os.stat(path).st_mode, wanted)  # before it is opened: opening alone can set a device to work
+    _check_regular(path, os.stat(path), wanted)  # before it is opened: opening alone can set a device to work
     file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115
     try:
-        _check_regular(path, os.fstat(file.fileno()).st_mode, wanted)  # again, as it may have been replaced
+        _check_regular(path, os.fstat(file.fileno()), wanted)  # again, as it may have been replaced
     except FileError:
         file.close()
         raise
@@ -349,6 +349,6 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a FIFO, too, is opened without waiting
 
 
-def _check_regular(path: PathLike, mode: int, wanted: str) -> None:
-    if not stat.S_ISREG(mode):
-        raise FileError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'a device, pipe or socket'}, not {wanted}")
+def _check_regular(path: PathLike, found: os.stat_result, wanted: str) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise FileError(f"{path} is {_kind(found)}, not {wanted}")

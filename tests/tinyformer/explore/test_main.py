@@ -23,6 +23,7 @@ import pytest
 from explored import gpt_run
 
 from tinyformer.common.errors import plain_errors
+from tinyformer.explore import __main__ as explore_main
 from tinyformer.explore.__main__ import _open, main
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -277,6 +278,21 @@ def test_the_file_of_a_page_that_is_not_opened_is_removed_at_the_end(run: Path, 
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
     assert not list(tmp_path.glob("tinyformer-explore-*.html"))
+
+
+def test_who_has_a_browser_that_opens_nothing_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def print_line(text: str) -> None:
+        said.append(text)
+        if text == explore_main.NOT_OPENED:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(explore_main, "SLOW_START", 0.0)
+    monkeypatch.setattr(explore_main, "print_line", print_line)
+    monkeypatch.setattr(explore_main, "_open", lambda address: None)
+    main([str(run), "--port", "0"])
+    assert [text.partition(" ")[0] for text in said] == ["Exploring", "No"]
 
 
 def test_a_browser_that_is_missing_or_fails_is_no_matter(opens: Callable[..., bool]) -> None:

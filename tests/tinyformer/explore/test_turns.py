@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -58,18 +59,6 @@ def test_who_takes_it_again_at_once_waits_for_others() -> None:
     assert "".join(turns) == "ab" * 20
 
 
-def test_a_time_limit() -> None:
-    lock = Turns()
-    found: list[bool] = []
-    with lock:
-        thread = threading.Thread(target=lambda: found.append(lock.acquire(timeout=0.05)))
-        thread.start()
-        thread.join()
-        assert found == [False] and not lock._waiting
-    assert lock.acquire(timeout=0)
-    lock.release()
-
-
 def test_a_check_ends_the_work_and_leaves_the_lock_free() -> None:
     lock, checked = Turns(), []
 
@@ -83,11 +72,60 @@ def test_a_check_ends_the_work_and_leaves_the_lock_free() -> None:
             with lock:
                 lock.let_others()
     assert len(checked) == 3
-    free: list[bool] = []
-    thread = threading.Thread(target=lambda: free.append(lock.acquire(timeout=5)))
+    thread = threading.Thread(target=lock.acquire, daemon=True)
     thread.start()
-    thread.join()
-    assert free == [True]
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_short_work_waits_for_one_long_work_at_most(tmp_path: Path) -> None:
+    subjects, order = Subjects([gpt_run(tmp_path / "run")]), []
+
+    def long(number: int) -> None:
+        with subjects.for_long(), subjects.for_long():
+            order.append(number)
+
+    def short() -> None:
+        with subjects.lock:
+            order.append(-1)
+
+    with subjects.lock:
+        threads = [threading.Thread(target=long, args=(number,)) for number in range(3)] + [threading.Thread(target=short)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            while len(subjects.lock._waiting) + len(subjects._line._waiting) <= number:
+                time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert order == [0, -1, 1, 2]
+
+
+ONE_PASS: dict[str, dict[str, Any]] = {
+    "attention": {},
+    "attention_rows": {"layer": "", "head": 0, "first": 0, "count": 1},
+    "inside": {},
+    "entropies": {"first": 0, "count": 1},
+}
+
+
+@pytest.mark.parametrize(("name", "more"), ONE_PASS.items())
+def test_reading_in_one_pass_stands_in_the_line_for_long_work(name: str, more: dict[str, Any], tmp_path: Path) -> None:
+    subjects = Subjects([gpt_run(tmp_path / "run", latest=False)])
+    asked = {"passage": {"model": "best", "ids": [1, 2]}, **more}
+
+    def ask_it() -> None:
+        with contextlib.suppress(UserError):  # there is no layer of this name
+            ask(subjects, name, asked)
+
+    with subjects._line:
+        thread = threading.Thread(target=ask_it, daemon=True)
+        thread.start()
+        end = time.monotonic() + 10
+        while not subjects._line._waiting and time.monotonic() < end:
+            time.sleep(0.001)
+        assert subjects._line._waiting
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 LANGUAGE: list[Callable[[Path], Path]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -401,9 +402,23 @@ def test_a_folder_without_weights(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"a pickle")
     message = refused(folder)
     assert "has its weights in pytorch_model.bin only, a format in which a program may hide, so it is not opened" in message
-    assert 'python -c "from transformers import GPT2LMHeadModel as A; ' in message
+    assert "import GPT2LMHeadModel as A; " in message
     reconfigure(folder, architectures=["x; import os"])
     assert "import AutoModel as A; " in refused(folder)
+
+
+HARD_TO_QUOTE = ["a b", "it's", 'a"b', "$(touch harm)", "`touch harm`", "a;touch harm", "'); harm(); ('", "-h"]
+
+
+@pytest.mark.parametrize("name", HARD_TO_QUOTE)
+def test_the_command_that_converts_weights_takes_any_folder(folder: Path, name: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    named = folder.rename(folder.with_name(name))
+    program, flag, code, path = shlex.split(refused(named).splitlines()[1])
+    assert (program, flag, path) == ("python", "-c", str(named))
+    compile(code, "the command", "exec")
+    assert name not in code
 
 
 @pytest.mark.parametrize(

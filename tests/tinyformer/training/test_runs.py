@@ -20,6 +20,7 @@ import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.settings import is_changeable, setting
 from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
+from tinyformer.runs.makers import Maker
 from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.logging import LOG_COLUMNS, write_log
@@ -109,19 +110,45 @@ def test_a_part_that_is_not_there_or_is_another(tmp_path: Path, settings: dict[s
     with pytest.raises(UserError) as caught:
         folder.read_part("model", Model)
     state = "of another version" if "this version" in message else "damaged"
-    state += ", or of another script" if message == "model is missing" else ""
+    state += ", or of another program" if message == "model is missing" else ""
     assert str(caught.value) == f"{folder.settings} is {state}: {message}"
 
 
-def test_a_part_that_came_later_has_its_defaults(tmp_path: Path) -> None:
-    early = {"model": {"block_size": 4}, "training": {}, "data": {}}  # which is known as a run of char_gpt.py
+def test_checkpoints_do_not_depend_on_what_made_the_run(tmp_path: Path) -> None:
+    """So a program may be renamed, and a run of before, which does not say what made it, stores the same."""
+    folders = []
+    for name, record in (("said", {"made_by": Maker("language model", "my_gpt.py")}), ("before", {})):
+        folder = RunFolder(tmp_path / name)
+        folder.create({**record, "model": Model(3)})
+        folder.move_into_place()
+        folders.append(folder)
+    said, before = folders
+    assert said.maker() == Maker("language model", "my_gpt.py") and before.maker() is None
+    for lasting in (False, True):
+        assert (
+            said.identity(lasting)
+            == before.identity(lasting)
+            == {"settings": {"model": {"width": 3, "depth": 2}}, "tokenizer": None}
+        )
+    said.check_identity({**before.identity(False)}, said.best)
+
+
+# Both are known to be a program's: the first by its settings, as the first version wrote them.
+@pytest.mark.parametrize(
+    "early",
+    [
+        {"model": {"block_size": 4}, "training": {}, "data": {}},
+        {"made_by": {"kind": "language model", "program": "my_gpt.py"}, "model": {}},
+    ],
+)
+def test_a_part_that_came_later_has_its_defaults(tmp_path: Path, early: dict[str, Any]) -> None:
     folder = settled(tmp_path, **early)
     assert folder.read_part("later", TrainingConfig) == TrainingConfig()
     assert folder.resumed("later", TrainingConfig, {"resume": True}) == TrainingConfig()
     assert folder.read_settings() == early
     assert folder.resumed("later", TrainingConfig, {"resume": "changed", "steps": 7}).steps == 7
     assert folder.read_settings() == {**early, "later": {"steps": 7}}
-    with pytest.raises(UserError, match="damaged, or of another script: later is missing"):
+    with pytest.raises(UserError, match="damaged, or of another program: later is missing"):
         settled(tmp_path, model={}).read_part("later", TrainingConfig)  # who knows whose that is
 
 
@@ -160,7 +187,7 @@ def test_settings_that_are_no_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").rmdir()
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "config.json")
-        with pytest.raises(UserError, match=r"config\.json is a device, pipe or socket"):  # and nobody waits for a writer
+        with pytest.raises(UserError, match=r"config\.json is a pipe"):  # and nobody waits for a writer
             RunFolder(tmp_path).read_settings()
 
 

@@ -22,23 +22,17 @@ class Turns:
         self._depth = 0  # how often the owner has taken it
         self._own = threading.local()
 
-    def acquire(self, timeout: float = -1) -> bool:
-        """Take the lock. Returns False if that takes longer than ``timeout`` seconds; -1: it may take any time."""
+    def acquire(self) -> None:
+        """Take the lock, after all who have asked for it before."""
         me = threading.get_ident()
         with self._mutex:
             if self._owner in (None, me):
                 self._owner, self._depth = me, self._depth + 1
-                return True
+                return
             gate = threading.Lock()
             gate.acquire()
             self._waiting.append((me, gate))
-        if gate.acquire(timeout=timeout):
-            return True
-        with self._mutex:
-            if self._owner == me:  # it came in the last moment
-                return True
-            self._waiting.remove((me, gate))
-        return False
+        gate.acquire()
 
     def release(self) -> None:
         """Give the lock up: it goes to the thread that has waited for longest."""

@@ -229,7 +229,7 @@ def attention(subjects: Subjects, asked: AboutAttention) -> Answer:
     ``first`` is the place in the passage of the first token that the model sees, as a GPT sees only the last block_size ones;
     ``unseen`` are places of padding among the keys of the source, or of the text if there is no source.
     """
-    with subjects.lock:
+    with subjects.for_long():
         reading = read(subjects, asked.passage)
         maps = _of_each(reading, "small", small_maps)
     layers = []
@@ -267,7 +267,7 @@ class Rows:
 def attention_rows(subjects: Subjects, asked: Rows) -> Answer:
     """The ``weights`` of some queries: a list for each, with a number for each key. They are not rounded. Raises UserError for
     a layer, head or places that are not there, and for more than MOST_NUMBERS numbers."""
-    with subjects.lock:
+    with subjects.for_long():
         reading = read(subjects, asked.passage)
         layer = attention_layers(reading.subject).get(asked.layer)
         if layer is None:

@@ -52,7 +52,7 @@ def inside(subjects: Subjects, asked: Inside) -> Answer:
     With two stacks, or states whose names begin with "encoder", the first of them are over the source.
     """
     subject = asked.passage.subject(subjects)
-    with subjects.lock:
+    with subjects.for_long():
         found = reading(subjects, subject, asked.passage)
         name = predicting(subject, found)
         return {
@@ -115,7 +115,7 @@ class Norms:
 def norms(subjects: Subjects, asked: Norms) -> Answer:
     """The ``norms`` of the residual stream: for each row of the stack, as ``inside`` names them, one for each of the tokens."""
     subject = asked.passage.subject(subjects)
-    with subjects.lock:
+    with subjects.for_long():
         stack = None if is_recurrent(subject) else reading(subjects, subject, asked.passage).streams.get(asked.stack)
         if stack is None:
             raise UserError(f"this model has no {shortened(asked.stack, 40)!r}")
@@ -140,7 +140,7 @@ def lens(subjects: Subjects, asked: Places) -> Answer:
     """
     subject = asked.passage.subject(subjects)
     answer: dict[str, list[Any]] = {"ids": [], "texts": [], "probabilities": []}
-    with subjects.lock:
+    with subjects.for_long():
         for row in _lens_rows(subject, reading(subjects, subject, asked.passage)):
             check_part(asked.count, asked.first, len(row), MOST_PLACES, "tokens")
             found = probabilities(subject, _logits(subject, row[asked.first : asked.first + asked.count]))
@@ -163,7 +163,7 @@ class Cell:
 def lens_cell(subjects: Subjects, asked: Cell) -> Answer:
     """What the model would predict at a place if it ended after a row of the lens: see ``distribution``."""
     subject = asked.passage.subject(subjects)
-    with subjects.lock:
+    with subjects.for_long():
         rows = _lens_rows(subject, reading(subjects, subject, asked.passage))
         check_part(1, asked.row, len(rows), 1, "rows")
         check_part(1, asked.place, len(rows[0]), 1, "tokens")
@@ -191,7 +191,7 @@ def entropies(subjects: Subjects, asked: Places) -> Answer:
     if subject.kind == "encoder":
         raise UserError("this model predicts no tokens")
     first, stop = asked.first, asked.first + asked.count
-    with subjects.lock:
+    with subjects.for_long():
         found = reading(subjects, subject, asked.passage)
         check_part(asked.count, first, len(found.ids), MOST_PLACES, "tokens")
         if found.entropies:
@@ -219,7 +219,7 @@ class StatePart:
 def hidden_states(subjects: Subjects, asked: StatePart) -> Answer:
     """The ``values`` of a recurrent network's state: for each of the units, one after each of the tokens."""
     subject = asked.passage.subject(subjects)
-    with subjects.lock:
+    with subjects.for_long():
         layers = reading(subjects, subject, asked.passage).streams.get(asked.kind) if is_recurrent(subject) else None
     if layers is None:
         raise UserError(f"this model has no state {shortened(asked.kind, 40)!r}")

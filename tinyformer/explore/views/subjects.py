@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,21 +13,13 @@ from typing import Any
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.data.batches import check_ids
 from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder, translation_decoder
-from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.explore.serving.turns import Turns
-from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
-from tinyformer.models.gpt import GPT
-from tinyformer.models.transformer import Transformer
-from tinyformer.pretrained.loading import from_pretrained
-from tinyformer.pretrained.tokenizers import pretrained_tokenizer
-from tinyformer.pretrained.writing import Writing, read_writing
-from tinyformer.runs.makers import made_by
 from tinyformer.runs.run_folder import RunFolder
-from tinyformer.tasks.trained import READERS, Trained, load_trained
-from tinyformer.tasks.translation import Translator, pretrained_translator
-from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
+from tinyformer.tasks.opened import Opened
+from tinyformer.tasks.trained import kind_of, open_pretrained, open_run
+from tinyformer.tasks.translation import Translator
 from tinyformer.tokenizers.special import cut_at_special
-from tinyformer.tokenizers.texts import opening_text, token_texts
+from tinyformer.tokenizers.texts import token_texts
 from tinytensor.common.wording import counted
 from tinytensor.device.forks import free_in_forks
 
@@ -34,31 +27,8 @@ LONGEST = 2048  # tokens that a model reads in one pass, which nobody can interr
 AT_ONCE = 256  # tokens that a language model reads before others get their turns
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A model that can be explored, and the tokens around its texts.
-
-    - ``kind``: "language" (a GPT or a recurrent network, which continues texts), "translation" (an encoder-decoder), "masked"
-      (a BERT that fills in) or "encoder" (a BERT that predicts no tokens).
-    - ``before`` and ``after``: ids that stand around every text, such as BERT's [CLS] and [SEP].
-    - ``start``: the ids from which writing begins where there are none. An encoder-decoder's target always begins with them.
-    - ``ends``: ids that end a text. ``forbidden``: ids that are never written. ``rules``: what else changes which
-      tokens are written.
-    - ``longest``: how many ids the model can read at once; None if there is no limit.
-    """
-
-    kind: str
-    model: Any
-    tokenizer: Tokenizer
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
-    start: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
-    forbidden: tuple[int, ...] = ()
-    rules: tuple[LogitsRule, ...] = ()
-    longest: int | None = None
-    translator: Translator | None = None
-    mask: int | None = None
+class Subject(Opened):
+    """A model that can be explored, and the tokens around its texts."""
 
     def encode(self, text: str, source: bool = False) -> list[int]:
         """The ids of a text, with those around it; with ``source``, of a text that an encoder-decoder reads. Raises UserError
@@ -167,11 +137,13 @@ class Subjects:
     those of a run that is still training do.
 
     Whoever uses a model holds the ``lock``: what is recorded inside a model belongs to one question at a time. Long work calls
-    ``lock.let_others`` now and then. Raises UserError for a folder whose models cannot be explored.
+    ``lock.let_others`` now and then, or takes the lock with ``for_long``. Raises UserError for a folder whose models cannot be
+    explored.
     """
 
     def __init__(self, folders: Sequence[str | Path]):
         self.lock = free_in_forks(Turns())
+        self._line = free_in_forks(Turns())
         self.folders = [_as_text(folder) for folder in folders]
         self._entries: dict[str, _Entry] = {}
         seen: set[Path] = set()
@@ -181,6 +153,13 @@ class Subjects:
             seen.add(path.resolve())
             for name, entry in _entries_of(path).items():
                 self._entries[name if len(self.folders) == 1 else f"{folder}: {name}"] = entry
+
+    @contextmanager
+    def for_long(self) -> Iterator[None]:
+        """A context with the ``lock`` for work that may be long and cannot be cut, such as a pass over a whole text. Those who
+        take it so stand in a line of their own, and only the first of them waits for the lock: short work passes the others."""
+        with self._line, self.lock:
+            yield
 
     @property
     def names(self) -> list[str]:
@@ -242,11 +221,8 @@ def _entries_of(path: Path) -> Mapping[str, _Entry]:
     folder = RunFolder(path)
     settings = folder.read_settings()
     if "model_type" in settings:  # as in Hugging Face's files
-        return {"pretrained": _Entry(lambda: _pretrained(path), partial(_weights_in, path))}
-    script, _ = made_by(settings)
-    if script not in READERS:
-        what = f"a run of {script}" if script else "a run of another script"
-        raise UserError(f"{path} holds {what}: only those of {', '.join(READERS)} can be explored")
+        return {"pretrained": _Entry(lambda: Subject(**vars(open_pretrained(path))), partial(_weights_in, path))}
+    kind_of(folder, "explored")
     checkpoints = {file.stem: file for file in (folder.best, folder.latest) if file.exists()}
     if not checkpoints:
         raise UserError(f"{path} has the settings of a run, but no checkpoint: start that run again")
@@ -263,79 +239,4 @@ def _weights_in(path: Path) -> list[Path]:
 
 def _load_checkpoint(path: Path, file: Path) -> Subject:
     folder = RunFolder(path)  # a new one, as another run may have taken the place of the first
-    if made_by(folder.read_settings())[0] not in READERS:
-        raise UserError(f"{path} no longer holds a run that can be explored")
-    return _trained(load_trained(folder, file))
-
-
-def _trained(found: Trained) -> Subject:
-    model, tokenizer = found.model.eval(), found.tokenizer
-    if found.translator is not None:
-        return _translation(found.translator)
-    if isinstance(model, BertForMaskedLM):
-        return _bert(model, tokenizer)
-    first = tokenizer.encode(opening_text(tokenizer))
-    longest = model.config.block_size if isinstance(model, GPT) else None
-    return Subject("language", model, tokenizer, start=(int(first[0]),), longest=longest)
-
-
-def _translation(translator: Translator) -> Subject:
-    specials, model = translator.specials, translator.model
-    longest = translator.task.max_tokens + 1  # the start token counts, too
-    return Subject(
-        "translation",
-        model,
-        translator.tokenizer,
-        start=(specials.start,),
-        ends=(specials.end,),
-        forbidden=(*translator.forbidden, *_more_than_tokens(model.config.target_vocab_size, translator.tokenizer)),
-        rules=translator.rules,
-        longest=longest,
-        translator=translator,
-    )
-
-
-def _bert(model: Bert | BertForMaskedLM | BertForClassification, tokenizer: Any) -> Subject:
-    special = tokenizer.special
-    return Subject(
-        "masked" if isinstance(model, BertForMaskedLM) else "encoder",
-        model,
-        tokenizer,
-        before=(special["[CLS]"],),
-        after=(special["[SEP]"],),
-        forbidden=tuple(_more_than_tokens(model.config.vocab_size, tokenizer)),
-        longest=model.config.max_length,
-        mask=special["[MASK]"],
-    )
-
-
-def _pretrained(path: Path) -> Subject:
-    model = from_pretrained(path)
-    if isinstance(model, Transformer):
-        return _translation(pretrained_translator(path))
-    tokenizer, writing = pretrained_tokenizer(path), read_writing(path)
-    if isinstance(model, GPT):
-        return _pretrained_gpt(model, tokenizer, writing)
-    if not isinstance(tokenizer, WordPieceTokenizer):
-        raise UserError(f"{path} holds a BERT without a WordPiece tokenizer")
-    return _bert(model, tokenizer)
-
-
-def _pretrained_gpt(model: GPT, tokenizer: Any, writing: Writing) -> Subject:
-    return Subject(
-        "language",
-        model,
-        tokenizer,
-        before=tuple(tokenizer.before),
-        # Without a start token a text begins where another one has ended.
-        start=(writing.start if writing.start is not None else next(iter(writing.ends), 0),),
-        ends=writing.ends,
-        forbidden=(*writing.forbidden, *_more_than_tokens(model.config.vocab_size, tokenizer)),
-        rules=writing.rules(),
-        longest=model.config.block_size,
-    )
-
-
-def _more_than_tokens(outputs: int, tokenizer: Tokenizer) -> range:
-    """The outputs of a model that belong to no token: some published models have more of them than there are tokens."""
-    return range(len(getattr(tokenizer, "target_tokens", range(tokenizer.vocab_size))), outputs)
+    return Subject(**vars(open_run(folder, file, "explored")))
