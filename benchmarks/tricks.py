@@ -98,11 +98,7 @@ def not_compiled() -> dict[str, Trick]:
 
 TRICKS = {
     GIVEN_BACK: Trick(PAGE_FAULTS, {}),  # by a variable of the environment
-    IN_ONE: Trick(
-        f"{THREADS}.one_blas_thread",
-        {f"{place}.default_shards": lambda _: lambda: 1 for place in ("tinytensor.parallel", THREADS)},
-        more=False,
-    ),
+    IN_ONE: Trick(f"{THREADS}.one_blas_thread", {"tinytensor.parallel.default_shards": lambda _: lambda: 1}, more=False),
     "optimizer in one thread": Trick(
         "tinytensor.optim.optimizers.update",
         {
