@@ -4,13 +4,16 @@
 - ``tokenizers``: from text to ids and back.
 - ``data``: from files to batches.
 - ``audio``: from WAV files to vectors.
-- ``training``: the loop, losses, evaluation, and the folder of a run with its checkpoints.
+- ``runs``: the folder of a run, with its settings, checkpoints and lock.
+- ``training``: the loop, losses, evaluation, logs.
 - ``decoding``: from logits to text.
 - ``word_vectors``: words as vectors, by counting and by word2vec.
 - ``markov``: what comes next, by counting.
 - ``pretrained``: models in Hugging Face's layout, in and out.
-- Beside these packages: scripts and their command lines, translation, transcription, settings, errors, files, pictures,
-  progress, memory.
+- ``plots``: pictures of runs.
+- ``programs``: what all command-line programs share. ``tasks``: what they train models for.
+- ``export``: models as ONNX. ``explore``: the explorer.
+- ``common``: errors for people, files, settings, progress, memory.
 
 ``from tinyformer import GPT`` works for every name below, and loads only the files that the name needs.
 """

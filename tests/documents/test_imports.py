@@ -97,6 +97,14 @@ def test_every_room_has_its_place():
         assert len(set(rooms)) == len(rooms)
 
 
+def test_the_files_that_guides_name_are_there():
+    """Every path below a package that README, CONTRIBUTING and the pages of docs/ name."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.rst")]
+    named = [(p.name, path) for p in pages for path in re.findall(r"`(tiny\w+/[\w/.]+)`", p.read_text(encoding="utf-8"))]
+    assert len(named) > 50
+    assert [(page, path) for page, path in named if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_room_imports_only_those_below_it(name):
     package, room = room_of(name)

@@ -1,4 +1,8 @@
-"""Pictures of runs. They need matplotlib, pip install matplotlib, except for ``attention_html``."""
+"""Pictures of runs. They need matplotlib, pip install matplotlib, except for ``attention_html``.
+
+``curves`` draws losses, ``attention`` and ``attention_html`` weights, ``words`` word vectors, ``recordings`` sound; ``drawing``
+has what they share. The room imports common/ and audio/.
+"""
 
 import typing
 

@@ -1,4 +1,8 @@
-"""Tokenizers: from text to token ids and back."""
+"""Tokenizers: from text to token ids and back.
+
+Read ``base`` first, then ``char``, ``word``, ``bpe`` and ``wordpiece``. ``tokenizer_json`` reads files of others. The room
+imports common/ alone.
+"""
 
 from __future__ import annotations
 

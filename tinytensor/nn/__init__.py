@@ -1,4 +1,8 @@
-"""Neural network modules, with PyTorch's names."""
+"""Neural network modules, with PyTorch's names.
+
+Read ``module`` first: what a module is. Then ``layers``, ``containers`` and, for recurrent networks, ``cells`` and
+``recurrent``. ``init`` has initial values. The room imports ops/, functional/ and what these stand on.
+"""
 
 import typing
 

@@ -1,4 +1,8 @@
-"""Optimizers, learning-rate schedules and gradient clipping, with PyTorch's names and defaults."""
+"""Optimizers, learning-rate schedules and gradient clipping, with PyTorch's names and defaults.
+
+Read ``optimizer`` first: what all optimizers share. Then ``optimizers`` and ``adaptive``, ``schedules`` and ``clipping``.
+``dividing`` splits a step among ranks. The room imports nn/, kernels/, parallel/ and what these stand on.
+"""
 
 import typing
 
