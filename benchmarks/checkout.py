@@ -1,5 +1,6 @@
 """The checkout that this folder belongs to. Imported first, it lets the benchmarks run without an installation: what is
-imported then comes from this checkout, also where another one is installed."""
+imported then comes from this checkout, also where another one is installed. What the tests compare with, too, can be imported
+(``torch_models``, ``browsing``)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "tests"))
 
 
 def variables() -> dict[str, str]:

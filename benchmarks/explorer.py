@@ -21,16 +21,14 @@ import functools
 import http.client
 import json
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import measure
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 PROMPT = "ROMEO:\n"
 LIBRARY, CLIENT, PAGE, FRAME = "the library alone", "a client in Python", "the page", "the frame that shows it"
@@ -136,37 +134,37 @@ def wait(until: Callable[[], Any]) -> Any:
     return found
 
 
-def intervals(times: Sequence[float]) -> list[float]:
-    """The seconds between tokens."""
-    return [later - earlier for earlier, later in zip(times, times[1:])]
-
-
 def token_times(folder: str, browser: Any, turns: int, count: int) -> str:
     """A table of the time of a token, and one of its way from the library."""
     watched = Watched(folder)
     spans: dict[str, list[float]] = {name: [] for name in (LIBRARY, CLIENT, PAGE)}
     ways: dict[str, list[float]] = {name: [] for name in (CLIENT, PAGE, FRAME)}
+
+    def note(name: str, came: Sequence[float]) -> None:
+        """Add the seconds between tokens, and since the library picked each."""
+        if name in spans:
+            spans[name] += [later - earlier for earlier, later in pairwise(came)]
+        if name in ways:
+            ways[name] += [later - picked for picked, later in zip(watched.picked, came)]
+
     with watched.serving():
         page = browser.new_page()
         page.goto(watched.server.address)
         page.wait_for_selector("#prompt[aria-busy='false']")
-        for turn in range(turns + 1):  # the first is not counted: it compiles, and fills caches
-            alone = watched.alone(count)
-            client = watched.over_http(count)
-            ways_of = {CLIENT: [came - picked for picked, came in zip(watched.picked, client)]}
+        for turn in range(turns + 1):
+            note(LIBRARY, watched.alone(count))
+            note(CLIENT, watched.over_http(count))
             shown, framed = on_the_page(page, count)
-            ways_of |= {PAGE: [came - picked for picked, came in zip(watched.picked, shown)]}
-            ways_of |= {FRAME: [came - picked for picked, came in zip(watched.picked, framed)]}
-            if turn:
-                for name, times in ((LIBRARY, alone), (CLIENT, client), (PAGE, shown)):
-                    spans[name] += intervals(times)
-                for name, way in ways_of.items():
-                    ways[name] += way
+            note(PAGE, shown)
+            note(FRAME, framed)
+            if not turn:  # it compiles, and fills caches
+                for seconds in (*spans.values(), *ways.values()):
+                    seconds.clear()
         page.close()
     base = statistics.median(spans[LIBRARY])
-    rows = [[name, _ms(statistics.median(s)), _ms(statistics.median(s) - base)] for name, s in spans.items()]
+    rows = [[name, *_ms(statistics.median(s), statistics.median(s) - base)] for name, s in spans.items()]
     first = measure.table(["from one token to the next", "median ms", "over the library ms"], rows)
-    rows = [[name, *map(_ms, (statistics.median(way), _percentile(way, 95), max(way)))] for name, way in ways.items()]
+    rows = [[name, *_ms(statistics.median(w), _percentile(w), max(w))] for name, w in ways.items()]
     return f"{first}\n\n" + measure.table(["from the library to", "median ms", "95 % below ms", "longest ms"], rows)
 
 
@@ -188,16 +186,17 @@ def first_paints(folder: str, browser: Any, turns: int) -> str:
         if turn:
             for name, seconds in zip(names, (printed - start, origin + painted - start, painted)):
                 found[name].append(seconds)
-    rows = [[name, _ms(statistics.median(times)), _ms(max(times))] for name, times in found.items()]
+    rows = [[name, *_ms(statistics.median(times), max(times))] for name, times in found.items()]
     return measure.table(["first paint", "median ms", "longest ms"], rows)
 
 
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.2f}"
+def _ms(*seconds: float) -> list[str]:
+    return [f"{1000 * s:.2f}" for s in seconds]
 
 
-def _percentile(values: Sequence[float], percent: int) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+def _percentile(seconds: Sequence[float]) -> float:
+    """What 95 % are at or below."""
+    return statistics.quantiles(seconds, n=20, method="inclusive")[-1]
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:

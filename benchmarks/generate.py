@@ -14,7 +14,7 @@ tinyformer itself without ``tt.trace``.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
@@ -85,10 +85,12 @@ class HuggingFace(TorchSide):
 
     def __init__(self, task: Task, compiled: bool = False, device: str = "cpu"):
         import torch
+        import torch_models
         import transformers
 
         self.imported()
-        self.torch, library = torch, cast(Any, transformers)  # whose own annotations leave much out
+        self.torch, self.twins = torch, torch_models
+        library = cast(Any, transformers)  # whose own annotations leave much out
         configuration = task.configuration
         config = library.GPT2Config(
             vocab_size=configuration.vocab_size,
@@ -115,7 +117,7 @@ class HuggingFace(TorchSide):
 
     def load(self, weights: dict[str, Any]) -> None:
         """Start from tinyformer's values. Raises RuntimeError that lists every name or shape that differs."""
-        renamed = {name: self.torch.tensor(array) for name, array in gpt2_weights(weights)}
+        renamed = {name: self.torch.tensor(array) for name, array in self.twins.gpt2_weights(weights)}
         self.model.transformer.load_state_dict(renamed)  # the output layer is the token embedding on both sides
 
     def step(self) -> Any:
@@ -126,29 +128,6 @@ class HuggingFace(TorchSide):
     def continuation(self) -> list[list[int]]:
         """The new tokens of each row."""
         return self.step()[:, self.prompts.shape[1] :].tolist()
-
-
-# tinyformer's names -> GPT-2's. Those of a block stand behind "blocks.N." and "h.N.".
-_OUTSIDE_BLOCKS = {"token_embedding": "wte", "position_embedding": "wpe", "norm": "ln_f"}
-_IN_A_BLOCK = {
-    "attention_norm": "ln_1",
-    "attention.query_key_value": "attn.c_attn",
-    "attention.output": "attn.c_proj",
-    "feed_forward_norm": "ln_2",
-    "feed_forward.up": "mlp.c_fc",
-    "feed_forward.down": "mlp.c_proj",
-}
-
-
-def gpt2_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """GPT-2's names and values of the same. The matrices of its linear layers are (inputs, outputs), its embeddings as here."""
-    for name, array in weights.items():
-        module, _, kind = name.rpartition(".")
-        if module in _OUTSIDE_BLOCKS:
-            yield f"{_OUTSIDE_BLOCKS[module]}.{kind}", array
-        else:
-            _, number, layer = module.split(".", 2)
-            yield f"h.{number}.{_IN_A_BLOCK[layer]}.{kind}", array.T
 
 
 def run(task: Task, sides: measure.Sides, turns: int, steps: int, warm_up: int, same: float = 1.0) -> str:

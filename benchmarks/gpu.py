@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import importlib
 import os
 import signal
 import statistics
@@ -28,16 +27,17 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import checkout
 import generate
 import measure
+import race
 import train_step
 from configurations import GPU_GPTS, GPTConfiguration
-from measure import Side, SideError, Worker
+from measure import SideError, Worker
 
 from tinyformer.programs.command_line import Parser
 
@@ -102,9 +102,9 @@ def captured(make: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _kernel_times(step: Callable[[], Any], steps: int, cupy: Any) -> Any:
-    # Only now: they choose tinytensor's kernels.
-    kernel_times, hold = map(importlib.import_module, ("kernel_times", "hold"))
-    return kernel_times.measured(step, steps, cupy.cuda, hold.holder(cupy))
+    import kernel_times  # only now: it chooses tinytensor's kernels
+
+    return kernel_times.measured(step, steps, cupy.cuda, kernel_times.holder(cupy))
 
 
 def on_torch(block: int, device: str, precision: str, make: Callable[..., Any], *arguments: Any) -> Any:
@@ -122,36 +122,6 @@ def on_torch(block: int, device: str, precision: str, make: Callable[..., Any], 
     else:
         side.device_memory = lambda: [None, None, None]
     return side
-
-
-class Learner(Side):
-    """A model that learns a text's characters, with nanoGPT's settings for them."""
-
-    def __init__(self, configuration: GPTConfiguration, dtype: str, steps: int, data: str | None):
-        import tinytensor as tt
-        from tinyformer.data.reading import open_text
-        from tinyformer.data.text import TextBatches
-        from tinyformer.models.gpt import GPT, GPTConfig
-        from tinyformer.runs.run_folder import RunFolder
-        from tinyformer.tokenizers import CharTokenizer
-        from tinyformer.training.config import TrainingConfig
-        from tinyformer.training.evaluation import evaluate
-        from tinyformer.training.trainer import Trainer
-
-        self.evaluate = evaluate
-        text, self.source = open_text(data)
-        tokenizer = CharTokenizer.train(text)
-        config = TrainingConfig(steps=steps, batch_size=configuration.batch_size, warmup=steps // 10, shards=1, dtype=dtype)
-        tt.seed(config.seed)
-        batches = TextBatches(tokenizer.encode(text), configuration.block_size, config.batch_size, config.seed)
-        model = GPT(GPTConfig(**{**configuration.model(), "vocab_size": tokenizer.vocab_size}))
-        self.trainer = Trainer(model, batches, config, RunFolder("never-written"))
-
-    def learn(self) -> tuple[list[float], float, str]:
-        """The losses of all steps, read at the end, the validation loss, and the text's name."""
-        trainer = self.trainer
-        losses = [trainer.train_step()[0] for _ in range(trainer.config.steps)]
-        return list(map(float, losses)), self.evaluate(trainer.model, trainer.batches), self.source.name
 
 
 @dataclass(frozen=True)
@@ -245,23 +215,34 @@ class Measurement:
 
     def losses(self, name: str) -> None:
         """The same run in float32 and in bfloat16."""
+        from tinyformer.data.reading import open_text
+
         steps = self.amount.losses
-        last = max(1, steps // 6)
-        ends = {}
         with self.attempt("bfloat16's losses"):
-            for side, dtype in TINYFORMER.items():
-                with Worker(side, Learner, GPU_GPTS[name], dtype, steps, self.settings.data) as worker:
-                    losses, validation, text = worker.call("learn")
-                ends[side] = (statistics.fmean(losses[-last:]), validation)
+            text, source = open_text(self.settings.data)
+            ends = {side: self._ends(text, GPU_GPTS[name], dtype) for side, dtype in TINYFORMER.items()}
             distances = [abs(a - b) for a, b in zip(ends[OURS], ends[NARROW])]
             rows = [[side, f"{training:.4f}", f"{validation:.4f}"] for side, (training, validation) in ends.items()]
             self.add(
                 f"bfloat16 beside float32 after {steps} steps of {name}",
-                f"{which_text(text, self.settings.data)} Batches and dropout masks are the same.",
-                measure.table(["", f"training loss, mean of the last {last}", "validation loss"], rows),
+                f"{which_text(source.name, self.settings.data)} Batches and dropout masks are the same.",
+                measure.table(["", f"training loss, mean of the last {max(1, steps // 6)}", "validation loss"], rows),
                 _target("bfloat16's distance from float32, in the training loss", distances[0], 0.01),
                 _target("bfloat16's distance from float32, in the validation loss", distances[1], 0.01),
             )
+
+    def _ends(self, text: str, configuration: GPTConfiguration, dtype: str) -> tuple[float, float]:
+        """The losses at the end of a run that learns a text's characters: of the last sixth of the steps, and of validation."""
+        from tinyformer.tokenizers import CharTokenizer
+        from tinyformer.training.config import TrainingConfig
+
+        steps, tokenizer = self.amount.losses, CharTokenizer.train(text)
+        model = {**configuration.model(), "vocab_size": tokenizer.vocab_size}
+        config = TrainingConfig(steps=steps, batch_size=configuration.batch_size, warmup=steps // 10, shards=1, dtype=dtype)
+        with Worker(dtype, race.Tinyformer, tokenizer.encode(text), 0.0, model) as worker:
+            worker.call("start", asdict(config), [])
+            losses = worker.call("losses", steps)
+            return statistics.fmean(losses[-max(1, steps // 6) :]), worker.call("loss", "validation")
 
     def run(self, name: str) -> None:
         """A whole run of the example, in bfloat16 and with captured steps."""

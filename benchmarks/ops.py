@@ -161,18 +161,23 @@ class Library(Side):
         return found
 
 
-def ops_of(attention: Callable[..., Any], ops: Mapping[str, Callable[..., Any]]) -> Mapping[str, Callable[..., Any]]:
-    """The ops with what is written alike for both libraries; ``attention`` takes heads that lie behind the tokens."""
+def ops_of(functional: Any, ops: Mapping[str, Callable[..., Any]]) -> Mapping[str, Callable[..., Any]]:
+    """The ops, with those that both libraries write alike."""
 
-    def heads_first(query: Any, key: Any, value: Any, mask: Any = None, is_causal: bool = False) -> Any:
-        query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
-        return attention(query, key, value, mask, is_causal=is_causal)
+    def attention(query: Any, key: Any, value: Any, mask: Any = None, is_causal: bool = False) -> Any:
+        heads = [x.swapaxes(1, 2) for x in (query, key, value)]  # which lie behind the tokens
+        return functional.scaled_dot_product_attention(*heads, mask, is_causal=is_causal)
 
     return {
-        **ops,
-        "attention, causal": lambda query, key, value: heads_first(query, key, value, is_causal=True),
-        "attention, padding": heads_first,
+        "linear": functional.linear,
+        "gelu": lambda x: functional.gelu(x, approximate="tanh"),
+        "softmax": lambda x: functional.softmax(x, -1),
+        "dropout": lambda x: functional.dropout(x, DROPOUT),
+        "embedding": lambda weight, ids: functional.embedding(ids, weight),
+        "attention, causal": lambda query, key, value: attention(query, key, value, is_causal=True),
+        "attention, padding": attention,
         "residual": lambda x, y: x + y,
+        **ops,
     }
 
 
@@ -183,19 +188,9 @@ class Tinytensor(Library):
         import tinytensor as tt
         from tinytensor import optim
 
-        ops: Mapping[str, Callable[..., Any]] = {
-            "linear": tt.linear,
-            "layer_norm": tt.layer_norm,
-            "rms_norm": tt.rms_norm,
-            "gelu": lambda x: tt.gelu(x, approximate="tanh"),
-            "softmax": tt.softmax,
-            "cross_entropy": tt.cross_entropy,
-            "linear_cross_entropy": tt.linear_cross_entropy,
-            "dropout": lambda x: tt.dropout(x, DROPOUT),
-            "embedding": lambda weight, ids: tt.functional.embedding(ids, weight),
-            **{kind: self._recurrent(kind) for kind in GATES},
-        }
-        self.functions = ops_of(tt.scaled_dot_product_attention, ops)
+        names = ("layer_norm", "rms_norm", "cross_entropy", "linear_cross_entropy")
+        recurrent = {kind: self._recurrent(kind) for kind in GATES}
+        self.functions = ops_of(tt.functional, {**{name: getattr(tt, name) for name in names}, **recurrent})
         # Only parameters can be optimized.
         self.tensor = lambda a, requires_grad=False: tt.nn.Parameter(tt.tensor(a)) if requires_grad else tt.tensor(a)
         self.optimizer = lambda parameters: optim.AdamW(parameters, LEARNING_RATE, BETAS, weight_decay=WEIGHT_DECAY)
@@ -225,18 +220,13 @@ class PyTorch(Library, TorchSide):
             return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
         ops: Mapping[str, Callable[..., Any]] = {
-            "linear": F.linear,
             "layer_norm": lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias),
             "rms_norm": lambda x, weight: F.rms_norm(x, weight.shape, weight, 1e-5),
-            "gelu": lambda x: F.gelu(x, approximate="tanh"),
-            "softmax": lambda x: torch.softmax(x, -1),
             "cross_entropy": cross_entropy,
             "linear_cross_entropy": lambda x, weight, targets: cross_entropy(F.linear(x, weight), targets),
-            "dropout": lambda x: F.dropout(x, DROPOUT),
-            "embedding": lambda weight, ids: F.embedding(ids, weight),
             **{kind: self._recurrent(kind) for kind in GATES},
         }
-        self.functions = ops_of(F.scaled_dot_product_attention, ops)
+        self.functions = ops_of(F, ops)
         self.tensor = torch.tensor
         self.optimizer = lambda parameters: torch.optim.AdamW(
             parameters, lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True

@@ -17,7 +17,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import measure
@@ -48,73 +48,62 @@ MODELS: dict[str, dict[str, Any]] = {
 COLUMNS = (*PARTS, COLD, "tokens/s", "peak MB", "own MB")
 
 
+Write = Callable[[int], list[int]]  # so many tokens that follow the prompt
+Load = Callable[[str], Write]  # from a model's folder
+
+
+def tinyformer() -> Load:
+    """``from_pretrained`` and ``generate``, imported."""
+    from tinyformer import Sampling, from_pretrained, generate
+
+    def load(folder: str) -> Write:
+        model: Any = from_pretrained(folder)
+        return lambda count: list(generate(model, PROMPT, count, Sampling(temperature=0)))
+
+    return load
+
+
+def hugging_face() -> Load:
+    """``AutoModelForCausalLM.from_pretrained`` and ``generate``, imported."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    def load(folder: str) -> Write:
+        model: Any = AutoModelForCausalLM.from_pretrained(folder)  # for evaluation, as it comes
+        settings = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+        prompt = torch.tensor([PROMPT])
+
+        def write(count: int) -> list[int]:
+            with torch.inference_mode():
+                ids = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, **settings)
+            return list(ids[0, len(PROMPT) :].tolist())
+
+        return write
+
+    return load
+
+
 class ColdStart(Side):
     """A side that is made once, writes twice, and notes how long each part took."""
 
-    def __init__(self, folder: str):
+    def __init__(self, library: Callable[[], Load], folder: str):
         moments = [time.perf_counter()]
-        for part in (self.load_library, lambda: self.load(folder), lambda: self.write(1), self.continuation):
-            part()
+
+        def timed(part: Callable[..., Any], *arguments: Any) -> Any:
+            value = part(*arguments)
             moments.append(time.perf_counter())
+            return value
+
+        write = timed(timed(library), folder)
+        timed(write, 1)
+        self.written: list[int] = timed(write, NEW_TOKENS)
         *parts, last = [after - before for before, after in zip(moments, moments[1:])]
         memory = (self.memory()[0] / 1e6, (own_memory() or 0) / 1e6)
         self.values = dict(zip(COLUMNS, [*parts, sum(parts), NEW_TOKENS / last, *memory]))
 
-    def load_library(self) -> None:
-        """Import what is needed."""
-        raise TypeError(f"{type(self).__name__} has no load_library method: write one")
-
-    def load(self, folder: str) -> None:
-        """Load the model."""
-        raise TypeError(f"{type(self).__name__} has no load method: write one")
-
-    def write(self, count: int) -> list[int]:
-        """So many tokens that follow the prompt."""
-        raise TypeError(f"{type(self).__name__} has no write method: write one")
-
-    def continuation(self) -> None:
-        """Write, and keep what was written."""
-        self.written = self.write(NEW_TOKENS)
-
     def found(self) -> tuple[list[int], dict[str, float]]:
         """What was written, and the values of ``COLUMNS``."""
         return self.written, self.values
-
-
-class Tinyformer(ColdStart):
-    """``from_pretrained`` and ``generate``."""
-
-    def load_library(self) -> None:
-        from tinyformer import Sampling, from_pretrained, generate
-
-        self.greedy, self.from_pretrained, self.generate = Sampling(temperature=0), from_pretrained, generate
-
-    def load(self, folder: str) -> None:
-        self.model: Any = self.from_pretrained(folder)
-
-    def write(self, count: int) -> list[int]:
-        return list(self.generate(self.model, PROMPT, count, self.greedy))
-
-
-class HuggingFace(ColdStart):
-    """``AutoModelForCausalLM.from_pretrained`` and ``generate``."""
-
-    def load_library(self) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM
-
-        self.torch: Any = torch
-        self.kind: Any = AutoModelForCausalLM
-
-    def load(self, folder: str) -> None:
-        self.model: Any = self.kind.from_pretrained(folder)  # for evaluation, as it comes
-
-    def write(self, count: int) -> list[int]:
-        prompt = self.torch.tensor([PROMPT])
-        settings = {"do_sample": False, "max_new_tokens": count, "pad_token_id": 0, "eos_token_id": None}
-        with self.torch.inference_mode():
-            ids = self.model.generate(prompt, attention_mask=self.torch.ones_like(prompt), **settings)
-        return list(ids[0, len(PROMPT) :].tolist())
 
 
 def write_folder(folder: str, model_name: str) -> None:
@@ -165,8 +154,11 @@ def main() -> None:
     arguments = parse()
     with tempfile.TemporaryDirectory() as folder:
         write_folder(folder, arguments.model)
-        sides: dict[str, tuple[Any, ...]] = {OURS: (Tinyformer, folder), THEIRS: (HuggingFace, folder)}
-        sides |= measure.with_numpys_kernels(OURS, Tinyformer, folder)
+        sides: dict[str, tuple[Any, ...]] = {
+            OURS: (ColdStart, tinyformer, folder),
+            THEIRS: (ColdStart, hugging_face, folder),
+        }
+        sides |= measure.with_numpys_kernels(OURS, *sides[OURS])
         report = run(sides, arguments.turns)
     title = f"A pretrained {arguments.model} from a cold start; {NEW_TOKENS} tokens after a prompt of {len(PROMPT)}, greedy"
     measure.publish(arguments.output, f"pretrained_{arguments.model}", title, report, "numpy", "torch", "transformers")

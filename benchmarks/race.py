@@ -11,12 +11,12 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from measure import Side, TorchSide, Worker
-from train_step import in_shards
+from measure import Worker
+from train_step import TorchTraining, Training, in_shards
 
 Arrays = Mapping[str, Any]  # NumPy arrays by name
 
@@ -31,7 +31,7 @@ class Point:
     test: float | None = None
 
 
-class Runner(Side):
+class Runner(Training):
     """A side that trains one model after another; ``start`` makes each of them."""
 
     steps = done = 0
@@ -39,14 +39,9 @@ class Runner(Side):
     splits: Mapping[str, Any] = {}  # by name, "test" among them if there is one
 
     def start(self, training: Mapping[str, Any], rates: Sequence[float]) -> None:
-        """Begin a run with a new model, whose ``training`` holds the fields of a ``TrainingConfig``. ``rates`` are the learning
-        rates of the steps."""
+        """Begin a run with a new model and its optimizer. ``training`` holds the fields of a ``TrainingConfig``, and ``rates``
+        are the learning rates of the steps."""
         self.steps, self.done, self.seconds = training["steps"], 0, 0.0
-        self.begin(training, rates)
-
-    def begin(self, training: Mapping[str, Any], rates: Sequence[float]) -> None:
-        """Make the model and its optimizer."""
-        raise TypeError(f"{type(self).__name__} has no begin method: write one")
 
     def loss(self, split: str) -> float:
         """The mean loss over every target of the whole "validation" or "test" split, in adjacent windows."""
@@ -79,19 +74,14 @@ class Tinyformer(Runner):
         def trainer(training: Mapping[str, Any]) -> Trainer:
             config = TrainingConfig(**training)
             tinytensor.seed(config.seed)
-            batches = TextBatches(
-                ids,
-                model["block_size"],
-                config.batch_size,
-                config.seed,
-                vocab_size=model["vocab_size"],
-                test_fraction=test_fraction,
-            )
+            split = {"vocab_size": model["vocab_size"], "test_fraction": test_fraction}
+            batches = TextBatches(ids, model["block_size"], config.batch_size, config.seed, **split)
             return Trainer(GPT(GPTConfig(**model)), batches, config, RunFolder("never-written"))
 
         self.make_trainer, self.evaluate = trainer, evaluate
 
-    def begin(self, training: Mapping[str, Any], rates: Sequence[float]) -> None:
+    def start(self, training: Mapping[str, Any], rates: Sequence[float]) -> None:
+        super().start(training, rates)
         self.trainer = self.make_trainer(training)  # its schedule gives the rates
         batches: Any = self.trainer.batches
         self.splits = {"validation": batches, **({"test": batches.with_test_split()} if len(batches.test) else {})}
@@ -106,33 +96,27 @@ class Tinyformer(Runner):
         return in_shards(self.trainer.shards)
 
 
-class PyTorch(Runner, TorchSide):
+class PyTorch(Runner, TorchTraining):
     """The same for PyTorch: the twin of tinyformer's GPT with nanoGPT's first weights, and PyTorch's fastest AdamW (``fused``).
 
     ``splits`` are ids: "training", "validation" and, if there is one, "test".
     """
 
     def __init__(self, splits: Arrays, model: Mapping[str, Any]):
-        import torch
-        import torch_models
-
-        self.imported()
-        self.torch, self.twins = torch, torch_models
+        super().__init__()
+        torch = self.torch
         names = ("vocab_size", "block_size", "num_layers", "num_heads", "d_model", "dropout", "bias")
         self.sizes = {name: model[name] for name in names}
         self.splits = {name: torch.tensor(ids, dtype=torch.int64) for name, ids in splits.items()}
         self.window = torch.arange(model["block_size"] + 1)
 
-    def begin(self, training: Mapping[str, Any], rates: Sequence[float]) -> None:
+    def start(self, training: Mapping[str, Any], rates: Sequence[float]) -> None:
+        super().start(training, rates)
         self.torch.manual_seed(training["seed"])
         self.model = self.twins.GPT(**self.sizes)
         self.twins.nanogpt_weights(self.model)
-        betas = training["beta1"], training["beta2"]
-        self.optimizer = self.twins.adamw_for(
-            self.model, training["learning_rate"], betas, training["weight_decay"], fused=True
-        )
-        self.rates = iter(rates)
-        self.batch_size, self.clip = training["batch_size"], training["clip"]
+        self.train_with(self.model, training)
+        self.rates, self.batch_size = iter(rates), training["batch_size"]
 
     def step(self) -> Any:
         rate = next(self.rates)
@@ -140,12 +124,7 @@ class PyTorch(Runner, TorchSide):
             group["lr"] = rate
         ids = self.splits["training"]
         windows = ids[self.torch.randint(len(ids) - len(self.window) + 1, (self.batch_size, 1)) + self.window]
-        self.optimizer.zero_grad(set_to_none=True)
-        loss: Any = self.model.loss(windows[:, :-1], windows[:, 1:])
-        loss.backward()
-        self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-        self.optimizer.step()
-        return loss.detach()
+        return self.update(lambda: self.model.loss(windows[:, :-1], windows[:, 1:]))
 
     def loss(self, split: str) -> float:
         self.model.eval()
@@ -227,11 +206,9 @@ class Log:
         if self.path is None or not self.path.exists():
             return
         with open(self.path, newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                run = Run(row["race"], row["side"], int(row["seed"]), int(row["steps"]))
-                test = float(row["test"]) if row["test"] else None
-                point = Point(int(row["step"]), float(row["seconds"]), float(row["validation"]), test)
-                self.runs.setdefault(run, []).append(point)
+            for race, side, seed, steps, step, seconds, validation, test in list(csv.reader(file))[1:]:
+                point = Point(int(step), float(seconds), float(validation), float(test) if test else None)
+                self.runs.setdefault(Run(race, side, int(seed), int(steps)), []).append(point)
 
     def add(self, runs: Mapping[Run, list[Point]]) -> None:
         """Add complete runs, and write the file anew."""
@@ -240,10 +217,9 @@ class Log:
             return
         from tinytensor.device.disk import write_text
 
-        names = [*Run._fields, *(field.name for field in fields(Point))]
         table = io.StringIO()
-        writer = csv.DictWriter(table, names, lineterminator="\n")
-        writer.writeheader()
+        writer = csv.writer(table, lineterminator="\n")
+        writer.writerow([*Run._fields, *(field.name for field in fields(Point))])
         for run, points in self.runs.items():
-            writer.writerows(run._asdict() | asdict(point) for point in points)
+            writer.writerows([*run, *astuple(point)] for point in points)
         write_text(self.path, table.getvalue())

@@ -30,7 +30,8 @@ from configurations import CONFIGURATIONS, Configuration
 from measure import Side, SideError, TorchSide, Worker
 from memory import RankMemory, memory_of_ranks
 
-LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0
+OPTIMIZER = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "clip": 1.0}
+TRAINING: dict[str, Any] = {**OPTIMIZER, "min_learning_rate": 1e-3, "warmup": 0}  # of both sides; the rate is constant
 OURS, EAGER, COMPILED, PRODUCTS = "tinyformer", "PyTorch eager", "PyTorch compiled", "matrix products alone"
 
 
@@ -81,19 +82,8 @@ class Tinyformer(Training):
         self.evaluate, self.one_blas_thread = evaluate, one_blas_thread
         tt.seed(0)
         self.model, batches, loss_function = configuration.tinyformer()
-        training = TrainingConfig(
-            batch_size=configuration.batch_size,
-            learning_rate=LEARNING_RATE,
-            min_learning_rate=LEARNING_RATE,
-            warmup=0,  # with the line above, a constant rate, as on PyTorch's side
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            weight_decay=WEIGHT_DECAY,
-            clip=CLIP,
-            shards=shards,
-            dtype=dtype,
-            workers=workers,
-        )
+        given_settings: dict[str, Any] = {"batch_size": configuration.batch_size, "shards": shards, "dtype": dtype}
+        training = TrainingConfig(**TRAINING, **given_settings, workers=workers)
         # Batches made beforehand: what is compared is the step, not the data.
         given: Any = SimpleNamespace(sample=itertools.cycle(batches).__next__, validation_batches=lambda: iter(batches[:1]))
         self.trainer = Trainer(self.model, given, training, RunFolder("never-written"), loss_function)
@@ -129,18 +119,40 @@ class Tinyformer(Training):
             return [f"{self.trainer.workers} processes, and in each: {'; '.join(measure.thread_pools())}"]
 
 
-class PyTorch(Training, TorchSide):
-    """The same step in PyTorch, with its fastest AdamW (``fused``); with ``bfloat16`` in automatic mixed precision."""
+class TorchTraining(TorchSide):
+    """A side that trains the twin of a model of tinyformer's, with PyTorch's fastest AdamW (``fused``)."""
 
-    def __init__(self, configuration: Configuration, compiled: bool, bfloat16: bool = False, device: str = "cpu"):
+    def __init__(self) -> None:
         import torch
         import torch_models
 
         self.imported()
         self.torch, self.twins = torch, torch_models
-        self.model = configuration.pytorch().to(device)
+
+    def train_with(self, model: Any, training: Mapping[str, Any]) -> None:
+        """Train this model with the settings of a ``TrainingConfig``."""
+        betas = training["beta1"], training["beta2"]
+        self.model, self.clip = model, training["clip"]
+        self.optimizer = self.twins.adamw_for(model, training["learning_rate"], betas, training["weight_decay"], fused=True)
+
+    def update(self, loss_of_batch: Callable[[], Any]) -> Any:
+        """A training step. Returns the loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = loss_of_batch()
+        loss.backward()
+        self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        return loss.detach()
+
+
+class PyTorch(Training, TorchTraining):
+    """The same step in PyTorch; with ``bfloat16`` in automatic mixed precision."""
+
+    def __init__(self, configuration: Configuration, compiled: bool, bfloat16: bool = False, device: str = "cpu"):
+        super().__init__()
+        torch = self.torch
+        self.train_with(configuration.pytorch().to(device), TRAINING)
         self.precision = torch.autocast(device, torch.bfloat16, enabled=bfloat16)
-        self.optimizer = torch_models.adamw_for(self.model, LEARNING_RATE, BETAS, WEIGHT_DECAY, fused=True)
         self.loss = torch.compile(self.model.loss) if compiled else self.model.loss
         batches = [tuple([torch.tensor(a, device=device) for a in arrays]) for arrays in configuration.batches()]
         self.first_batch, self.batches = batches[0], itertools.cycle(batches)
@@ -152,19 +164,18 @@ class PyTorch(Training, TorchSide):
     def first_loss(self) -> float:
         """The loss of the first batch, without dropout."""
         self.model.eval()
-        with self.torch.no_grad(), self.precision:
-            loss = float(self.loss(*self.first_batch))
+        with self.torch.no_grad():
+            loss = float(self.loss_of(self.first_batch))
         self.model.train()
         return loss
 
-    def step(self) -> Any:
-        self.optimizer.zero_grad(set_to_none=True)
+    def loss_of(self, batch: Sequence[Any]) -> Any:
+        """The loss of a batch, in the chosen precision."""
         with self.precision:
-            loss: Any = self.loss(*next(self.batches))
-        loss.backward()
-        self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
-        self.optimizer.step()
-        return loss.detach()
+            return self.loss(*batch)
+
+    def step(self) -> Any:
+        return self.update(lambda: self.loss_of(next(self.batches)))
 
 
 Product = tuple[Any, Any, Any]  # two matrices, and the memory for their product

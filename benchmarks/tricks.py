@@ -42,6 +42,7 @@ ENVIRONMENTS = {GIVEN_BACK: {"TINYTENSOR_KEEP_MEMORY": "0"}, IN_NUMPY: {"TINYTEN
 ENVIRONMENTS[NONE] = ENVIRONMENTS[GIVEN_BACK] | ENVIRONMENTS[IN_NUMPY]
 WHOLE = 1 << 62  # elements in a block: more than there ever are
 PAGE_FAULTS = "page faults"  # counted like calls
+CORE, THREADS = "tinytensor.autograd", "tinytensor.parallel.threads"
 ATTENTION = "tinytensor.kernels.numpy.attention"
 ATTENTIONS = "tinytensor.functional.attention"
 LOSSES = "tinytensor.functional.classification"
@@ -97,9 +98,7 @@ def not_compiled() -> dict[str, Trick]:
 
 TRICKS = {
     GIVEN_BACK: Trick(PAGE_FAULTS, {}),  # by a variable of the environment
-    IN_ONE: Trick(
-        "tinytensor.parallel.one_blas_thread", {"tinytensor.parallel.default_shards": lambda _: lambda: 1}, more=False
-    ),
+    IN_ONE: Trick(f"{THREADS}.one_blas_thread", {"tinytensor.parallel.default_shards": lambda _: lambda: 1}, more=False),
     "optimizer in one thread": Trick(
         "tinytensor.optim.optimizers.update",
         {
@@ -111,7 +110,7 @@ TRICKS = {
     ),
     "warnings silenced op by op": Trick(
         "tinytensor.device.backend.no_warnings",
-        {f"tinytensor.{module}.without_warnings": lambda _: nullcontext for module in ("modes", "engine", "parallel")},
+        {f"{module}.without_warnings": lambda _: nullcontext for module in (f"{CORE}.modes", f"{CORE}.engine", THREADS)},
     ),
     "layer norm not fused": Trick(
         "tinytensor.functional.normalization.layer_norm", {"tinytensor.functional.layer_norm": attrgetter("reference")}

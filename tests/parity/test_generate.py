@@ -9,7 +9,7 @@ import itertools
 import numpy
 import pytest
 import torch
-from generate import gpt2_weights
+from torch_models import gpt2_weights
 
 import tinytensor as tt
 from tinyformer import (

@@ -15,8 +15,8 @@ import gpu
 import kernel_times
 import pages
 import pytest
-from configurations import GPTConfiguration
 
+from tinyformer.data.reading import open_text
 from tinytensor import kernels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -289,8 +289,7 @@ def test_cuda_is_found_in_a_folder_of_the_path(tmp_path, monkeypatch):
 def test_without_data_or_a_network_the_text_is_pythons_own_sources(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # where nobody answers
     monkeypatch.setenv("TINYFORMER_CACHE", str(tmp_path))
-    tiny = GPTConfiguration(num_layers=1, num_heads=2, d_model=16, block_size=12, batch_size=4)
-    name = gpu.Learner(tiny, "float32", 1, None).source.name
+    name = open_text(None)[1].name
     says = "The text is the sources of Python's standard library: no --data is given, and Tiny Shakespeare could not be"
     assert gpu.which_text(name, None).startswith(says)
     assert gpu.which_text("Tiny Shakespeare", None) == "The text is Tiny Shakespeare, as no --data is given."

@@ -15,7 +15,7 @@ import speedrun
 import torch
 from race import Log, Point, Run
 from running import ROOT
-from speedrun import LARGER, NANOGPT, OURS, PYTORCH, TWIN, WHOLE, Entrant
+from speedrun import LARGER, NANOGPT, OURS, PYTORCH, WHOLE, Entrant
 from torch_models import GPT, copy_weights, nanogpt_weights
 
 from tinyformer import GPTConfig, TrainingConfig
@@ -175,7 +175,8 @@ def test_pytorch_has_the_recipe_that_nanogpt_gives_for_a_cpu(text):
 class Sleeping(race.Runner):
     """A side whose evaluations take long."""
 
-    def begin(self, training, rates):
+    def start(self, training, rates):
+        super().start(training, rates)
         self.taken = 0
         self.splits = {"test": None}
 
@@ -262,7 +263,7 @@ def test_only_races_that_the_log_has_not_are_held(monkeypatch, text, tiny):
 
     monkeypatch.setattr(speedrun, "ready", ready)
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    races = {f"{mark:g}": speedrun.for_mark(mark, False) for mark in speedrun.STEPS}
+    races = {f"{mark:g}": speedrun.for_mark(mark) for mark in speedrun.STEPS}
     log = Log(None)
     assert list(speedrun.hold(races, [1, 2], text, log, 1)) == 4 * [["a line"]]
     assert set(log.runs) == {Run(r, s, i, n) for r in races for i in (1, 2) for s, n in ((OURS, 2), (PYTORCH, 3))}
@@ -361,17 +362,11 @@ def test_every_change_takes_back_what_it_names_and_nothing_else():
     assert tokens[0] == tokens[1]
 
 
-def test_the_larger_model_takes_as_long(monkeypatch, text, tiny):
-    times = {WHOLE: measure.Times(), LARGER: measure.Times()}
-    times[WHOLE].turns, times[LARGER].turns = [[0.010]], [[0.015]]
-    monkeypatch.setattr(speedrun, "ready", lambda *_: ({}, []))
-    monkeypatch.setattr(measure, "take_turns", lambda *_, **__: times)
-    log = Log(None)
-    sides = speedrun.ablations(text, 30, log)
+def test_the_larger_model_has_fewer_steps(tiny):
+    sides = speedrun.ablations(200)
     assert list(sides) == [WHOLE, *speedrun.CHANGES, NANOGPT]
-    assert {name: entrant.steps for name, entrant in sides.items() if entrant.steps != 30} == {LARGER: 20}
-    log.add({Run("30 steps", LARGER, 1, 17): falling(4.0)})
-    assert speedrun.ablations(text, 30, log)[LARGER].steps == 17  # as in the runs before
+    assert {name: entrant.steps for name, entrant in sides.items() if entrant.steps != 200} == {LARGER: 83}
+    assert speedrun.ablations(1)[LARGER].steps == 1
 
 
 # ------------------------------------------------------------------------------------------------------ the command line
@@ -388,9 +383,7 @@ def words(monkeypatch, *given):
         ("--marks 1.5", "argument --marks: invalid choice: 1.5 (choose from 1.886, 1.7, 1.6)"),
         ("--seeds 0", "argument --seeds: '0' is not a whole number above 0"),
         ("--steps x", "argument --steps: 'x' is not a whole number above 0"),
-        ("--test-fraction 1", "argument --test-fraction: '1' is not a number from 0 up to, but not including, 1"),
-        ("--ablations --twin", "--ablations has neither marks nor a twin: leave out --marks and --twin"),
-        ("--ablations --marks 1.7", "--ablations has neither marks nor a twin: leave out --marks and --twin"),
+        ("--ablations --marks 1.7", "--ablations has no marks: leave out --marks"),
         ("--resume", "--resume goes on with the log beside --output: name that, too"),
         ("--data none.txt", "none.txt does not exist: pass --data a text file or a folder of them"),
         ("--data short.txt", "the text has 7 tokens, too few for windows of 128"),
@@ -421,19 +414,19 @@ def test_races_of_processes_are_written_and_go_on(capsys, monkeypatch, tmp_path,
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     monkeypatch.setattr(speedrun, "STEPS", {1.886: (4, 6), 2.8: (16, 6)})
-    given = ["--data", tmp_path / "words.txt", "--evaluate-every", 2, "--twin", "--output", tmp_path]
+    given = ["--data", tmp_path / "words.txt", "--evaluate-every", 2, "--output", tmp_path]
     words(monkeypatch, *given, "--seeds", 1, 1)
     speedrun.main()
     capsys.readouterr()
     report = (tmp_path / "arm" / "speedrun.md").read_text(encoding="utf-8")
     rows = rows_of(report.split("The losses after")[0])
-    assert list(rows)[2:] == [f"{mark}, {side}" for mark in ("1.886", "2.8") for side in (OURS, PYTORCH, TWIN)]
+    assert list(rows)[2:] == [f"{mark}, {side}" for mark in ("1.886", "2.8") for side in (OURS, PYTORCH)]
     assert rows[f"1.886, {OURS}"][2].startswith("not reached, best ") and float(rows[f"2.8, {OURS}"][2]) >= 0
     assert "words.txt, 636 characters." in report and "every 2 steps" in report and "the first 10% of the text" in report
-    assert report.count("which are not counted") == 3 and ", torch " in report.splitlines()[-1]
+    assert report.count("which are not counted") == 2 and ", torch " in report.splitlines()[-1]
     with open(tmp_path / "arm" / "speedrun.csv", encoding="utf-8") as file:
         logged = list(csv.DictReader(file))
-    assert len(logged) == (3 + 4 + 4) + (9 + 4 + 4)
+    assert len(logged) == (3 + 4) + (9 + 4)
     assert (tmp_path / "arm" / "speedrun.png").exists()
 
     words(monkeypatch, *given, "--seeds", 1, 2, "--resume")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 from tinytensor.autograd.changes import note_change
 from tinytensor.autograd.conversion import as_array
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import missing
-from tinytensor.device.backend import Array, is_array, is_floating
+from tinytensor.device.backend import is_floating
 from tinytensor.nn.hooks import HookHandle, Hooks
-from tinytensor.nn.leaves import clear_gradients, convert_, overwrite, replace_data
+from tinytensor.nn.leaves import clear_gradients, convert_, overwrite
+from tinytensor.nn.state import IncompatibleKeys, load
 
 Self = TypeVar("Self", bound="Module")
 Given = ParamSpec("Given")
@@ -50,13 +51,6 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return "Parameter " + super().__repr__()
-
-
-class IncompatibleKeys(NamedTuple):
-    """The names that only a module or only a state has; ``load_state_dict`` returns them."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
 
 
 class Module:
@@ -351,36 +345,7 @@ class Module:
         With ``assign`` the values are not copied: each parameter uses the array that it is given, if its dtype is right. So a
         file that is mapped into memory need not be held twice.
         """
-        own = dict(self._named_tensors())
-        names = {id(tensor): name for name, tensor in own.items()}
-        found: dict[str, tuple[str, Array]] = {}  # by a tensor's first name: its name in the state, and its values
-        unexpected, problems = [], []
-        check_state(state)
-        for key, values in state.items():
-            tensor = own[key] if key in own else self._tensor_at(key)
-            if tensor is None:
-                unexpected.append(key)
-                continue
-            given = values.data if isinstance(values, Tensor) else values
-            fits = assign and is_array(given) and given.dtype == tensor.dtype
-            array = given if fits else as_array(values, tensor.dtype)
-            if array.shape != tensor.shape:
-                problems.append(f"{key}: shape {array.shape} instead of {tensor.shape}")
-                continue
-            other, others = found.setdefault(names[id(tensor)], (key, array))
-            if not _same_values(array, others):
-                problems.append(f"{key} and {other} are one tied tensor, but have different values")
-        missing = [name for name in own if name not in found and name not in state]
-        if strict:
-            problems += _listed("missing", missing) + _listed("unexpected", unexpected)
-        if problems:
-            raise ValueError(f"the state does not fit this {type(self).__name__}: " + "; ".join(problems))
-        for name, (_, array) in found.items():
-            if assign:
-                replace_data(own[name], array)
-            else:
-                overwrite(own[name], array)
-        return IncompatibleKeys(missing, unexpected)
+        return load(dict(self._named_tensors()), self._tensor_at, state, strict, assign, f"this {type(self).__name__}")
 
     # --------------------------------------------------------------------------------------------------------- printing
 
@@ -405,18 +370,3 @@ class Module:
         for child_name, child in self._own_modules():
             lines += child._tree(child_name, indent + "  ", (*above, self))
         return lines
-
-
-def check_state(state: Any) -> None:
-    """Raise TypeError unless everything that is to be loaded has a name."""
-    for key in state:
-        if not isinstance(key, str):
-            raise TypeError(f"a state has tensors by name, and {key!r} cannot be a name")
-
-
-def _same_values(a: Array, b: Array) -> bool:
-    return a is b or bool(((a == b) | ((a != a) & (b != b))).all())  # here NaN equals NaN
-
-
-def _listed(kind: str, names: list[str]) -> list[str]:
-    return [f"{kind}: {', '.join(names)}"] if names else []

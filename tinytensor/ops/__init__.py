@@ -12,5 +12,6 @@ from tinytensor.ops.elementwise import *
 from tinytensor.ops.indexing import *
 from tinytensor.ops.linear_algebra import *
 from tinytensor.ops.reductions import *
+from tinytensor.ops.running import *
 from tinytensor.ops.sequences import *
 from tinytensor.ops.shapes import *

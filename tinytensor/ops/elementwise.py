@@ -18,7 +18,7 @@ from tinytensor import kernels
 from tinytensor.autograd.checks import check_fits
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
-from tinytensor.device.backend import default_dtype, index_dtype, is_floating, xp
+from tinytensor.device.backend import DType, default_dtype, index_dtype, is_floating, xp
 
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Mask = Any  # a tensor or an array of booleans, which may be a list of them, or a single one
 
 __all__ = [
-    "abs", "add", "ceil", "clip", "copy", "divide", "erf", "exp", "exp2",
+    "abs", "add", "astype", "ceil", "clip", "copy", "divide", "erf", "exp", "exp2",
     "expm1", "floor", "floor_divide", "log", "log1p", "log2", "log10", "logaddexp", "masked_fill", "maximum", "minimum",
     "multiply", "negative", "power", "reciprocal", "remainder", "round", "rsqrt", "sigmoid", "sign", "sqrt",
     "square", "subtract", "tanh", "trunc", "where",
@@ -389,3 +389,12 @@ def masked_fill(x: Tensor, mask: Mask, value: Tensor | float) -> Tensor:
     tensor([ 1., -1.,  3.])
     """
     return where(mask, value, x)
+
+
+# --------------------------------------------------------------------------------------------------------- conversion
+
+
+@op(x=lambda g: g)
+def astype(x: Tensor, dtype: DType) -> Tensor:
+    """x converted to ``dtype``. The gradient has x's own dtype. No gradient flows through integers and booleans."""
+    return x.astype(dtype)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from tinytensor.autograd.calling import wrap
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import default_dtype, index_dtype, is_floating, xp
+from tinytensor.ops.elementwise import astype
 from tinytensor.ops.indexing import scatter
-from tinytensor.ops.reductions import astype
 from tinytensor.ops.shapes import broadcast_to, concatenate, normalize_axis, reshape, split
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from tinytensor.common.arguments import checked, shown
 from tinytensor.device import capturing
 from tinytensor.device.backend import host, is_floating, no_warnings, xp
 from tinytensor.nn.leaves import clear_gradients
-from tinytensor.nn.module import Parameter, check_state
+from tinytensor.nn.module import Parameter
+from tinytensor.nn.state import check_state
 from tinytensor.optim.dividing import Ranks, Update, of_ranks
 from tinytensor.optim.settings import check_count, check_flag, check_number
 from tinytensor.optim.state import State, is_narrow, state_dtype

@@ -1,7 +1,7 @@
 """What the tests catch: small random faults, put into the source one at a time. Does a test fail?
 
-python benchmarks/mutants.py --coverage runs/coverage --record
-python benchmarks/mutants.py --coverage runs/coverage --seed 0 --count 220 --output runs/mutants.csv
+python tests/mutants.py --coverage runs/coverage --record
+python tests/mutants.py --coverage runs/coverage --seed 0 --count 220 --output runs/mutants.csv
 
 The first command runs all tests and notes which of them run which line (this takes ``pip install coverage``). The second draws
 mutants evenly over the ROOMS, and within a room evenly over the places where its files can be changed. For each it runs only
@@ -12,7 +12,7 @@ all tests that run a line of it. A run that was interrupted goes on when the sam
 again. The same seed draws the same mutants as long as the source is the same; ``--like`` takes those of an earlier table, to
 compare the tests before and after a change:
 
-python benchmarks/mutants.py --coverage runs/coverage_after --like runs/mutants.csv --output runs/mutants_after.csv
+python tests/mutants.py --coverage runs/coverage_after --like runs/mutants.csv --output runs/mutants_after.csv
 
 On a busy machine look twice at what timed out.
 """
@@ -40,9 +40,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from faults import ROOMS, ROOT, Mutant, all_mutants, draw
+
+sys.path.append(str(ROOT / "benchmarks"))
 import measure
-from checkout import ROOT
-from faults import ROOMS, Mutant, all_mutants, draw
 
 from tinyformer.programs.command_line import Parser
 

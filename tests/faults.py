@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, zip_longest
+from pathlib import Path
 from typing import Any
 
-from checkout import ROOT
-
-AUTOGRAD = "calling changes checkpoint checks creation engine fused gradcheck graph modes op random summation tensor trace"
+ROOT = Path(__file__).resolve().parents[1]
+OF_TINYTENSOR = ("autograd", "transforms", "replay", "ops", "functional", "nn", "optim", "kernels/numpy")
+OF_TINYFORMER = ("decoding", "tokenizers", "training")
 ROOMS = {
-    "autograd": [f"tinytensor/{name}.py" for name in AUTOGRAD.split()],
-    **{name.rsplit("/")[-1]: [f"tinytensor/{name}/*.py"] for name in ("ops", "functional", "nn", "optim")},
-    "kernels/numpy": ["tinytensor/kernels/numpy/*.py"],
-    **{name: [f"tinyformer/{name}/*.py"] for name in ("decoding", "tokenizers", "training")},
+    **{name: [f"tinytensor/{name}/*.py"] for name in OF_TINYTENSOR},
+    **{name: [f"tinyformer/{name}/*.py"] for name in OF_TINYFORMER},
 }
 OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"), ast.FloorDiv: ("//", "*"),

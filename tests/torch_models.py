@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -186,6 +186,29 @@ def load_weights(weights: Mapping[str, Any], twin: nn.Module) -> None:
 def copy_weights(ours: Module, twin: nn.Module) -> None:
     """Give the twin the values of tinyformer's model."""
     load_weights({name: value.numpy() for name, value in ours.state_dict().items()}, twin)
+
+
+# tinyformer's names -> GPT-2's. Those of a block stand behind "blocks.N." and "h.N.".
+_OUTSIDE_BLOCKS = {"token_embedding": "wte", "position_embedding": "wpe", "norm": "ln_f"}
+_IN_A_BLOCK = {
+    "attention_norm": "ln_1",
+    "attention.query_key_value": "attn.c_attn",
+    "attention.output": "attn.c_proj",
+    "feed_forward_norm": "ln_2",
+    "feed_forward.up": "mlp.c_fc",
+    "feed_forward.down": "mlp.c_proj",
+}
+
+
+def gpt2_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """GPT-2's names and values of the same. The matrices of its linear layers are (inputs, outputs), its embeddings as here."""
+    for name, array in weights.items():
+        module, _, kind = name.rpartition(".")
+        if module in _OUTSIDE_BLOCKS:
+            yield f"{_OUTSIDE_BLOCKS[module]}.{kind}", array
+        else:
+            _, number, layer = module.split(".", 2)
+            yield f"h.{number}.{_IN_A_BLOCK[layer]}.{kind}", array.T
 
 
 def nanogpt_weights(model: GPT) -> None:
