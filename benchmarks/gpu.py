@@ -102,9 +102,10 @@ def captured(make: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _kernel_times(step: Callable[[], Any], steps: int, cupy: Any) -> Any:
+    import hold
     import kernel_times  # only now: it chooses tinytensor's kernels
 
-    return kernel_times.measured(step, steps, cupy.cuda, kernel_times.holder(cupy))
+    return kernel_times.measured(step, steps, cupy.cuda, hold.holder(cupy))
 
 
 def on_torch(block: int, device: str, precision: str, make: Callable[..., Any], *arguments: Any) -> Any:

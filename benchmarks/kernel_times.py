@@ -91,35 +91,10 @@ class _Stopwatch:
             self.cut(name)
 
 
-# `globaltimer` counts the GPU's nanoseconds. Compiled for a CPU, which queues nothing, the kernel ends at once.
-HOLD = r"""
-extern "C" __global__ void __launch_bounds__(1) hold(long long nanoseconds) {
-#ifdef __CUDA_ARCH__
-    long long start, now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
-    do {
-        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    } while (now - start < nanoseconds);
-#endif
-}
-"""
-OPTIONS = ("--std=c++17",)
-
-
-def holder(cupy: Any) -> Callable[[float], None]:
-    """A function that keeps the GPU busy for so many milliseconds, and returns at once. ``cupy`` is the module."""
-    kernel = cupy.RawModule(code=HOLD, options=OPTIONS).get_function("hold")
-
-    def hold(milliseconds: float) -> None:
-        kernel((1,), (1,), (int(1e6 * milliseconds),))
-
-    return hold
-
-
 def measured(step: Callable[[], Any], steps: int, cuda: Any, hold: Callable[[float], None]) -> tuple[Times, int]:
     """How long the GPU works in so many steps: for each kernel, and for everything else. The times are the GPU's own.
 
-    ``cuda`` is CuPy's module, and ``hold`` what ``holder`` makes. Before each call of a kernel the GPU is held, until
+    ``cuda`` is CuPy's module, and ``hold`` what ``hold.holder`` makes. Before each call of a kernel the GPU is held, until
     Python has queued all that the call launches, between two events. Then nothing comes between the events but that work, and
     the moments from one launch to the next. So the time is the same however slow Python is. What a kernel calls counts as part
     of it. A step in training takes longer than all of them together where the GPU waits for Python.

@@ -1,6 +1,6 @@
 """The kernel of the benchmarks that only passes time, compiled by NVRTC: no GPU is needed, but the real CuPy."""
 
-import kernel_times
+import hold
 import pytest
 
 nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the real CuPy")
@@ -8,9 +8,9 @@ nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes
 
 @pytest.mark.parametrize("architecture", ["80", "90", "100"])
 def test_it_compiles_and_waits_for_the_gpus_clock(architecture):
-    program = nvrtc.createProgram(kernel_times.HOLD, "hold.cu", (), ())
+    program = nvrtc.createProgram(hold.SOURCE, "hold.cu", (), ())
     try:
-        nvrtc.compileProgram(program, (*kernel_times.OPTIONS, f"-arch=sm_{architecture}"))
+        nvrtc.compileProgram(program, (*hold.OPTIONS, f"-arch=sm_{architecture}"))
         assembly = nvrtc.getPTX(program)
     finally:
         nvrtc.destroyProgram(program)
