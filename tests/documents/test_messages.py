@@ -1,4 +1,4 @@
-"""What messages offer exists: each flag, extra, package, script and module that a text of the packages or the examples names."""
+"""What messages offer exists: each flag, extra, package, script and module that a text of the packages or examples names."""
 
 from __future__ import annotations
 

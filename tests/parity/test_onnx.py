@@ -31,7 +31,8 @@ from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling
 from tinyformer.export import __main__ as command, writing
 from tinyformer.export.runs import load_run
-from tinyformer.models.blocks import ACTIVATIONS, NORMS
+from tinyformer.models.activations import ACTIVATIONS
+from tinyformer.models.blocks import NORMS
 from tinyformer.models.positions import KINDS, RotaryScaling
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tasks.translation import trained_translator

@@ -26,7 +26,7 @@ from tinyformer import (
 )
 from tinyformer.export.__main__ import main, parse
 from tinyformer.export.graph import FLOAT, INT, Graph
-from tinyformer.export.layers import activation, norm
+from tinyformer.export.layers import norm
 from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph
 from tinyformer.export.positions import add_positions
 from tinytensor.nn import Linear, ReLU
@@ -138,8 +138,6 @@ def test_layers_that_are_not_known() -> None:
         norm(ReLU(), x)
     with pytest.raises(UserError, match="the positions ReLU cannot be exported"):
         add_positions(ReLU(), x, x)
-    with pytest.raises(UserError, match="the activation softsign cannot be exported: choose one of relu, gelu_tanh"):
-        activation("softsign", x)
 
 
 def test_paths_that_cannot_be(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 import tinytensor as tt
 from tinyformer.common.errors import UserError
 from tinyformer.common.old_names import LAYERS, SETTINGS, VALUES, new_value, new_weight_name, old_names, with_new_names
+from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.bert import BertConfig
-from tinyformer.models.blocks import ACTIVATIONS, BlockConfig
+from tinyformer.models.blocks import BlockConfig
 from tinyformer.models.gpt import GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.programs.command_line import Parser, add_settings

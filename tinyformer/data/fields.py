@@ -59,7 +59,9 @@ def _check_whole(value: str, where: str, field: str) -> None:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         half = f"\\u{ord(value[error.start]):04x}"
-        raise UserError(f"{where}: {field} has half of a character ({half}): the other half is missing, so leave it out") from None
+        raise UserError(
+            f"{where}: {field} has half of a character ({half}): the other half is missing, so leave it out"
+        ) from None
 
 
 def notice(path: str | Path, text: str) -> str:
@@ -208,14 +210,14 @@ def _rows_between_tabs(text: str) -> Iterator[tuple[int, list[str]]]:
         end = len(text) if end < 0 else end
         row = _fields_between_tabs(text[place:end], width)
         last = max(place, text.rfind("\t", place, end) + 1)
-        if width > 1 and text.startswith('"', last) and last < end and not QUOTED.fullmatch(text[last:end]):
-            if longer := QUOTED_LINES.match(text, last):
-                line_end = text.find("\n", longer.end())
-                line_end = len(text) if line_end < 0 else line_end
-                after = _fields_between_tabs(text[longer.end() + 1 : line_end], width) if longer.end() < line_end else []
-                joined = [*row[:-1], longer[1].replace('""', '"'), *after]
-                if len(joined) == width:
-                    row, end = joined, line_end
+        is_open = width > 1 and text.startswith('"', last) and last < end and not QUOTED.fullmatch(text[last:end])
+        if is_open and (longer := QUOTED_LINES.match(text, last)):
+            line_end = text.find("\n", longer.end())
+            line_end = len(text) if line_end < 0 else line_end
+            after = _fields_between_tabs(text[longer.end() + 1 : line_end], width) if longer.end() < line_end else []
+            joined = [*row[:-1], longer[1].replace('""', '"'), *after]
+            if len(joined) == width:
+                row, end = joined, line_end
         line += 1 + text.count("\n", place, end)
         width = width or len(row)
         yield line, row if row != [""] else []

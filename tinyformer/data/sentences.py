@@ -89,8 +89,8 @@ def sentence_parts(
 ) -> tuple[list[Labelled], list[Labelled], list[Labelled]]:
     """Labelled sentences to train on (from the first 80 % of a text), to validate with (10 %) and to test with (10 %).
 
-    The arguments are those of ``labelled_sentences``. A sentence to test with is in no other part. A line is printed if the text
-    has sentences several times.
+    The arguments are those of ``labelled_sentences``. A sentence to test with is in no other part. A line is printed if the
+    text has sentences several times.
     """
     found = sentences_before(text, marks).values()
     if repeated := sum(len(sentences) - len(set(map(str.strip, sentences))) for sentences in found):

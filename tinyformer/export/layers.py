@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tinyformer.common.errors import UserError
 from tinyformer.export.graph import Value
+from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.blocks import FeedForward
 from tinytensor.nn import Embedding, LayerNorm, Linear, Module, RMSNorm
 
@@ -37,33 +36,7 @@ def norm(layer: Module, x: Value) -> Value:
     raise UserError(f"the norm {type(layer).__name__} cannot be exported: choose layer or rms")
 
 
-def gelu(x: Value, approximate: str = "none") -> Value:
-    """gelu(x); ``approximate`` is "none" or "tanh"."""
-    return x.function("Gelu", approximate=approximate)
-
-
-def silu(x: Value) -> Value:
-    """x * sigmoid(x)."""
-    return x * x.function("Sigmoid")
-
-
-ACTIVATIONS: dict[str, Callable[..., Value]] = {
-    "relu": lambda x: x.function("Relu"),
-    "gelu_tanh": lambda x: gelu(x, "tanh"),
-    "gelu_exact": gelu,
-    "silu": silu,
-    "swiglu": lambda gate, x: silu(gate) * x,
-}
-
-
-def activation(name: str, *inputs: Value) -> Value:
-    """An activation by its name. It takes one value or, if it is a gated one, the gate and what that multiplies."""
-    if name not in ACTIVATIONS:
-        raise UserError(f"the activation {name} cannot be exported: choose one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name](*inputs)
-
-
 def feed_forward(layer: FeedForward, x: Value) -> Value:
     """(..., d_model) -> (..., d_model)."""
     gate = [] if layer.gate is None else [linear(layer.gate, x)]
-    return linear(layer.down, activation(layer.activation, *gate, linear(layer.up, x)))
+    return linear(layer.down, ACTIVATIONS[layer.activation].exported(*gate, linear(layer.up, x)))

@@ -21,9 +21,10 @@ from tinyformer.export.attention import (
 )
 from tinyformer.export.blocks import block, blocks_of, decoder, encoder
 from tinyformer.export.graph import FLOAT, INT, Graph, Value
-from tinyformer.export.layers import activation, embedding, linear, norm, tied_linear
+from tinyformer.export.layers import embedding, linear, norm, tied_linear
 from tinyformer.export.positions import add_positions, count_from_zero, rotation_of
 from tinyformer.export.vectors import read_vectors
+from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import TokenAndPosition, Transformer
@@ -74,7 +75,7 @@ def bert_graph(model: BertForMaskedLM) -> Graph:
         x = x * math.sqrt(config.d_model)
     x = norm(bert.norm, add_positions(bert.position_embedding, x, count_from_zero(ids)))
     x = encoder(bert.encoder, x, padding_mask(is_token))
-    x = norm(model.norm, activation(config.activation, linear(model.transform, x)))
+    x = norm(model.norm, ACTIVATIONS[config.activation].exported(linear(model.transform, x)))
     logits = tied_linear(bert.token_embedding, x) + graph.weight(model.bias)
     graph.output("logits", logits, FLOAT, "batch_size", "length", config.vocab_size)
     return graph

@@ -10,8 +10,9 @@ import tinytensor as tt
 from tinyformer.common.memory import check_model_fits
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, one_of, setting, settings_from
+from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.attention import padding_mask
-from tinyformer.models.blocks import ACTIVATIONS, BlockConfig
+from tinyformer.models.blocks import BlockConfig
 from tinyformer.models.positions import absolute_positions, add_positions, check_positions, rotary_positions
 from tinyformer.models.transformer import Stack, check_batch
 from tinytensor import Tensor
@@ -41,7 +42,8 @@ class BertConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         at_least(self, vocab_size=1, num_segments=1, max_length=1, num_layers=1)
-        one_of(self, "activation", [name for name in ACTIVATIONS if name != "swiglu"])  # which the head for masks cannot have
+        plain = [name for name, activation in ACTIVATIONS.items() if not activation.is_gated]
+        one_of(self, "activation", plain)  # the head for masks has no gate
         _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks the settings that both have
         check_positions(self, d_head)
 
@@ -145,7 +147,7 @@ class BertForMaskedLM(Module):
         """The logits (..., vocab_size) that the encoder's final norm, if it has one, and the head make of a residual stream x
         (..., d_model). For that after an earlier block: see ``GPT.logits_of``."""
         x = self.bert.encoder.normed(x)
-        x = self.norm(ACTIVATIONS[self.config.activation](self.transform(x)))
+        x = self.norm(ACTIVATIONS[self.config.activation].function(self.transform(x)))
         return tt.linear(x, self.bert.token_embedding.weight, self.bias)
 
 

@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, one_of
+from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.attention import MultiHeadAttention, head_sizes
 from tinyformer.models.caches import BlockCache
 from tinyformer.models.positions import RotaryPositions
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, LayerNorm, Linear, Module, RMSNorm
 
-ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
-    "relu": tt.relu,
-    "gelu_tanh": lambda x: tt.gelu(x, approximate="tanh"),
-    "gelu_exact": tt.gelu,
-    "silu": tt.silu,
-    "swiglu": tt.swiglu,  # of the gate and of what it multiplies
-}
 NORMS = ("layer", "rms")
 
 
@@ -68,7 +61,7 @@ class BlockConfig:
     def block_parameters(self, cross_attention: bool = False) -> int:
         """The number of parameters of one block."""
         width, inner = int(self.d_model), int(self.d_ff)
-        inner_layers, norms = (2 if self.activation == "swiglu" else 1), (3 if cross_attention else 2)
+        inner_layers, norms = (2 if ACTIVATIONS[self.activation].is_gated else 1), (3 if cross_attention else 2)
         weights = (inner_layers + 1) * width * inner + (4 * width * width if cross_attention else 0)
         biases = inner_layers * inner + width + (4 * width if cross_attention else 0) if self.bias else 0
         return weights + biases + self._self_attention_parameters() + norms * self.norm_parameters()
@@ -101,25 +94,25 @@ class BlockConfig:
     def saved_numbers(self) -> int:
         """A lower bound for how many numbers a block keeps for each token between forward and backward: the inputs of its
         linear layers, the queries, keys and values, and the inputs of the activation."""
-        inner = {"relu": 1, "swiglu": 3}.get(self.activation, 2)
-        return 6 * int(self.d_model) + inner * int(self.d_ff)
+        return 6 * int(self.d_model) + ACTIVATIONS[self.activation].keeps * int(self.d_ff)
 
 
 class FeedForward(Module):
     """Two linear layers, up to the width d_ff and down again, with an activation between them. All positions are treated alike.
 
-    With the activation "swiglu" there is a third layer, the gate: down(silu(gate(x)) * up(x)) (Shazeer 2020, equation 6).
+    With a gated activation there is a third layer, the gate, as in down(silu(gate(x)) * up(x)) (Shazeer 2020, equation 6).
     """
 
     def __init__(self, config: BlockConfig):
         self.up = Linear(config.d_model, config.d_ff, config.bias)
-        self.gate = Linear(config.d_model, config.d_ff, config.bias) if config.activation == "swiglu" else None
+        is_gated = ACTIVATIONS[config.activation].is_gated
+        self.gate = Linear(config.d_model, config.d_ff, config.bias) if is_gated else None
         self.down = Linear(config.d_ff, config.d_model, config.bias)
         self.activation = config.activation
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., d_model) -> (..., d_model)."""
-        activation = ACTIVATIONS[self.activation]
+        activation = ACTIVATIONS[self.activation].function
         inner = activation(self.up(x)) if self.gate is None else activation(self.gate(x), self.up(x))
         return self.down(inner)
 

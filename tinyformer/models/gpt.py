@@ -10,6 +10,7 @@ from tinyformer.common.errors import SettingError
 from tinyformer.common.memory import check_cache_fits, check_model_fits
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, changed_settings, setting, settings_from
+from tinyformer.models.activations import ACTIVATIONS, CHOICES
 from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
 from tinyformer.models.positions import RotaryScaling, absolute_positions, add_positions, check_positions, rotary_positions
@@ -26,8 +27,8 @@ class GPTConfig:
     ``norm_eps`` is the eps of each norm, and with ``tie_output`` the weights of the output layer are those of the token
     embedding. The rest are described in ``MultiHeadAttention`` and ``RotaryPositions``.
 
-    A ``d_ff`` of 0 becomes the usual width: four times ``d_model``. With swiglu, which has three matrices in place of two, it
-    becomes two thirds of that (Shazeer 2020), rounded up to a multiple of 16.
+    A ``d_ff`` of 0 becomes the usual width: four times ``d_model``. With a gated activation, which has three matrices in place
+    of two, it becomes two thirds of that (Shazeer 2020), rounded up to a multiple of 16.
 
     >>> from tinyformer import GPTConfig
     >>> GPTConfig(vocab_size=65).num_parameters()
@@ -43,9 +44,9 @@ class GPTConfig:
     bias: bool = setting(False, "biases in linear layers and norms")
     positions: str = setting("learned", "learned, sinusoidal or rotary")
     norm: str = setting("layer", "layer or rms")
-    activation: str = setting("gelu_tanh", "relu, gelu_tanh, gelu_exact, silu or swiglu")
+    activation: str = setting("gelu_tanh", CHOICES)
     query_key_norm: bool = setting(False, "an RMS norm of each head's queries, and one of its keys")
-    d_ff: int = setting(0, "the width inside the feed-forward networks; 0: 4 times the width, or with swiglu 8/3")
+    d_ff: int = setting(0, "the width inside the feed-forward networks; 0: 4 times the width, or 8/3 with a gated activation")
     norm_eps: float = 1e-5
     tie_output: bool = True
     num_key_value_heads: int = 0
@@ -58,7 +59,8 @@ class GPTConfig:
         check_fields(self)
         at_least(self, vocab_size=1, block_size=1, num_layers=1, d_ff=0)
         if not self.d_ff:  # so that what is saved of a run says how wide its networks are
-            object.__setattr__(self, "d_ff", -(-self.d_model // 6) * 16 if self.activation == "swiglu" else 4 * self.d_model)
+            is_gated = self.activation in ACTIVATIONS and ACTIVATIONS[self.activation].is_gated
+            object.__setattr__(self, "d_ff", -(-self.d_model // 6) * 16 if is_gated else 4 * self.d_model)
         _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks its settings
         check_positions(self, d_head, kinds=("learned", "sinusoidal", "rotary"))
         if self.positions != "rotary" and (self.rotary_base != 10000.0 or self.rotary_scaling):

@@ -11,6 +11,7 @@ from tinyformer.common.memory import check_cache_fits, check_model_fits
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, setting, settings_from
 from tinyformer.common.vectors import Vectors, check_vectors
+from tinyformer.models.activations import CHOICES
 from tinyformer.models.attention import padding_mask
 from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
@@ -49,7 +50,7 @@ class TransformerConfig:
     )
     norm: str = setting("layer", "layer or rms")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
-    activation: str = setting("relu", "relu, gelu_tanh, gelu_exact, silu or swiglu")
+    activation: str = setting("relu", CHOICES)
     share_embeddings: bool = setting(False, "one embedding for both languages, which then share one vocabulary")
     tie_output: bool = setting(True, "use the target embedding as the output layer, too")
     source_features: int = 0

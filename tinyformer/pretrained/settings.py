@@ -9,19 +9,10 @@ from typing import Any
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import read_json
 from tinyformer.common.schema import read_value
+from tinyformer.models.activations import ACTIVATIONS, PUBLISHED
 
-# Hugging Face's names of activations -> tinyformer's.
-ACTIVATIONS = {
-    "gelu": "gelu_exact",
-    "gelu_fast": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
-# The other way, where several mean the same: the one that all architectures know.
-ACTIVATION_NAMES = {"gelu_exact": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
+# The name in Hugging Face's files of each activation that has one, without a gate.
+ACTIVATION_NAMES = {name: activation.published[0] for name, activation in ACTIVATIONS.items() if activation.published}
 
 
 class PretrainedSettings:
@@ -51,9 +42,9 @@ class PretrainedSettings:
     def activation(self, name: str, default: str) -> str:
         """The activation that a setting names, by its name here."""
         found = self.read(str, name, default)
-        if found not in ACTIVATIONS:
-            raise self.error(f"{name} {shortened(repr(found), 40)} is not known; there are {', '.join(ACTIVATIONS)}")
-        return ACTIVATIONS[found]
+        if found not in PUBLISHED:
+            raise self.error(f"{name} {shortened(repr(found), 40)} is not known; there are {', '.join(sorted(PUBLISHED))}")
+        return PUBLISHED[found]
 
     def refuse(self, **allowed: Any) -> None:
         """Check that each setting has the one value with which the model can be built here, or is missing."""

@@ -69,7 +69,9 @@ class _Reader:
         self.lines = self._decoded(file)
         self.number = 0  # of the line that was read last, from 1
         self.is_ended = False  # whether that line has an end
-        self.is_doubtful = False  # whether the last line has no end, though whoever writes a first line mostly ends the last one
+        self.is_doubtful = (
+            False  # whether the last line has no end, though whoever writes a first line mostly ends the last one
+        )
         self.repeated = 0  # lines whose word is on an earlier one, too
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:

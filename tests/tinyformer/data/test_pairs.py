@@ -102,7 +102,9 @@ def test_numbers_may_be_what_is_translated(text: str, tmp_path: Path) -> None:
 
 def test_languages_without_pairs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("1\teng\tHello\n2\tfra\tBonjour\n3\teng\tBye\n4\tfra\tSalut\n5\teng\tNo\n")
-    with pytest.raises(UserError, match=r"a\.tsv: column 3 alone holds sentences, and the others numbers, codes of languages: "):
+    with pytest.raises(
+        UserError, match=r"a\.tsv: column 3 alone holds sentences, and the others numbers, codes of languages: "
+    ):
         read_tsv(tmp_path / "a.tsv")
 
 
