@@ -3,16 +3,14 @@
 Every mask follows one convention: a boolean mask is True where a query may attend to a key; a floating-point mask is added to
 the scores.
 
-``MultiHeadAttention.forward`` takes one of three routes, which compute the same:
+``MultiHeadAttention`` projects to queries, keys and values, attends, and projects back. ``_attend`` chooses one of three routes
+for the middle, which compute the same:
 
 1. Fused: one op from the projected queries, keys and values to the mixed values. This is the route of training, and of
    evaluation without a cache.
-2. In steps: split into heads, record the weights, attend, join the heads. It runs where the fused op cannot: with fewer heads
-   of keys and values than of queries, and while ``recording_attention`` keeps the weights for a picture.
-3. With a cache, when decoding passes one. It works on arrays, and no gradient flows. The cache changes at each call, so
-   ``tt.trace`` writes down opaque steps. Plain self-attention is two: the cache makes room, and ``cached_attention`` computes.
-   The second needs nothing but arrays, so compiled kernels can join it with the steps around it. All else, such as keeping the
-   weights for a picture, is one step, ``_attend_with_cache``.
+2. In steps: split into heads, attend, join the heads. It runs where the fused op cannot: with fewer heads of keys and values
+   than of queries, and while ``recording_attention`` keeps the weights for a picture.
+3. With a cache, when decoding passes one: ``cached_attention.py``.
 
 Before any of them, norms of queries and keys and their rotary positions are one more op, ``norm_and_rotate``.
 """
@@ -25,12 +23,12 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
+from tinyformer.models.cached_attention import attend_with_cache
 from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
 from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
-from tinytensor.autograd.calling import wrap
 from tinytensor.common.arguments import checked
-from tinytensor.functional.attention import attention_of_arrays, cached_attention, masked_softmax
+from tinytensor.functional.attention import masked_softmax
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.nn import Dropout, Linear, Module, RMSNorm
 from tinytensor.nn.hooks import Hook, hooked
@@ -137,22 +135,26 @@ class MultiHeadAttention(RecordsAttention):
         """
         projected = self.query(x) if self.cross else self._norm_and_rotate(self.query_key_value(x), cache)
         key_value = self._project_memory(memory, cache) if self.cross else None
+        return self.output(self._attend(projected, key_value, mask, is_causal, cache))
+
+    def _attend(
+        self, projected: Tensor, key_value: Tensor | None, mask: Tensor | None, is_causal: bool, cache: KeyValueCache | None
+    ) -> Tensor:
+        """From the projections to the mixed values of all heads, side by side: (batch, length, num_heads * d_head)."""
         dropout_p = self.dropout.p if self.training else 0.0
-        if cache is not None and self._is_plain(mask, dropout_p):
-            batch, length, _ = x.shape
-            stored = _reserve(cache, (batch, self.num_heads, length, self.d_head), projected.dtype)
-            mixed = _attend_to_stored(projected, stored, self.num_heads, is_causal)
-        elif cache is not None:
-            mixed = _attend_with_cache(projected, key_value, mask, is_causal, dropout_p, self, cache)
-        elif self.num_key_value_heads == self.num_heads and not self.is_recorded:
-            mixed = multi_head_attention(projected, self.num_heads, key_value, mask, is_causal, dropout_p)
-        else:
-            query, key, value = self.heads(projected, key_value)
-            key, value = self.for_each_query(key), self.for_each_query(value)
-            if self.is_recorded:
-                self.record(attention_weights(query, key, mask, is_causal))
-            mixed = join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
-        return self.output(mixed)
+        if cache is not None:
+            return attend_with_cache(self, cache, projected, key_value, mask, is_causal, dropout_p)
+        if self.num_key_value_heads == self.num_heads and not self.is_recorded:
+            return multi_head_attention(projected, self.num_heads, key_value, mask, is_causal, dropout_p)
+        query, key, value = self.heads(projected, key_value)
+        key, value = self.for_each_query(key), self.for_each_query(value)
+        self.record_weights(query, key, mask, is_causal)
+        return join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
+
+    def record_weights(self, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> None:
+        """Show the weights of a call to the hooks, if there are any."""
+        if self.is_recorded:
+            self.record(attention_weights(query, key, mask, is_causal))
 
     def _norm_and_rotate(self, projected: Tensor, cache: KeyValueCache | None) -> Tensor:
         """The projection with its queries and keys normed and rotated, if the layer does so."""
@@ -183,11 +185,6 @@ class MultiHeadAttention(RecordsAttention):
         groups = tt.broadcast_to(x[:, :, None], (batch, heads, self.num_heads // heads, keys, width))
         return groups.reshape(batch, self.num_heads, keys, width)
 
-    def _is_plain(self, mask: Tensor | None, dropout_p: float) -> bool:
-        """Whether this is self-attention with nothing added to it, which ``cached_attention`` computes."""
-        same_heads = self.num_key_value_heads == self.num_heads
-        return not self.cross and mask is None and not dropout_p and same_heads and not self.is_recorded
-
     def _project_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
         """The memory's keys and values in one tensor, (batch, memory length, 2 * d_model); None if the cache has them."""
         if cache is not None and cache.length:
@@ -200,45 +197,6 @@ class MultiHeadAttention(RecordsAttention):
         key_value_heads = f", num_key_value_heads={self.num_key_value_heads}"
         grouped = key_value_heads if self.num_key_value_heads < self.num_heads else ""
         return f"num_heads={self.num_heads}" + grouped + (", cross=True" if self.cross else "")
-
-
-@tt.opaque
-def _reserve(cache: KeyValueCache, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Room for the keys and values of new tokens, behind those of all tokens before: see ``KeyValueCache.reserve``."""
-    return cache.reserve(shape, dtype)
-
-
-_attend_to_stored = tt.opaque(cached_attention)
-
-
-@tt.opaque
-def _attend_with_cache(
-    projected: Any,
-    key_value: Any,
-    mask: Any,
-    is_causal: bool,
-    dropout_p: float,
-    layer: MultiHeadAttention,
-    cache: KeyValueCache,
-) -> Any:
-    """Add the new keys and values to the cache, and let the new queries of ``layer`` attend to everything in it.
-
-    ``key_value`` is None for a cross-attention whose cache is filled already: then nothing is added.
-    """
-    memory = None if key_value is None else wrap(key_value)
-    query, key, value = layer.heads(wrap(projected), memory)
-    keys, values = cache.read() if key is None else cache.append(key.data, value.data)
-    if layer.is_recorded:
-        seen = None if mask is None else wrap(mask)
-        layer.record(attention_weights(query, layer.for_each_query(wrap(keys)), seen, is_causal))
-    batch, num_heads, length, d_head = query.shape
-    if length == 1 and mask is None:
-        # Keys and values need not be repeated: the heads of queries that share them become queries of one head.
-        shared = query.data.reshape(batch, layer.num_key_value_heads, -1, d_head)
-        mixed = attention_of_arrays(shared, keys, values, None, False, dropout_p)
-        return join_heads(mixed.reshape(batch, num_heads, 1, d_head))
-    keys, values = layer.for_each_query(wrap(keys)).data, layer.for_each_query(wrap(values)).data
-    return join_heads(attention_of_arrays(query.data, keys, values, mask, is_causal, dropout_p))
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
