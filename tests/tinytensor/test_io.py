@@ -442,7 +442,7 @@ def test_a_full_disk_keeps_the_previous_file_and_leaves_nothing_behind(tmp_path)
     code = """
 import resource, signal, sys
 import tinytensor as tt
-from tinytensor import backend
+from tinytensor.device import backend
 big = tt.zeros(1_000_000)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

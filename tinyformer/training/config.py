@@ -103,7 +103,7 @@ class TrainingConfig:
             for name in ("schedule", "min_learning_rate"):
                 yield (name, "warmup", "steps"), f"{name} has no effect, {why}"
         if self.shards > self.batch_size:
-            most = f"a batch of {counted(self.batch_size, 'sequence')} cannot be cut into {self.shards} shards"
+            most = f"a batch of {counted(self.batch_size, 'sequence')} cannot be cut into {counted(self.shards, 'shard')}"
             yield ("shards", "batch_size"), f"{most}: choose a smaller shards, or a larger batch_size"
 
     def make_schedule(self) -> Schedule:
