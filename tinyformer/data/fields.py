@@ -211,19 +211,32 @@ def _rows_between_tabs(text: str) -> Iterator[tuple[int, list[str]]]:
         end = text.find("\n", place)
         end = len(text) if end < 0 else end
         row = _fields_between_tabs(text[place:end], width)
-        last = max(place, text.rfind("\t", place, end) + 1)
-        is_open = width > 1 and text.startswith('"', last) and last < end and not QUOTED.fullmatch(text[last:end])
-        if is_open and (longer := QUOTED_LINES.match(text, last)):
-            line_end = text.find("\n", longer.end())
-            line_end = len(text) if line_end < 0 else line_end
-            after = _fields_between_tabs(text[longer.end() + 1 : line_end], width) if longer.end() < line_end else []
-            joined = [*row[:-1], longer[1].replace('""', '"'), *after]
-            if len(joined) == width:
-                row, end = joined, line_end
+        if width > 1 and (longer := _over_lines(text, place, end, width)):
+            row, end = longer
         line += 1 + text.count("\n", place, end)
         width = width or len(row)
         yield line, row if row != [""] else []
         place = end + 1
+
+
+def _over_lines(text: str, place: int, end: int, width: int) -> tuple[list[str], int] | None:
+    """The row of several lines that begins with the line from ``place`` to ``end``, and where it ends. None if that is one."""
+    found: list[str] = []
+    while len(found) < width:
+        last = max(place, text.rfind("\t", place, end) + 1)
+        is_open = text.startswith('"', last) and last < end and not QUOTED.fullmatch(text[last:end])
+        longer = QUOTED_LINES.match(text, last) if is_open else None
+        if longer is None:
+            break
+        found += [_unquoted(field) for field in text[place:last].split("\t")[:-1]] + [longer[1].replace('""', '"')]
+        place, end = longer.end() + 1, text.find("\n", longer.end())
+        end = len(text) if end < 0 else end
+        if place > end:  # the line ends with the field
+            return (found, end) if len(found) == width else None
+    if not found or len(found) >= width:
+        return None
+    found += _fields_between_tabs(text[place:end], width)
+    return (found, end) if len(found) == width else None
 
 
 def _fields_between_tabs(line: str, width: int) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,7 @@ def test_a_field(name: str, tmp_path: Path, capsys) -> None:
         ('text\tlabel\n"Hello\tA\nHe said yes"\tB\n', [(2, ['"Hello', "A"]), (3, ['He said yes"', "B"])]),
         ('text\tlabel\n"Yes"\tA\n"Yes" he said\tB\n', [(2, ["Yes", "A"]), (3, ['"Yes" he said', "B"])]),
         ('text\tlabel\n"two\n\nlines"\tA\nx\ty\n', [(4, ["two\n\nlines", "A"]), (5, ["x", "y"])]),
+        ('id\ttext\tnote\n1\t"two\nlines"\t"and\n""two"""\n', [(4, ["1", "two\nlines", 'and\n"two"'])]),
         ('text\tlabel\n"a\ttab"\tA\n', [(2, ["a\ttab", "A"])]),
         ('text\n"Hello\nHe said yes"\n', [(2, ['"Hello']), (3, ['He said yes"'])]),
     ],
@@ -133,3 +137,17 @@ def test_a_run_keeps_its_field(tmp_path: Path) -> None:
 
 def test_marks_in_a_quoted_name_part_no_columns() -> None:
     assert fields.field_of("a.csv", '"text, or more";label\nHello;1\n', "text, or more") == "Hello"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tables_between_tabs_with_quotation_marks_and_without(seed: int) -> None:
+    draw = random.Random(seed)
+    width = draw.randint(2, 4)
+    cells = [["".join(draw.choices('ab "\n', k=draw.randint(0, 6))) for _ in range(width)] for _ in range(20)]
+    rows = [[f"name{column}" for column in range(width)], *cells]
+    file = io.StringIO()
+    csv.writer(file, delimiter="\t", lineterminator="\n").writerows(rows)
+    assert [row for _, row in fields._rows("a.tsv", file.getvalue())] == rows
+    lines = [[cell.replace("\n", "a") for cell in row] for row in rows]  # as files of those who quote nothing
+    table = "".join("\t".join(row) + "\n" for row in lines)
+    assert [row for _, row in fields._rows("a.tsv", table)] == [[fields._unquoted(cell) for cell in row] for row in lines]
