@@ -205,6 +205,12 @@ def test_a_run_that_says_wrongly_what_it_is(tmp_path: Path) -> None:
         '{"kind": 1, "program": "my.py"}': "made_by.kind must be text, not 1",
         '{"kind": "translator"}': "made_by.program is missing",
         '{"kind": "translator", "program": "../my.py"}': "program must be the name of a file, not '../my.py'",
+        '{"kind": "translator", "program": ""}': "program must be the name of a file, not ''",
+        '{"kind": "translator", "program": "-c"}': "program must be the name of a file, not '-c'",
+        '{"kind": "translator", "program": ".."}': "program must be the name of a file, not '..'",
+        f'{{"kind": "translator", "program": "{"my" * 200}"}}': "program must be the name of a file, not '"
+        + ("my" * 18)
+        + "...",
     }.items():
         (tmp_path / "config.json").write_text(f'{{"made_by": {record}}}', encoding="utf-8")
         assert refusal(tmp_path, tmp_path).removeprefix(f"{tmp_path / 'config.json'} is damaged").endswith(f": {message}")

@@ -15,19 +15,23 @@ MOST = 0.95  # of them: a file may have a few odd lines
 KINDS = {
     "numbers": re.compile(r"\s*[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?\s*%?\s*"),
     "links": re.compile(r"\s*(?:https?|ftp)://\S+\s*"),
+    "dates and times": re.compile(r"\s*(?:\d{4}-\d\d-\d\d(?:[ T][\d:.,Z+-]+)?|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?|\\N)\s*"),
     "ids": re.compile(r"\s*(?=\S*\d)(?:[0-9a-fA-F]{8,}|[\w.:/#-]*[_.:/#-][\w.:/#-]*\d[\w.:/#-]*)\s*"),
-    "codes of languages": re.compile(r"\s*[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?\s*"),
+    "codes of languages": re.compile(r"\s*(?:[a-z]{2,3}|[A-Z]{2,3})(?:[-_][A-Za-z]{2,4})*\s*"),
     "licences": re.compile(r"\s*CC[ -](BY|0)\b.*", re.IGNORECASE),  # what Tatoeba's files say of each line's authors
+    "labels": re.compile(r"\S*"),  # such as the name of a test set: the same few words again and again
 }
-NUMBERS, CODES = "numbers", "codes of languages"
+NUMBERS, CODES, LABELS = "numbers", "codes of languages", "labels"
+MOST_KINDS = {CODES: 1 / 2, LABELS: 1 / 10}  # of them to a line: sentences without white space are more
+FEWEST_LABELLED = 20  # lines that tell labels from words
 
 
 def read_tsv(path: str | Path) -> list[Pair]:
     """Pairs from a file with a sentence, a tab and its translation on each line. Further columns are ignored.
 
-    Of three columns or more, those are left out that hold only numbers, links, ids or codes of languages, as published files
-    have them before each sentence. A line is printed if the sentences are not in the first two. Raises UserError for a line
-    with too few columns, and for a file with further columns and only one of sentences.
+    Of three columns or more, those are left out that hold only numbers, dates, links, ids, codes of languages or labels, as
+    published files have them before each sentence. A line is printed if the sentences are not in the first two. Raises
+    UserError for a line with too few columns, and for a file with further columns and only one of sentences.
     """
     rows = [(number, row.split("\t")) for number, line in enumerate(read_lines(path), start=1) for row in _rows_of(line)]
     looked_at = [row for _, row in rows[: LOOKED_AT + 1] if any(map(str.strip, row))]
@@ -65,9 +69,14 @@ def _others(rows: Sequence[Sequence[str]]) -> dict[int, str]:
         for kind, pattern in KINDS.items():
             if sum(bool(pattern.fullmatch(cell)) for cell in cells) < MOST * len(cells):
                 continue
-            if kind != CODES or len({first, *rest}) <= max(1, len(rows) // 2):  # short words are many, codes are few
-                found[column] = kind
+            if kind in MOST_KINDS and len({first, *cells}) > max(1, MOST_KINDS[kind] * len(rows)):
+                continue
+            if kind == LABELS and (len(cells) < FEWEST_LABELLED or not any(cells)):
+                continue
+            found[column] = kind
             break
+    if len(found) == width:  # the same few words may be what is translated
+        return {column: kind for column, kind in found.items() if kind != LABELS}
     return found
 
 
@@ -78,7 +87,7 @@ def _places(path: str | Path, rows: Sequence[Sequence[str]], others: Mapping[int
     if not others or kept[:2] == [0, 1]:
         return 0, 1, False
     if len(kept) < 2:
-        if {others.get(0, NUMBERS), others.get(1, NUMBERS)} == {NUMBERS}:  # numbers may be what is translated
+        if {others.get(0, NUMBERS), others.get(1, NUMBERS)} <= {NUMBERS, LABELS}:  # these may be what is translated
             return 0, 1, False
         what = f"column {kept[0] + 1} alone" if kept else "no column"
         held = ", ".join(dict.fromkeys(others.values()))
@@ -86,6 +95,13 @@ def _places(path: str | Path, rows: Sequence[Sequence[str]], others: Mapping[int
             f"{path}: {what} holds sentences, and the others {held}: give a file of a sentence, a tab and its translation, as "
             "cut -f 1,2 makes it of columns 1 and 2"
         )
-    telling = [column for column, kind in others.items() if kind != CODES] or list(others)
-    has_names = not any(column < len(rows[0]) and KINDS[others[column]].fullmatch(rows[0][column]) for column in telling)
+    telling = [column for column, kind in others.items() if kind not in MOST_KINDS] or list(others)
+    has_names = not any(column < len(rows[0]) and _is_usual(rows, column, others[column]) for column in telling)
     return kept[0], kept[1], has_names
+
+
+def _is_usual(rows: Sequence[Sequence[str]], column: int, kind: str) -> bool:
+    """Whether the first line has in this column what the others have, and no name of the column."""
+    if kind == LABELS:
+        return rows[0][column] in {row[column] for row in rows[1:] if column < len(row)}
+    return bool(KINDS[kind].fullmatch(rows[0][column]))

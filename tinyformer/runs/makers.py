@@ -21,6 +21,7 @@ from tinyformer.runs import example_names
 
 RECORD = "made_by"  # the part of config.json that holds a ``Maker``
 PRETRAINED = "pretrained model"
+LONGEST_NAME = 255  # bytes, of a file on most systems
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Maker:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if Path(self.program).name != self.program:  # it is shown in commands to paste into a shell
+        if not _is_file_name(self.program):  # it is shown in commands to paste into a shell
             raise SettingError(f"program must be the name of a file, not {shortened(repr(self.program), 40)}")
 
     @property
@@ -124,6 +125,12 @@ def resume_command(path: str | Path, part: Path | None = None) -> str:
 def runs_below(path: str | Path) -> list[Path]:
     """The folders in a folder that hold runs."""
     return sorted(file.parent for file in Path(path).glob("*/config.json"))
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether this names a file in a folder and nothing else, such as a folder above or a flag."""
+    is_name = Path(name).name == name and name not in ("", "..") and not name.startswith("-")
+    return is_name and name.isprintable() and len(name.encode()) <= LONGEST_NAME
 
 
 def _settings(folder: Path) -> Mapping[str, Any]:

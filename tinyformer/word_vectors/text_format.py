@@ -1,7 +1,7 @@
 """Files of word vectors in word2vec's text format, which gensim, GloVe and fastText write and read, too.
 
 The first line has the number of words and the width; GloVe's files lack it. Each other line has a word and the numbers of its
-vector, with spaces between them.
+vector, with spaces between them, or tabs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class _Reader:
         for self.number, line in enumerate(file, start=1):
             self.is_ended = line.endswith(b"\n")
             try:
-                yield line.decode("utf-8").removeprefix("\ufeff" if self.number == 1 else "").rstrip(" \t\r\n")
+                text = line.decode("utf-8").removeprefix("\ufeff" if self.number == 1 else "")
+                yield text.rstrip(" \t\r\n").replace("\t", " ")
             except UnicodeDecodeError:
                 raise self._error(f"this is not UTF-8 text: {WANTED}, neither binary nor compressed") from None
 
@@ -98,6 +99,8 @@ class _Reader:
                 if line:
                     raise self._error(f"there are more words than the {count:,} that line 1 tells of")
                 continue
+            if count is None and not line and self._is_end(lines):
+                break
             self.is_doubtful = count is not None and not self.is_ended
             if self.is_doubtful and count is not None and len(rows) + self.repeated + 1 < count:
                 raise self._error("the line has no end: the file is cut off")
@@ -113,6 +116,13 @@ class _Reader:
         if not rows:
             raise UserError(f"{self.path} has no vectors: {WANTED}")
         return WordVectors(found, host.stack(rows))
+
+    def _is_end(self, lines: Iterator[str]) -> bool:
+        """Whether only empty lines are left. If not, the line that was read last stays the one that an error names."""
+        number = self.number
+        is_end = not any(lines)
+        self.number = number
+        return is_end
 
     def _header(self, line: str) -> tuple[int | None, int]:
         """The number of words and the width. A file without a header has no number, and the width is that of its first line."""

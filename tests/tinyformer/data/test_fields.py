@@ -129,3 +129,7 @@ def test_a_run_keeps_its_field(tmp_path: Path) -> None:
         source.read_again("run", None, "id")
     with pytest.raises(UserError, match="--field chooses among the fields of --data: give both"):
         open_text(None, field="text")
+
+
+def test_marks_in_a_quoted_name_part_no_columns() -> None:
+    assert fields.field_of("a.csv", '"text, or more";label\nHello;1\n', "text, or more") == "Hello"

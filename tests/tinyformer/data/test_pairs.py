@@ -73,6 +73,9 @@ TATOEBA = {
     "an id": "s-000{2}\t{0}\t{1}",
     "a link for each": "https://a.org/{2}\t{0}\thttps://b.org/?q={2}\t{1}",
     "a number and a language before each": "12{2}\teng\t{0}\t34\tdeu\t{1}",
+    "languages with scripts and countries": "EN\tzh-Hans-CN\t{0}\t{1}",
+    "times": "00:00:0{2},500\t0:0{2}:07.25\t{0}\t{1}",
+    "dates": "2020-01-0{2}\t2020-01-01 12:30:00\t{0}\t{1}",
 }
 
 
@@ -106,6 +109,19 @@ def test_languages_without_pairs_are_refused(tmp_path: Path) -> None:
         UserError, match=r"a\.tsv: column 3 alone holds sentences, and the others numbers, codes of languages: "
     ):
         read_tsv(tmp_path / "a.tsv")
+
+
+@pytest.mark.parametrize("names", ["", "set\tintent\tsource\tenglish\tgerman\n"])
+def test_labels_before_the_sentences(names: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{('train', 'test')[i % 2]}\talarm_set\tnews.{i}\tHi {i}.\tHallo {i}.\n" for i in range(30)]
+    (tmp_path / "a.tsv").write_text(names + "".join(rows))
+    assert read_tsv(tmp_path / "a.tsv")[0] == ("Hi 0.", "Hallo 0.") and len(read_tsv(tmp_path / "a.tsv")) == 30
+    assert "columns 4 and 5, as others hold only labels or ids" in capsys.readouterr().out
+
+
+def test_labels_may_be_what_is_learned(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("".join(f"How are you {i}?\tquestion\t{i}\n" for i in range(30)))
+    assert read_tsv(tmp_path / "a.tsv")[7] == ("How are you 7?", "question")
 
 
 def test_mixed_line_ends(tmp_path: Path) -> None:

@@ -151,3 +151,18 @@ def test_a_last_line_without_an_end_is_read_and_told(tmp_path: Path, capsys: pyt
     (tmp_path / "v.txt").write_text("2 2\na 1 2\nb 3 4.1")
     assert load_vectors(tmp_path / "v.txt").words == ["a", "b"]
     assert "the last line has no end, so its last number may be cut short" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text", ["the\t1\t2\nof\t3\t4\n", "the\t1 2\nof\t3 4\n", "2\t2\nthe\t1 2\nof\t3 4\n", "the 1 2\nof 3 4\n\n\n"]
+)
+def test_tabs_between_the_numbers_and_empty_lines_at_the_end(text: str, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text(text)
+    vectors = load_vectors(tmp_path / "v.txt")
+    assert list(vectors.words) == ["the", "of"] and vectors.matrix.tolist() == [[1, 2], [3, 4]]
+
+
+def test_an_empty_line_between_words_is_named(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("the 1 2\n\nof 3 4\n")
+    with pytest.raises(UserError, match=r"v\.txt, line 2: a word and 2 numbers must be here"):
+        load_vectors(tmp_path / "v.txt")
