@@ -61,7 +61,7 @@ def settings_of(run: Path, part: str) -> Any:
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_run_begins_with_the_pretrained_model(program: Program, name: str) -> None:
     before = contents(program.folder / name)
-    printed = program.good(*SHORT, "--init-from", name, "--out", "run", "--learning-rate", "0", "--min-learning-rate", "0")
+    printed = program.good(*SHORT, "--init-from", name, "--out", "run", "--learning-rate", "0", "--schedule", "constant")
     model = from_pretrained(program.folder / name)
     assert isinstance(model, GPT)
     assert f"GPT with {model.num_parameters():,} parameters" in printed
@@ -102,7 +102,7 @@ def test_resumed_is_the_uninterrupted_run_and_needs_the_pretrained_model_no_more
 
 
 def test_a_shorter_context_of_learned_positions(program: Program) -> None:
-    words = ["--init-from", "gpt2", "--block-size", "5", "--learning-rate", "0", "--min-learning-rate", "0"]
+    words = ["--init-from", "gpt2", "--block-size", "5", "--learning-rate", "0", "--schedule", "constant"]
     program.good(*SHORT, *words, "--out", "run")
     program.good("save", "shorter", "--out", "run")
     model, shorter = (from_pretrained(program.folder / name) for name in ("gpt2", "shorter"))

@@ -8,9 +8,12 @@ import io
 import itertools
 import os
 import runpy
+import socket
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
@@ -699,16 +702,25 @@ def test_standard_output_is_full(last: str) -> None:
     assert result.returncode == 1
 
 
+@contextmanager
+def without_reader() -> Iterator[socket.socket]:
+    """An output that nobody reads any more, also where another process holds a copy of the reader's end."""
+    read, write = socket.socketpair()
+    with read, write:
+        read.shutdown(socket.SHUT_RDWR)
+        yield write
+
+
 @pytest.mark.parametrize(
     ("last", "status", "errors"), [("raise SystemExit(0)", 1, b""), ("raise KeyboardInterrupt", 130, b"\ninterrupted\n")]
 )
 def test_a_reader_who_has_left_when_it_ends(last: str, status: int, errors: bytes) -> None:
-    read, write = os.pipe()
-    os.close(read)
     program = END.format(last=last)
     held_back = {**os.environ, "PYTHONUNBUFFERED": ""}  # so that the end is the first to notice
-    result = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, env=held_back, check=False)
-    os.close(write)
+    with without_reader() as write:
+        result = subprocess.run(
+            [sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, env=held_back, check=False
+        )
     assert (result.returncode, result.stderr) == (status, errors)
 
 
@@ -720,10 +732,8 @@ with plain_errors():
     for i in range({lines}):
         print(i)
 """
-    read, write = os.pipe()
-    os.close(read)
-    result = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
-    os.close(write)
+    with without_reader() as write:
+        result = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
     assert result.returncode == 1
     assert result.stderr == b""
 

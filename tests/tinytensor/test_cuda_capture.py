@@ -10,11 +10,10 @@ import tinytensor as tt
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.optimizing import optimizer_for
-from tinytensor import CaptureError, kernels, nn, optim
+from tinytensor import CaptureError, capture, kernels, nn, optim
 from tinytensor.device import capturing
 from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy import cublaslt, optimizers
-from tinytensor.replay import capture
 
 CONFIG = GPTConfig(vocab_size=11, block_size=8, num_layers=2, num_heads=2, d_model=8, dropout=0.2)
 WIDE = dataclasses.replace(CONFIG, d_model=16, num_layers=1, num_heads=1)  # a width of heads that flash attention takes

@@ -20,8 +20,8 @@ class Activation:
     - ``function``: of one tensor, or with ``is_gated`` of the gate and of what it multiplies.
     - ``exported``: the same of values of an ONNX graph (``export/graph.py``), which have Python's operators, and whose other
       functions are ``x.function("Sigmoid")``.
-    - ``published``: its names in Hugging Face's files, first the one that all architectures know. Of a gated one those files
-      name the function of the gate, and the architecture says that there is a gate.
+    - ``published``: its names in Hugging Face's files, first the one that all architectures know. A gated one has none: there
+      those files name the function of the gate, and the architecture says that there is a gate.
     - ``keeps``: how many numbers as wide as the network are kept for each token from forward to backward, its result included.
     """
 
@@ -30,6 +30,9 @@ class Activation:
     published: tuple[str, ...] = ()
     is_gated: bool = False
     keeps: int = 2
+
+    def __post_init__(self) -> None:
+        assert not (self.is_gated and self.published)
 
 
 ACTIVATIONS = {
