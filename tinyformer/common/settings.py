@@ -39,13 +39,13 @@ def check_effects(config: Any, given: Iterable[str]) -> None:
     """Raise SettingError for a setting among those that were ``given``, such as the names of ``vars(arguments)``, if it has no
     effect beside the others.
 
-    What no list of values can say, ``config.without_effect()`` does, if there is such a method: it yields the names of settings
-    that belong together, and the message for those that were given.
+    What no list of values can say, ``config.without_effect()`` does, if there is such a method: it yields the name of a setting
+    that has no effect, followed by those of the settings that it depends on, and the message.
     """
     names = set(given)
-    for fields, message in getattr(config, "without_effect", tuple)():
-        if names & {fields[0]}:
-            raise SettingError(message, *fields)
+    for (name, *others), message in getattr(config, "without_effect", tuple)():
+        if name in names:
+            raise SettingError(message, name, *others)
     for field in dataclasses.fields(config):
         for other, values in field.metadata.get("unless", {}).items() if field.name in names else ():
             value = getattr(config, other)

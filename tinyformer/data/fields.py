@@ -180,9 +180,8 @@ def _rows(path: str | Path, text: str) -> Iterator[tuple[int, list[str]]]:
     said = SEPARATOR.fullmatch(first)  # a line that Excel writes and reads
     text, before = (text[len(first) + 1 :], 1) if said else (text, 0)
     first = text.split("\n", 1)[0]
-    mark = (
-        said[1] if said else "\t" if Path(path).suffix.lower() == ".tsv" else max(",;\t|", key=re.sub(QUOTED, "", first).count)
-    )
+    usual = "\t" if Path(path).suffix.lower() == ".tsv" else max(",;\t|", key=QUOTED.sub("", first).count)
+    mark = said[1] if said else usual
     rows = _rows_between_tabs(text) if mark == "\t" else _rows_between(path, text, mark, before)
     yield from ((before + line, row) for line, row in rows if row)
 
