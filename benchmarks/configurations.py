@@ -15,6 +15,7 @@ encoder-decoder has three in a pair of layers: of the source, of the target, and
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ PAD = 0
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Sizes(ABC):
     """The size of a model and of its batches."""
 
     num_layers: int
@@ -36,13 +37,13 @@ class Sizes:
     vocab_size: int = 65
     attentions_in_a_layer: ClassVar[int] = 1
 
+    @abstractmethod
     def shape(self) -> str:
         """The model's size in words."""
-        raise TypeError(f"{type(self).__name__} has no shape method: write one")
 
+    @abstractmethod
     def matrices(self) -> list[tuple[int, int]]:
         """(outputs, inputs) of every matrix that multiplies activations."""
-        raise TypeError(f"{type(self).__name__} has no matrices method: write one")
 
     def num_attentions(self) -> int:
         """How many attentions there are."""
@@ -73,8 +74,7 @@ class GPTConfiguration(Sizes):
 
     def model(self) -> dict[str, Any]:
         """The arguments of both libraries' models."""
-        names = ("vocab_size", "block_size", "num_layers", "num_heads", "d_model", "dropout")
-        return {**{name: getattr(self, name) for name in names}, "bias": False}
+        return {name: value for name, value in vars(self).items() if name != "batch_size"} | {"bias": False}
 
     def shape(self) -> str:
         return f"{self.num_layers} layers, {self.num_heads} heads, {self.d_model} wide, block {self.block_size}"
@@ -119,17 +119,10 @@ class TransformerConfiguration(Sizes):
 
     def model(self) -> dict[str, Any]:
         """The arguments of both libraries' models."""
-        return {
-            "source_vocab_size": self.vocab_size,
-            "target_vocab_size": self.vocab_size,
-            "source_pad": PAD,
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "encoder_layers": self.num_layers,
-            "decoder_layers": self.num_layers,
-            "d_ff": self.d_ff,
-            "dropout": self.dropout,
-        }
+        sizes = {name: getattr(self, name) for name in ("d_model", "num_heads", "d_ff", "dropout")}
+        vocabularies = dict.fromkeys(("source_vocab_size", "target_vocab_size"), self.vocab_size)
+        layers = dict.fromkeys(("encoder_layers", "decoder_layers"), self.num_layers)
+        return {**sizes, **vocabularies, **layers, "source_pad": PAD}
 
     def shape(self) -> str:
         return (
@@ -160,10 +153,7 @@ class TransformerConfiguration(Sizes):
         from tinyformer.models.transformer import Transformer, TransformerConfig
         from tinyformer.training.losses import translation_loss
 
-        batches = []
-        for arrays in self.batches():
-            source, inputs, targets = map(tt.tensor, arrays)
-            batches.append(PairBatch(source, inputs, targets, int((arrays[-1] != PAD).sum())))
+        batches = [PairBatch(tt.tensor(a), tt.tensor(b), tt.tensor(c), int((c != PAD).sum())) for a, b, c in self.batches()]
         return Transformer(TransformerConfig(**self.model())), batches, translation_loss(LABEL_SMOOTHING, PAD)
 
     def pytorch(self) -> Any:

@@ -1,195 +1,428 @@
-"""Greedy decoding with a key-value cache: tinyformer's GPT beside Hugging Face's GPT-2 of the same shape and weights.
+"""Greedy decoding with a key-value cache: tinyformer's GPT beside Hugging Face's transformers and CTranslate2.
 
 python benchmarks/generate.py                        # configuration A, one prompt of 8 tokens, until the context is full
 python benchmarks/generate.py --configuration C --compile --untraced --output benchmarks/results
+python benchmarks/generate.py --pretrained gpt2      # from a cold start: a folder of GPT-2's size, 124 million parameters
+python benchmarks/generate.py --pretrained gpt2 --task batch_8     # the same model, once it is loaded: eight texts at once
 
-What is timed is a whole continuation, the prompt's own pass included. Both sides compute in float32 and must write the same
-tokens before anything is timed. The weights are random, so the texts mean nothing, but no token costs more or less for that.
+All sides read the same weights from a folder, and those in float32 must write the same tokens, but for near ties. The weights
+are random, so the texts mean nothing, but no token costs more or less for that. CTranslate2's own copies of the folder are made
+before anything is timed. Where llama-cpp-python and gguf are installed, a pretrained model is written by llama.cpp, too.
 
-Hugging Face's side is what its users get: ``GPT2LMHeadModel.generate`` with GPT-2's own settings and its default cache,
-which grows with the text. ``--compile`` adds the same with a cache of fixed size and the model compiled, and ``--untraced``
-tinyformer itself without ``tt.trace``.
+Of a configuration a whole continuation is timed, the prompt's own pass included. Hugging Face's side is what its users get:
+``generate`` with its default cache, which grows with the text. ``--compile`` adds the same with a cache of fixed size and the
+model compiled, and ``--untraced`` tinyformer itself without ``tt.trace``.
+
+With ``--pretrained``, in each turn a new process of each side imports its library, loads the folder, writes one token after a
+prompt of 8, and then 128 tokens from the same prompt. "Own memory" is what no file backs, at the end. The rest are pages of
+files, of the weights or of libraries, which the system may drop and read again. With a ``--task`` the sides stay loaded.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from contextlib import ExitStack
+import importlib.util
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import measure
-from configurations import GPTS, GPTConfiguration
-from measure import Side, SideError, TorchSide
+from configurations import GPTS
+from measure import Side, SideError, TorchSide, Worker, status
 
-NOISE = 0.05  # added to every weight: biases that are all 0 and norms that are all 1 would hide a mistake in copying them
-PROMPT_LENGTH = 8
-OURS, THEIRS = "tinyformer", "Hugging Face"
+OURS, THEIRS, CT2, LLAMA = "tinyformer", "Hugging Face", "CTranslate2", "llama.cpp"
+PACKAGES = ("numpy", "torch", "transformers", "ctranslate2")
+PRETRAINED: dict[str, dict[str, Any]] = {
+    "gpt2": {"vocab_size": 50257, "block_size": 1024, "num_layers": 12, "num_heads": 12, "d_model": 768, "bias": True},
+    "smollm2": {
+        **{"vocab_size": 49152, "block_size": 8192, "num_layers": 30, "num_heads": 9, "num_key_value_heads": 3, "d_model": 576},
+        **{"d_ff": 1536, "positions": "rotary", "rotary_base": 1e5, "norm": "rms", "activation": "swiglu"},
+    },
+}
+GGUF_SETTINGS = {  # by the name in most configurations that of GPT-2's
+    **{"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "hidden_size": "n_embd"},
+    **{"max_position_embeddings": "n_positions", "intermediate_size": "n_inner"},
+}
+TASKS = {"prompt": (1, 512, 1), "batch_8": (8, 8, 64), "batch_32": (32, 8, 64)}  # the numbers of a ``Task``
 
 
 @dataclass(frozen=True)
 class Task:
-    """What every side does: continue ``batch`` prompts of ``prompt_length`` tokens by ``new_tokens`` tokens each."""
+    """What every side does with the model in a folder: continue ``batch`` prompts of ``prompt_length`` tokens by ``new_tokens``
+    tokens each."""
 
-    configuration: GPTConfiguration
-    batch: int
-    prompt_length: int
-    new_tokens: int
+    folder: str
+    batch: int = 1
+    prompt_length: int = 8
+    new_tokens: int = 128
+    unit: ClassVar[str] = "tokens"
 
-    def prompts(self) -> Any:
+    def inputs(self) -> list[list[int]]:
         """Random ids (batch, prompt_length), the same on every call."""
         import numpy
 
-        return numpy.random.default_rng(0).integers(0, self.configuration.vocab_size, (self.batch, self.prompt_length))
+        return numpy.random.default_rng(0).integers(0, vocab_size(self.folder) - 1, (self.batch, self.prompt_length)).tolist()
+
+    def amount(self) -> int:
+        """The tokens that are written. Where that is one a text, the prompt's tokens: to read them is the work."""
+        return self.batch * (self.prompt_length if self.new_tokens == 1 else self.new_tokens)
+
+    def described(self) -> str:
+        """For a title."""
+        return f"{measure.counted(self.new_tokens, 'token')} after a prompt of {self.prompt_length}, batch {self.batch}"
 
 
-class Tinyformer(Side):
-    """Greedy sampling by tinyformer's decoder."""
+def vocab_size(folder: str) -> int:
+    """The size of the vocabulary of the model in a folder."""
+    return int(json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))["vocab_size"])
 
-    def __init__(self, task: Task, traced: bool = True):
-        import tinytensor as tt
-        from tinyformer.decoding.decoders import GPTDecoder
-        from tinyformer.decoding.sampling import Sampling, sample
-        from tinyformer.models.gpt import GPT, GPTConfig
 
+def noisy(make: Callable[[], Any]) -> Any:
+    """A model with noise on every weight, the same on every call: biases that are all 0 and norms that are all 1 would hide a
+    mistake in copying them, and texts would not vary."""
+    import tinytensor as tt
+
+    tt.seed(0)
+    model = make()
+    for parameter in model.parameters():
+        parameter.assign(parameter + tt.random.normal(parameter.shape, std=0.05))
+    return model
+
+
+def convert(folder: str, dtype: str) -> None:
+    """Write CTranslate2's copy of the model in a folder."""
+    from ctranslate2.converters import TransformersConverter
+
+    # The folder has no tokenizer. The names of tokens are their numbers; that of the last is what Marian's padding needs.
+    last = vocab_size(folder) - 1
+    vocabulary = {**{str(i): i for i in range(last)}, "<pad>": last}
+    converter = TransformersConverter(folder)
+    special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "0")
+    converter.load_tokenizer = lambda *_, **__: SimpleNamespace(get_vocab=lambda: vocabulary, **special)
+    converter.convert(f"{folder}/{dtype}", quantization=None if dtype == "float32" else dtype)
+
+
+def convert_to_gguf(folder: str, dtype: str) -> None:
+    """Write llama.cpp's copy of the GPT-2 or Llama in a folder; int8 is its Q8_0, whose blocks of 32 numbers have a scale."""
+    gguf = importlib.import_module("gguf")
+    from safetensors.numpy import load_file
+
+    config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+    architecture = gguf.MODEL_ARCH.LLAMA if config["model_type"] == "llama" else gguf.MODEL_ARCH.GPT2
+    read = {name: config.get(name, config.get(other)) for name, other in GGUF_SETTINGS.items()}
+    heads = read["num_attention_heads"]
+    writer = gguf.GGUFWriter(f"{folder}/{dtype}.gguf", gguf.MODEL_ARCH_NAMES[architecture])
+    add_settings(writer, config, read)
+    names = gguf.get_tensor_name_map(architecture, read["num_hidden_layers"])
+    for name, values in load_file(f"{folder}/model.safetensors").items():
+        if name.endswith(("c_attn.weight", "c_fc.weight", "c_proj.weight")):
+            values = values.T
+        if name.endswith(("q_proj.weight", "k_proj.weight")):  # it rotates neighbours, not halves
+            count = heads if "q_proj" in name else config["num_key_value_heads"]
+            values = values.reshape(count, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+        kind = gguf.GGMLQuantizationType.Q8_0 if dtype == "int8" and values.ndim == 2 and "wpe" not in name else None
+        values = values.copy() if kind is None else gguf.quants.quantize(values, kind)
+        writer.add_tensor(names.get_name(name, (".weight", ".bias")), values, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def add_settings(writer: Any, config: dict[str, Any], read: dict[str, Any]) -> None:
+    """Give a writer of GGUF the settings of a config.json. ``read`` are those of ``GGUF_SETTINGS``."""
+    writer.add_tokenizer_model("no_vocab")
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_context_length(read["max_position_embeddings"])
+    writer.add_embedding_length(read["hidden_size"])
+    writer.add_block_count(read["num_hidden_layers"])
+    writer.add_feed_forward_length(read["intermediate_size"] or 4 * read["hidden_size"])
+    writer.add_head_count(read["num_attention_heads"])
+    if config["model_type"] == "llama":
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_rope_freq_base(config.get("rope_theta") or config["rope_parameters"]["rope_theta"])
+        writer.add_rope_dimension_count(read["hidden_size"] // read["num_attention_heads"])
+    else:
+        writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+
+
+def gpt(settings: dict[str, Any]) -> Any:
+    """A GPT with noise on every weight."""
+    from tinyformer import GPT, GPTConfig
+
+    return noisy(lambda: GPT(GPTConfig(**settings)))
+
+
+@contextmanager
+def folder_with(model: Any, *dtypes: str, with_llama: bool = False) -> Iterator[str]:
+    """A context with a folder that holds this model, and in folders of these names CTranslate2's copies in these dtypes; also
+    llama.cpp's, if asked for."""
+    from tinyformer import save_pretrained
+
+    with tempfile.TemporaryDirectory() as folder:
+        save_pretrained(model, folder)
+        for dtype in dtypes:
+            convert(folder, dtype)
+            if with_llama:
+                convert_to_gguf(folder, dtype)
+        yield folder
+
+
+class Writer(Side):
+    """A side that loads the model of a task, and notes how many seconds the imports and the loading took."""
+
+    start: Callable[[], None]  # imports the library
+    load: Callable[[], None]  # the model, from the task's folder
+    write: Callable[[Any, int], list[list[int]]]  # so many new tokens for each of the task's inputs
+
+    def __init__(self, task: Any, dtype: str = "float32"):
+        self.task, self.dtype, start = task, dtype, time.perf_counter()
+        self.start()
+        imported = time.perf_counter()
         self.imported()
-        if not traced:
+        self.load()
+        self.seconds = [imported - start, time.perf_counter() - imported]
+
+    def step(self) -> list[list[int]]:
+        """What the task asks for."""
+        return self.write(self.task.inputs(), self.task.new_tokens)
+
+    def cold(self) -> tuple[list[list[int]], dict[str, float]]:
+        """What is written after a first token, and the values of ``COLUMNS``."""
+        moments = [time.perf_counter()]
+        for count in (1, self.task.new_tokens):
+            written = self.write(self.task.inputs(), count)
+            moments.append(time.perf_counter())
+        starting = [*self.seconds, moments[1] - moments[0]]
+        memory = (self.memory()[0] / 1e6, status().get("RssAnon", 0) / 1e6)
+        return written, dict(zip(COLUMNS, [*starting, sum(starting), self.task.amount() / (moments[2] - moments[1]), *memory]))
+
+
+class Tinyformer(Writer):
+    """``from_pretrained`` and greedy sampling; ``traced`` as its users have it."""
+
+    def __init__(self, task: Task, dtype: str = "float32", traced: bool = True):
+        self.traced = traced
+        super().__init__(task, dtype)
+
+    def start(self) -> None:
+        import tinyformer
+        import tinytensor as tt
+
+        self.library = tinyformer
+        if not self.traced:
             tt.trace = lambda function: function
-        self.sample, self.decoder, self.greedy = sample, GPTDecoder, Sampling(temperature=0)
-        tt.seed(0)
-        self.model = GPT(GPTConfig(**{**task.configuration.model(), "bias": True}))  # GPT-2 has biases
-        for parameter in self.model.parameters():
-            parameter.assign(parameter + tt.random.normal(parameter.shape, std=NOISE))
-        self.prompts, self.new_tokens = task.prompts(), task.new_tokens
 
-    def weights(self) -> dict[str, Any]:
-        """The model's values as NumPy arrays."""
-        return {name: value.numpy() for name, value in self.model.state_dict().items()}
+    def load(self) -> None:
+        narrow: dict[str, Any] = {} if self.dtype == "float32" else {"dtype": self.dtype}
+        self.model: Any = self.library.from_pretrained(self.task.folder, **narrow)
 
-    def load(self, weights: dict[str, Any]) -> None:
-        """Start from these values."""
-        self.model.load_state_dict(weights)
-
-    def step(self) -> Any:
-        """One continuation: the ids of each of its steps."""
-        return list(self.sample(self.decoder(self.model), self.prompts, self.new_tokens, self.greedy))
-
-    def continuation(self) -> list[list[int]]:
-        """The new tokens of each row."""
-        return [[int(i) for i in row] for row in zip(*self.step())]
+    def write(self, inputs: Any, count: int) -> list[list[int]]:
+        library = self.library
+        decoder = library.language_decoder(self.model, max_tokens=len(inputs[0]) + count)
+        steps = library.sample(decoder, inputs, count, library.Sampling(temperature=0))
+        return [[int(i) for i in row] for row in zip(*steps)]
 
 
-class HuggingFace(TorchSide):
-    """``generate`` of Hugging Face's GPT-2; compiled, with the cache of fixed size that compiling needs."""
+class HuggingFace(TorchSide, Writer):
+    """``AutoModelForCausalLM`` and ``generate``; compiled, with the cache of fixed size that compiling needs."""
 
-    def __init__(self, task: Task, compiled: bool = False, device: str = "cpu"):
+    kind = "AutoModelForCausalLM"
+
+    def __init__(self, task: Any, compiled: bool = False, device: str = "cpu"):
+        self.compiled, self.device = compiled, device
+        super().__init__(task)
+
+    def start(self) -> None:
         import torch
-        import torch_models
         import transformers
 
-        self.imported()
-        self.torch, self.twins = torch, torch_models
-        library = cast(Any, transformers)  # whose own annotations leave much out
-        configuration = task.configuration
-        config = library.GPT2Config(
-            vocab_size=configuration.vocab_size,
-            n_positions=configuration.block_size,
-            n_embd=configuration.d_model,
-            n_layer=configuration.num_layers,
-            n_head=configuration.num_heads,
-            bos_token_id=None,  # GPT-2's own lie outside this vocabulary
-            eos_token_id=None,
-        )
-        self.model = library.GPT2LMHeadModel(config).eval().to(device)
-        if compiled:
-            self.model.forward = torch.compile(self.model.forward)
-        self.settings = library.GenerationConfig(
-            do_sample=False,
-            use_cache=True,
-            max_new_tokens=task.new_tokens,  # and no fewer: without an end token nothing stops it earlier
-            eos_token_id=None,
-            pad_token_id=None,
-            cache_implementation="static" if compiled else None,
-        )
-        self.prompts = torch.tensor(task.prompts(), device=device)
-        self.mask = torch.ones_like(self.prompts)
+        self.torch, self.library = torch, getattr(transformers, self.kind)
 
-    def load(self, weights: dict[str, Any]) -> None:
-        """Start from tinyformer's values. Raises RuntimeError that lists every name or shape that differs."""
-        renamed = {name: self.torch.tensor(array) for name, array in self.twins.gpt2_weights(weights)}
-        self.model.transformer.load_state_dict(renamed)  # the output layer is the token embedding on both sides
+    def load(self) -> None:
+        self.model = self.library.from_pretrained(self.task.folder).to(self.device)  # for evaluation, as it comes
+        if self.compiled:
+            self.model.forward = self.torch.compile(self.model.forward)
 
-    def step(self) -> Any:
-        """One continuation: the prompts and what follows."""
-        with self.torch.inference_mode():
-            return self.model.generate(self.prompts, attention_mask=self.mask, generation_config=self.settings)
+    def write(self, inputs: Any, count: int) -> list[list[int]]:
+        cache = {"cache_implementation": "static"} if self.compiled else {}
+        return self.generate(inputs, count, **cache)[:, len(inputs[0]) :].tolist()
 
-    def continuation(self) -> list[list[int]]:
-        """The new tokens of each row."""
-        return self.step()[:, self.prompts.shape[1] :].tolist()
+    def generate(self, inputs: Any, count: int, **settings: Any) -> Any:
+        """Hugging Face's ``generate``, without sampling. Without an end token nothing stops a text earlier."""
+        torch, longest = self.torch, max(map(len, inputs))
+        rows = [[[*row, *[0] * (longest - len(row))], [1] * len(row) + [0] * (longest - len(row))] for row in inputs]
+        ids, mask = torch.tensor(rows, device=self.device).unbind(1)
+        settings |= {"max_new_tokens": count, "min_new_tokens": count, "eos_token_id": None, "pad_token_id": 0}
+        with torch.inference_mode():
+            return self.model.generate(ids, attention_mask=mask, do_sample=False, **settings)
 
 
-def run(task: Task, sides: measure.Sides, turns: int, steps: int, warm_up: int, same: float = 1.0) -> str:
-    """Measure all sides, of which the first is ours: a table of them, one of ratios, the speed-ups in words, and the libraries.
-    Raises SideError where another side writes fewer than this fraction of the rows as we do."""
+class CTranslate2(Writer):
+    """CTranslate2's generator, with as many threads as there are cores."""
+
+    kind = "Generator"
+
+    def start(self) -> None:
+        import ctranslate2
+
+        self.library = ctranslate2
+
+    def load(self) -> None:
+        threads = {"inter_threads": 1, "intra_threads": measure.cores()}
+        self.model = getattr(self.library, self.kind)(f"{self.task.folder}/{self.dtype}", compute_type=self.dtype, **threads)
+
+    def write(self, inputs: Any, count: int) -> list[list[int]]:
+        settings = {"min_length": count, "max_length": count, "end_token": [], "include_prompt_in_result": False}
+        results = self.model.generate_batch([[*map(str, row)] for row in inputs], sampling_topk=1, **settings)
+        return [result.sequences_ids[0] for result in results]
+
+    def libraries(self) -> list[str]:
+        return [f"ctranslate2 {self.library.__version__}", measure.counted(measure.cores(), "thread")]
+
+
+class LlamaCpp(Writer):
+    """llama.cpp's library, through llama-cpp-python. It writes one text at a time."""
+
+    def start(self) -> None:
+        self.library = importlib.import_module("llama_cpp")
+
+    def load(self) -> None:
+        threads = {"n_threads": measure.cores(), "n_threads_batch": measure.cores()}
+        size = {"n_ctx": self.task.prompt_length + self.task.new_tokens, "n_batch": 512}
+        self.model = self.library.Llama(f"{self.task.folder}/{self.dtype}.gguf", verbose=False, **threads, **size)
+
+    def write(self, inputs: Any, count: int) -> list[list[int]]:
+        self.model.reset()  # else it knows the prompt already
+        return [[*itertools.islice(self.model.generate(inputs[0], temp=0.0), count)]]
+
+    def libraries(self) -> list[str]:
+        return [f"llama-cpp-python {self.library.__version__}", measure.counted(measure.cores(), "thread")]
+
+
+NARROW = {
+    OURS: ("int8", "bfloat16"),
+    CT2: ("int8",),
+    LLAMA: ("int8",),
+}  # what else sides compute in, which may change what they write
+
+
+def sides_of(task: Any, kinds: dict[str, Any], narrow: bool = True) -> dict[str, tuple[Any, ...]]:
+    """All sides of these classes, the first of them ours in float32; also those that are ``narrow``, with less than that."""
+    sides: dict[str, tuple[Any, ...]] = {name: (kind, task) for name, kind in kinds.items()}
+    if narrow:
+        sides |= {f"{name}, {dtype}": (kinds[name], task, dtype) for name in kinds for dtype in NARROW.get(name, ())}
+    return {**sides, **measure.with_numpys_kernels(OURS, *sides[OURS])}
+
+
+def check_written(written: dict[str, list[list[int]]]) -> None:
+    """Raise SideError where fewer than half of the tokens that a side in float32 writes lie before the first that differs from
+    ours, in their row. (Where two tokens are nearly as likely, rounding decides, and another text follows.)"""
+    for name, rows in written.items():
+        alike = [
+            list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b)))
+            for a, b in zip(written[OURS], rows, strict=True)
+        ]
+        equal, count = sum(map(len, alike)), sum(map(len, rows))
+        if 2 * equal < count and not name.endswith(("int8", "bfloat16")):
+            raise SideError(
+                f"{name} writes other tokens than {OURS}: only {equal} of {count} come before the first that differs"
+            )
+
+
+def run(task: Any, sides: measure.Sides, turns: int, steps: int, warm_up: int) -> str:
+    """Measure all sides, of which the first is ours: a table of them, one of ratios, and the libraries. Raises SideError as
+    ``check_written``."""
     with ExitStack() as stack:
         workers = measure.start_all(stack, sides)
-        ours, *rivals = workers
-        weights = workers[ours].call("weights")
-        for rival in rivals:
-            workers[rival].call("load", weights)
-        written = measure.call_all(workers, "continuation")
-        for rival in rivals:
-            equal = sum(a == b for a, b in zip(written[ours], written[rival], strict=True))
-            if equal < same * task.batch:
-                raise SideError(f"{rival} writes other tokens than {ours}: only {equal} of {task.batch} rows are the same")
+        check_written(measure.call_all(workers, "step"))
         measure.call_all(workers, "turn", warm_up, 1)
-        measure.call_all(workers, "forget_peak")  # the weights on their way, and compiling, are no part of decoding
+        measure.call_all(workers, "forget_peak")  # compiling is no part of decoding
         times = measure.take_turns(workers, turns, steps)
-        memory = measure.call_all(workers, "memory")
-        libraries = measure.library_list(workers)
-    head = ["", "median ms", "tokens/s", "fastest quartile ms", "tokens/s", "peak MB", "MB after imports"]
-    rows = []
-    for name, side in times.items():
-        median, fastest = side.milliseconds()
-        speeds = [f"{task.batch * task.new_tokens / seconds:,.0f}" for seconds in (side.median, side.fastest_quartile)]
-        rows.append([name, median, speeds[0], fastest, speeds[1], *map(measure.megabytes, memory[name])])
-    speed_ups = []
-    for rival in rivals:
-        medians, fastest = times[rival].over(times[ours])
-        speed_ups.append(f"- {ours} writes {medians} times as many tokens a second as {rival} (fastest quartiles {fastest})")
-    return "\n\n".join([measure.table(head, rows), measure.ratio_table(times, ours, rivals), "\n".join(speed_ups), libraries])
+        speed, amount = f"{task.unit}/s", task.amount()
+        columns = ("median ms", speed, "fastest quartile ms", speed)
+
+        def cells(name: str) -> list[str]:
+            seconds = (times[name].median, times[name].fastest_quartile)
+            pairs = zip(times[name].milliseconds(), [f"{amount / each:,.1f}" for each in seconds])
+            return [cell for pair in pairs for cell in pair]
+
+        return measure.report(workers, times, columns, cells, also=[name for name in sides if name == f"{OURS}, int8"])
+
+
+COLUMNS = ("import s", "load s", "first token s", "cold start to first token s", "tokens/s", "peak MB", "own MB")
+
+
+def run_cold(sides: measure.Sides, turns: int) -> str:
+    """Measure all sides from a cold start: a table of medians, and one of ratios. Raises SideError as ``check_written``."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    with measure.progress("taking turns", turns) as tell:
+        for turn in range(turns):
+            texts = {}
+            for side in measure.rotated(list(sides), turn):
+                with Worker(side, *sides[side]) as worker:
+                    texts[side], values = worker.call("cold")
+                found[side].append(values)
+            check_written(texts)
+            tell(", ".join(f"{side} {found[side][-1]['tokens/s']:.1f} tokens/s" for side in sides))
+    medians = {side: [statistics.median(values[c] for values in found[side]) for c in COLUMNS] for side in sides}
+    rows = [[side, *(f"{m:.{0 if 'MB' in c else 2}f}" for c, m in zip(COLUMNS, medians[side]))] for side in sides]
+    rivals = [side for side in sides if side != OURS]
+    ratios = [[side, *(f"{ours / theirs:.2f}" for ours, theirs in zip(medians[OURS], medians[side]))] for side in rivals]
+    tables = [measure.table(["", *COLUMNS], rows), measure.table([f"{OURS} over", *COLUMNS], ratios)]
+    return "\n\n".join([f"Medians of {measure.counted(turns, 'turn')}.", *tables])
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    about = "Time greedy decoding by tinyformer's GPT beside Hugging Face's GPT-2, in turns; a step is a whole continuation."
+    about = "Time greedy decoding by tinyformer's GPT beside other libraries', in turns; a step is a whole continuation."
     parser = measure.make_parser(about, GPTS, turns=20, steps=3, warm_up=3)
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too (needs a C++ compiler)")
     parser.add_argument("--untraced", action="store_true", help="measure tinyformer without tt.trace, too")
-    return measure.parse(parser, words, "torch", "transformers", "threadpoolctl")
+    cold = "instead a model of this size from a cold start; each turn is a new process"
+    parser.add_argument("--pretrained", choices=PRETRAINED, help=cold)
+    parser.add_argument("--task", choices=TASKS, help="once it is loaded: a prompt of 512 tokens, or several texts at once")
+    parser.has_no_effect(("configuration", "compile", "untraced"), lambda found: found.pretrained, "with --pretrained")
+    cold = "with --pretrained but without --task"
+    parser.has_no_effect(("steps", "warm_up"), lambda found: found.pretrained and not found.task, cold)
+    parser.has_no_effect("task", lambda found: not found.pretrained, "without --pretrained")
+    return measure.parse(parser, words, "torch", "transformers", "ctranslate2", "threadpoolctl")
 
 
 @measure.script()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    configuration = GPTS[arguments.configuration]
-    task = Task(configuration, 1, PROMPT_LENGTH, new_tokens=configuration.block_size - PROMPT_LENGTH)
-    sides: dict[str, tuple[Any, ...]] = {OURS: (Tinyformer, task), THEIRS: (HuggingFace, task)}
-    if arguments.compile:
-        sides[f"{THEIRS} compiled"] = (HuggingFace, task, True)
-    if arguments.untraced:
-        sides[f"{OURS} untraced"] = (Tinyformer, task, False)
-    sides |= measure.with_numpys_kernels(OURS, Tinyformer, task)
-    report = run(task, sides, arguments.turns, arguments.steps, arguments.warm_up)
-    title = (
-        f"Greedy decoding, configuration {arguments.configuration}: {task.new_tokens} tokens "
-        f"after a prompt of {task.prompt_length}, batch {task.batch}"
-    )
-    name = f"generate_{arguments.configuration}"
-    measure.publish(arguments.output, name, title, report, "numpy", "torch", "transformers")
+    amounts = arguments.turns, arguments.steps, arguments.warm_up
+    pretrained, configuration = arguments.pretrained, arguments.configuration
+    model = PRETRAINED[pretrained] if pretrained else {**GPTS[configuration].model(), "bias": True}  # GPT-2 has biases
+    is_alone = not arguments.task or TASKS[arguments.task][0] == 1
+    with_llama = bool(pretrained) and is_alone and all(map(importlib.util.find_spec, ("llama_cpp", "gguf")))
+    with folder_with(gpt(model), "float32", "int8", with_llama=with_llama) as folder:
+        sizes = TASKS[arguments.task] if arguments.task else () if pretrained else (1, 8, model["block_size"] - 8)
+        task = Task(folder, *sizes)
+        kinds = {OURS: Tinyformer, THEIRS: HuggingFace, CT2: CTranslate2, **({LLAMA: LlamaCpp} if with_llama else {})}
+        sides = sides_of(task, kinds, narrow=bool(pretrained))
+        if arguments.compile:
+            sides[f"{THEIRS} compiled"] = (HuggingFace, task, True)
+        if arguments.untraced:
+            sides[f"{OURS} untraced"] = (Tinyformer, task, "float32", False)
+        report = run(task, sides, *amounts) if arguments.task or not pretrained else run_cold(sides, arguments.turns)
+    if pretrained:
+        name = "_".join(["pretrained", pretrained, *([arguments.task] if arguments.task else [])])
+        title = f"A pretrained {pretrained} {'that is loaded' if arguments.task else 'from a cold start'}"
+    else:
+        name, title = f"generate_{configuration}", f"Greedy decoding, configuration {configuration}"
+    measure.publish(arguments.output, name, f"{title}: {task.described()}", report, *PACKAGES)
 
 
 if __name__ == "__main__":

@@ -27,19 +27,19 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import checkout
 import generate
 import measure
-import race
+import speedrun
 import train_step
 from configurations import GPU_GPTS, GPTConfiguration
 from measure import SideError, Worker
 
-from tinyformer.programs.command_line import Parser
+from tinyformer.scripting.command_line import Parser
 
 TORCH_DEVICE = "cuda"
 CHARACTERS, GPT2 = "shakespeare_char", "GPT-2 124M"  # configurations; the first is that of most parts
@@ -53,9 +53,9 @@ ROUNDING = {NARROW: 1e-2, EAGER: 1e-3, MIXED: 1e-2, COMPILED: 1e-2} | dict.fromk
 MEMORY = (
     "Memory on the GPU: the most that tensors took at once (CuPy does not tell), the most that the library's pool held, and "
     "what the GPU had less after the first steps than after the imports; the pools are what can be compared, but that of a "
-    "captured step, which has another pool for itself, is only in the last. Each side's is "
-    "read when its first steps are done, before the next side is started. A step is forward, backward, clipping and AdamW "
-    "(PyTorch's: fused); PyTorch's attention is scaled_dot_product_attention, in bfloat16 flash attention."
+    "captured step, which has another pool for itself, is only in the last. Each side's is read when its first steps are done, "
+    "before the next side is started. A step is forward, backward, clipping and AdamW (PyTorch's: fused); PyTorch's attention "
+    "is scaled_dot_product_attention, in bfloat16 flash attention."
 )
 FAILED = "## Failed"  # the heading of what could not be measured, and of tests that fail
 
@@ -125,22 +125,16 @@ def on_torch(block: int, device: str, precision: str, make: Callable[..., Any], 
     return side
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How the parts are measured."""
+@dataclass
+class Measurement:
+    """What is measured, each a method; the sections of its report so far, and what has failed."""
 
     amount: Amount
     data: str | None  # the text of what learns
     processes: int  # of pytest
-
-
-class Measurement:
-    """What is measured, each a method; the sections of its report so far, and what has failed."""
-
-    def __init__(self, settings: Settings, log: Path):
-        self.settings, self.amount, self.log = settings, settings.amount, log
-        self.sections: list[str] = []
-        self.failures: list[str] = []
+    log: Path  # of what programs print
+    sections: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     def add(self, title: str, *paragraphs: str) -> None:
         """A section."""
@@ -165,7 +159,7 @@ class Measurement:
     def tests(self, folder: str) -> None:
         """The tests of a folder, and what they say at the end. Warnings are listed, and are no errors: those of a new CuPy
         would otherwise hide what the tests are about."""
-        options = ["-rfE", "--tb=short", "-W", "default", "-n", str(self.settings.processes)]
+        options = ["-rfE", "--tb=short", "-W", "default", "-n", str(self.processes)]
         status, text = streamed([sys.executable, "-u", "-m", "pytest", *options, folder], self.log)
         lines = [line for line in text.splitlines() if line]
         failed = [f"- {line}" for line in lines if line.startswith(("FAILED", "ERROR"))]
@@ -177,42 +171,38 @@ class Measurement:
 
     def steps(self, name: str) -> None:
         """A training step of both libraries, in a configuration."""
-        with ExitStack() as stack, self.attempt(f"{name}: a training step"):
-            self._step(stack, name, GPU_GPTS[name])
-
-    def _step(self, stack: ExitStack, name: str, configuration: GPTConfiguration) -> None:
-        amount = self.amount
+        amount, configuration = self.amount, GPU_GPTS[name]
         ours = (train_step.Tinyformer, configuration, 1)
         theirs = (on_torch, amount.steps, TORCH_DEVICE, "high", train_step.PyTorch, configuration)
         sides: dict[str, tuple[Any, ...]] = {side: (on_cupy, amount.steps, *ours, dtype) for side, dtype in TINYFORMER.items()}
         sides |= {side: (on_cupy, amount.steps, captured, *ours, dtype) for side, dtype in CAPTURED.items()}
         sides |= {side: (*theirs, *options) for side, options in PYTORCH.items()}
+        memory: dict[str, list[int | None]] = {}
 
         def attempt(side: str) -> AbstractContextManager[None]:
             return self.attempt(f"{name}: {side}")
 
-        memory: dict[str, list[int | None]] = {}
-
         def note_memory(side: str, worker: Worker) -> None:
             memory[side] = worker.call("device_memory")
 
-        workers = train_step.start(stack, configuration, sides, amount.warm_up, ROUNDING, attempt, note_memory)
-        times = measure.take_turns(workers, amount.turns, amount.blocks, settle=amount.warm_up)
-        rows = []
-        for side, seconds in times.items():
-            speed = f"{configuration.num_tokens() / seconds.median:,.0f}"
-            rows.append([side, *seconds.milliseconds(digits=2), speed, *map(measure.megabytes, memory[side])])
-        rivals = [side for side in times if side in PYTORCH]
-        self.add(
-            f"A training step, {name}",
-            configuration.described(),
-            measure.table(["", *measure.TIMES, "tokens/s", "tensors MB", "pool MB", "driver MB"], rows),
-            MEMORY,
-            *[measure.ratio_table(times, side, rivals) for side in times if side not in PYTORCH],
-        )
-        if name == CHARACTERS and EAGER in times:
-            ratio = times[OURS].median / times[EAGER].median
-            self.sections.append(_target(f"the ratio of the medians, in TF32 over {EAGER}", ratio, 1.5))
+        with ExitStack() as stack, self.attempt(f"{name}: a training step"):
+            workers = train_step.start(stack, configuration, sides, amount.warm_up, ROUNDING, attempt, note_memory)
+            times = measure.take_turns(workers, amount.turns, amount.blocks, settle=amount.warm_up)
+            rows = []
+            for side, seconds in times.items():
+                speed = f"{configuration.num_tokens() / seconds.median:,.0f}"
+                rows.append([side, *seconds.milliseconds(digits=2), speed, *map(measure.megabytes, memory[side])])
+            rivals = [side for side in times if side in PYTORCH]
+            self.add(
+                f"A training step, {name}",
+                configuration.described(),
+                measure.table(["", *measure.TIMES, "tokens/s", "tensors MB", "pool MB", "driver MB"], rows),
+                MEMORY,
+                *[measure.ratio_table(times, side, rivals) for side in times if side not in PYTORCH],
+            )
+            if name == CHARACTERS and EAGER in times:
+                ratio = times[OURS].median / times[EAGER].median
+                self.sections.append(_target(f"the ratio of the medians, in TF32 over {EAGER}", ratio, 1.5))
 
     def losses(self, name: str) -> None:
         """The same run in float32 and in bfloat16."""
@@ -220,16 +210,15 @@ class Measurement:
 
         steps = self.amount.losses
         with self.attempt("bfloat16's losses"):
-            text, source = open_text(self.settings.data)
+            text, source = open_text(self.data)
             ends = {side: self._ends(text, GPU_GPTS[name], dtype) for side, dtype in TINYFORMER.items()}
-            distances = [abs(a - b) for a, b in zip(ends[OURS], ends[NARROW])]
+            far = {loss: abs(a - b) for loss, a, b in zip(("training", "validation"), ends[OURS], ends[NARROW])}
             rows = [[side, f"{training:.4f}", f"{validation:.4f}"] for side, (training, validation) in ends.items()]
             self.add(
                 f"bfloat16 beside float32 after {steps} steps of {name}",
-                f"{which_text(source.name, self.settings.data)} Batches and dropout masks are the same.",
+                f"{which_text(source.name, self.data)} Batches and dropout masks are the same.",
                 measure.table(["", f"training loss, mean of the last {max(1, steps // 6)}", "validation loss"], rows),
-                _target("bfloat16's distance from float32, in the training loss", distances[0], 0.01),
-                _target("bfloat16's distance from float32, in the validation loss", distances[1], 0.01),
+                *[_target(f"bfloat16's distance from float32, in the {loss} loss", d, 0.01) for loss, d in far.items()],
             )
 
     def _ends(self, text: str, configuration: GPTConfiguration, dtype: str) -> tuple[float, float]:
@@ -240,7 +229,7 @@ class Measurement:
         steps, tokenizer = self.amount.losses, CharTokenizer.train(text)
         model = {**configuration.model(), "vocab_size": tokenizer.vocab_size}
         config = TrainingConfig(steps=steps, batch_size=configuration.batch_size, warmup=steps // 10, shards=1, dtype=dtype)
-        with Worker(dtype, race.Tinyformer, tokenizer.encode(text), 0.0, model) as worker:
+        with Worker(dtype, speedrun.Tinyformer, tokenizer.encode(text), 0.0, model) as worker:
             worker.call("start", asdict(config), [])
             losses = worker.call("losses", steps)
             return statistics.fmean(losses[-max(1, steps // 6) :]), worker.call("loss", "validation")
@@ -251,10 +240,10 @@ class Measurement:
             self._run(GPU_GPTS[name], Path(folder) / "run")
 
     def _run(self, configuration: GPTConfiguration, out: Path) -> None:
-        steps, data = self.amount.run, self.settings.data
+        steps, data = self.amount.run, self.data
         sizes = {name: getattr(configuration, name) for name in ("block_size", "num_layers", "num_heads", "d_model", "dropout")}
         flags = {**sizes, "batch_size": configuration.batch_size, "steps": steps, "eval_every": max(1, steps // 20)}
-        words = ["examples/char_gpt.py", "--recipe", "nanogpt", "--dtype", "bfloat16"]
+        words = ["-m", "tinyformer", "train", "gpt", "--recipe", "nanogpt", "--dtype", "bfloat16"]
         words += [str(word) for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)]
         words += [] if data is None else ["--data", data]
         start = time.perf_counter()
@@ -281,14 +270,17 @@ class Measurement:
     def generation(self, name: str) -> None:
         """Greedy decoding of both libraries, in float32."""
         for batch in (1, 64):
-            task = generate.Task(GPU_GPTS[name], batch, prompt_length=8, new_tokens=self.amount.new_tokens)
-            sides: measure.Sides = {
-                generate.OURS: (on_cupy, 1, generate.Tinyformer, task),
-                generate.THEIRS: (on_torch, 1, TORCH_DEVICE, "highest", generate.HuggingFace, task),
-            }
-            with self.attempt(f"generation, batch {batch}"), measure.environment({"TINYTENSOR_TF32": "0"}):
-                # Where two logits are as good as equal, rounding decides; so not all rows have to be the same.
-                found = generate.run(task, sides, self.amount.continuations, steps=1, warm_up=1, same=0.9)
+            with (
+                self.attempt(f"generation, batch {batch}"),
+                measure.environment({"TINYTENSOR_TF32": "0"}),
+                generate.folder_with(generate.gpt({**GPU_GPTS[name].model(), "bias": True})) as folder,
+            ):
+                task = generate.Task(folder, batch, prompt_length=8, new_tokens=self.amount.new_tokens)
+                sides: measure.Sides = {
+                    generate.OURS: (on_cupy, 1, generate.Tinyformer, task),
+                    generate.THEIRS: (on_torch, 1, TORCH_DEVICE, "highest", generate.HuggingFace, task),
+                }
+                found = generate.run(task, sides, self.amount.continuations, steps=1, warm_up=1)
                 what = f"{task.new_tokens} tokens after {task.prompt_length}, float32 without TF32."
                 self.add(f"Greedy decoding, {name}, batch {batch}", what, found)
 
@@ -317,20 +309,17 @@ class Measurement:
         """Where the GPU's time goes in a step of a configuration."""
         for dtype in TINYFORMER.values():
             side = (on_cupy, self.amount.steps, train_step.Tinyformer, GPU_GPTS[name], 1, dtype)
-            with self.attempt(f"{name}: kernels in {dtype}"):
-                self._kernels(f"{name}, {dtype}", side)
+            with self.attempt(f"{name}: kernels in {dtype}"), Worker(OURS, *side) as worker:
+                (step,) = worker.call("turn", self.amount.warm_up, 1)
+                self._kernels(f"{name}, {dtype}", step, *worker.call("kernel_times", self.amount.profiled))
 
-    def _kernels(self, what: str, side: tuple[Any, ...]) -> None:
+    def _kernels(self, what: str, step: float, kernels: Mapping[str, tuple[int, float]], early: int) -> None:
         steps = self.amount.profiled
-        with Worker(OURS, *side) as worker:
-            (step,) = worker.call("turn", self.amount.warm_up, 1)
-            kernels, early = worker.call("kernel_times", steps)
-        ordered = sorted(kernels.items(), key=lambda item: -item[1][1])
         total = sum(milliseconds for _, milliseconds in kernels.values())
         stretches = sum(count for count, _ in kernels.values())
         rows = [
             [kernel, f"{count / steps:g}", f"{milliseconds / steps:.3f}", f"{milliseconds / total:.1%}"]
-            for kernel, (count, milliseconds) in ordered
+            for kernel, (count, milliseconds) in sorted(kernels.items(), key=lambda item: -item[1][1])
         ]
         waited = f"In {early} of {stretches} stretches the GPU waited for Python all the same, and that time is counted."
         self.add(
@@ -352,10 +341,6 @@ class Part:
     argument: str = CHARACTERS  # a configuration, or a folder of tests
     compares: tuple[str, ...] = ()  # packages of the extra "bench" that it needs
 
-    def tests(self) -> bool:
-        """Whether it runs tests."""
-        return self.method is Measurement.tests
-
 
 PARTS: dict[str, Part] = {
     "tests-gpu": Part("kernels, gradients, training and files against NumPy", 2, Measurement.tests, "tests/gpu"),
@@ -371,6 +356,7 @@ PARTS: dict[str, Part] = {
     "tests-tinyformer": Part("the models' own tests on this backend", 8, Measurement.tests, "tests/tinyformer"),
 }
 TEST_PACKAGES = ("pytest", "xdist", "pytest_timeout", "hypothesis")
+LEARNING = ("losses", "run")  # from the text that --data names
 LONG = ("tests-tinytensor", "tests-tinyformer")  # what --quick leaves out: it cannot shorten them
 MOST_PROCESSES = 8  # of pytest, as each has its own share of the GPU's memory
 
@@ -462,11 +448,12 @@ def _folder(text: str) -> Path:
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """End with an error for what cannot be, or would do nothing."""
     parts = [PARTS[name] for name in arguments.parts]
-    if arguments.data is not None and not {"losses", "run"} & {*arguments.parts}:
+    has_tests = any(part.method is Measurement.tests for part in parts)
+    if arguments.data is not None and not {*LEARNING} & {*arguments.parts}:
         parser.error("--data is the text of the parts losses and run, which --parts leaves out: add one, or leave out --data")
-    if arguments.processes and not any(part.tests() for part in parts):
+    if arguments.processes and not has_tests:
         parser.error("--processes is for tests, and --parts has none: add tests-gpu, or leave out --processes")
-    if any(part.tests() for part in parts):
+    if has_tests:
         measure.require(parser, "test", *TEST_PACKAGES)
     measure.require(parser, "bench", *sorted({package for part in parts for package in part.compares}))
     if os.environ.get("TINYTENSOR_BACKEND") != "cupy":
@@ -483,11 +470,9 @@ def state(file: Path, saying: str = "") -> str:
 
 def to_do(files: Mapping[str, Path], arguments: argparse.Namespace) -> list[str]:
     """The parts that are not done, those last that have failed. Tells of the others."""
-    states = {name: state(file) for name, file in files.items()}
-    if arguments.data is not None:  # what was learned from another text is not what is asked for
-        states |= {
-            name: state(files[name], which_text(arguments.data, arguments.data)) for name in ("losses", "run") if name in files
-        }
+    # What was learned from another text is not what is asked for.
+    text = "" if arguments.data is None else which_text(arguments.data, arguments.data)
+    states = {name: state(file, text if name in LEARNING else "") for name, file in files.items()}
     if arguments.again:
         states = dict.fromkeys(files, "missing")
     for name in files:
@@ -496,10 +481,9 @@ def to_do(files: Mapping[str, Path], arguments: argparse.Namespace) -> list[str]
     return [name for was in ("missing", "failed") for name in files if states[name] == was]
 
 
-def measure_part(name: str, settings: Settings, log: Path) -> str:
+def measure_part(name: str, measurement: Measurement) -> str:
     """The report of a part, which tells how long it took."""
-    measurement, part = Measurement(settings, log), PARTS[name]
-    start = time.perf_counter()
+    part, start = PARTS[name], time.perf_counter()
     try:
         part.method(measurement, part.argument)
     except Exception as error:  # a fault of this program must not keep the other parts from the GPU
@@ -511,13 +495,12 @@ def measure_part(name: str, settings: Settings, log: Path) -> str:
 def run(arguments: argparse.Namespace) -> bool:
     """Measure the parts that are asked for, each into its file, and print. Returns whether all are done."""
     from tinyformer.data.reading import read_text
-    from tinytensor.device.cores import cores
 
     gpu, described = describe_gpu()
     if arguments.data is not None:
         read_text(arguments.data)  # what is wrong with it is found out now
-    processes = arguments.processes or min(cores(), MOST_PROCESSES)
-    settings = Settings(QUICK if arguments.quick else Amount(), arguments.data, processes)
+    processes = arguments.processes or min(measure.cores(), MOST_PROCESSES)
+    amount = QUICK if arguments.quick else Amount()
     folder = arguments.output / measure.folder_name(gpu)
     folder.mkdir(parents=True, exist_ok=True)
     prefix, note = ("quick-", " (a smoke run: no measurement)") if arguments.quick else ("", "")
@@ -525,7 +508,8 @@ def run(arguments: argparse.Namespace) -> bool:
     for name in to_do(files, arguments):
         title = f"On a GPU: {name}{note}"
         print(f"{title} ...\n", flush=True)
-        report = f"{described}\n\n{measure_part(name, settings, files[name].with_suffix('.log'))}"
+        measurement = Measurement(amount, arguments.data, processes, files[name].with_suffix(".log"))
+        report = f"{described}\n\n{measure_part(name, measurement)}"
         packages = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "transformers")
         measure.publish(files[name], name, title, report, *packages)
     failed = [name for name, file in files.items() if state(file) == "failed"]

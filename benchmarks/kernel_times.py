@@ -95,14 +95,11 @@ def measured(step: Callable[[], Any], steps: int, cuda: Any, hold: Callable[[flo
     """How long the GPU works in so many steps: for each kernel, and for everything else. The times are the GPU's own.
 
     ``cuda`` is CuPy's module, and ``hold`` what ``hold.holder`` makes. Before each call of a kernel the GPU is held, until
-    Python has queued all that the call launches, between two events. Then nothing comes between the events but that work, and
-    the moments from one launch to the next. So the time is the same however slow Python is. What a kernel calls counts as part
-    of it. A step in training takes longer than all of them together where the GPU waits for Python.
+    Python has queued all that the call launches, between two events. So the time is the same however slow Python is. What a
+    kernel calls counts as part of it. A step in training takes longer than all of them where the GPU waits for Python.
 
     Also returned is in how many stretches the GPU began before all was queued. Their times include waiting for Python. First
     there are steps that are not counted: they find out for how long the GPU must be held, of which ``LONGEST`` is the most.
-
-    For more than times, such as how much of its bandwidth a kernel reaches, use NVIDIA's Nsight Compute.
     """
     watch = _Stopwatch(cuda, hold)
     with watched(watch.before, watch.after):

@@ -1,8 +1,7 @@
 """The harness of every benchmark here: sides that take turns, statistics of their times, tables, and the command line.
 
 Each side of a comparison lives in a process of its own. So no library changes another's threads or memory allocator, and a
-side's peak memory is its own. The sides take short turns, one after the other, so that a slow spell of the machine falls on
-all of them, and each pair of turns is two measurements from the same second.
+side's peak memory is its own. The sides take short turns, so that a slow spell of the machine falls on all of them.
 """
 
 from __future__ import annotations
@@ -33,13 +32,39 @@ from unittest import mock
 
 import checkout  # noqa: F401 (before tinyformer, which need not be installed)
 from configurations import Sizes
-from memory import own_processes, peak_memory
-from tqdm import tqdm
 
 from tinyformer.common.errors import plain_errors
-from tinyformer.programs.command_line import Parser
+from tinyformer.scripting.command_line import Parser
 
-SECONDS_BETWEEN_LINES = 5.0  # of progress, where standard error is a file or a pipe
+SECONDS_BETWEEN_TEXTS = 5.0  # of progress
+
+
+def status(pid: int | str = "self") -> dict[str, int]:
+    """The bytes that a process holds, by Linux's names: at the highest "VmHWM"; now "RssAnon" that no file backs, and
+    "RssShmem" that processes share. Empty for a process that has ended, and on other systems."""
+    with suppress(OSError):
+        lines = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+        return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1] == "kB"}
+    return {}
+
+
+def peak_memory() -> int:
+    """The most bytes of memory that this process has held."""
+    if peak := status().get("VmHWM"):
+        return peak
+    import resource  # whose value starts, on Linux, from that of the parent process
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def cores() -> int:
+    """How many threads a side should use that does not find it out itself: the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def own_processes() -> list[int]:
+    """The ids of the processes that this one has started by multiprocessing, the first one first."""
+    return sorted(process.pid for process in multiprocessing.active_children() if process.pid is not None)
 
 
 class Side:
@@ -144,25 +169,17 @@ class Worker:
             self.__exit__(type(error))
             raise
 
-    @property
-    def pid(self) -> int | None:
-        """The process's id."""
-        return self._process.pid
-
     def call(self, method: str | None, *arguments: Any) -> Any:
         """Call the side's method and wait for what it returns; without a name, make the side. Raises SideError where the
         call fails."""
         self._connection.send((method, arguments))
-        return self._receive()
-
-    def _receive(self) -> Any:
         try:
             succeeded, value = self._connection.recv()
         except EOFError:
             raise SideError(f"the process of {self.name} ended unexpectedly (out of memory?)") from None
-        if not succeeded:
-            raise SideError(f"{self.name} failed:\n{value}")
-        return value
+        if succeeded:
+            return value
+        raise SideError(f"{self.name} failed:\n{value}")
 
     def __enter__(self) -> Worker:
         return self
@@ -219,11 +236,13 @@ def with_numpys_kernels(name: str, make: Callable[..., Any], *arguments: Any) ->
     """The same side with NumPy's kernels, by its name; none where the side itself has them."""
     import tinytensor
 
-    return {f"{name}, NumPy's kernels": (_in_numpy, make, *arguments)} if tinytensor.kernels_name == "numba" else {}
+    side = (made_in, {"TINYTENSOR_KERNELS": "numpy"}, make, *arguments)
+    return {f"{name}, NumPy's kernels": side} if tinytensor.kernels_name == "numba" else {}
 
 
-def _in_numpy(make: Callable[..., Any], *arguments: Any) -> Any:
-    os.environ["TINYTENSOR_KERNELS"] = "numpy"  # of the side's own process, which has not imported tinytensor yet
+def made_in(variables: Mapping[str, str], make: Callable[..., Any], *arguments: Any) -> Any:
+    """A side made with these environment variables, in its own process, which has not imported tinytensor yet."""
+    os.environ.update(variables)
     return make(*arguments)
 
 
@@ -240,10 +259,10 @@ def busy(count: int) -> Iterator[list[int]]:
         yield [process.pid for process in processes]
 
 
-def thread_variables(count: int | None) -> dict[str, str]:
-    """The variables that tell libraries, when they are loaded, how many threads to use; none for None."""
+def thread_variables(count: int) -> dict[str, str]:
+    """The variables that tell libraries, when they are loaded, how many threads to use."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-    return {} if count is None else dict.fromkeys(names, str(count))
+    return dict.fromkeys(names, str(count))
 
 
 TIMES = ("median ms", "fastest quartile ms")
@@ -278,15 +297,19 @@ class Times:
         return [f"{self.median / others.median:.2f}", f"{self.fastest_quartile / others.fastest_quartile:.2f}"]
 
 
+def rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The names in the order of a turn: who goes first changes, so that nobody always follows the same other."""
+    first = turn % len(names)
+    return [*names[first:], *names[:first]]
+
+
 def take_turns(workers: Mapping[str, Worker], turns: int, steps: int, settle: int = 1) -> dict[str, Times]:
-    """Let the workers run one after the other, ``turns`` times. Who goes first rotates, so that nobody always follows the
-    same other."""
+    """Let the workers run one after the other, ``turns`` times, in ``rotated`` order."""
     names = list(workers)
     times = {name: Times() for name in names}
     with progress("taking turns", turns) as tell:
         for turn in range(turns):
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
+            for name in rotated(names, turn):
                 times[name].turns.append(workers[name].call("turn", settle, steps))
             tell(", ".join(f"{name} {1000 * statistics.median(times[name].turns[-1]):.1f} ms" for name in names))
     return times
@@ -294,22 +317,20 @@ def take_turns(workers: Mapping[str, Worker], turns: int, steps: int, settle: in
 
 @contextmanager
 def progress(what: str, turns: int) -> Iterator[Callable[[str], None]]:
-    """A context with a function to call after each of so many turns, with a text that says how it went: a bar in a terminal,
-    and elsewhere a line every few seconds."""
-    in_a_terminal = sys.stderr.isatty()
-    last_line = time.monotonic()
-    done = 0
+    """A context with a function to call after each of so many turns, with a text that says how it went. It is shown every few
+    seconds: beside a bar in a terminal, and elsewhere as a line."""
+    from tinyformer.common.progress import show_progress
 
-    def tell(text: str) -> None:
-        nonlocal done, last_line
-        done += 1
-        bar.update()
-        bar.set_postfix_str(text)
-        if not in_a_terminal and time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
-            print(f"{what}: {done} of {turns}, {text}", file=sys.stderr, flush=True)
-            last_line = time.monotonic()
+    last_text = time.monotonic()
+    with show_progress(what, turns, "turn") as shown:
 
-    with tqdm(total=turns, unit="turn", dynamic_ncols=True, desc=what, disable=not in_a_terminal) as bar:
+        def tell(text: str) -> None:
+            nonlocal last_text
+            shown.update()
+            if time.monotonic() - last_text >= SECONDS_BETWEEN_TEXTS:
+                shown.set_postfix_str(text)
+                last_text = time.monotonic()
+
         yield tell
 
 
@@ -335,6 +356,20 @@ def ratio_table(times: Mapping[str, Times], ours: str, rivals: Sequence[str]) ->
         quarters = statistics.quantiles(pairs, n=4, method="inclusive") if len(pairs) > 1 else 3 * pairs
         rows.append([rival, *a.over(b), f"{quarters[0]:.2f} to {quarters[2]:.2f}", str(len(pairs))])
     return table([f"time of {ours} over", "of medians", "of fastest quartiles", "pairs' interquartile", "pairs"], rows)
+
+
+Cells = Callable[[str], Sequence[str]]  # of the row of a side's name
+
+
+def report(
+    workers: Mapping[str, Worker], times: Mapping[str, Times], columns: Sequence[str], cells: Cells, also: Sequence[str] = ()
+) -> str:
+    """A table of all sides with these columns, and their memory; the ``ratio_table`` of the first side, and of those that are
+    ``also`` ours, over all others; and the libraries."""
+    memory = call_all(workers, "memory")
+    rows = [[name, *cells(name), *map(megabytes, memory[name])] for name in times]
+    ratios = [ratio_table(times, ours, [name for name in times if name != ours]) for ours in (next(iter(times)), *also)]
+    return "\n\n".join([table(["", *columns, "peak MB", "MB after imports"], rows), *ratios, library_list(workers)])
 
 
 def library_list(workers: Mapping[str, Worker]) -> str:
@@ -381,7 +416,6 @@ def folder_name(processor: str) -> str:
 
 def _circumstances(packages: Sequence[str]) -> str:
     from tinytensor import kernels_name
-    from tinytensor.device.cores import cores
 
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     installed = {package.name: package.version for package in importlib.metadata.distributions()}

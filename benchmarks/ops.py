@@ -53,16 +53,10 @@ INPUTS: dict[str, dict[str, str]] = {
 }
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}  # of the recurrent layers: the blocks of rows in their weights
 NO_CONFIGURATION = "-"  # they have one size: 64 steps of 32 sequences, 64 numbers in and 512 hidden ones
-INPUTS |= {
-    layer: {
-        "x": "64 32 64",
-        "weight_ih_l0": f"{gates * 512} 64",
-        "weight_hh_l0": f"{gates * 512} 512",
-        "bias_ih_l0": f"{gates * 512}",
-        "bias_hh_l0": f"{gates * 512}",
-    }
-    for layer, gates in GATES.items()
-}
+for layer, gates in GATES.items():
+    rows = str(gates * 512)
+    weights = {"weight_ih_l0": f"{rows} 64", "weight_hh_l0": f"{rows} 512", "bias_ih_l0": rows, "bias_hh_l0": rows}
+    INPUTS[layer] = {"x": "64 32 64", **weights}
 OPTIMIZERS = ("AdamW", "clip_grad_norm")
 Arrays = dict[str, Any]
 
@@ -82,7 +76,7 @@ class Case:
         if self.op in OPTIMIZERS:
             model, _, _ = CONFIGURATIONS[self.configuration].tinyformer()
             return {name: rng.standard_normal(p.shape, "float32") for name, p in model.named_parameters()}
-        sizes = {} if self.op in GATES else _sizes(self.configuration)
+        sizes = {} if self.op in GATES else self._sizes()
         found: Arrays = {}
         for name, words in INPUTS[self.op].items():
             shape = [int(word) if word.isdecimal() else sizes[word] for word in words.split()]
@@ -97,18 +91,11 @@ class Case:
                     found[name] *= shape[1] ** -0.5
         return found
 
-
-def _sizes(configuration: str) -> dict[str, int]:
-    sizes = CONFIGURATIONS[configuration]
-    return {
-        "batch": sizes.batch_size,
-        "length": sizes.block_size,
-        "width": sizes.d_model,
-        "inner": getattr(sizes, "d_ff", 4 * sizes.d_model),
-        "heads": sizes.num_heads,
-        "head_width": sizes.d_model // sizes.num_heads,
-        "vocabulary": sizes.vocab_size,
-    }
+    def _sizes(self) -> dict[str, int]:
+        c = CONFIGURATIONS[self.configuration]
+        sizes = {"batch": c.batch_size, "length": c.block_size, "width": c.d_model, "vocabulary": c.vocab_size}
+        heads = {"heads": c.num_heads, "head_width": c.d_model // c.num_heads}
+        return {**sizes, **heads, "inner": getattr(c, "d_ff", 4 * c.d_model)}
 
 
 class Library(Side):
@@ -242,20 +229,16 @@ class PyTorch(Library, TorchSide):
 
 def check(case: Case, ours: Arrays, theirs: Arrays) -> None:
     """Raise SideError unless the results agree to rounding; dropped elements are each library's own."""
+    what = f"{case.op}, configuration {case.configuration}"
     for name, a in ours.items():
-        b = theirs[name]
-        both = _kept_by_both(case, a, b) if case.op == "dropout" and name != "x" else ...
+        b, both = theirs[name], ...
+        if case.op == "dropout" and name != "x":
+            both = (a != 0) & (b != 0)
+            if any(abs((x == 0).mean() - DROPOUT) > 0.01 for x in (a, b)):
+                raise SideError(f"{what}: {(a == 0).mean():.3f} and {(b == 0).mean():.3f} of {name} were dropped")
         error, largest = abs(a[both] - b[both]).max(initial=0.0), abs(b).max(initial=0.0)
         if a.shape != b.shape or not error <= 2e-5 * largest:
-            raise SideError(f"{case.op}, configuration {case.configuration}: {name} differs by {error:.3g} of {largest:.3g}")
-
-
-def _kept_by_both(case: Case, a: Any, b: Any) -> Any:
-    for x in (a, b):
-        kept = (x != 0).mean()
-        if abs(kept - (1 - DROPOUT)) > 0.01:
-            raise SideError(f"dropout, configuration {case.configuration}: {kept:.3f} were kept")
-    return (a != 0) & (b != 0)
+            raise SideError(f"{what}: {name} differs by {error:.3g} of {largest:.3g}")
 
 
 def run(cases: Sequence[Case], turns: int, threads: int) -> str:

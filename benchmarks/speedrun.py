@@ -1,52 +1,171 @@
-"""How long training on Tiny Shakespeare takes until the validation loss reaches a mark: char_gpt.py's recipe beside nanoGPT's.
+"""How long training on Tiny Shakespeare takes until the validation loss reaches a mark: tinyformer's recipe beside nanoGPT's.
 
 python benchmarks/speedrun.py --output benchmarks/results             # three marks, three seeds: hours
 python benchmarks/speedrun.py --marks 1.886 --seeds 1337              # the first mark alone: minutes
-python benchmarks/speedrun.py --ablations --output benchmarks/results # what each change of the recipe brings
-python benchmarks/speedrun.py --output benchmarks/results --resume    # go on after an interruption
 
-What is measured is said in the report (``DEFINITION``). The sides train in short turns (race.py). Nothing is chosen by the test
-split, the beginning of the text, on which no side trains; its loss is told beside that of validation. nanoGPT's recipe is that
-of its README for a CPU: the default settings of tinyformer's dataclasses. PyTorch is eager, with as many threads as it chooses.
+What is measured is said in the report (``DEFINITION``). Nothing is chosen by the test split, the beginning of the text, on
+which no side trains; its loss is told beside that of validation. nanoGPT's recipe is that of its README for a CPU: the default
+settings of tinyformer's dataclasses. PyTorch is eager, with as many threads as it chooses.
+
+The sides train in short turns. In each a side evaluates first and then trains: so the idle threads of the side before, which
+still spin on the cores, have come to rest when the clock starts.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import runpy
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import measure
 from measure import Worker
-from race import Log, Points, PyTorch, Run, Runner, Start, Tinyformer, race, reached, turns_of
+from train_step import TorchTraining, Training, in_shards
 
 from tinyformer.common.errors import UserError
-from tinyformer.programs.command_line import some_path
-
-if TYPE_CHECKING:  # who only parses a command line may still choose the kernels
-    from tinyformer.data.text import TextBatches
+from tinyformer.scripting.command_line import some_path
 
 OURS, PYTORCH = "tinyformer's recipe", "nanoGPT's recipe, PyTorch"
 # By mark: the steps of our recipe and of nanoGPT's. 1.886 is nanoGPT's published result on a CPU.
 STEPS = {1.886: (250, 2500), 1.70: (600, 10_000), 1.60: (1150, 10_000)}
 SEEDS = (1337, 1338, 1339)
-EVALUATE_EVERY = 25
 WARM_UP = 4  # steps of the throw-away model
-ABLATION_STEPS, ABLATION_EVALUATE_EVERY = 1050, 150
-Recipe = Mapping[str, Mapping[str, Any]]  # settings by part: "model" and "training"
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """What an evaluation found. The test split, if there is one, is evaluated only after the last step."""
+
+    step: int
+    seconds: float
+    validation: float
+    test: float | None = None
+
+
+class Runner(Training):
+    """A side that trains one model after another; ``start`` makes each of them."""
+
+    steps = done = 0
+    seconds = 0.0
+    splits: Mapping[str, Any] = {}  # by name, "test" among them if there is one
+
+    def start(self, training: Mapping[str, Any], rates: Sequence[float]) -> None:
+        """Begin a run with a new model and its optimizer. ``training`` holds the fields of a ``TrainingConfig``, and ``rates``
+        are the learning rates of the steps."""
+        self.steps, self.done, self.seconds = training["steps"], 0, 0.0
+
+    def loss(self, split: str) -> float:
+        """The mean loss over every target of the whole "validation" or "test" split, in adjacent windows."""
+        raise TypeError(f"{type(self).__name__} has no loss method: write one")
+
+    def advance(self, steps: int) -> Point:
+        """Evaluate, and then train for so many steps, but not beyond the last one. Returns what the evaluation found."""
+        is_tested = self.done == self.steps and "test" in self.splits
+        point = Point(self.done, self.seconds, self.loss("validation"), self.loss("test") if is_tested else None)
+        count = min(steps, self.steps - self.done)
+        self.seconds += sum(self.turn(settle=0, steps=count))
+        self.done += count
+        return point
+
+
+class Tinyformer(Runner):
+    """tinyformer's GPT and its trainer's steps, from the ids of a text, whose last tenth validates."""
+
+    def __init__(self, ids: Any, test_fraction: float, model: Mapping[str, Any]):
+        self.ids, self.model = ids, model
+        self.split = {"vocab_size": model["vocab_size"], "test_fraction": test_fraction}
+
+    def start(self, training: Mapping[str, Any], rates: Sequence[float]) -> None:
+        import tinytensor
+        from tinyformer.data.text import TextBatches
+        from tinyformer.models.gpt import GPT, GPTConfig
+        from tinyformer.runs.run_folder import RunFolder
+        from tinyformer.training.config import TrainingConfig
+        from tinyformer.training.trainer import Trainer
+
+        super().start(training, rates)
+        config = TrainingConfig(**training)  # its schedule gives the rates
+        tinytensor.seed(config.seed)
+        batches = TextBatches(self.ids, self.model["block_size"], config.batch_size, config.seed, **self.split)
+        self.trainer = Trainer(GPT(GPTConfig(**self.model)), batches, config, RunFolder("never-written"))
+        self.splits = {"validation": batches, **({"test": batches.with_test_split()} if len(batches.test) else {})}
+
+    def step(self) -> Any:
+        return self.trainer.train_step()[0]
+
+    def loss(self, split: str) -> float:
+        from tinyformer.training.evaluation import evaluate
+
+        return evaluate(self.trainer.model, self.splits[split], shards=self.trainer.shards)
+
+    def libraries(self) -> list[str]:
+        return in_shards(self.trainer.shards)
+
+
+class PyTorch(Runner, TorchTraining):
+    """The same for PyTorch: the twin of tinyformer's GPT with nanoGPT's first weights, and PyTorch's fastest AdamW (``fused``).
+
+    ``splits`` are ids: "training", "validation" and, if there is one, "test".
+    """
+
+    def __init__(self, splits: Mapping[str, Any], model: Mapping[str, Any]):
+        super().__init__()
+        torch = self.torch
+        names = ("vocab_size", "block_size", "num_layers", "num_heads", "d_model", "dropout", "bias")
+        self.sizes = {name: model[name] for name in names}
+        self.splits = {name: torch.tensor(ids, dtype=torch.int64) for name, ids in splits.items()}
+        self.window = torch.arange(model["block_size"] + 1)
+
+    def start(self, training: Mapping[str, Any], rates: Sequence[float]) -> None:
+        super().start(training, rates)
+        self.torch.manual_seed(training["seed"])
+        self.model = self.twins.GPT(**self.sizes)
+        self.twins.nanogpt_weights(self.model)
+        self.train_with(self.model, training)
+        self.rates, self.batch_size = iter(rates), training["batch_size"]
+
+    def step(self) -> Any:
+        rate = next(self.rates)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        ids = self.splits["training"]
+        windows = ids[self.torch.randint(len(ids) - len(self.window) + 1, (self.batch_size, 1)) + self.window]
+        return self.update(lambda: self.model.loss(windows[:, :-1], windows[:, 1:]))
+
+    def loss(self, split: str) -> float:
+        self.model.eval()
+        total = 0.0
+        with self.torch.no_grad():
+            for windows in self._adjacent(self.splits[split]):
+                total += float(self.model.loss(windows[:, :-1], windows[:, 1:])) * windows[:, 1:].numel()
+        self.model.train()
+        return total / (len(self.splits[split]) - 1)
+
+    def _adjacent(self, ids: Any, batch_size: int = 64) -> Iterator[Any]:
+        """Windows that predict every id but the first exactly once. The last one may be shorter."""
+        block = len(self.window) - 1
+        full = ids.unfold(0, block + 1, block)
+        yield from full.split(batch_size)
+        if len(full) * block + 1 < len(ids):
+            yield ids[None, len(full) * block :]
+
+
+# ------------------------------------------------------------------------------------------------------------- the races
+
+Points = Sequence[Point]
+Start = tuple[Mapping[str, Any], Sequence[float]]  # the arguments of a side's ``start``
 
 
 def recipes() -> dict[str, dict[str, dict[str, Any]]]:
-    """The recipes of examples/char_gpt.py, by name."""
-    path = Path(__file__).resolve().parents[1] / "examples" / "char_gpt.py"
-    found: dict[str, dict[str, dict[str, Any]]] = runpy.run_path(str(path), run_name="char_gpt")["RECIPES"]
-    return found
+    """The recipes of ``tinyformer train gpt``, by name."""
+    from tinyformer.programs.gpt import RECIPES
+
+    return RECIPES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +176,6 @@ class Text:
     ids: Any
     vocab_size: int
     test_fraction: float
-
-    def batches(self, block_size: int) -> TextBatches:
-        """Those that both sides draw from. Raises SettingError where a split has no room for a window."""
-        from tinyformer.data.text import TextBatches
-
-        return TextBatches(self.ids, block_size, 1, vocab_size=self.vocab_size, test_fraction=self.test_fraction)
 
 
 def read(path: str | None, test_fraction: float) -> Text:
@@ -89,15 +202,17 @@ class Entrant:
     """What takes part in a race: a library, a recipe, and the number of steps."""
 
     kind: type[Runner]
-    recipe: Recipe
+    recipe: Mapping[str, Mapping[str, Any]]  # settings by part: "model" and "training"
     steps: int
 
     def side(self, text: Text) -> tuple[Any, ...]:
-        """What a worker makes the side of."""
+        """What a worker makes the side of. Raises SettingError where a split of the text has no room for a window."""
+        from tinyformer.data.text import TextBatches
         from tinyformer.models.gpt import GPTConfig
 
         model = dataclasses.asdict(GPTConfig(vocab_size=text.vocab_size, **self.recipe["model"]))
-        batches = text.batches(model["block_size"])
+        split: dict[str, Any] = {"vocab_size": text.vocab_size, "test_fraction": text.test_fraction}
+        batches = TextBatches(text.ids, model["block_size"], 1, **split)
         if self.kind is Tinyformer:
             return Tinyformer, text.ids, text.test_fraction, model
         names = ("training", "validation", *(["test"] if text.test_fraction else []))
@@ -113,52 +228,43 @@ class Entrant:
 
 
 Entrants = Mapping[str, Entrant]  # by the side's name
+Runs = dict[tuple[str, str], list[Points]]  # of a race and a side: one for each seed whose race was held
 
 
 def for_mark(mark: float) -> dict[str, Entrant]:
     """The sides of the race to a mark."""
-    modern, nanogpt = recipes()["modern"], recipes()["nanogpt"]
     ours, theirs = STEPS[mark]
-    return {OURS: Entrant(Tinyformer, modern, ours), PYTORCH: Entrant(PyTorch, nanogpt, theirs)}
+    return {OURS: Entrant(Tinyformer, recipes()["modern"], ours), PYTORCH: Entrant(PyTorch, recipes()["nanogpt"], theirs)}
 
 
-# --------------------------------------------------------------------------------------------------------- the ablations
+def race(
+    workers: Mapping[str, Worker], starts: Mapping[str, Start], every: int, tell: Callable[[str], None]
+) -> dict[str, list[Point]]:
+    """Let each side train once, in turns of ``every`` steps, and return what its evaluations found.
 
-# The changes that take a part of the recipe back, each by itself. AdamW's rate without Muon was chosen by the validation loss
-# after 600 steps of one seed: 0.003 gave 1.831, and 0.006 gave 1.859; 0.0015 gave 1.857.
-ADAMW_RATE = 3e-3
-LARGER = "4 layers, 128 wide, as many steps as take the same time"
-LARGER_STEPS = 0.415  # of the recipe's steps: as measured in turns on two cores of an AMD EPYC
-CHANGES: dict[str, dict[str, dict[str, Any]]] = {
-    "AdamW in place of Muon": {"training": {"muon_learning_rate": 0.0, "learning_rate": ADAMW_RATE}},
-    "learned positions in place of rotary ones": {"model": {"positions": "learned"}},
-    "queries and keys not normed": {"model": {"query_key_norm": False}},
-    "gelu in place of swiglu": {"model": {"activation": "gelu_tanh"}},
-    "layer norm in place of RMS norm": {"model": {"norm": "layer"}},
-    "rates fall along a cosine to a tenth": {"training": {"schedule": "cosine"}},
-    "block 64, batch 24": {"model": {"block_size": 64}, "training": {"batch_size": 24}},
-    LARGER: {"model": {"num_layers": 4, "d_model": 128}},
-}
-WHOLE, NANOGPT = "the whole recipe", "nanoGPT's recipe"
-
-
-def changed(recipe: Recipe, change: Recipe) -> Recipe:
-    """The recipe with a change. The lowest rate of a cosine is a tenth of the highest."""
-    found = {part: {**recipe[part], **change.get(part, {})} for part in ("model", "training")}
-    if found["training"].get("schedule") == "cosine":
-        found["training"]["min_learning_rate"] = 0.1 * found["training"]["learning_rate"]
-    return found
+    The next turn is that of the side which has the smallest part of its own turns behind it. So the turns of a side with few
+    steps are spread over the whole race, and a slow spell of the machine falls on all. ``tell`` is called after each turn.
+    """
+    points: dict[str, list[Point]] = {name: [] for name in starts}
+    for name, start in starts.items():
+        workers[name].call("start", *start)
+    turns = {name: turns_of(training["steps"], every) for name, (training, _) in starts.items()}
+    while waiting := [name for name in starts if len(points[name]) < turns[name]]:
+        name = min(waiting, key=lambda name: len(points[name]) / turns[name])
+        points[name].append(workers[name].call("advance", every))
+        losses = [f"{name} {found[-1].validation:.3f} ({found[-1].step})" for name, found in points.items() if found]
+        tell(", ".join(losses))
+    return points
 
 
-def ablations(steps: int) -> dict[str, Entrant]:
-    """The recipe, the recipe with each change, and nanoGPT's."""
-    modern, nanogpt = recipes()["modern"], recipes()["nanogpt"]
-    kinds = {WHOLE: modern, **{name: changed(modern, change) for name, change in CHANGES.items()}, NANOGPT: nanogpt}
-    sides = {name: Entrant(Tinyformer, recipe, steps) for name, recipe in kinds.items()}
-    return {**sides, LARGER: dataclasses.replace(sides[LARGER], steps=max(1, round(LARGER_STEPS * steps)))}
+def turns_of(steps: int, every: int) -> int:
+    """How many turns a side needs for so many steps: the last one only evaluates."""
+    return math.ceil(steps / every) + 1
 
 
-# ------------------------------------------------------------------------------------------------------------- the races
+def reached(points: Points, mark: float) -> Point | None:
+    """The first evaluation at or below a mark."""
+    return next((point for point in points if point.validation <= mark), None)
 
 
 def ready(stack: ExitStack, entrants: Entrants, text: Text) -> tuple[dict[str, Worker], list[str]]:
@@ -176,37 +282,19 @@ def ready(stack: ExitStack, entrants: Entrants, text: Text) -> tuple[dict[str, W
     return workers, lines
 
 
-def hold(races: Mapping[str, Entrants], seeds: Sequence[int], text: Text, log: Log, every: int) -> Iterator[list[str]]:
-    """Hold each race with each seed, unless the log has it. After each, the log has its runs; yields lines about the sides."""
-    missing = [(name, seed) for seed in seeds for name, entrants in races.items() if not is_held(name, entrants, seed, log)]
-    if not missing:
-        return
+def hold(races: Mapping[str, Entrants], seeds: Sequence[int], text: Text, every: int) -> Iterator[tuple[Runs, list[str]]]:
+    """Hold each race with each seed. After each one: all runs so far, and lines about the sides."""
+    runs: Runs = {(name, side): [] for name, entrants in races.items() for side in entrants}
     with ExitStack() as stack:
         workers, lines = ready(stack, next(iter(races.values())), text)
-        for name, seed in missing:
-            entrants = races[name]
-            starts = {side: entrant.start(seed) for side, entrant in entrants.items()}
-            turns = sum(turns_of(entrant.steps, every) for entrant in entrants.values())
-            with measure.progress(f"{name}, seed {seed}", turns) as tell:
-                points = race(workers, starts, every, tell)
-            log.add({run: points[run.side] for run in runs(name, entrants, seed)})
-            yield lines
-
-
-def runs(race: str, entrants: Entrants, seed: int) -> list[Run]:
-    """What the log calls the runs of a race."""
-    return [Run(race, side, seed, entrant.steps) for side, entrant in entrants.items()]
-
-
-def is_held(race: str, entrants: Entrants, seed: int, log: Log) -> bool:
-    """Whether the log has every run of a race."""
-    return log.runs.keys() >= set(runs(race, entrants, seed))
-
-
-def held(race: str, entrants: Entrants, seeds: Sequence[int], log: Log) -> dict[str, list[Points]]:
-    """For each side of a race its runs, one for each of the seeds whose race was held."""
-    done = [seed for seed in seeds if is_held(race, entrants, seed, log)]
-    return {side: [log.runs[Run(race, side, seed, entrant.steps)] for seed in done] for side, entrant in entrants.items()}
+        for seed in seeds:
+            for name, entrants in races.items():
+                starts = {side: entrant.start(seed) for side, entrant in entrants.items()}
+                turns = sum(turns_of(entrant.steps, every) for entrant in entrants.values())
+                with measure.progress(f"{name}, seed {seed}", turns) as tell:
+                    for side, points in race(workers, starts, every, tell).items():
+                        runs[name, side].append(points)
+                yield runs, lines
 
 
 # ------------------------------------------------------------------------------------------------------------ the report
@@ -245,74 +333,36 @@ def seconds_to(found: Sequence[Points], mark: float) -> list[float] | None:
 
 
 def over(found: Sequence[Points], rivals: Sequence[Points], mark: float) -> str:
-    """The time to a mark over that of the rival in the same race. Of a rival that does not reach it, the time of its whole run
-    counts: then it is a bound."""
+    """The time to a mark over that of the rival in the same race; nothing where one has not reached it."""
     ours, theirs = seconds_to(found, mark), seconds_to(rivals, mark)
-    if ours is None:
-        return ""
-    bound = theirs is None
-    theirs = theirs or [points[-1].seconds for points in rivals]
-    return "below " * bound + number([a / b for a, b in zip(ours, theirs)], 2)
+    return number([a / b for a, b in zip(ours or [], theirs or [])], 2)
 
 
-def mark_report(races: Mapping[str, Entrants], seeds: Sequence[int], log: Log) -> str:
+def report(races: Mapping[str, Entrants], seeds: Sequence[int], runs: Runs) -> str:
     """The tables of the marks: seconds, and losses at the end of each run."""
     times, losses = [], []
-    for name, entrants in races.items():
-        found = held(name, entrants, seeds, log)
-        for side, its_runs in found.items():
-            if not its_runs:
-                continue
-            mark, steps = float(name), entrants[side].steps
-            ends = [points[-1] for points in its_runs]
-            cells = [clock_at(points, mark) for points in its_runs]
-            seconds = seconds_to(its_runs, mark)
-            mean = f"{statistics.fmean(seconds):.1f}" if seconds else ""
-            ratio = "1" if side == PYTORCH else over(its_runs, found[PYTORCH], mark)
-            padding = [""] * (len(seeds) - len(cells))
-            times.append([f"{name}, {side}", f"{steps:,}", f"{1000 * seconds_a_step(ends):.1f}", *cells, *padding, mean, ratio])
-            losses.append([f"{name}, {side}", f"{steps:,}", number(_validation(ends)), number(_test(ends))])
+    for (name, side), found in runs.items():
+        if not found:
+            continue
+        mark, steps, ends = float(name), races[name][side].steps, [points[-1] for points in found]
+        cells = [clock_at(points, mark) for points in found] + [""] * (len(seeds) - len(found))
+        seconds = seconds_to(found, mark)
+        mean = f"{statistics.fmean(seconds):.1f}" if seconds else ""
+        ratio = "1" if side == PYTORCH else over(found, runs[name, PYTORCH], mark)
+        of_a_step = sum(point.seconds for point in ends) / sum(point.step for point in ends)
+        times.append([f"{name}, {side}", f"{steps:,}", f"{1000 * of_a_step:.1f}", *cells, mean, ratio])
+        tested = [point.test for point in ends if point.test is not None]
+        losses.append([f"{name}, {side}", f"{steps:,}", number([point.validation for point in ends]), number(tested)])
     head = ["mark, side", "steps", "ms a step", *(f"s, seed {seed}" for seed in seeds), "mean s", f"time over {PYTORCH}"]
-    tables = [measure.table(head, times), "The losses after the last step of these runs: mean (lowest to highest)."]
-    return "\n\n".join([*tables, measure.table(["mark, side", "steps", "validation", "test"], losses)])
-
-
-def _validation(points: Points) -> list[float]:
-    return [point.validation for point in points]
-
-
-def _test(points: Points) -> list[float]:
-    return [point.test for point in points if point.test is not None]
-
-
-def seconds_a_step(ends: Points) -> float:
-    """The mean over runs, from their last evaluations."""
-    return sum(point.seconds for point in ends) / sum(point.step for point in ends)
-
-
-def ablation_report(races: Mapping[str, Entrants], seeds: Sequence[int], log: Log) -> str:
-    """The table of what each change brings."""
-    ((name, entrants),) = races.items()
-    ends = {side: [points[-1] for points in found] for side, found in held(name, entrants, seeds, log).items()}
-    whole = ends[WHOLE]
-    rows = []
-    for side, points in ends.items():
-        worse = [a - b for a, b in zip(_validation(points), _validation(whole))]
-        of_a_step = seconds_a_step(points) / seconds_a_step(whole)
-        difference = f"{statistics.fmean(worse):+.3f}" if side != WHOLE else ""
-        cells = [number(_validation(points)), difference, number(_test(points)), f"{of_a_step:.2f}"]
-        rows.append([side, f"{entrants[side].steps:,}", *cells])
-    head = ["", "steps", "validation", "worse by", "test", "time of a step"]
-    about = (
-        f"Losses after the last step, of {measure.counted(len(whole), 'seed')}: the mean, and the lowest to the highest. Each "
-        "line but the first and the last takes one change of the recipe back. The time of a step is that over the recipe's; "
-        f"all train in turns. Without Muon, AdamW's rate is {ADAMW_RATE:g}."
+    between = "The losses after the last step of these runs: mean (lowest to highest)."
+    return "\n\n".join(
+        [measure.table(head, times), between, measure.table(["mark, side", "steps", "validation", "test"], losses)]
     )
-    return f"{about}\n\n{measure.table(head, rows)}"
 
 
-def draw(races: Mapping[str, Entrants], seed: int, log: Log, path: Path) -> None:
-    """Draw the validation losses of a seed's runs against the clock to a PNG. Raises ImportError without matplotlib."""
+def draw(runs: Runs, seed: int, path: Path) -> None:
+    """Draw the validation losses of the first runs, of this seed, against the clock to a PNG. Raises ImportError without
+    matplotlib."""
     from matplotlib.figure import Figure
 
     from tinyformer.plots.curves import COLORS
@@ -320,17 +370,15 @@ def draw(races: Mapping[str, Entrants], seed: int, log: Log, path: Path) -> None
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    labelled = set()
-    for name, entrants in races.items():
-        axes.axhline(float(name), color="#475569", linewidth=0.8, linestyle=":")
-        for i, (side, found) in enumerate(held(name, entrants, [seed], log).items()):
-            for points in found:
-                curve = [(point.seconds, point.validation) for point in points if point.step]
-                label = None if side in labelled else side
-                axes.plot(*zip(*curve), color=COLORS[i], linewidth=1.5, label=label)
-                labelled.add(side)
+    marks = list(dict.fromkeys(name for name, _ in runs))
+    for (name, side), found in runs.items():
+        curve = [(point.seconds, point.validation) for point in found[0] if point.step]
+        label = side if name == marks[0] else None
+        axes.plot(*zip(*curve), color=COLORS[(OURS, PYTORCH).index(side)], linewidth=1.5, label=label)
+    for mark in marks:
+        axes.axhline(float(mark), color="#475569", linewidth=0.8, linestyle=":")
     axes.set_xscale("log")
-    axes.set_yticks([1.5, 2.0, 2.5, 3.0, *map(float, races)], ["1.5", "2.0", "2.5", "3.0", *races])
+    axes.set_yticks([1.5, 2.0, 2.5, 3.0, *map(float, marks)], ["1.5", "2.0", "2.5", "3.0", *marks])
     axes.set_xlabel("seconds of training")
     axes.set_ylabel("validation loss (nats a character)")
     axes.set_title(f"A run for each mark, seed {seed}")
@@ -339,85 +387,41 @@ def draw(races: Mapping[str, Entrants], seed: int, log: Log, path: Path) -> None
     save(figure, path, 120)
 
 
-# ------------------------------------------------------------------------------------------------------ the command line
-
-
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = measure.make_parser("Time training until marks of the validation loss, beside nanoGPT's recipe on PyTorch.")
     about = "the text (default: Tiny Shakespeare, downloaded once)"
     parser.add_argument("--data", type=some_path, metavar="FILE", help=about)
-    about = f"losses to reach (default: {' '.join(map(str, STEPS))})"
-    parser.add_argument("--marks", type=float, nargs="+", choices=list(STEPS), metavar="LOSS", help=about)
-    about = f"of the weights and the batches; each race is held with each seed (default: {' '.join(map(str, SEEDS))})"
-    parser.add_argument("--seeds", type=measure.positive, nargs="+", metavar="INT", help=about)
-    every = f"steps between evaluations (default: {EVALUATE_EVERY}, with --ablations {ABLATION_EVALUATE_EVERY})"
-    parser.add_argument("--evaluate-every", type=measure.positive, metavar="INT", help=every)
-    about = f"steps of every run (default: those chosen for each mark, with --ablations {ABLATION_STEPS})"
-    parser.add_argument("--steps", type=measure.positive, metavar="INT", help=about)
-    about = "instead take back each change of the recipe by itself, and compare losses after the same number of steps"
-    parser.add_argument("--ablations", action="store_true", help=about)
-    about = "keep the runs that the log beside --output has already; they must be of the same text and flags"
-    parser.add_argument("--resume", action="store_true", help=about)
-    arguments = measure.parse(parser, words, "torch", "threadpoolctl")
-    if arguments.ablations and arguments.marks:
-        parser.error("--ablations has no marks: leave out --marks")
-    if arguments.resume and not arguments.output:
-        parser.error("--resume goes on with the log beside --output: name that, too")
-    arguments.marks, arguments.seeds = (list(dict.fromkeys(a)) for a in (arguments.marks or STEPS, arguments.seeds or SEEDS))
-    return arguments
-
-
-def plan(arguments: argparse.Namespace) -> dict[str, Entrants]:
-    """The races that the arguments ask for, by their names in the log."""
-    steps = arguments.steps
-    if arguments.ablations:
-        return {f"{steps or ABLATION_STEPS} steps": ablations(steps or ABLATION_STEPS)}
-
-    def with_steps(entrant: Entrant) -> Entrant:
-        return dataclasses.replace(entrant, steps=steps or entrant.steps)
-
-    return {f"{mark:g}": {side: with_steps(e) for side, e in for_mark(mark).items()} for mark in arguments.marks}
+    parser.add_argument(
+        "--marks", type=float, nargs="+", choices=STEPS, default=[*STEPS], metavar="LOSS", help="losses to reach"
+    )
+    about = "of the weights and the batches; each race is held with each seed"
+    parser.add_argument("--seeds", type=measure.positive, nargs="+", default=[*SEEDS], metavar="INT", help=about)
+    every = "steps between evaluations"
+    parser.add_argument("--evaluate-every", type=measure.positive, default=25, metavar="INT", help=every)
+    return measure.parse(parser, words, "torch", "threadpoolctl")
 
 
 @measure.script()
 def main() -> None:
-    """Measure, print, write and draw."""
+    """Hold the races. What is known is written after each; in the end it is printed and drawn."""
     arguments = parse()
-    run(arguments)
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Hold the races. What is known is written after each."""
     from tinyformer.plots.drawing import if_possible
 
     text = read(arguments.data, recipes()["modern"]["text"].get("test_fraction", 0.0))
-    name, title = "speedrun", "The time to a loss"
-    report: Callable[..., str] = mark_report
-    if arguments.ablations:
-        name, title, report = "speedrun_ablations", "What each change of the recipe brings", ablation_report
-    file = measure.result_file(arguments.output, name) if arguments.output else None
-    log = Log(file.with_suffix(".csv") if file else None)
-    if arguments.resume:
-        log.read()
-    races = plan(arguments)
-    every = arguments.evaluate_every or (ABLATION_EVALUATE_EVERY if arguments.ablations else EVALUATE_EVERY)
-    about = f"{text.name}, {len(text.ids):,} characters."
-    if not arguments.ablations:
-        about += "\n\n" + DEFINITION.format(every=every)
+    file = measure.result_file(arguments.output, "speedrun") if arguments.output else None
+    races, seeds = {f"{mark:g}": for_mark(mark) for mark in arguments.marks}, list(dict.fromkeys(arguments.seeds))
+    about = f"{text.name}, {len(text.ids):,} characters.\n\n{DEFINITION.format(every=arguments.evaluate_every)}"
     if text.test_fraction:
         about += "\n\n" + OF_THE_TEST_SPLIT.format(text.test_fraction)
-
-    def told(lines: Sequence[str]) -> str:
-        return "\n\n".join([about, report(races, arguments.seeds, log), *(["\n".join(lines)] if lines else [])])
-
-    lines: list[str] = []
-    for lines in hold(races, arguments.seeds, text, log, every):
-        measure.write(arguments.output, name, title, told(lines), "numpy", "torch")
-    measure.publish(arguments.output, name, title, told(lines), "numpy", "torch")
-    if file and not arguments.ablations:
+    title, told = "The time to a loss", ""
+    for runs, lines in hold(races, seeds, text, arguments.evaluate_every):
+        told = "\n\n".join([about, report(races, seeds, runs), "\n".join(lines)])
+        measure.write(file, "speedrun", title, told, "numpy", "torch")
+    print(f"{title}\n\n{told}")
+    if file:
         with if_possible():
-            draw(races, arguments.seeds[0], log, file.with_suffix(".png"))
+            draw(runs, seeds[0], file.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -4,20 +4,22 @@ python benchmarks/train_step.py                      # configuration A, a GPT, P
 python benchmarks/train_step.py --configuration C --compile --output benchmarks/results
 python benchmarks/train_step.py --busy 1             # while another program uses the machine, too
 python benchmarks/train_step.py --workers 2          # two processes of tinyformer beside two threads of it
+python benchmarks/train_step.py --without            # tinyformer without each of the things that make it fast, too
 
 Both models start from the same weights and see the same batches. Their first losses must agree before anything is timed. Of
 the two ratios, that of the fastest quartiles compares the libraries on an undisturbed machine; that of the medians includes
 its slow spells.
 
-As a last side NumPy runs the step's matrix products and nothing else: the ceiling for any step that leaves its products to
-the same BLAS. It does so in the faster of two ways: BLAS splits each product between its threads, or each thread computes the
-products of its own part of the batch.
+The last sides compute the step's matrix products and nothing else: NumPy's BLAS, tinytensor's kernels and PyTorch. The fastest
+of them is the ceiling for any step. NumPy and tinytensor do so in the faster of two ways: each product is split between
+threads, or each thread computes the products of its own part of the batch.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,35 +30,37 @@ from typing import Any
 import measure
 from configurations import CONFIGURATIONS, Configuration
 from measure import Side, SideError, TorchSide, Worker
-from memory import RankMemory, memory_of_ranks
 
 OPTIMIZER = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "clip": 1.0}
 TRAINING: dict[str, Any] = {**OPTIMIZER, "min_learning_rate": 1e-3, "warmup": 0}  # of both sides; the rate is constant
-OURS, EAGER, COMPILED, PRODUCTS = "tinyformer", "PyTorch eager", "PyTorch compiled", "matrix products alone"
+OURS, EAGER, COMPILED = "tinyformer", "PyTorch eager", "PyTorch compiled"
+ALONE = "matrix products alone"
+PRODUCTS = {ALONE: "numpy", f"{ALONE}, tinytensor": "tinytensor", f"{ALONE}, PyTorch": "torch"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """A configuration, whether torch.compile is measured, too, the threads of every side (None: as they choose), and the
-    processes of a side of tinyformer's (1: there is none beside that of threads)."""
+ATTENTION = "tinytensor.functional.attention"
+UNFUSED = {  # the fused ops whose references take their place
+    "layer norm not fused": ["tinytensor.functional.layer_norm"],
+    "gelu not fused": ["tinytensor.ops.activations._gelu_tanh"],
+    "attention not fused": [f"{ATTENTION}._multi_head_attention", f"{ATTENTION}._attention"],
+}
 
-    configuration: Configuration
-    compiled: bool = False
-    threads: int | None = None
-    workers: int = 1
 
-    def ours(self) -> str:
-        """The side whose time is compared with all others."""
-        return OURS if self.workers == 1 else f"{OURS}, {self.workers} processes"
-
-    def sides(self) -> measure.Sides:
-        """tinyformer and its rivals."""
-        rivals = {EAGER: False, COMPILED: True} if self.compiled else {EAGER: False}
-        theirs = {name: (PyTorch, self.configuration, compiled) for name, compiled in rivals.items()}
-        if self.workers == 1:
-            return {OURS: (Tinyformer, self.configuration), **theirs}
-        threads = (Tinyformer, self.configuration, self.workers)  # as many shards
-        return {OURS: threads, self.ours(): (*threads, "float32", self.workers), **theirs}
+def sides_of(configuration: Configuration, compiled: bool = False, workers: int = 1, slower: bool = False) -> measure.Sides:
+    """tinyformer, whose time is compared with all others, and its rivals: PyTorch; ``compiled``, too; of several ``workers``,
+    which are processes, as many threads; ``slower`` ones, that lack a thing that makes a step fast."""
+    ours: dict[str, tuple[Any, ...]] = {OURS: (Tinyformer, configuration)}
+    if workers > 1:
+        threads = (Tinyformer, configuration, workers)  # as many shards
+        ours = {f"{OURS}, {workers} processes": (*threads, "float32", workers), OURS: threads}
+    theirs = {name: (PyTorch, configuration, name == COMPILED) for name in (EAGER, COMPILED)[: 1 + compiled]}
+    without = {
+        "freed memory given back": (measure.made_in, {"TINYTENSOR_KEEP_MEMORY": "0"}, *ours[OURS]),
+        "batch not cut into shards": (Tinyformer, configuration, 1),
+        **{name: (unfused, ops, configuration) for name, ops in UNFUSED.items()},
+    }
+    (name, side), *_ = ours.items()
+    return {**ours, **theirs, **(without if slower else {}), **measure.with_numpys_kernels(name, *side)}
 
 
 class Training(Side):
@@ -93,9 +97,9 @@ class Tinyformer(Training):
     def end(self) -> None:
         self._ranks.close()
 
-    def memory_of_ranks(self) -> list[RankMemory]:
-        """That of the processes beside this one."""
-        return memory_of_ranks()
+    def memory_of_ranks(self) -> list[dict[str, int]]:
+        """The ``status`` of the processes beside this one. Only Linux tells; elsewhere they are empty."""
+        return [measure.status(pid) for pid in measure.own_processes()]
 
     def weights(self) -> dict[str, Any]:
         """The model's values as NumPy arrays."""
@@ -117,6 +121,15 @@ class Tinyformer(Training):
             return in_shards(self.trainer.shards)
         with self.one_blas_thread():  # as in a step
             return [f"{self.trainer.workers} processes, and in each: {'; '.join(measure.thread_pools())}"]
+
+
+def unfused(ops: Sequence[str], configuration: Configuration) -> Tinyformer:
+    """A side of tinyformer's with the references of these ops in their place."""
+    for path in ops:
+        place, _, op = path.rpartition(".")
+        module = importlib.import_module(place)
+        setattr(module, op, getattr(module, op).reference)
+    return Tinyformer(configuration)
 
 
 class TorchTraining(TorchSide):
@@ -182,14 +195,16 @@ Product = tuple[Any, Any, Any]  # two matrices, and the memory for their product
 
 
 class Products(Side):
-    """The step's matrix products alone, of the same shapes and layouts, in NumPy."""
+    """The step's matrix products alone, of the same shapes and layouts, in one of the libraries."""
 
-    def __init__(self, configuration: Configuration):
+    def __init__(self, configuration: Configuration, library: str = "numpy"):
         from tinytensor import parallel
 
         self.run = parallel.run
+        convert, self.multiply = _multiplication(library)
         # With one shard BLAS splits each product. With one thread the two ways are the same.
-        ways = [_products(configuration, shards) for shards in sorted({1, parallel.default_shards()})]
+        counts = {1} if library == "torch" else {1, parallel.default_shards()}
+        ways = [_products(configuration, shards, convert) for shards in sorted(counts)]
         self.shards = min(ways, key=self.fastest)
 
     def fastest(self, way: list[list[Product]]) -> float:
@@ -198,13 +213,31 @@ class Products(Side):
         return min(self.turn(settle=1, steps=5))
 
     def step(self) -> None:
-        self.run(_multiply, self.shards)
+        self.run(self.all_of, self.shards)
+
+    def all_of(self, products: list[Product]) -> None:
+        """Those of one shard."""
+        for a, b, out in products:
+            self.multiply(a, b, out=out)
 
     def libraries(self) -> list[str]:
         return in_shards(len(self.shards))
 
 
-def _products(configuration: Configuration, shards: int) -> list[list[Product]]:
+def _multiplication(library: str) -> tuple[Callable[[Any], Any], Callable[..., Any]]:
+    """What makes the library's matrix of NumPy's, and its function of two matrices and ``out``."""
+    if library == "torch":
+        import torch
+
+        return torch.from_numpy, torch.mm
+    import numpy
+
+    from tinytensor import kernels
+
+    return numpy.asarray, numpy.matmul if library == "numpy" else kernels.matmul
+
+
+def _products(configuration: Configuration, shards: int, convert: Callable[[Any], Any] = lambda x: x) -> list[list[Product]]:
     """For each shard of the batch all products of a step: every matrix forward, and backward for both gradients."""
     import numpy
 
@@ -218,15 +251,8 @@ def _products(configuration: Configuration, shards: int) -> list[list[Product]]:
         xs, gs = (numpy.array_split(activations[width], shards) for width in (inputs, outputs))
         for shard, x, g in zip(found, xs, gs):
             for a, b in ((x, weight.T), (g, weight), (g.T, x)):
-                shard.append((a, b, numpy.empty((a.shape[0], b.shape[1]), "float32")))
+                shard.append((convert(a), convert(b), convert(numpy.empty((a.shape[0], b.shape[1]), "float32"))))
     return found
-
-
-def _multiply(products: list[Product]) -> None:
-    import numpy
-
-    for a, b, out in products:
-        numpy.matmul(a, b, out=out)
 
 
 def in_shards(count: int) -> list[str]:
@@ -280,63 +306,51 @@ def check_losses(name: str, losses: Sequence[float], expected: Sequence[float], 
             raise SideError(f"a first loss of {name} is {a}, and that of {OURS} {b}")
 
 
-def run(setup: Setup, turns: int, steps: int, warm_up: int) -> str:
-    """Measure all sides: a table of them, one of ratios, and what multiplied matrices."""
-    configuration = setup.configuration
-    sides, ours = setup.sides(), setup.ours()
-    sides = {**sides, **measure.with_numpys_kernels(ours, *sides[ours])}
-    with ExitStack() as stack, measure.environment(measure.thread_variables(setup.threads)):
-        workers = start(stack, configuration, sides, warm_up)
-        models = list(workers)
-        workers |= measure.start_all(stack, {PRODUCTS: (Products, configuration)})
+def run(configuration: Configuration, sides: measure.Sides, turns: int, steps: int, warm_up: int) -> str:
+    """Measure all sides, of which the first is ours: a table of them, one of ratios, and what multiplied matrices."""
+    with ExitStack() as stack:
+        workers = start(stack, configuration, sides, warm_up, dict.fromkeys(UNFUSED, 1e-4))
+        workers |= measure.start_all(stack, {name: (Products, configuration, library) for name, library in PRODUCTS.items()})
         times = measure.take_turns(workers, turns, steps)
         libraries = measure.library_list(workers)
-        memory = {name: workers[name].call("memory") for name in models}
+        ours, *rivals = sides
+        memory = {name: workers[name].call("memory") for name in sides}
         ranks = workers[ours].call("memory_of_ranks")
-    operations = {**dict.fromkeys(models, configuration.operations()), PRODUCTS: configuration.product_operations()}
+    operations = {
+        **dict.fromkeys(sides, configuration.operations()),
+        **dict.fromkeys(PRODUCTS, configuration.product_operations()),
+    }
     speeds = {name: operations[name] / times[name].fastest_quartile for name in times}
+    ceiling = max(speeds[name] for name in PRODUCTS)
     head = ["", *measure.TIMES, "GFLOP/s", "share of ceiling", "peak MB", "MB after imports"]
     rows = []
     for name, speed in speeds.items():
         bytes_held = map(measure.megabytes, memory.get(name, (None, None)))
-        rows.append([name, *times[name].milliseconds(), f"{speed / 1e9:.0f}", f"{speed / speeds[PRODUCTS]:.2f}", *bytes_held])
-    ratios = measure.ratio_table(times, ours, [name for name in models if name != ours])
-    lines = [libraries, *map(memory_line, itertools.count(1), ranks)]
+        rows.append([name, *times[name].milliseconds(), f"{speed / 1e9:.0f}", f"{speed / ceiling:.2f}", *bytes_held])
+    ratios = measure.ratio_table(times, ours, rivals)
+    lines = [libraries, *(memory_line(rank, memory) for rank, memory in enumerate(ranks, 1) if memory)]
     return "\n\n".join([measure.table(head, rows), ratios, "\n".join(lines)])
 
 
-def memory_line(rank: int, memory: RankMemory) -> str:
+def memory_line(rank: int, memory: Mapping[str, int]) -> str:
     """What a rank beside the first costs, in a line."""
-    peak, own, shared = map(measure.megabytes, (memory.peak, memory.own, memory.shared))
-    return (
-        f"- memory of rank {rank} (that of rank 0 is in the table): peak {peak} MB; after the steps {own} MB of its own, and "
-        f"{shared} MB of parameters, moments and windows, which all ranks share"
-    )
-
-
-def make_parser(description: str, turns: int) -> argparse.ArgumentParser:
-    """A parser of what both benchmarks of training steps ask."""
-    parser = measure.make_parser(description, CONFIGURATIONS, turns=turns, steps=4, warm_up=5)
-    parser.add_argument("--dropout", type=measure.fraction, metavar="FLOAT", help="instead of the configuration's own")
-    parser.add_argument("--compile", action="store_true", help="measure torch.compile, too (needs a C++ compiler)")
-    return parser
-
-
-def setup_of(arguments: argparse.Namespace) -> Setup:
-    """What the arguments of ``make_parser`` ask for."""
-    configuration = CONFIGURATIONS[arguments.configuration]
-    if arguments.dropout is not None:
-        configuration = dataclasses.replace(configuration, dropout=arguments.dropout)
-    return Setup(configuration, arguments.compile)
+    peak, shared = (measure.megabytes(memory[name]) for name in ("VmHWM", "RssShmem"))
+    return f"- memory of rank {rank} (rank 0: see the table): peak {peak} MB; after the steps all ranks share {shared} MB of it"
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = make_parser("Time one training step of tinyformer beside PyTorch's, in turns.", turns=30)
+    about = "Time one training step of tinyformer beside PyTorch's, in turns."
+    parser = measure.make_parser(about, CONFIGURATIONS, turns=30, steps=4, warm_up=5)
+    parser.add_argument("--dropout", type=measure.fraction, metavar="FLOAT", help="instead of the configuration's own")
+    parser.add_argument("--compile", action="store_true", help="measure torch.compile, too (needs a C++ compiler)")
     beside = "meanwhile so many other processes compute, in a thread each"
     parser.add_argument("--busy", type=measure.positive, default=0, metavar="INT", help=beside)
     processes = "measure so many processes of tinyformer, too, and as many threads"
     parser.add_argument("--workers", type=measure.positive, default=1, metavar="INT", help=processes)
+    slower = "measure tinyformer without each of the things that make it fast, too"
+    parser.add_argument("--without", action="store_true", help=slower)
+    parser.has_no_effect("without", lambda found: found.workers > 1, "with --workers")
     return measure.parse(parser, words, "torch", "threadpoolctl")
 
 
@@ -344,15 +358,18 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    setup = dataclasses.replace(setup_of(arguments), workers=arguments.workers)
+    configuration = CONFIGURATIONS[arguments.configuration]
+    if arguments.dropout is not None:
+        configuration = dataclasses.replace(configuration, dropout=arguments.dropout)
+    sides = sides_of(configuration, arguments.compile, arguments.workers, arguments.without)
     title, name = f"A training step, configuration {arguments.configuration}", f"train_step_{arguments.configuration}"
     name += "_dropout" * (arguments.dropout is not None) + f"_busy_{arguments.busy}" * bool(arguments.busy)
-    name += f"_workers_{arguments.workers}" * (arguments.workers > 1)
+    name += f"_workers_{arguments.workers}" * (arguments.workers > 1) + "_without" * arguments.without
     title += f", {arguments.workers} processes" * (arguments.workers > 1)
     title += f", beside {measure.counted(arguments.busy, 'busy program')} of one thread each" * bool(arguments.busy)
     with measure.busy(arguments.busy):
-        report = run(setup, arguments.turns, arguments.steps, arguments.warm_up)
-    measure.publish(arguments.output, name, title, f"{setup.configuration.described()}\n\n{report}", "numpy", "torch")
+        report = run(configuration, sides, arguments.turns, arguments.steps, arguments.warm_up)
+    measure.publish(arguments.output, name, title, f"{configuration.described()}\n\n{report}", "numpy", "torch")
 
 
 if __name__ == "__main__":

@@ -62,10 +62,6 @@ class Tinyformer(Side):
         self.training.words_done = 0
         self.training.train(quiet=True)
 
-    def words(self) -> int:
-        """The words of an epoch, with those that occur too seldom."""
-        return self.corpus.num_words
-
     def vectors(self) -> dict[str, Any]:
         """Both vectors of each word."""
         words = self.corpus.vocabulary.words
@@ -88,10 +84,6 @@ class Gensim(Side):
     def step(self) -> None:
         """One epoch, which begins with the vectors of the last one."""
         self.model.train(self.passages, total_examples=self.model.corpus_count, epochs=1)
-
-    def words(self) -> int:
-        """The words of an epoch, with those that occur too seldom."""
-        return sum(map(len, self.passages))
 
     def vectors(self) -> dict[str, Any]:
         """Both vectors of each word."""
@@ -122,23 +114,18 @@ def run(task: Task, sides: measure.Sides, turns: int, steps: int, warm_up: int) 
     """Measure all sides: a table of them, one of ratios, and the losses. Raises SideError where the losses differ."""
     with measure.environment(measure.thread_variables(1)), ExitStack() as stack:
         workers = measure.start_all(stack, sides)
-        words = measure.call_all(workers, "words")
-        if len(set(words.values())) > 1:
-            raise SideError(f"the sides read different numbers of words: {words}")
         measure.call_all(workers, "turn", warm_up, 1)
         times = measure.take_turns(workers, turns, steps)
         losses = {name: loss(task, vectors) for name, vectors in measure.call_all(workers, "vectors").items()}
-        memory = measure.call_all(workers, "memory")
-        libraries = measure.library_list(workers)
-    if any(abs(found / losses[OURS] - 1) > SIMILAR for found in losses.values()):
-        raise SideError(f"the sides learned differently: their losses are {losses}")
-    head = ["", *measure.TIMES, "words/s", "loss in the end", "peak MB", "MB after imports"]
-    rows = []
-    for name, side in times.items():
-        speed = f"{words[name] / side.fastest_quartile:,.0f}"
-        rows.append([name, *side.milliseconds(), speed, f"{losses[name]:.3f}", *map(measure.megabytes, memory[name])])
-    rivals = [name for name in times if name != OURS]
-    return "\n\n".join([measure.table(head, rows), measure.ratio_table(times, OURS, rivals), libraries])
+        if any(abs(found / losses[OURS] - 1) > SIMILAR for found in losses.values()):
+            raise SideError(f"the sides learned differently: their losses are {losses}")
+        words = sum(map(len, task.passages()))  # with those that occur too seldom
+
+        def cells(name: str) -> list[str]:
+            side = times[name]
+            return [*side.milliseconds(), f"{words / side.fastest_quartile:,.0f}", f"{losses[name]:.3f}"]
+
+        return measure.report(workers, times, (*measure.TIMES, "words/s", "loss in the end"), cells)
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:

@@ -44,7 +44,7 @@ python_use_unqualified_type_names = True
 maximum_signature_line_length = 130
 nitpick_ignore_regex = [
     (r"py:.*", r"(abc|argparse|collections|contextlib|graphviz|numpy|os|pathlib|typing)\..*"),  # of Python and other packages
-    (r"py:.*", r".*\.(Function|Member|Result|Self|Settings|Shard|recurrent\.State)"),  # type variables
+    (r"py:.*", r".*\.(AnyModule|Function|Member|Result|Self|Settings|Shard|recurrent\.State)"),  # type variables
 ]
 
 # -- how pages look

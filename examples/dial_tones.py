@@ -1,254 +1,86 @@
-"""Listen to a telephone: an encoder-decoder reads the sound of its keys, and writes down the number.
+"""A Transformer listens to a telephone: it hears which keys were pressed, in some noise, in about three minutes on two cores.
 
-The encoder reads vectors, not tokens: how loud each band of frequencies is in every 10 ms. The script makes its own recordings.
-Keys are held for 50 ms to 2 s, and so are the pauses between them, with up to as much noise as tone; and some recordings are of
-other sounds, in which there is nothing to write. It trains for about ten minutes on one core, and tells how many numbers of
-new recordings are exactly right.
-
-python examples/dial_tones.py                               # train, and draw what the network listened to
-python examples/dial_tones.py --resume                      # go on after an interruption
-python examples/dial_tones.py record 555-0199               # write recordings, to listen to and to transcribe
-python examples/dial_tones.py transcribe recordings/*.wav   # write down the numbers in WAV files
+python examples/dial_tones.py
+python examples/dial_tones.py --steps 4000     # the longer it learns, the more it gets right
 """
 
-from __future__ import annotations
+import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
+import tinytensor as tt
+from tinyformer import Transcriber, Transformer, TransformerConfig, evaluate, log_mel, muon_for, plots, write_wav
+from tinyformer.tasks import dial_tones
 
-from tinyformer.common.errors import plain_errors
+flags = script.flags(__doc__, steps=1200)
+out = script.new_folder("runs/dial_tones")  # or runs/dial_tones-2, if that is taken
+tt.seed(1337)  # the same seed repeats a run exactly
 
-with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
-    import argparse
-    import math
-    import re
-    from collections.abc import Sequence
-    from pathlib import Path
-    from typing import Any
+# The data: recordings that are made as training goes. Each key sounds as two tones, with up to as much noise as tone; and some
+# recordings have other sounds, in which there is nothing to write. What is read are vectors: how loud each of 40 bands of
+# frequencies is, every 10 ms.
+task = dial_tones.DialTask(fewest=3, most=6)
+batches = dial_tones.DialBatches(task, batch_size=32, seed=1337)
+specials = dial_tones.SPECIALS
 
-    import tinytensor as tt
-    from tinyformer import (
-        Commands,
-        RunFolder,
-        RunSetup,
-        Trainer,
-        TrainingConfig,
-        Transcriber,
-        Transformer,
-        TransformerConfig,
-        UserError,
-        add_run_flags,
-        add_settings,
-        as_flags,
-        draw_losses,
-        load_weights,
-        log_mel,
-        next_command,
-        plots,
-        read_wav,
-        run_command,
-        some_path,
-        train_to_end,
-        translation_loss,
-        write_wav,
-    )
-    from tinyformer.runs.makers import Maker
-    from tinyformer.runs.run_folder import check_folder
-    from tinyformer.tasks.dial_tones import (
-        KEYS,
-        MEL,
-        RATE,
-        SPECIALS,
-        VOCAB_SIZE,
-        DialBatches,
-        DialTask,
-        check_keys,
-        dial,
-        other_sound,
-        random_keys,
-    )
-    from tinyformer.tasks.transcription import KIND, trained_transcriber
-    from tinytensor.common.wording import counted
-    from tinytensor.device.backend import host
-    from tinytensor.device.disk import make_folder, write_text
-
-DEFAULT_OUT = "runs/dial_tones"
-MADE_BY = Maker(KIND, "dial_tones.py", ["transcribe", "FILE.wav"])
-RECORDINGS = "recordings"
-MODEL = {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3, "d_ff": 256, "norm_first": True,
-         "dropout": 0.0}  # fmt: skip
-SOUND = {"source_vocab_size": 0, "target_vocab_size": VOCAB_SIZE, "source_features": MEL.num_mels, "source_stride": 4}
-TRAINING = {"steps": 4000, "batch_size": 32, "learning_rate": 3e-3, "muon_learning_rate": 0.02, "warmup": 100,
-            "weight_decay": 0.0, "beta2": 0.98}  # fmt: skip
-NOISES = {"clean": None, "10 dB": 10.0, "0 dB": 0.0}  # by how much the tones are louder than the noise
-
-Recording = tuple[str, Any]  # the keys that were pressed, and the samples
+# The model: the encoder reads vectors instead of tokens, and makes one position of four of them; the decoder writes the keys.
+config = TransformerConfig(
+    source_vocab_size=0,
+    source_features=dial_tones.MEL.num_mels,
+    source_stride=4,
+    target_vocab_size=dial_tones.VOCAB_SIZE,
+    encoder_layers=2,
+    decoder_layers=3,
+    num_heads=4,
+    d_model=64,
+    d_ff=256,
+    norm_first=True,
+    dropout=0.0,
+)
+model = Transformer(config)
+transcriber = Transcriber(model, task)
+print(f"Transformer with {model.num_parameters():,} parameters")
 
 
-# ---------------------------------------------------------------------------------------------------------- training
+def recordings(count, noise):
+    """Keys and samples of new recordings, with tones that are so many decibels louder than the noise."""
+    rng = tt.random.generator()
+    drawn = [dial_tones.random_keys(task, rng) for _ in range(count)]
+    return drawn, [dial_tones.dial(keys, rng, noise) for keys in drawn]
 
 
-def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, Transcriber]:
-    """Build a network and its trainer; a resumed run has its settings. Returns also what transcribes with that network."""
-    kinds = {"task": DialTask, "model": TransformerConfig, "training": TrainingConfig}
-    setup = RunSetup(folder, arguments, kinds, made_by=MADE_BY)
-    task, config = setup.settings(DialTask), setup.settings(TrainingConfig, TRAINING)
-    model_config = setup.settings(TransformerConfig, MODEL, **SOUND)
-    tt.seed(config.seed)
-    transcriber = Transcriber(Transformer(model_config), task)
-    transcriber.check_positions()
-    some = test_recordings(task, 0.0, config.seed, 3)
-    trainer = Trainer(
-        transcriber.model,
-        DialBatches(task, config.batch_size, config.seed),
-        config,
-        folder,
-        translation_loss(0.0, SPECIALS.pad),
-        lambda: side_by_side(some, transcriber),
-    )
-    setup.begin(trainer)
-    print(f"Transformer with {transcriber.model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
-    return trainer, transcriber
+def loss_of(model, batch):
+    """The mean cross-entropy of the keys, in nats. A shard of a batch has its part of that mean."""
+    sides = batch.source, batch.target_inputs, batch.target_outputs  # the outputs are the inputs, one key later
+    return model.loss(*sides, specials.pad, reduction="sum") / batch.num_targets
 
 
-def train(arguments: argparse.Namespace) -> None:
-    """Train, or go on training; then test with new recordings, and draw what the network listened to."""
-    with RunFolder(arguments.out).held() as folder:
-        trainer, transcriber = prepare(folder, arguments)
-        train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT))
-        load_weights(transcriber.model, folder.best)
-        print(f"\nTrained in {trainer.total_seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
-        test(transcriber, trainer.config.seed, folder)
-        draw_losses(trainer, "Dial tones", transcriber.model.config.dropout)
-        keys, samples = test_recordings(transcriber.task, 0.0, trainer.config.seed, 1)[0]
-        draw(transcriber, samples, f"The keys {keys}, with as much noise as tone", folder.attention)
-        print(f"Make recordings with: {next_command(DEFAULT_OUT, DEFAULT_OUT, 'record')}")
-        print(f"Transcribe with: {next_command(arguments.out, DEFAULT_OUT, 'transcribe')} {RECORDINGS}/*.wav")
+# The loop. Each core takes a shard of the batch, whose loss and gradients it computes in a thread of its own.
+optimizer = muon_for(model, lr=0.02, adamw_lr=0.003)  # Muon for the matrices of the blocks, AdamW for all else
+schedule = tt.optim.LinearDecay(warmup=100, steps=flags.steps)
+cores = tt.parallel.default_shards()
+steps = script.Steps(flags.steps)
+for step in steps:
+    batch = batches.sample()
+    optimizer.zero_grad()
+    loss = tt.parallel.backward(lambda shard: loss_of(model, shard), batch.split(cores))  # forward and backward, all shards
+    tt.optim.clip_grad_norm(model.parameters(), 1.0)
+    optimizer.step(schedule(step - 1), threads=cores)
+    if step % 200 == 0 or step == flags.steps:
+        validation = evaluate(model, batches, loss_of, cores)
+        steps.print(f"step {step:5d}: loss {loss.item():.4f}, validation {validation:.4f}")
 
-
-def test_recordings(task: DialTask, snr: float | None, seed: int, count: int) -> list[Recording]:
-    """Recordings that training never saw, with this much noise."""
-    rng = host.random.default_rng([seed, 2])
-    numbers = [random_keys(task, rng) for _ in range(count)]
-    return [(keys, dial(keys, rng, snr)) for keys in numbers]
-
-
-def without_keys(seed: int, count: int) -> list[Recording]:
-    """Recordings of silence, noise, chords, and what sounds like speech."""
-    rng = host.random.default_rng([seed, 3])
-    return [("", other_sound(rng)) for _ in range(count)]
-
-
-def test(transcriber: Transcriber, seed: int, folder: RunFolder) -> None:
-    """Print how many numbers are exactly right by the level of noise and by length, and in how many recordings without keys
-    none is heard. Write them all to a file."""
-    task = transcriber.task
-    print(f"Numbers that are exactly right, of {counted(task.test, 'new recording')} for each level of noise:")
-    lines, all_keys, all_seconds = ["sound\tseconds\tdialed\theard"], [], []
-    tests = {name: test_recordings(task, snr, seed, task.test) for name, snr in NOISES.items()}
-    tests["no keys"] = without_keys(seed, task.test)
-    for name, recordings in tests.items():
-        heard = transcriber.transcribe([samples for _, samples in recordings])
-        rights = [keys == ours for (keys, _), ours in zip(recordings, heard)]
-        seconds = [len(samples) / RATE for _, samples in recordings]
-        print(f"    {name:7s} {100 * sum(rights) / task.test:6.2f} %")
-        lines += [f"{name}\t{s:.1f}\t{keys}\t{ours}" for s, (keys, _), ours in zip(seconds, recordings, heard)]
-        if name in NOISES:
-            all_keys += [(len(keys), right) for (keys, _), right in zip(recordings, rights)]
-            all_seconds += list(zip(seconds, rights))
-    print(f"By the number of keys: {by_size(all_keys, (5, 8))}; by the length in seconds: {by_size(all_seconds, (2, 4, 8))}")
-    write_text(folder.sample, "\n".join(lines) + "\n")
-    print(f"Wrote all of them to {folder.sample}")
-
-
-def by_size(results: Sequence[tuple[float, bool]], limits: Sequence[int]) -> str:
-    """How many of the results are right, in groups: those with a size up to the first of the limits, and so on."""
-    bounds = [(0.0, limits[0]), *zip(limits, limits[1:]), (limits[-1], math.inf)]
-    names = [f"to {limits[0]}", *(f"to {limit}" for limit in limits[1:]), "more"]
-    groups = [[right for size, right in results if low < size <= high] for low, high in bounds]
-    return ", ".join(f"{name} {100 * sum(found) / len(found):.1f} %" for name, found in zip(names, groups) if found)
-
-
-def side_by_side(recordings: Sequence[Recording], transcriber: Transcriber) -> str:
-    """What the network hears now, beside what was dialed."""
-    heard = transcriber.transcribe([samples for _, samples in recordings])
-    return "\n".join(f"    dialed {keys:12s}  heard {ours}" for (keys, _), ours in zip(recordings, heard))
-
-
-def draw(transcriber: Transcriber, samples: Any, title: str, path: str | Path) -> None:
-    """Draw a recording, and what the network listens to while it writes down the keys."""
-    heard = transcriber.hear(samples)
-    with plots.if_possible():
-        stride = transcriber.model.config.source_stride
-        plots.listening(log_mel(samples, MEL), MEL, heard.weights, stride, [*heard.keys, "end"], title, path)
-        print(f"Drew {path}")
-
-
-# ------------------------------------------------------------------------------------------------------------- using
-
-
-def transcribe(arguments: argparse.Namespace) -> None:
-    """Write down the numbers in WAV files."""
-    transcriber = trained_transcriber(RunFolder(arguments.out))
-    recordings = [read_wav(path, RATE) for path in arguments.files]
-    for path, samples in zip(arguments.files, recordings):
-        transcriber.check_length(samples, path)
-    most = transcriber.task.most
-    for path, keys in zip(arguments.files, transcriber.transcribe(recordings, arguments.beam)):
-        cut = f"\tnot finished: the model learned numbers of at most {counted(most, 'key')}" if len(keys) > most else ""
-        print(f"{path}\t{keys or '(no keys)'}{cut}")
-    if arguments.picture:
-        draw(transcriber, recordings[0], Path(arguments.files[0]).name, arguments.picture)
-
-
-def record(arguments: argparse.Namespace) -> None:
-    """Write three recordings of a number as WAV files: without noise, with some, and with as much noise as tone."""
-    if arguments.seed is not None and arguments.seed < 0:
-        raise UserError(f"--seed must be at least 0, not {arguments.seed}")
-    rng = host.random.default_rng(arguments.seed)
-    usual = DialTask()
-    keys = random_keys(usual, rng) if arguments.keys is None else re.sub(r"[\s()-]", "", arguments.keys)
-    check_keys(keys)
-    out = Path(arguments.out)
-    check_folder(out)
-    make_folder(out)
-    for name, snr in NOISES.items():
-        shown = keys.replace("*", "star").replace("#", "hash")  # these characters have a meaning for shells
-        path = out / f"{shown}_{name.replace(' ', '')}.wav"
-        write_wav(path, dial(keys, rng, snr), RATE)
-        print(f"Wrote {path}: {keys}, {name}")
-    if not usual.fewest <= len(keys) <= usual.most:
-        learned = f"{usual.fewest} to {usual.most}, unless it is trained with other --fewest and --most"
-        print(f"This number has {counted(len(keys), 'key')}; the network learns {learned}.")
-
-
-# ------------------------------------------------------------------------------------------------------ command line
-
-
-def parse(words: list[str]) -> argparse.Namespace:
-    """The command line; without a command it is ``train``."""
-    commands = Commands("dial_tones.py", "Train a network to hear telephone keys, and transcribe with it.", DEFAULT_OUT, KIND)
-    training = commands.add(
-        train,
-        help="train (what runs without a command)",
-        description=f"Train a network to hear telephone keys. Its own defaults: {as_flags(MODEL | TRAINING)}.",
-    )
-    add_run_flags(training, DEFAULT_OUT)
-    add_settings(training, DialTask, "task")
-    add_settings(training, TransformerConfig, "model")
-    add_settings(training, TrainingConfig, "training")
-    using = commands.add_use(transcribe, help="write down the numbers in WAV files", description="Transcribe recordings.")
-    text = f"WAV files with one channel of {RATE:,} 16-bit samples a second"
-    using.add_argument("files", help=text, type=some_path, nargs="+", metavar="FILE")
-    using.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=1, metavar="INT")
-    using.add_argument("--picture", help="draw the first recording to this PNG", type=some_path, metavar="FILE")
-    recording = commands.add(
-        record,
-        help="write recordings as WAV files",
-        description="Write three recordings of a number: without noise, with some (10 dB), and with as much noise as tone.",
-    )
-    recording.add_argument("keys", help=f"the number, of {KEYS} (default: a random one)", nargs="?", metavar="KEYS")
-    recording.add_argument("--seed", help="random seed of tempo, pitch, level and noise", type=int, metavar="INT")
-    recording.add_argument("--out", help="the folder of the files", default=RECORDINGS, type=some_path, metavar="FOLDER")
-    return commands.parse(words)
-
-
-if __name__ == "__main__":
-    run_command(parse)
+# The result: how many numbers are exactly right, by the noise; and what the model listened to while it wrote one down.
+print("\nNumbers that are right to the last key, of 100 new recordings each:\n")
+for name, noise in {"clean": None, "10 dB above the noise": 10.0, "as loud as the noise": 0.0}.items():
+    keys, samples = recordings(100, noise)
+    heard = transcriber.transcribe(samples)
+    right = sum(ours == theirs for ours, theirs in zip(heard, keys))
+    print(f"    {name:22s} {right:3d} %   such as {keys[0]}, heard as {heard[0]}")
+write_wav(out / "call.wav", samples[0], dial_tones.RATE)
+heard = transcriber.hear(samples[0])
+with plots.if_possible():
+    picture = out / "listening.png"
+    vectors = log_mel(samples[0], dial_tones.MEL)
+    title = f"The keys {keys[0]}, with as much noise as tone"
+    plots.listening(vectors, dial_tones.MEL, heard.weights, config.source_stride, [*heard.keys, "end"], title, picture)
+    print(f"\nWhat it listened to: {picture}")
+print(f"Listen yourself: {out / 'call.wav'}")
+print("Train it for longer, on longer numbers, and transcribe files: tinyformer train tones")

@@ -1,293 +1,94 @@
-"""Train a small BERT to fill in hidden words, then to tell questions from statements.
+"""A small BERT learns to fill in hidden words, in about three minutes on two cores.
 
-On Tiny Shakespeare that takes about three minutes on two cores.
-
-python examples/fill_mask.py                               # Tiny Shakespeare: hidden words, then sentences to classify
-python examples/fill_mask.py --data my.txt                 # your own text: runs/fill_mask-my
-python examples/fill_mask.py fill "To be or [MASK] to be"  # fill in with a trained model
-python examples/fill_mask.py fill --model FOLDER "..."     # with a pretrained BERT
+python examples/fill_mask.py                   # Tiny Shakespeare
+python examples/fill_mask.py --data my.txt     # your own text
 """
 
-from __future__ import annotations
+import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
+import tinytensor as tt
+from tinyformer import (
+    BertConfig,
+    BertForMaskedLM,
+    MaskedBatches,
+    Masking,
+    WordPieceTokenizer,
+    evaluate,
+    muon_for,
+    open_text,
+    plots,
+    save_run,
+)
 
-from tinyformer.common.errors import plain_errors
+flags = script.flags(__doc__, steps=2500, data=None)
+out = script.new_folder("runs/fill_mask")  # or runs/fill_mask-2, if that is taken
+tt.seed(1337)  # the same seed repeats a run exactly
 
-with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
-    import argparse
-    import dataclasses
-    import sys
-    from collections import Counter
+# The data: words, and the pieces of rare words. Three tenths of them are hidden, and each time others.
+text, source = open_text(flags.data)
+tokenizer = WordPieceTokenizer.train(text, 1000)
+special = tokenizer.special
+masking = Masking(tokenizer.vocab_size, special["[MASK]"], special.values(), 0.3)
+around = special["[CLS]"], special["[SEP]"]  # before and after each window of 64 tokens
+batches = MaskedBatches(tokenizer.encode(text), masking, *around, window=64, batch_size=32, seed=1337)
+print(f"{source.name}: {len(batches.training):,} tokens to learn from")
 
-    import tinytensor as tt
-    from tinyformer import (
-        BertConfig,
-        BertForClassification,
-        BertForMaskedLM,
-        Commands,
-        LabelledBatches,
-        MaskedBatches,
-        Masking,
-        RunFolder,
-        RunSetup,
-        SettingError,
-        TensorBoardLogger,
-        Trainer,
-        TrainingConfig,
-        UserError,
-        WordPieceTokenizer,
-        accuracy,
-        add_model_flag,
-        add_run_settings,
-        add_text_flag,
-        as_flags,
-        at_least,
-        check_fields,
-        check_marks,
-        class_loss,
-        draw_losses,
-        evaluating,
-        fill_masks,
-        find_folder,
-        from_pretrained,
-        hide_words,
-        likely_marks,
-        load_weights,
-        masked_token_loss,
-        next_command,
-        pretrained_tokenizer,
-        print_line,
-        run_command,
-        sentence_parts,
-        setting,
-        stop_script,
-        train_to_end,
-        with_wordpieces,
-    )
-    from tinyformer.common.errors import renamed_settings
-    from tinyformer.data.reading import STANDARD_LIBRARY
-    from tinyformer.runs.makers import Maker
-    from tinyformer.tasks.masked import KIND, open_run
-    from tinyformer.tokenizers.unknown import note_on_unknown
-    from tinyformer.tokenizers.wordpiece import SPECIAL
-    from tinytensor.common.wording import counted
-
-DEFAULT_OUT = "runs/fill_mask"
-MADE_BY = Maker(KIND, "fill_mask.py", ["fill", "a sentence with a [MASK]"])
-# A model of a laptop's size, in place of BERT-base. BERT's own norms and positions need far more text than this to learn from:
-# here they would long stay at guessing each word by how frequent it is. Rotary positions soon tell neighbours from others.
-MODEL = {
-    "num_layers": 2, "num_heads": 4, "d_model": 128, "d_ff": 512, "dropout": 0.0, "norm_first": True,
-    "positions": "rotary", "query_key_norm": True,
-}  # fmt: skip
-TRAINING = {
-    "steps": 2500, "batch_size": 32, "learning_rate": 3e-3, "muon_learning_rate": 0.02, "schedule": "linear",
-    "min_learning_rate": 0.0, "weight_decay": 0.01, "beta2": 0.95,
-}  # fmt: skip
-# What to fill in after training on one of the usual texts.
-SENTENCES = {
-    "Tiny Shakespeare": (
-        "To be or [MASK] to be", "My [MASK], I will obey the king.", "Where is thy [MASK]?", "I pray [MASK], sir, speak.",
-    ),
-    STANDARD_LIBRARY: ("for i in [MASK](len(names)):", "return [MASK]", "[MASK] os", "if x is [MASK]:"),
-}  # fmt: skip
+# The model: no token is hidden from the attention, so that each is guessed from what stands before and after it.
+config = BertConfig(
+    vocab_size=tokenizer.vocab_size,
+    pad=special["[PAD]"],
+    max_length=66,
+    num_layers=2,
+    num_heads=4,
+    d_model=128,
+    d_ff=512,
+    norm_first=True,
+    positions="rotary",
+    query_key_norm=True,
+    dropout=0.0,
+)
+model = BertForMaskedLM(config)
+print(f"BERT with {model.num_parameters():,} parameters")
 
 
-@dataclasses.dataclass(frozen=True)
-class TextConfig:
-    """How the text is cut, hidden, and asked about."""
-
-    wordpieces: int = setting(1000, "tokens of the WordPiece vocabulary")
-    window: int = setting(64, "tokens that the model sees at once")
-    masked: float = setting(0.3, "the fraction of the tokens that are hidden")
-    marks: str = setting(
-        "",
-        "two marks to tell apart by what stands before them (default: the text's ? and ., or the likeliest two)",
-        changeable=True,
-        unless={"classify_steps": [0]},
-    )
-    classify_steps: int = setting(300, "training steps of each classifier; 0 trains none", changeable=True)
-    classify_learning_rate: float = setting(
-        3e-4, "peak learning rate of the classifiers", changeable=True, unless={"classify_steps": [0]}
-    )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        at_least(self, wordpieces=len(SPECIAL) + 1, window=1, classify_steps=0, classify_learning_rate=0)
-        if not 0 < self.masked <= 1:
-            raise SettingError(f"masked must be above 0 and at most 1, not {self.masked}")
-        if self.marks:
-            check_marks(self.marks)
+def loss_of(model, batch):
+    """The mean cross-entropy of the hidden tokens, in nats. A shard of a batch has its part of that mean."""
+    row, column = tt.tensor(batch.hidden.nonzero())  # the places of the hidden tokens: no others are asked for
+    logits = model(batch.inputs, places=(row, column))
+    return tt.cross_entropy(logits, batch.targets[row, column], reduction="sum") / batch.num_targets
 
 
-def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, WordPieceTokenizer, TextConfig, str, list[str]]:
-    """Read the text, and make a tokenizer and a model for it; a resumed run has them already.
+# The loop. Each core takes a shard of the batch, whose loss and gradients it computes in a thread of its own.
+optimizer = muon_for(model, lr=0.02, adamw_lr=0.003, weight_decay=0.01)  # Muon for matrices of blocks, AdamW for the rest
+schedule = tt.optim.LinearDecay(warmup=100, steps=flags.steps)
+cores = tt.parallel.default_shards()
+rows = []  # of the log
+steps = script.Steps(flags.steps)
+for step in steps:
+    batch = batches.sample()
+    optimizer.zero_grad()
+    loss = tt.parallel.backward(lambda shard: loss_of(model, shard), batch.split(cores))  # forward and backward, all shards
+    tt.optim.clip_grad_norm(model.parameters(), 1.0)
+    optimizer.step(schedule(step - 1), threads=cores)
 
-    Returns the trainer, the tokenizer, the settings of the text, the text, and sentences to fill in.
-    """
-    kinds = {"model": BertConfig, "training": TrainingConfig, "text": TextConfig}
-    setup = RunSetup(folder, arguments, kinds, made_by=MADE_BY)
-    text_config = setup.settings(TextConfig)
-    config = setup.settings(TrainingConfig, TRAINING)
-    text, source = setup.text(arguments.data, arguments.field)
-    with renamed_settings(vocab_size="wordpieces"):
-        tokenizer = setup.tokenizer(lambda: WordPieceTokenizer.train(text, text_config.wordpieces, progress=True))
-    special = with_wordpieces(tokenizer, folder.tokenizer).special
-    longest = text_config.window + 2  # with [CLS] and [SEP] around it
-    found = {"vocab_size": tokenizer.vocab_size, "pad": special["[PAD]"]}
-    model_config = setup.settings(BertConfig, {"max_length": longest, **MODEL}, **found)
-    if model_config.max_length < longest:
-        raise SettingError(f"max_length must be at least {longest}, the window and two marks around it")
+    if step % 10 == 0 or step == flags.steps:
+        rows.append({"step": step, "train_loss": loss.item(), "validation_loss": None})
+    if step % 250 == 0 or step == flags.steps:
+        rows[-1]["validation_loss"] = evaluate(model, batches, loss_of, cores)
+        steps.print(f"step {step:5d}: loss {loss.item():.4f}, validation {rows[-1]['validation_loss']:.4f}")
 
-    tt.seed(config.seed)
-    ids = tokenizer.encode(text)
-    masking = Masking(tokenizer.vocab_size, special["[MASK]"], special.values(), text_config.masked)
-    around = special["[CLS]"], special["[SEP]"]
-    batches = MaskedBatches(ids, masking, *around, text_config.window, config.batch_size, config.seed)
-    model = BertForMaskedLM(model_config)
-    trainer = Trainer(model, batches, config, folder, masked_token_loss)
-    sentences = [
-        sentence
-        for sentence in SENTENCES.get(source.name) or hide_words(tokenizer.decode(batches.validation))
-        if len(tokenizer.encode(sentence, allow_special=True)) <= text_config.window
-    ]
-    setup.begin(trainer, tokenizer, sample=lambda: "\n".join(filled(model, tokenizer, s) for s in sentences))
-
-    held_out = f"the last {len(batches.validation):,} validate"
-    print_line(f"{source.name}: {counted(len(ids), 'token')} of {counted(tokenizer.vocab_size, 'kind')}; {held_out}")
-    if unknown := int((ids == special["[UNK]"]).sum()):
-        longest = counted(tokenizer.longest_word, "character")
-        print(f"[UNK] is read {counted(unknown, 'time')}: for words of over {longest}, or with rare characters")
-    print(f"BERT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
-    return trainer, tokenizer, text_config, text, sentences
-
-
-def train(arguments: argparse.Namespace) -> None:
-    """Learn to fill in hidden tokens; then use what was learned to classify sentences."""
-    with RunFolder(arguments.out).held() as folder:
-        trainer, tokenizer, text_config, text, sentences = prepare(folder, arguments)
-        train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT))
-        model, batches = trainer.model, trainer.batches
-        load_weights(model, folder.best)
-        share = accuracy(model, batches.validation_batches())
-        commonest = Counter(batches.training.tolist()).most_common(1)[0][0]
-        guess = float((batches.validation == commonest).mean())
-        print(
-            f"\nTrained in {trainer.total_seconds:.0f} s. Held-out text: loss {trainer.best_loss:.4f} a hidden token, "
-            f"{100 * share:.1f} % of them right (always {tokenizer.decode([commonest])!r}: {100 * guess:.1f} %)."
-        )
-        draw_losses(trainer, "Masked tokens", model.bert.config.dropout)
-        for sentence in sentences:
-            print(filled(model, tokenizer, sentence))
-
-        if text_config.classify_steps and (stopped_by := classify(trainer, tokenizer, text, text_config)):
-            again = next_command(arguments.out, DEFAULT_OUT, "--resume")
-            said = f"Stopped by {stopped_by}. What fills in words is whole; the classifiers are trained anew with: {again}"
-            stop_script(stopped_by, said)
-        print(f"\nFill in more with: {next_command(arguments.out, DEFAULT_OUT, 'fill')} 'a sentence with a [MASK]'")
-
-
-def filled(model: BertForMaskedLM, tokenizer: WordPieceTokenizer, sentence: str, best: int = 5) -> str:
-    """A sentence, and on a line for each [MASK] in it the likeliest tokens with their probabilities."""
-    found = fill_masks(model, tokenizer, sentence, best)
-    lines = [", ".join(f"{token} {100 * probability:.1f} %" for token, probability in tokens) for tokens in found]
-    return "\n    ".join([sentence, *lines])
-
-
-def pretrained(path_or_name: str) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
-    """A pretrained BERT and its tokenizer."""
-    folder = find_folder(path_or_name)
-    model = from_pretrained(folder)
-    if not isinstance(model, BertForMaskedLM):
-        raise UserError(f"{folder} holds a {type(model).__name__}, which fills no masks: take a BertForMaskedLM")
-    return model, with_wordpieces(pretrained_tokenizer(folder), folder)
-
-
-def trained(folder: RunFolder) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
-    """The model of a run, with its best weights, and its tokenizer."""
-    opened = open_run(folder, folder.best)
-    return opened.model, with_wordpieces(opened.tokenizer, folder.tokenizer)
-
-
-def fill(arguments: argparse.Namespace) -> None:
-    """Fill in with a trained model."""
-    model, tokenizer = pretrained(arguments.model) if arguments.model else trained(RunFolder(arguments.out))
-    found = [filled(model, tokenizer, sentence, arguments.best) for sentence in arguments.sentences]
-    if note := note_on_unknown(tokenizer, " ".join(arguments.sentences)):
-        print_line(note, file=sys.stderr)
-    print("\n".join(found))
-
-
-def classify(pretraining: Trainer, tokenizer: WordPieceTokenizer, text: str, text_config: TextConfig) -> str | None:
-    """Learn which of two marks ended a sentence: once from scratch, once from the weights that fill in words.
-
-    Returns what it was stopped by, if it was.
-    """
-    config, special = pretraining.config, tokenizer.special
-    marks = text_config.marks or likely_marks(text)
-    around = special["[CLS]"], special["[SEP]"]
-    training, validation, test = sentence_parts(text, marks, tokenizer.encode, *around, text_config.window, config.seed)
-    either = " or ".join(marks)
-    if min(len(training), len(validation), len(test)) < 10:
-        other = ": --resume-changed and --marks choose others" if text_config.marks else ""
-        print(f"\n(Too few sentences end with {either} to learn to tell which{other}.)")
-        return None
-    print(f"\nWhich mark ended a sentence, {either}? {counted(len(training), 'sentence')} to learn from, {len(test):,} to test")
-    results = []
-    for start in ("from scratch", "pretrained"):
-        tt.seed(config.seed)
-        batches = LabelledBatches(training, validation, special["[PAD]"], config.batch_size, config.seed)
-        model = BertForClassification(pretraining.model.bert.config, len(marks))
-        if start == "pretrained":
-            model.bert.load_state_dict(pretraining.model.bert.state_dict())
-        stopped_by = train_classifier(model, batches, pretraining, start.replace(" ", "-"), text_config)
-        if stopped_by:
-            return stopped_by
-        right = accuracy(model, LabelledBatches(training, test, special["[PAD]"], 1).validation_batches())
-        results.append(f"{start}: {100 * right:.1f} % of the held-out sentences right")
-    commonest = max(Counter(label for _, label in test).values()) / len(test)
-    print("\n".join([*results, f"always the same mark: {100 * commonest:.1f} %"]))
-    with tt.no_grad(), evaluating(model):
-        for ids, label in test[:6]:
-            guess = marks[int(model(tt.tensor([ids])).numpy().argmax())]
-            verdict = "right" if guess == marks[label] else f"wrong: it was {marks[label]}"
-            print(f"    {tokenizer.decode(ids, skip_special=True)}  ->  {guess}   {verdict}")
-    return None
-
-
-def train_classifier(
-    model: BertForClassification, batches: LabelledBatches, pretraining: Trainer, name: str, text_config: TextConfig
-) -> str | None:
-    """Train a classifier in a folder of its own, and give it the best weights. Returns what it was stopped by, if it was."""
-    steps, rate = text_config.classify_steps, text_config.classify_learning_rate
-    warmup, every = min(pretraining.config.warmup, steps // 10), max(steps // 6, 1)
-    changed = {"steps": steps, "learning_rate": rate, "muon_learning_rate": 0.0, "warmup": warmup, "eval_every": every}
-    config = dataclasses.replace(pretraining.config, **changed)
-    with RunFolder(pretraining.folder.path / name, within=pretraining.folder.path).held() as folder:
-        folder.create({"training": config}, overwrite=True)
-        loggers = [TensorBoardLogger() for logger in pretraining.loggers if isinstance(logger, TensorBoardLogger)]
-        trainer = Trainer(model, batches, config, folder, class_loss, loggers=loggers)
-        with renamed_settings(learning_rate="classify_learning_rate"):
-            trainer.train()
-        if trainer.stopped_by is None:
-            load_weights(model, folder.best)
-    return trainer.stopped_by
-
-
-def parse(words: list[str]) -> argparse.Namespace:
-    """The command line; without a command it is ``train``."""
-    commands = Commands("fill_mask.py", "Train a small BERT on a text, and fill in hidden words with it.", DEFAULT_OUT, KIND)
-    defaults = as_flags({**MODEL, **TRAINING})
-    about = f"Train a small BERT on a text. Its defaults, where they differ from those shown below: {defaults}."
-    training = commands.add(train, help="train (what runs without a command)", description=about)
-    add_text_flag(training)
-    add_run_settings(training, DEFAULT_OUT, text=TextConfig, model=BertConfig, training=TrainingConfig)
-    filling = commands.add_use(fill, help="fill in with a trained model", description="Fill in hidden words.")
-    filling.add_argument("sentences", help="texts with one [MASK] or several", nargs="+", metavar="SENTENCE")
-    add_model_flag(filling)
-    filling.has_no_effect("out", lambda given: given.model, "with --model")
-    filling.add_argument("--best", help="how many tokens to show for each [MASK]", type=int, default=5, metavar="INT")
-    return commands.parse(words)
-
-
-if __name__ == "__main__":
-    run_command(parse)
+# The result: words of the held-out text that it guesses, a run that other programs open, and the losses as a picture.
+print("\nThe likeliest words for a hidden one, in text that it has never seen:\n")
+words = tokenizer.decode(batches.validation[:400]).split()
+for start in [i for i in range(0, len(words) - 8, 8) if words[i + 4].isalpha()][:7]:
+    hidden = [*words[start : start + 4], "[MASK]", *words[start + 5 : start + 8]]
+    ids = [around[0], *tokenizer.encode(" ".join(hidden), allow_special=True).tolist(), around[1]]
+    probabilities = model(tt.tensor([ids]))[0, ids.index(special["[MASK]"])].softmax(axis=-1)
+    values, best = tt.topk(probabilities, 3)
+    guesses = ", ".join(f"{tokenizer.tokens[i]} {100 * p:.0f} %" for p, i in zip(values.tolist(), best.tolist()))
+    print(f"    {' '.join(hidden):55s} {guesses}   (it was: {words[start + 4]})")
+save_run(out, "masked language model", model, tokenizer, rows, model=config)
+with plots.if_possible():
+    plots.loss_curve(rows, out / "loss.png", title=f"A BERT learns {source.name}")
+    print(f"\nThe losses as a picture: {out / 'loss.png'}")
+print(f"Fill in more: tinyformer fill --out {out} 'a sentence with a [MASK]'")
+print(f"Look inside: tinyformer explore {out}")

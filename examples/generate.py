@@ -1,168 +1,91 @@
-"""Write with a pretrained model: GPT-2, Llama, SmolLM2, Qwen2 or Qwen3, in a folder in Hugging Face's layout.
+"""Write with a pretrained model: GPT-2, Llama, SmolLM2 or Qwen. Without one, a small Llama learns first: a minute on two cores.
 
-python examples/generate.py --model FOLDER --prompt "Once upon a time"
-python examples/generate.py --model gpt2 --prompt "Once upon a time"     # a name: downloads it once (tinytensor[hub])
-python examples/generate.py                                              # with no model at hand: makes a small Llama first
-
-The small Llama learns Tiny Shakespeare for about a minute on two cores. It is then in runs/small_llama, in the same layout, so
-that AutoModelForCausalLM of transformers can load it, too.
+python examples/generate.py
+python examples/generate.py --model FOLDER --prompt "Once upon a time"    # a folder in Hugging Face's layout
+python examples/generate.py --model gpt2 --prompt "Once upon a time"      # or a name on its hub: pip install "tinytensor[hub]"
 """
 
-from __future__ import annotations
+from pathlib import Path
 
-from tinyformer.common.errors import plain_errors
+import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
+import tinytensor as tt
+from tinyformer import GPT, BPETokenizer, GPTConfig, generate, open_text, plots, save_pretrained, save_pretrained_tokenizer
+from tinyformer.tasks.trained import open_pretrained
 
-with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
-    import argparse
-    import time
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+flags = script.flags(__doc__, model=None, prompt="\n", steps=600)
+folder = Path(flags.model or "runs/small_llama")
+out = script.new_folder("runs/generate")  # of the picture
+tt.seed(1337)  # the same seed repeats a run exactly
 
-    import tinytensor as tt
-    from tinyformer import (
-        GPT,
-        BPETokenizer,
-        GPTConfig,
-        Parser,
-        RunFolder,
-        Sampling,
-        TextBatches,
-        Tokenizer,
-        Trainer,
-        TrainingConfig,
-        UserError,
-        add_settings,
-        check_effects,
-        find_folder,
-        from_pretrained,
-        generate,
-        load_weights,
-        open_text,
-        pretrained_tokenizer,
-        print_line,
-        read_writing,
-        run_command,
-        save_pretrained,
-        save_pretrained_tokenizer,
-        settings_from,
-        some_path,
-        stop_script,
-        stream_text,
-    )
-    from tinytensor.common.wording import counted
-
-SMALL_LLAMA = Path("runs/small_llama")
-PROMPT = "\n"  # for the small Llama, which has no token to begin with
-LENGTH = 200  # tokens, where neither --length nor the model's own settings say it
-CHOICE = {"temperature": 0.8, "top_k": 200, "seed": 1337}  # where neither a flag nor the model's own settings say it
-TRAINING = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learning_rate=3e-4)  # of the small Llama
-
-
-def write(arguments: argparse.Namespace) -> None:
-    """Continue the prompt, and say how fast that was."""
-    settings_from(Sampling, {**CHOICE, **vars(arguments)})  # refuses what cannot be before a model is loaded
-    if arguments.length is not None and arguments.length < 0:
-        raise UserError(f"--length must be at least 0, not {arguments.length}")
-    if arguments.model is None and not (SMALL_LLAMA / "config.json").exists():
-        make_small_llama(SMALL_LLAMA)
-    folder = find_folder(arguments.model or SMALL_LLAMA, arguments.revision)
-    model = from_pretrained(folder)
-    if not isinstance(model, GPT):
-        raise UserError(f"{folder} holds a {type(model).__name__}, which does not continue texts: take GPT-2, Llama or Qwen")
-    tokenizer, writing = pretrained_tokenizer(folder), read_writing(folder)
-    prompt = arguments.prompt if arguments.prompt is not None else "" if arguments.model else PROMPT
-    prompt_ids = tokenizer.encode(prompt, allow_special=True).tolist()
-    ids = [*tokenizer.before, *prompt_ids]
-    if not ids:  # a model needs a token to go on from: the one that begins every text, or any
-        ids = [writing.start if writing.start is not None else 0]
-    ends = () if arguments.ignore_end else writing.ends
-    # Some models have more outputs than there are tokens.
-    forbidden = [*writing.forbidden, *range(tokenizer.vocab_size, model.config.vocab_size)]
-    sampling = settings_from(Sampling, {**CHOICE, **writing.sampling(), **vars(arguments)})
-    check_effects(sampling, vars(arguments))
-    length = writing.length(len(ids), LENGTH) if arguments.length is None else arguments.length
-    new_ids = generate(model, ids, length, sampling, ends, True, forbidden, writing.forced_end in ends, writing.rules())
-    print(prompt, end="", flush=True)
-    show(tokenizer, new_ids, ends, prompt_ids)
-
-
-def show(tokenizer: Tokenizer, ids: Iterator[int], ends: Sequence[int], prompt: Sequence[int]) -> None:
-    """Print the text of the ids that continue a prompt while they come, without the one that ends it; then how many came a
-    second, after the first."""
-    times: list[float] = []
-
-    def timed() -> Iterator[int]:
-        for i in ids:
-            times.append(time.perf_counter())
-            if i not in ends:
-                yield i
-
-    for piece in stream_text(tokenizer, timed(), prompt):
-        print(piece, end="", flush=True)
-    speed = f", {(len(times) - 1) / (times[-1] - times[0]):,.1f} a second" if len(times) > 1 else ""
-    print(f"\n({counted(len(times), 'token')}{speed})")
-
-
-# ------------------------------------------------------------------------------------------------------- the small Llama
-
-
-def make_small_llama(folder: Path) -> None:
-    """Train a small Llama on Tiny Shakespeare, and write it and its tokenizer to a folder in Hugging Face's layout."""
+if not (flags.model or (folder / "config.json").exists()):
+    # The data: byte pairs, which are frequent pieces of words. The last tenth is held out.
     text, source = open_text(None)
-    tokenizer = BPETokenizer.train(text, 1024, special=["<|endoftext|>"], progress=True)
-    tt.seed(TRAINING.seed)
-    model = GPT(
-        GPTConfig(
-            tokenizer.vocab_size,
-            block_size=128,
-            num_layers=4,
-            num_heads=4,
-            num_key_value_heads=2,
-            d_model=128,
-            d_ff=344,
-            positions="rotary",
-            norm="rms",
-            activation="swiglu",
+    tokenizer = BPETokenizer.train(text, 1024, special=["<|endoftext|>"])
+    ids = tt.tensor(tokenizer.encode(text))
+    training, held_out = tt.split(ids, [len(ids) * 9 // 10])
+
+    # The model: a Llama, but small. Two heads of queries share each head of keys and values.
+    config = GPTConfig(
+        vocab_size=tokenizer.vocab_size,
+        block_size=128,
+        num_layers=4,
+        num_heads=4,
+        num_key_value_heads=2,
+        d_model=128,
+        d_ff=344,
+        positions="rotary",
+        norm="rms",
+        activation="swiglu",
+    )
+    model = GPT(config)
+    print(f"A Llama with {model.num_parameters():,} parameters learns {source.name}: {len(training):,} tokens")
+
+    # The loop: windows at random places. Each core takes a shard of them, in a thread of its own.
+    optimizer = tt.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    schedule = tt.optim.Cosine(warmup=100, steps=flags.steps, final=0.1)
+    cores = tt.parallel.default_shards()
+    steps = script.Steps(flags.steps)
+    for step in steps:
+        starts = tt.random.integers(0, len(training) - 128, (8, 1))
+        windows = training[starts + tt.arange(129)]  # (8, 129)
+        optimizer.zero_grad()
+        loss = tt.parallel.backward(
+            lambda shard: model.loss(shard[:, :-1], shard[:, 1:], reduction="sum") / (8 * 128), tt.array_split(windows, cores)
         )
-    )
-    ids = tokenizer.encode(text)
-    batches = TextBatches(ids, model.config.block_size, TRAINING.batch_size, TRAINING.seed, vocab_size=tokenizer.vocab_size)
-    print_line(
-        f"No --model: a Llama with {model.num_parameters():,} parameters learns {source.name}, {counted(len(ids), 'token')}."
-    )
-    with RunFolder(folder / "training", within=folder).held() as run:
-        run.create({"model": model.config, "training": TRAINING}, overwrite=True)
-        trainer = Trainer(model, batches, TRAINING, run)
-        if not trainer.train():
-            stop_script(str(trainer.stopped_by), "Stopped before its end: the next call begins again.")
-        load_weights(model, run.best)
+        tt.optim.clip_grad_norm(model.parameters(), 1.0)
+        optimizer.step(schedule(step - 1), threads=cores)
+        if step % 100 == 0 or step == flags.steps:
+            windows = held_out[: 64 * 129].reshape(64, 129)
+            with tt.no_grad():
+                validation = model.loss(windows[:, :-1], windows[:, 1:]).item()
+            steps.print(f"step {step:4d}: loss {loss.item():.4f}, held out {validation:.4f}")
+
+    # In Hugging Face's layout: AutoModelForCausalLM of transformers loads it, too.
     save_pretrained_tokenizer(tokenizer, folder)
     save_pretrained(model, folder)  # config.json comes last: where it is, all is there
-    print(f"Validation loss {trainer.best_loss:.4f}. Wrote {folder}. It writes:\n")
+    print(f"Saved it to {folder}")
 
+# Load a model and its tokenizer, and write: each token is drawn from the probabilities of all, given those before it.
+opened = open_pretrained(flags.model or folder)
+prompt = opened.tokenizer.encode(flags.prompt, allow_special=True).tolist()
+ids = [*opened.before, *prompt] or list(opened.start)
+new = list(generate(opened.model, ids, 200, end=opened.ends, forbidden=opened.forbidden, rules=opened.rules))
+print(f"{flags.prompt}{opened.tokenizer.decode(new, skip_special=True)}\n")
 
-# ---------------------------------------------------------------------------------------------------------- command line
+# How sure was it of each token?
+half = opened.longest // 2  # of what it can read at once
+read, shown = ids[-half:], new[: min(48, half)]
+with tt.no_grad():
+    probabilities = opened.model(tt.tensor([[*read, *shown]]))[0, len(read) - 1 :].softmax(axis=-1)
+sure = [probabilities[place, i].item() for place, i in enumerate(shown)]
+with plots.if_possible():
+    from matplotlib.figure import Figure
 
-
-def parse(words: list[str]) -> argparse.Namespace:
-    """The command line."""
-    parser = Parser(prog="generate.py", description="Write with a pretrained model in Hugging Face's layout.")
-    parser.add_argument(
-        "--model",
-        help="a folder, or a name on the Hugging Face hub (default: a small Llama, made first if it is not there)",
-        type=some_path,
-        metavar="FOLDER_OR_NAME",
-    )
-    parser.add_argument("--revision", help="a branch, tag or commit of that name", metavar="TEXT")
-    parser.add_argument("--prompt", help="the text to go on from; names of special tokens count as these", metavar="TEXT")
-    said = f"tokens to write (default: as the model's own settings say, else {LENGTH})"
-    parser.add_argument("--length", help=said, type=int, metavar="INT")
-    parser.add_argument("--ignore-end", help="go on after a token that ends a text; it is shown then", action="store_true")
-    add_settings(parser, Sampling, "choice of tokens", **CHOICE)
-    parser.has_no_effect("revision", lambda given: given.model is None, "without --model, a name on the hub")
-    parser.set_defaults(run=write)
-    return parser.parse_args(words)
-
-
-if __name__ == "__main__":
-    run_command(parse)
+    figure = Figure(figsize=(12, 3.2), layout="constrained")
+    axes = figure.add_subplot(title="How likely was each token that it wrote?", ylim=(0, 1), ylabel="probability")
+    axes.bar(range(len(shown)), sure, color="#2563eb")
+    axes.set_xticks(range(len(shown)), [repr(opened.tokenizer.decode([i]))[1:-1] for i in shown], rotation=90, parse_math=False)
+    plots.drawing.save(figure, out / "sure.png", dpi=120)
+    print(f"How sure it was of each token: {out / 'sure.png'}")
+print(f"Explore it: tinyformer explore {folder}")
+print("Let it learn a text of yours: python examples/fine_tune.py --data FILE")

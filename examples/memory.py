@@ -1,329 +1,94 @@
-"""Which networks remember: recall the first symbol of a row of up to 101.
+"""Which network remembers? An RNN, a GRU, an LSTM and attention recall the first of 101 tokens, in less than a minute.
 
-An RNN, a GRU, an LSTM and self-attention of about equal size learn the same task from the same batches. Then the script tells
-how often each is right at which distance, and how much its last output depends on each earlier input: as a table, as CSV and as
-pictures. All four together take a minute or two of one core.
-
-python examples/memory.py                    # all four
-python examples/memory.py rnn lstm           # some of them
-python examples/memory.py --noise 8          # an easier task: only the first token is a symbol
-python examples/memory.py --resume           # go on after an interruption
+python examples/memory.py
+python examples/memory.py --steps 300          # who learns fastest?
 """
 
-from __future__ import annotations
+import math
+from functools import partial
 
-from tinyformer.common.errors import plain_errors
+import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
+import tinytensor as tt
+from tinyformer import Block, BlockConfig, plots
+from tinyformer.models.positions import SinusoidalPositions
+from tinytensor import nn
 
-with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
-    import argparse
-    import copy
-    import dataclasses
-    import math
-    import shlex
-    import sys
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-    from typing import Any
-
-    import tinytensor as tt
-    from tinyformer import (
-        Block,
-        BlockConfig,
-        Parser,
-        RunFolder,
-        RunSetup,
-        Trainer,
-        TrainingConfig,
-        UserError,
-        accuracy,
-        add_run_flags,
-        add_settings,
-        as_flags,
-        at_least,
-        check_fields,
-        class_loss,
-        draw_losses,
-        load_weights,
-        run_command,
-        setting,
-        train_to_end,
-    )
-    from tinyformer.common.files import write_csv
-    from tinyformer.common.memory import check_model_fits
-    from tinyformer.data.folders import mark_results
-    from tinyformer.models.input_gradients import input_gradients
-    from tinyformer.models.positions import SinusoidalPositions
-    from tinyformer.plots import accuracy_by_distance, gradients_by_distance, if_possible
-    from tinyformer.runs.makers import Maker, found_in
-    from tinyformer.tasks.recall import KIND, RecallBatches, RecallTask, recall_batch
-    from tinytensor import nn
-    from tinytensor.device.backend import host
-    from tinytensor.parallel import one_blas_thread
-
-DEFAULT_OUT = "runs/memory"
-TRAINING = {"steps": 1000, "batch_size": 64, "learning_rate": 3e-3, "shards": 1}
-TABLE = (1, 2, 5, 10, 20, 50, 100)
-MEASURED = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90, 100)  # and the longest distance
-ROWS = 1000  # for each of these distances
-GRADIENT_ROWS = 200
+flags = script.flags(__doc__, steps=1000)
+out = script.new_folder("runs/memory")  # or runs/memory-2, if that is taken
+SYMBOLS, LONGEST, WIDTH = 8, 100, 32
 
 
-# ------------------------------------------------------------------------------------------------------------ models
+# The data: rows of random symbols. The answer is the first one of a row, which is ``distance`` steps away at its end.
+def rows_of(distance, count):
+    ids = tt.random.integers(0, SYMBOLS, (count, distance + 1))
+    return ids, ids[:, 0]
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-    """The size of all models. The matrices of each, without embedding and output, hold about 12 * d_model² numbers."""
+# The models. All embed the symbols, and answer from their last output. Their matrices hold about as many numbers.
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        self.embedding = nn.Embedding(SYMBOLS, WIDTH)
+        size = round(WIDTH * (math.sqrt(1 + 48 / kind.gates) - 1) / 2)  # gates * size * (WIDTH + size) = 12 * WIDTH**2
+        self.network = kind(WIDTH, size, batch_first=True)
+        self.output = nn.Linear(size, SYMBOLS)
+        if kind is not nn.RNN:  # the second gate decides what is kept: at first nearly all (Gers et al. 2000)
+            bias = self.network.bias_ih_l0
+            bias.assign(tt.where(tt.arange(len(bias)) // size == 1, 1.0, bias))
 
-    d_model: int = setting(
-        32, "the width of the embedding and of attention; recurrent states are wider, for models of equal size"
-    )
-    num_heads: int = setting(4, "heads of attention; must divide the width")
-    keep_bias: float = setting(
-        1.0, "first bias of the gates that keep the state: an LSTM's forget gate (Gers et al. 2000) and a GRU's update gate"
-    )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        at_least(self, d_model=1, num_heads=1)
-        _ = self.block  # makes a BlockConfig, which checks the heads
-
-    @property
-    def block(self) -> BlockConfig:
-        """The configuration of the Transformer's block."""
-        return BlockConfig(self.d_model, self.num_heads, 4 * self.d_model)
-
-    def state_size(self, gates: int) -> int:
-        """The state of a recurrent network with so many gates: its matrices, gates * state * (d_model + state), are as large
-        as those of the block, 12 * d_model²."""
-        return max(round(self.d_model * (math.sqrt(1 + 48 / gates) - 1) / 2), 1)
-
-    def saved_numbers(self) -> int:
-        """A lower bound for how many numbers training keeps for each token of a batch."""
-        return 2 * int(self.d_model)
+    def forward(self, ids):
+        outputs, _ = self.network(self.embedding(ids))  # (rows, length, size)
+        return self.output(outputs[:, -1])
 
 
-class LastState(nn.Module):
-    """A recurrent network, of which the last output counts: (batch, length, width) -> (batch, size)."""
+class Attention(nn.Module):
+    def __init__(self):
+        self.embedding = nn.Embedding(SYMBOLS, WIDTH)
+        self.positions = SinusoidalPositions(WIDTH)
+        self.block = Block(BlockConfig(WIDTH, num_heads=4, d_ff=4 * WIDTH))
+        self.output = nn.Linear(WIDTH, SYMBOLS)
 
-    def __init__(self, kind: type[nn.RNN | nn.GRU | nn.LSTM], config: ModelConfig):
-        self.size = config.state_size(kind.gates)
-        self.network = kind(config.d_model, self.size, batch_first=True)
-        if kind is not nn.RNN:
-            for name, bias in (("bias_ih_l0", config.keep_bias), ("bias_hh_l0", 0.0)):
-                before, _, *after = tt.split(getattr(self.network, name), kind.gates)  # the second gate is the one that keeps
-                getattr(self.network, name).assign(tt.concatenate([before, tt.full(self.size, bias), *after]))
-
-    def forward(self, x: tt.Tensor) -> tt.Tensor:
-        outputs, _ = self.network(x)
-        return outputs[:, -1]
+    def forward(self, ids):
+        x = self.embedding(ids) + self.positions(ids.shape[1])
+        return self.output(self.block(x, is_causal=True)[:, -1])
 
 
-class LastAttention(nn.Module):
-    """One block of a Transformer, of which the last output counts: (batch, length, width) -> (batch, size)."""
-
-    def __init__(self, config: ModelConfig):
-        self.size = config.d_model
-        self.positions = SinusoidalPositions(config.d_model)
-        self.block = Block(config.block)
-        self.norm = config.block.make_norm()
-
-    def forward(self, x: tt.Tensor) -> tt.Tensor:
-        x = self.block(x + self.positions(x.shape[1]), is_causal=True)
-        return self.norm(x[:, -1])
+MODELS = {kind.__name__: partial(Recurrent, kind) for kind in (nn.RNN, nn.GRU, nn.LSTM)} | {"attention": Attention}
+DISTANCES = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90, 100)
 
 
-class Recaller(nn.Module):
-    """Reads ids (batch, length), and answers with logits for each symbol (batch, symbols)."""
-
-    def __init__(self, kind: str, task: RecallTask, config: ModelConfig):
-        check_model_fits(
-            task.vocab_size * int(config.d_model) + 10 * int(config.d_model) ** 2, 1, "d_model", "symbols", "noise"
-        )
-        self.config = config
-        self.embedding = nn.Embedding(task.vocab_size, config.d_model)
-        self.body = LastAttention(config) if kind == "attention" else LastState(RECURRENT[kind], config)
-        self.output = nn.Linear(self.body.size, task.symbols)
-
-    def forward(self, ids: tt.Tensor) -> tt.Tensor:
-        return self.answer(self.embedding(ids))
-
-    def answer(self, embedded: tt.Tensor) -> tt.Tensor:
-        """The logits for inputs that are embedded already."""
-        return self.output(self.body(embedded))
-
-
-RECURRENT: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-USED_BY = {"num_heads": ["attention"], "keep_bias": ["gru", "lstm"]}
-KINDS = {"rnn": "RNN", "gru": "GRU", "lstm": "LSTM", "attention": "attention"}
-
-
-# --------------------------------------------------------------------------------------------------------- measuring
+@tt.parallel.one_blas_thread()  # products as small as these take longer on several cores
+def shares_of_right(name, make):
+    """Train a model, and return how often it is right from each distance."""
+    tt.seed(1337)  # the same weights in each run, and the same rows for each model
+    model = make()
+    print(f"{name} with {model.num_parameters():,} parameters")
+    optimizer = tt.optim.AdamW(model.parameters(), lr=3e-3)
+    schedule = tt.optim.Cosine(warmup=100, steps=flags.steps, final=0.03)
+    steps = script.Steps(flags.steps)
+    for step in steps:
+        distance = tt.random.integers(1, LONGEST + 1, ()).item()  # the same for all rows of a batch
+        ids, first = rows_of(distance, 64)
+        loss = tt.cross_entropy(model(ids), first)
+        optimizer.zero_grad()
+        loss.backward()  # through as many steps as there are tokens
+        tt.optim.clip_grad_norm(model.parameters(), 1.0)
+        optimizer.step(schedule(step - 1))
+        if step % 250 == 0 or step == flags.steps:
+            steps.print(f"step {step:5d}: loss {loss.item():.4f}, from a distance of {distance}")
+    found = {}
+    for distance in DISTANCES:
+        ids, first = rows_of(distance, 1000)
+        found[distance] = (model(ids).argmax(axis=-1) == first).astype("float32").mean().item()
+    return found
 
 
-def accuracies(model: Recaller, task: RecallTask, seed: int) -> dict[int, float]:
-    """The fraction of right answers by distance, on rows that training never saw."""
-    rng = host.random.default_rng([seed, 2])
-    distances = [*(d for d in MEASURED if d < task.distance), task.distance]
-    return {d: accuracy(model, (recall_batch(task, d, 100, rng) for _ in range(ROWS // 100))) for d in distances}
-
-
-def gradients(model: Recaller, task: RecallTask, seed: int) -> list[float]:
-    """The norm of the gradient of the last output with respect to the embedding of each input, by its distance from the end, as
-    the mean over rows of the longest distance. The last of these norms is that of the symbol.
-
-    The output is the logits, not the loss: where a model is sure and right, the gradient of the loss is near 0, whatever the
-    model remembers. Computed in float64, because float32 ends at 1e-45.
-    """
-    rng = host.random.default_rng([seed, 3])
-    rows = recall_batch(task, task.distance, GRADIENT_ROWS, rng)
-    exact = copy.deepcopy(model).astype("float64")
-    norms = input_gradients(exact.answer, exact.embedding(rows.inputs))
-    return norms.mean(axis=0)[::-1].tolist()
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What was measured of a model."""
-
-    task: RecallTask
-    parameters: int
-    seconds: float
-    accuracies: dict[int, float]
-    before: list[float]  # gradients by distance before training, and after it
-    after: list[float]
-
-
-# ---------------------------------------------------------------------------------------------------------- training
-
-
-def learn(kind: str, arguments: argparse.Namespace, others: dict[str, Result]) -> Result:
-    """Train a model and measure it.
-
-    Raises UserError where its run, which is resumed, is of another task than the ``others``.
-    """
-    with folder_of(kind, arguments).held() as folder:
-        resume = arguments.resume and folder.settings.exists()  # of several models, the last ones were perhaps not begun
-        kinds = {"task": RecallTask, "model": ModelConfig, "training": TrainingConfig}
-        setup = RunSetup(folder, arguments, kinds, resume, Maker(KIND, "memory.py", [kind, "--resume"], several=True))
-        task, model_config = setup.settings(RecallTask), setup.settings(ModelConfig)
-        config = setup.settings(TrainingConfig, TRAINING)
-        for other, result in others.items():
-            if result.task != task:
-                raise UserError(f"{folder.path} is of another task than {other}, and cannot be compared: choose one with MODEL")
-
-        tt.seed(config.seed)  # also a run that is resumed makes its first weights again, to measure them
-        model = Recaller(kind, task, model_config)
-        trainer = Trainer(model, RecallBatches(task, config.batch_size, config.seed), config, folder, class_loss)
-        before = gradients(model, task, config.seed)
-        setup.begin(trainer)
-        print(f"{KINDS[kind]} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
-
-        train_to_end(trainer, shlex.join(["python", sys.argv[0], *arguments.words]))
-        load_weights(model, folder.best)
-        print(f"Trained in {trainer.total_seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
-        draw_losses(trainer, f"Delayed recall, {KINDS[kind]}", 0.0)
-        found, after = accuracies(model, task, config.seed), gradients(model, task, config.seed)
-        return Result(task, model.num_parameters(), trainer.total_seconds, found, before, after)
-
-
-def folder_of(kind: str, arguments: argparse.Namespace) -> RunFolder:
-    """Where the run of a model is."""
-    return RunFolder(f"{arguments.out}/{kind}", within=arguments.out)
-
-
-# --------------------------------------------------------------------------------------------------------- reporting
-
-
-def report(results: dict[str, Result], out: Path) -> None:
-    """Print the table, and write the figures as CSV and as pictures."""
-    mark_results(out)
-    chance = 1 / next(iter(results.values())).task.symbols
-    print_table(results, chance)
-    named = {KINDS[kind]: result for kind, result in results.items()}
-    measured = next(iter(results.values())).accuracies
-    write_csv(
-        out / "accuracy.csv",
-        [
-            ["distance", *results],
-            *([distance, *(result.accuracies[distance] for result in results.values())] for distance in measured),
-        ],
-    )
-    write_csv(
-        out / "gradients.csv",
-        [
-            ["distance", *(f"{kind}_{when}" for kind in results for when in ("before", "after"))],
-            *([i, *row] for i, row in enumerate(zip(*(norms for r in results.values() for norms in (r.before, r.after))))),
-        ],
-    )
-    with if_possible():
-        accuracy_by_distance({name: r.accuracies for name, r in named.items()}, chance, out / "accuracy.png")
-        panels = {
-            "before training": {name: r.before for name, r in named.items()},
-            "after training": {name: r.after for name, r in named.items()},
-        }
-        gradients_by_distance(panels, out / "gradients.png")
-    print(f"Wrote accuracy and gradients, as .csv and .png, to {out}")
-
-
-def print_table(results: dict[str, Result], chance: float) -> None:
-    """Print a row for each model."""
-    measured = next(iter(results.values())).accuracies
-    shown = [distance for distance in measured if distance in TABLE or distance == max(measured)]
-    print(f"Right answers in % at each distance, {ROWS:,} new rows for each; guessing gets {100 * chance:.1f}:")
-    print(f"{'model':10s}{'parameters':>11s}{'seconds':>9s}" + "".join(f"{distance:>7d}" for distance in shown))
-    for kind, result in results.items():
-        cells = "".join(f"{100 * result.accuracies[distance]:7.1f}" for distance in shown)
-        print(f"{KINDS[kind]:10s}{result.parameters:11,d}{result.seconds:9.0f}{cells}")
-
-
-# ------------------------------------------------------------------------------------------------------ command line
-
-
-def parse(words: list[str]) -> argparse.Namespace:
-    """The command line, whose only command is to train models and compare them."""
-    parser = Parser(
-        prog="memory.py",
-        description="Train small models to recall a symbol after a long row of noise, and show which of them remember: "
-        f"{', '.join(KINDS)}. Their own defaults of training: {as_flags(TRAINING)}.",
-    )
-    parser.add_argument("models", help=f"which models: {', '.join(KINDS)} (default: all)", nargs="*", metavar="MODEL")
-    add_run_flags(parser, DEFAULT_OUT, "the folder of the runs' folders, of the tables and of the pictures")
-    add_settings(parser, RecallTask, "task")
-    add_settings(parser, ModelConfig, "model")
-    add_settings(parser, TrainingConfig, "training")
-    for name, used_by in USED_BY.items():
-        parser.has_no_effect(name, without_models(used_by), f"without the model {' or '.join(used_by)}")
-    parser.set_defaults(run=compare)
-    arguments = parser.parse_args(words)
-    for kind in arguments.models:
-        if kind not in KINDS:
-            parser.error(f"there is no model {kind!r}: choose among {', '.join(KINDS)}")
-    arguments.out = arguments.out or DEFAULT_OUT
-    arguments.models = list(dict.fromkeys(arguments.models or KINDS))
-    arguments.words = [word for word in words if word not in ("--resume", "--resume-changed", "--overwrite")]
-    return arguments
-
-
-def without_models(names: Sequence[str]) -> Callable[[argparse.Namespace], bool]:
-    """Whether parsed flags name models, but none of these."""
-    return lambda given: bool(given.models) and not {*given.models} & {*names}
-
-
-def compare(arguments: argparse.Namespace) -> None:
-    """Train one model after the other, and report."""
-    if arguments.resume and not any(folder_of(kind, arguments).is_there() for kind in arguments.models):
-        found = found_in(arguments.out)
-        if found is not None:
-            raise found.refusal(arguments.out, "folders of runs")
-        raise UserError(f"{arguments.out} holds no run of {', '.join(arguments.models)} to resume: check --out")
-    results: dict[str, Result] = {}
-    with one_blas_thread():  # for products as small as these, more threads cost more than they save
-        for kind in arguments.models:
-            results[kind] = learn(kind, arguments, results)
-            print()
-    report(results, Path(arguments.out))
-
-
-if __name__ == "__main__":
-    run_command(parse)
+# The result: how often each is right from each distance.
+shares = {name: shares_of_right(name, make) for name, make in MODELS.items()}
+print(f"\nRight answers in %, by the distance; guessing gets {100 / SYMBOLS:.1f}:\n")
+print(f"    {'':10s}" + "".join(f"{distance:6d}" for distance in DISTANCES[::3]))
+for name, found in shares.items():
+    print(f"    {name:10s}" + "".join(f"{100 * found[distance]:6.1f}" for distance in DISTANCES[::3]))
+with plots.if_possible():
+    plots.accuracy_by_distance(shares, 1 / SYMBOLS, out / "accuracy.png")
+    print(f"\nThe same as a picture: {out / 'accuracy.png'}")
+print("See the gradients vanish: tinyformer train memory draws them, too")

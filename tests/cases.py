@@ -20,6 +20,7 @@ import numpy as np
 import tinytensor as tt
 from tinytensor import functional, kernels, ops
 from tinytensor.autograd.op import all_ops
+from tinytensor.ops.quantized import linear_bfloat16, linear_int8, times_quantized, widened_bfloat16
 
 inf, nan = math.inf, math.nan
 
@@ -796,6 +797,34 @@ for shape in [(3, 4), (4,), (2, 3, 4), (0, 4), (2, 0, 4), (3, 0)]:
     same("linear", f"{shape}, no bias", normal(*shape), normal(2, shape[-1]), want=linear)
 for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
     same("linear", f"constant {constant}", normal(2, 3, 4), normal(2, 4), normal(2), want=linear, constant=constant)
+
+
+def whole(*shape: int) -> Any:
+    """Integers that are not rounded when rows are quantized: the largest one of each row is 127."""
+    x = rng.integers(-127, 128, shape).astype(float)
+    x[..., :1] = 127
+    return x
+
+
+def widened(bits: Any) -> Any:
+    return (bits.astype("uint32") << 16).view("float32")
+
+
+# Quantized weights compute in float32: the cases' numbers are such that nothing is rounded there.
+for shape in [(3, 4), (4,), (2, 3, 4), (0, 4), (2, 0, 4), (3, 0), (2, 1100)]:
+    x, weight = whole(*shape), whole(2, shape[-1]).astype("int8")
+    halves, scale = np.array([0.5, -1.5]), np.array([0.25, 2.0])
+    bits = whole(2, shape[-1]).astype("float32").view("uint32") >> 16  # they have no more digits
+    for of_bias, label in [([halves], ""), ([], ", no bias")]:
+        known = {"constant": (0, 1, 2, 3), "differentiable": False}
+        ours = lambda x, *rest: linear_int8(x, *rest).astype(x.dtype)  # noqa: E731
+        want = lambda x, w, s, b=0.0: x @ (w * s[:, None]).T + b  # noqa: E731
+        case("linear_int8", f"{shape}{label}", ours, want, x, weight, scale, *of_bias, **known)
+        ours = lambda x, *rest: linear_bfloat16(x, *rest).astype(x.dtype)  # noqa: E731
+        want = lambda x, w, b=0.0: x @ widened(w).T.astype(float) + b  # noqa: E731
+        case("linear_bfloat16", f"{shape}{label}", ours, want, x, bits.astype("uint16"), *of_bias, **known)
+for bits in [[0x3F80, 0xC000, 0x0001, 0x7F80], [[0x8000], [0x7F7F]], []]:
+    case("widened_bfloat16", f"{bits}", widened_bfloat16, widened, np.array(bits, "uint16"), differentiable=False)
 case("linear", "of itself", lambda x: tt.linear(x, x, x[0, :3]), lambda x: x @ x.T + x[0, :3], normal(3, 4))
 
 
@@ -1448,6 +1477,23 @@ for groups, shape in itertools.product((1, 2, 4), [(2, 4, 3), (2, 4, 2, 2)]):
     ours, want = [lambda x, *of, f=f, n=groups: f(x, n, *of, eps=0.1) for f in (tt.group_norm, group_norm)]
     for count in (1, 2, 3):
         case("group_norm", f"{shape}, groups={groups}, inputs={count}", ours, want, *inputs[:count])
+
+
+def add_times_quantized(shape: tuple[int, ...], transposed: bool) -> None:
+    """The cases of rows of this shape."""
+    x, weight, scale = normal(*shape), whole(5, 4).astype("int8"), normal(5)
+    bits = whole(5, 4).astype("float32").view("uint32") >> 16
+    for rest, numbers in [((weight, scale), lambda w, s: w * s[:, None]), ((bits.astype("uint16"),), widened)]:
+        ours = lambda x, *rest: times_quantized(x, *rest, *[None] * (2 - len(rest)), transposed=transposed)  # noqa: E731
+        want = lambda x, *rest, n=numbers: x @ (n(*rest).T if transposed else n(*rest))  # noqa: E731
+        label = f"{shape}, {len(rest)} arrays" + ", transposed" * transposed
+        case("times_quantized", label, ours, want, x, *rest, constant=tuple(range(1, 1 + len(rest))))
+
+
+for shape in [(3, 5), (2, 3, 5), (5,), (0, 5)]:
+    add_times_quantized(shape, transposed=False)
+for shape in [(2, 3, 4), (4,)]:
+    add_times_quantized(shape, transposed=True)
 
 CASES_OF: dict[str, list[Case]] = {}  # by op
 for one in CASES:

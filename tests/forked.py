@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import inspect
 import json
 import os
@@ -68,12 +69,15 @@ def serve() -> None:
     import matplotlib.backends.backend_agg
     import matplotlib.figure  # noqa: F401
 
+    from tinyformer.programs.main import ALL
+
     imported = set()
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        if request["script"] not in imported:
-            imported.add(request["script"])
-            runpy.run_path(request["script"], run_name="imported")
+        name = " ".join(request["words"][: 2 if request["words"][:1] == ["train"] else 1])
+        if name in ALL and name not in imported:
+            imported.add(name)
+            importlib.import_module(f"tinyformer.programs.{ALL[name][2]}")
             gc.collect()
             gc.freeze()  # a fork that ends collects garbage, and so would copy all this memory
         child = os.fork()

@@ -132,7 +132,7 @@ def main() -> int:
     good = {"the new run", "the old run", *(f"the same after {count}" for count in range(1, MOST_KILLS + 1))}
     with tempfile.TemporaryDirectory() as folder:
         write_text(Path(folder))
-        kills = Kills(Program("char_gpt.py", Path(folder), dict(os.environ)))
+        kills = Kills(Program("train gpt", Path(folder), dict(os.environ)))
         return repeat(arguments, lambda number: attempt(kills, number), good)
 
 

@@ -45,14 +45,14 @@ from faults import ROOMS, ROOT, Mutant, all_mutants, draw
 sys.path.append(str(ROOT / "benchmarks"))
 import measure
 
-from tinyformer.programs.command_line import Parser
+from tinyformer.scripting.command_line import Parser
 
 CONFIGURATIONS = {
     "numpy": {"TINYTENSOR_KERNELS": "numpy"},
     "numba": {"TINYTENSOR_KERNELS": "numba"},
     "standin": {"TINYTENSOR_BACKEND": "cupy", "PYTHONPATH": "tests/standin"},
 }
-FOLDERS = ["tests/tinytensor", "tests/tinyformer", "tests/documents", "tests/examples"]
+FOLDERS = ["tests/tinytensor", "tests/tinyformer", "tests/documents", "tests/commands"]
 MEMORY = 8 << 30  # bytes of address space of a process: a mutant may ask for everything
 SETTINGS = """[run]
 branch = True
@@ -126,7 +126,7 @@ class Tests:
 
         def cost(test: str) -> float:
             is_near = source.stem.strip("_") in Path(test.split("::")[0]).stem
-            is_program = test.startswith("tests/examples/")  # and may first wait for a model to be trained
+            is_program = test.startswith("tests/commands/")  # and may first wait for a model to be trained
             return (
                 (0.05 + self.seconds.get(test, 0.0))
                 * self._reach[test]
@@ -139,9 +139,9 @@ class Tests:
         if not found:
             return []
         folder = Path("tests", *(source.parent.parts if source.parts[0] == "tinyformer" else source.parts[:1]))
-        paths = [self.tree / folder, self.tree / "tests/examples"]
+        paths = [self.tree / folder, self.tree / "tests/commands"]
         files = [path.relative_to(self.tree).as_posix() for place in paths for path in sorted(place.glob("test_*.py"))]
-        return sorted(filter(self.seconds.get, files), key=lambda test: ("examples" in test, source.stem not in test))
+        return sorted(filter(self.seconds.get, files), key=lambda test: ("commands" in test, source.stem not in test))
 
     def rounds(self, tests: Sequence[str], longest: float) -> Iterator[list[str]]:
         """The tests in few runs of pytest, each longer than the one before; those that fit into so many seconds in all."""
@@ -169,7 +169,7 @@ class Copy:
     def __init__(self, folder: Path, tree: Path, configuration: str):
         self.root = folder / "project"
         self._folder, self._mutants = folder, 0
-        left_out = shutil.ignore_patterns(".git", ".hypothesis", "__pycache__", ".*_cache", "*.egg-info", "_build")
+        left_out = shutil.ignore_patterns(".git", ".hypothesis", "__pycache__", ".*_cache", "_build")
         shutil.copytree(tree, self.root, ignore=left_out)
         for package in ("tinytensor", "tinyformer"):
             shutil.rmtree(self.root / package)

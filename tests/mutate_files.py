@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from attempts import parse, repeat
 from explored import gpt_run, masked_run, recurrent_run, translation_run
+from gguf_files import tokenizer_metadata, write_gguf
 from mutations import Rng, mutated, with_another_value
 
 import tinytensor as tt
@@ -149,7 +150,12 @@ def _pretrained(folder: Path) -> Iterator[Target]:
     cased = folder / "bert of tokenizer.json"
     save_pretrained(BertForMaskedLM(config), cased)
     save_pretrained_tokenizer(WordPieceTokenizer(PIECES), cased)
-    for path in (gpt2, llama, bert, cased, *_marian(folder / "marian")):
+    (folder / "gguf").mkdir()
+    metadata = tokenizer_metadata(
+        json.loads((llama / "tokenizer.json").read_text()), "smollm", bos_token_id=0, eos_token_id=299
+    )
+    write_gguf(llama, folder / "gguf" / "llama.gguf", tokenizer=metadata)
+    for path in (gpt2, llama, bert, cased, folder / "gguf", *_marian(folder / "marian")):
         files = sorted(file for file in path.iterdir() if file.is_file())
         yield Target(f"a pretrained {path.name}", files, lambda path=path: _use_pretrained(path))  # type: ignore[misc]
 

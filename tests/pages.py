@@ -50,7 +50,7 @@ def commands(text: str) -> Iterator[list[str]]:
     lines = [line for block in blocks(text, "sh") for line in block.replace("\\\n", " ").splitlines()]
     printed = [line for block in blocks(text, "console") for line in block.replace("\\\n", " ").splitlines()]
     lines += [line.removeprefix("$ ") for line in printed if line.startswith("$ ")]
-    lines += re.findall(r"`(python [^`]*)`", prose(text))
+    lines += re.findall(r"`((?:python|tinyformer) [^`]*)`", prose(text))
     for line in lines:
         for command in re.sub(r"(^|\s+)#.*", "", line).split(" && "):
             words = shlex.split(command)

@@ -10,10 +10,10 @@ Bad are a change outside of the folder, a wait, and any other end.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import random
-import runpy
 import shutil
 import signal
 import stat
@@ -28,7 +28,6 @@ from typing import Any
 
 from attempts import parse, repeat
 from forked import leave_pictures_empty
-from running import ROOT
 
 from tinyformer.common.errors import plain_errors
 from tinyformer.runs.run_folder import FILES, FOLDERS
@@ -108,7 +107,7 @@ class Attack:
     """A finished run of char_gpt.py, copies of which are prepared and used. ``outside`` is what a link in them leads to."""
 
     def __init__(self, folder: Path):
-        self.module = runpy.run_path(str(ROOT / "examples" / "char_gpt.py"))
+        self.module = vars(importlib.import_module("tinyformer.programs.gpt"))
         self.whole, self.run, self.outside = folder / "whole", folder / "run", folder / "outside"
         self.text = folder / "text.txt"
         words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog"]

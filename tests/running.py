@@ -1,4 +1,4 @@
-"""Running an example as its users do, and reading the files of a run."""
+"""Running a command of tinyformer as its users do, and reading the files of a run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import pytest
 from forked import Forks
 
 from tinyformer.data.folders import MARK
+from tinyformer.programs.main import ALL
 from tinyformer.runs.checkpoints import load_checkpoint
 from tinyformer.runs.makers import Maker, maker_of
 
@@ -39,14 +40,18 @@ def forks_in(environment: dict[str, str]) -> Forks:
 
 
 class Program:
-    """An example of this checkout, which runs in a folder of its own. Relative paths start there.
+    """The command ``tinyformer`` of this checkout, which runs in a folder of its own. Relative paths start there.
+
+    Its words come after those of ``command``, such as "train gpt", unless they begin with another command.
 
     Most runs are forks (see forked.py), whose pictures are drawn only if ``draws`` is set. Runs that have their own variables
     are new processes, and draw.
     """
 
-    def __init__(self, name: str, folder: Path, environment: dict[str, str], draws: bool = False):
-        self.script = ROOT / "examples" / name
+    script = ROOT / "tinyformer" / "__main__.py"
+
+    def __init__(self, command: str, folder: Path, environment: dict[str, str], draws: bool = False):
+        self.command = command.split()
         self.folder = folder
         self.draws = draws
         # Paths are made absolute, as a run is in another folder than the tests.
@@ -54,9 +59,13 @@ class Program:
         own = {"PYTHONPATH": os.pathsep.join([str(ROOT), *paths]), "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
         self.environment = {**environment, **own}
 
+    def words(self, *words: str) -> list[str]:
+        """All words of a command line."""
+        return list(words) if words and (words[0] in ALL or " ".join(words[:2]) in ALL) else [*self.command, *words]
+
     def __call__(self, *words: str, typed: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:
         given = typed.encode() if isinstance(typed, str) else typed
-        command = [sys.executable, str(self.script), *words]
+        command = [sys.executable, str(self.script), *self.words(*words)]
         if variables or not hasattr(os, "fork"):
             environment = {**self.environment, **variables}
             result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, input=given, check=False)
@@ -67,7 +76,7 @@ class Program:
 
     def forked(self, words: Sequence[str], given: bytes = b"", **how: Any) -> tuple[int, bytes, bytes]:
         """Run it as a fork, as ``Forks.run`` says. Returns the exit status, the output and the errors."""
-        return forks_in(self.environment).run(self.script, words, self.folder, given, draws=self.draws, **how)
+        return forks_in(self.environment).run(self.script, self.words(*words), self.folder, given, draws=self.draws, **how)
 
     def good(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
         """Run it, check that all goes well, and return what it prints."""
@@ -96,7 +105,7 @@ class Program:
     def begin(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         """Start it as a new process. Its output and its errors go into pipes, unless ``options`` say otherwise."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-        command = [sys.executable, str(self.script), *words]
+        command = [sys.executable, str(self.script), *self.words(*words)]
         return subprocess.Popen(command, cwd=self.folder, env=self.environment, **pipes)
 
     def interrupted(self, line: str, *words: str, by: signal.Signals = signal.SIGINT) -> str:

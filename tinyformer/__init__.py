@@ -10,15 +10,18 @@
 - ``word_vectors``: words as vectors, by counting and by word2vec.
 - ``markov``: what comes next, by counting.
 - ``pretrained``: models in Hugging Face's layout, in and out.
+- ``chat``: conversations with a model.
 - ``plots``: pictures of runs.
-- ``programs``: what all command-line programs share. ``tasks``: what they train models for.
-- ``export``: models as ONNX. ``explore``: the explorer.
+- ``tasks``: what models are trained for. ``scripting``: what all command lines share.
+- ``export``: models as ONNX. ``explore``: the explorer. ``programs``: the commands of ``tinyformer``.
 - ``common``: errors for people, files, settings, progress, memory.
 
 ``from tinyformer import GPT`` works for every name below, and loads only the files that the name needs.
 """
 
 from __future__ import annotations
+
+__version__ = "0.3.0"
 
 TYPE_CHECKING = False  # for type checkers; to import typing takes a while
 if TYPE_CHECKING:

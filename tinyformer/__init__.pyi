@@ -1,6 +1,8 @@
 """The public names of tinyformer, each with its home. Type checkers and editors read this file, and ``__init__.py`` does when a
 name is first used."""
 
+__version__: str
+
 from tinyformer.audio.features import (
     MelConfig as MelConfig,
     log_mel as log_mel,
@@ -8,6 +10,8 @@ from tinyformer.audio.features import (
     power_spectrum as power_spectrum,
 )
 from tinyformer.audio.wav import read_wav as read_wav, write_wav as write_wav
+from tinyformer.chat.conversation import Chat as Chat, open_chat as open_chat
+from tinyformer.chat.template import ChatTemplate as ChatTemplate, find_chat_template as find_chat_template
 from tinyformer.common.errors import (
     SettingError as SettingError,
     UserError as UserError,
@@ -76,28 +80,51 @@ from tinyformer.models.bert import (
     BertConfig as BertConfig,
     BertForClassification as BertForClassification,
     BertForMaskedLM as BertForMaskedLM,
+    BertForNextSentence as BertForNextSentence,
+    BertForQuestionAnswering as BertForQuestionAnswering,
+    BertForTokenClassification as BertForTokenClassification,
+    BertHead as BertHead,
 )
 from tinyformer.models.blocks import Block as Block, BlockConfig as BlockConfig
 from tinyformer.models.evaluating import evaluating as evaluating
-from tinyformer.models.gpt import GPT as GPT, GPTConfig as GPTConfig
+from tinyformer.models.gpt import GPT as GPT, GPTConfig as GPTConfig, GPTVectors as GPTVectors
+from tinyformer.models.intervening import (
+    AttentionRow as AttentionRow,
+    BlockOff as BlockOff,
+    BlockOutput as BlockOutput,
+    HeadOff as HeadOff,
+    MeanAttention as MeanAttention,
+    NetworkOff as NetworkOff,
+    NeuronOff as NeuronOff,
+    intervening as intervening,
+    mean_attention as mean_attention,
+    recording_means as recording_means,
+)
+from tinyformer.models.quantizing import quantize as quantize
 from tinyformer.models.recording import recording_outputs as recording_outputs, residual_streams as residual_streams
 from tinyformer.models.recurrent import RecurrentConfig as RecurrentConfig, RecurrentLM as RecurrentLM
 from tinyformer.models.rollout import attention_rollout as attention_rollout
+from tinyformer.models.sentences import SentenceModel as SentenceModel
 from tinyformer.models.seq2seq import (
     AdditiveAttentionModel as AdditiveAttentionModel,
     ContextVectorModel as ContextVectorModel,
     Seq2SeqConfig as Seq2SeqConfig,
 )
 from tinyformer.models.transformer import Transformer as Transformer, TransformerConfig as TransformerConfig
+from tinyformer.pretrained.adapters import load_adapter as load_adapter, save_adapter as save_adapter
 from tinyformer.pretrained.folders import find_folder as find_folder
 from tinyformer.pretrained.loading import from_pretrained as from_pretrained
 from tinyformer.pretrained.saving import save_pretrained as save_pretrained
+from tinyformer.pretrained.sentences import SentenceEncoder as SentenceEncoder, sentence_encoder as sentence_encoder
 from tinyformer.pretrained.tokenizers import (
     pretrained_tokenizer as pretrained_tokenizer,
     save_pretrained_tokenizer as save_pretrained_tokenizer,
 )
 from tinyformer.pretrained.writing import Writing as Writing, read_writing as read_writing
-from tinyformer.programs.command_line import (
+from tinyformer.runs.finished import save_run as save_run
+from tinyformer.runs.makers import Maker as Maker
+from tinyformer.runs.run_folder import RunFolder as RunFolder, load_weights as load_weights
+from tinyformer.scripting.command_line import (
     Commands as Commands,
     Parser as Parser,
     add_model_flag as add_model_flag,
@@ -114,9 +141,12 @@ from tinyformer.programs.command_line import (
     some_path as some_path,
     typed_lines as typed_lines,
 )
-from tinyformer.programs.scripts import RunSetup as RunSetup, draw_losses as draw_losses, train_to_end as train_to_end
-from tinyformer.runs.makers import Maker as Maker
-from tinyformer.runs.run_folder import RunFolder as RunFolder, load_weights as load_weights
+from tinyformer.scripting.scripts import (
+    RunSetup as RunSetup,
+    draw_losses as draw_losses,
+    tell_next as tell_next,
+    train_to_end as train_to_end,
+)
 from tinyformer.tasks.dates import dates as dates
 from tinyformer.tasks.transcription import Transcriber as Transcriber
 from tinyformer.tasks.translation import (
@@ -128,6 +158,7 @@ from tinyformer.tokenizers import (
     BPETokenizer as BPETokenizer,
     CharTokenizer as CharTokenizer,
     MarianTokenizer as MarianTokenizer,
+    PipelineTokenizer as PipelineTokenizer,
     Tokenizer as Tokenizer,
     WordPieceTokenizer as WordPieceTokenizer,
     WordTokenizer as WordTokenizer,
@@ -145,6 +176,7 @@ from tinyformer.training.losses import (
     next_token_loss as next_token_loss,
     translation_loss as translation_loss,
 )
+from tinyformer.training.optimizing import muon_for as muon_for
 from tinyformer.training.tensorboard import TensorBoardLogger as TensorBoardLogger
 from tinyformer.training.trainer import Trainer as Trainer
 from tinyformer.word_vectors import (

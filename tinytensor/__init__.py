@@ -68,4 +68,4 @@ if not typing.TYPE_CHECKING:  # a type checker would take every name for one tha
     __getattr__, __dir__ = _names_of(__name__)
 
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -20,6 +20,7 @@ from tinytensor.common.wording import counted
 from tinytensor.device.backend import Array, bfloat16, from_numpy, host
 from tinytensor.device.disk import FileError, PathLike, atomic_write, open_regular
 from tinytensor.device.memory import host_memory
+from tinytensor.kernels import from_bfloat16
 
 # ------------------------------------------------------------------------------------------------------------ checksum
 
@@ -162,13 +163,22 @@ def load_with_metadata(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str
 
 
 @checked
+def read_metadata(path: PathLike) -> dict[str, str]:
+    """The metadata of a safetensors file, of which no tensor is read. Raises FileError as ``load`` does."""
+    with _readable(path) as file:
+        metadata = _described(path, _read_header(path, file)[8:])[1]
+    metadata.pop(_CHECKSUM, None)
+    return metadata
+
+
+@checked
 def load_mapped(path: PathLike) -> dict[str, Array]:
     """The tensors of a safetensors file, by name, as arrays on the CPU whose values are read from the file when they are used.
 
     So opening a large file takes no time, and its values are not held twice. What is written to an array changes only this
-    process's memory, never the file. bfloat16 values are converted to float32, and so are read at once. A file with a checksum,
-    as ``save`` writes it, is read once to compare it. Nobody may write into the file meanwhile; it may be replaced by another.
-    Raises FileError as ``load``.
+    process's memory, never the file. bfloat16 values are arrays of ``HALVES``, as NumPy has no such numbers: ``as_numbers``
+    makes float32 of them. A file with a checksum, as ``save`` writes it, is read once to compare it. Nobody may write into the
+    file meanwhile; it may be replaced by another. Raises FileError as ``load``.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -188,14 +198,18 @@ def load_mapped(path: PathLike) -> dict[str, Array]:
 
 def _mapped(content: mmap.mmap, start: int, about: Mapping[str, Any]) -> Array:
     """The array that a header describes, in a file whose values begin at ``start``."""
-    is_bfloat16 = about["dtype"] == "BF16"
-    dtype = host.dtype("<u2" if is_bfloat16 else _NUMPYS[about["dtype"]])
+    dtype = HALVES if about["dtype"] == "BF16" else host.dtype(_NUMPYS[about["dtype"]])
     first, last = about["data_offsets"]
     flat = host.frombuffer(content, dtype, (last - first) // dtype.itemsize, start + first)
-    values = _widened(flat) if is_bfloat16 else flat
-    if is_bfloat16:
-        give_back(flat)
-    return values.reshape(about["shape"])
+    return flat.reshape(about["shape"])
+
+
+HALVES = host.dtype([("bfloat16", "<u2")])  # of arrays with the upper halves of float32 numbers
+
+
+def as_numbers(array: Array) -> Array:
+    """An array of ``load_mapped`` as numbers: float32 in place of ``HALVES``."""
+    return from_bfloat16(array["bfloat16"]) if array.dtype == HALVES else array
 
 
 def give_back(array: Array) -> None:
@@ -205,7 +219,7 @@ def give_back(array: Array) -> None:
     while isinstance(content, host.ndarray):
         content = content.base
     content = content.obj if isinstance(content, memoryview) else content
-    if not isinstance(content, mmap.mmap) or not hasattr(content, "madvise"):  # values of bfloat16; Windows
+    if not isinstance(content, mmap.mmap) or not hasattr(content, "madvise"):  # numbers of ``as_numbers``; Windows
         return
     start = array.ctypes.data - host.frombuffer(content, host.uint8).ctypes.data
     first, last = -(-start // mmap.PAGESIZE), (start + array.nbytes) // mmap.PAGESIZE  # whole pages only
@@ -302,13 +316,6 @@ def _load_bfloat16(path: PathLike) -> dict[str, Tensor]:
     for name, entry in deserialize(content):  # type: ignore[no-untyped-call]
         if entry["dtype"] == "BF16":
             halves = host.frombuffer(entry["data"], dtype="<u2")
-            values = _widened(halves) if bfloat16 is None else halves.view(bfloat16)
+            values = from_bfloat16(halves) if bfloat16 is None else halves.view(bfloat16)
             found[name] = Tensor._wrap(from_numpy(values.reshape(entry["shape"])))
     return found
-
-
-def _widened(halves: Array) -> Array:
-    """The float32 numbers whose upper halves these are."""
-    wide = halves.astype(host.uint32)
-    wide <<= 16  # in place: a large tensor should not need room for two
-    return wide.view(host.float32)

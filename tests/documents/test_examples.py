@@ -1,4 +1,4 @@
-"""The library does not know the examples: no file of it names one, but the file that says of older folders what uses them."""
+"""The library does not know the examples: no file of it names one, but the file that knows the runs of older scripts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tinyformer.runs import example_names
-
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 NAMED = re.compile(rf"(?<![\w/])(examples/)?({'|'.join(map(re.escape, EXAMPLES))})\b|\bexamples/\w")
-THE_ONE = ROOT / "tinyformer/runs/example_names.py"
+THE_ONE = ROOT / "tinyformer/runs/commands.py"
 
 
 def named_in(text: str) -> list[str]:
@@ -31,9 +29,3 @@ def test_no_file_of_the_library_names_an_example(package: str) -> None:
     assert len(files) > 50
     found = {str(path.relative_to(ROOT)): named_in(path.read_text(encoding="utf-8")) for path in files if path != THE_ONE}
     assert {name: names for name, names in found.items() if names} == {}
-
-
-def test_the_one_file_names_those_that_are_there() -> None:
-    assert set(named_in(THE_ONE.read_text(encoding="utf-8"))) <= set(EXAMPLES)
-    for name in EXAMPLES:
-        assert example_names.path_of(name) == (Path("examples") / name if name != "markov.py" else Path(name))  # leaves no run

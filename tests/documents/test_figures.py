@@ -8,7 +8,7 @@ own figures in front of the reader; only what it tells of results files is held.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import pages
@@ -149,19 +149,9 @@ TRICKS = {  # the lesson's names of the files' rows
     "shards (products then use both cores)": "batch not cut into shards",
     "layer norm's kernel": "layer norm not fused",
     "gelu's kernel": "gelu not fused",
-    "heads as views": "attention's heads cut and joined by ops",
     "attention's kernel, and heads as views": "attention not fused",
-}
-COMPILED = {  # where the kernels are compiled
-    "compiled attention": "attention.py not compiled",
-    "compiled gelu": "gelu.py not compiled",
-    "compiled layer norm": "normalization.py not compiled",
-    "compiled loss": "cross_entropy.py not compiled",
-    "compiled optimizer": "optimizers.py not compiled",
-    "compiled gradient of the embedding": "sum_rows.py not compiled",
     "any compiled kernel": "no kernel compiled",
 }
-ALL = {"all of this, and the rest of the list there": "none of them"}
 
 
 def ratio(configuration: str, row: str) -> str:
@@ -169,18 +159,13 @@ def ratio(configuration: str, row: str) -> str:
     return f"{cell(f'{EPYC}/tricks_{configuration}.md', row, 'ratio of fastest quartiles'):.2f}"
 
 
-def tricks() -> dict[str, str]:
-    """The rows of the lesson's table of them, and the files' names of the same."""
-    (which,) = {kernels(f"{EPYC}/tricks_{configuration}.md") for configuration in "AC"}
-    return TRICKS | (COMPILED if which == "compiled kernels" else {}) | ALL
-
-
 def test_the_tables_are_those_of_the_results() -> None:
     measured = [speeds(folder) for folder in PROCESSORS if (RESULTS / folder / "train_step_A.md").exists()]
-    without = [["without, on an AMD EPYC", "A", "C"], *([k, ratio("A", v), ratio("C", v)] for k, v in tricks().items())]
+    without = [["without, on an AMD EPYC", "A", "C"], *([k, ratio("A", v), ratio("C", v)] for k, v in TRICKS.items())]
     assert [figures_in(PAGES[name]) for name in WITH_SPEEDS] == [[in_short()], measured]
     assert {name: figures_in(PAGES[name]) for name in PAGES if name not in WITH_SPEEDS and figures_in(PAGES[name])} == {
-        ON_A_GPU: [gpu_steps()]
+        ON_A_GPU: [gpu_steps()],
+        "docs/guides/fine_tuning.md": tables(read("fine_tuning"))[:1],
     }
     assert without in tables(LESSON)
 
@@ -254,24 +239,18 @@ def steps(name: str, row: str, column: str) -> list[float]:
     return [cell(f"{EPYC}/{name}_{configuration}.md", row, column) for configuration in "ABC"]
 
 
+def products_over(sides: Sequence[str], configuration: str) -> float:
+    """The time of tinytensor's own products over that of a step, on the fastest of these sides; of medians."""
+    name = f"{EPYC}/train_step_{configuration}.md"
+    return cell(name, OWN_PRODUCTS, MEDIAN) / min(cell(name, side, MEDIAN) for side in sides)
+
+
 def ours(name: str) -> list[float]:
     """Tokens a second: tinyformer's, Hugging Face's, and compiled; of the fastest quartiles, then of medians."""
     sides = ("tinyformer", "Hugging Face", "Hugging Face compiled")
     return [cell(name, side, "tokens/s", after=after) for after in (QUARTILE, MEDIAN) for side in sides]
 
 
-def other_tricks() -> float:
-    """By how much, in percent, a step's time changes at most without a trick that the lesson's table leaves out."""
-    others = [
-        float(cells[4])
-        for configuration in "AC"
-        for cells in tables(read(f"{EPYC}/tricks_{configuration}.md"))[0][1:]
-        if cells[0] not in tricks().values()
-    ]
-    return max(abs(100 * ratio - 100) for ratio in others)
-
-
-FASTEST = "tinyformer, bfloat16, captured"  # on a GPU
 SECONDS_OF_RUN = number(f"{GPU}/run.md", r"at most 60. It is ([\d.]+)")
 ARCHITECTURES = ("lstm", "attention", "transformer")
 
@@ -307,7 +286,8 @@ def shares_of_time() -> list[float]:
 
 
 FILL, DATES, HAND = "fill_mask", "translate_dates", f"{EPYC}/by_hand.md"
-PRODUCTS = "share of ceiling"
+PRODUCTS = "matrix products alone"
+OWN_PRODUCTS = f"{PRODUCTS}, tinytensor"
 HALF = "forward and backward of half of A's batch, ms"
 ALONE, BESIDE, BOTH = (
     "in one thread",
@@ -316,12 +296,18 @@ ALONE, BESIDE, BOTH = (
 )
 
 RANKS, RANKS_NUMPY = f"{EPYC}/train_step_A_workers_2.md", f"{EPYC}/train_step_A_workers_2_numpy.md"
-RANKS_BUSY, SCALING = f"{EPYC}/train_step_A_busy_1_workers_2.md", f"{EPYC}/scaling.md"
+RANKS_BUSY = f"{EPYC}/train_step_A_busy_1_workers_2.md"
 TWO, THREADS = "tinyformer, 2 processes", "tinyformer"
-SUM_OF_A = "sum of the gradients of A, 3.2 MB"
 
 GENERATORS = ("tinyformer", "Hugging Face")
+NARROW = ("CTranslate2", "CTranslate2, int8", "tinyformer, bfloat16", "tinyformer, int8")
 PRETRAINED_GPT2, PRETRAINED_SMOLLM2 = f"{EPYC}/pretrained_gpt2.md", f"{EPYC}/pretrained_smollm2.md"
+
+
+def over_ct2(name: str, dtype: str) -> float:
+    """Our median over CTranslate2's, both in the same dtype."""
+    ours, theirs = (cell(f"{EPYC}/{name}.md", side + dtype, MEDIAN) for side in ("tinyformer", "CTranslate2"))
+    return ours / theirs
 
 
 def attacked(script: str, pattern: str) -> float:
@@ -335,12 +321,30 @@ def attacked(script: str, pattern: str) -> float:
 # What the pages say, with the figures left out, and where they are from.
 SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     (
+        "SmolLM2's loss on the held-out part falls from {:.2f} to {:.2f} in {:.0f} s; with weights in int8 from {:.2f} to "
+        "{:.2f} in {:.0f} s.",
+        lambda: [
+            cell("fine_tuning", weights, column)
+            for weights in ("float32", "int8")
+            for column in ("loss before", "loss after", "seconds in all")
+        ],
+    ),
+    (
+        "in int8 the perplexity of a GPT of Tiny Shakespeare rises from {:.4f} to {:.4f}, and a translator's BLEU on Multi30k "
+        "falls from {:.2f} to {:.2f}",
+        lambda: [
+            cell("fewer_bits", weights, column)
+            for column in ("GPT: perplexity", "translator: BLEU, beam 4")
+            for weights in ("float32", "int8")
+        ],
+    ),
+    (
         "On the Intel Xeon, compiled PyTorch is faster in A: tinyformer takes {1:.2f} of its time, and {0:.2f} of eager "
         f"PyTorch's (`benchmarks/results/{XEON}/train_step_A.md`).",
         lambda: ratios(f"{XEON}/train_step_A.md", "of fastest quartiles"),
     ),
     (
-        "The loss on the whole validation split falls from {:.2f} to {:.2f};",
+        "The loss on the whole validation split falls from {:.2f} to {:.2f} (`benchmarks/results/char_gpt/`).",
         lambda: [cell("char_gpt", step, "seed 1337") for step in ("0", "1500")],
     ),
     (
@@ -352,7 +356,7 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         lambda: [cell("char_gpt", "test loss", "seed 1337")],
     ),
     (
-        "With nanoGPT's settings for a CPU (`--recipe nanogpt`) it is {:.2f}, and nanoGPT's own is {:.2f}.",
+        "With nanoGPT's settings for a CPU it is {:.2f}, and nanoGPT's own is {:.2f}.",
         lambda: [cell("char_gpt", "2000", "seed 1337"), nanogpts_own()],
     ),
     (
@@ -458,6 +462,37 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
+        "CTranslate2 writes {:.1f} there, and in int8 {:.1f}; tinyformer writes {:.1f} in bfloat16 and {:.1f} in int8, where "
+        "its peak memory is {:.2f} of transformers'",
+        lambda: [
+            *(cell(PRETRAINED_GPT2, side, "tokens/s") for side in NARROW),
+            cell(PRETRAINED_GPT2, "tinyformer, int8", "peak MB") / cell(PRETRAINED_GPT2, "Hugging Face", "peak MB"),
+        ],
+    ),
+    (
+        "On the AMD EPYC GPT-2's size writes {:.1f} tokens a second, CTranslate2 {:.1f}; in int8 {:.1f}, llama.cpp {:.1f}.",
+        lambda: [
+            cell(PRETRAINED_GPT2, side, "tokens/s")
+            for side in ("tinyformer", "CTranslate2", "tinyformer, int8", "llama.cpp, int8")
+        ],
+    ),
+    (
+        "llama.cpp writes {:.1f} there, and {:.1f} in its 8 bits. With SmolLM2's size it writes {:.1f} and {:.1f}, and "
+        "tinyformer {:.1f} in int8: there llama.cpp is faster",
+        lambda: [
+            cell(file, side, "tokens/s")
+            for file, *sides in (
+                (PRETRAINED_GPT2, "llama.cpp", "llama.cpp, int8"),
+                (PRETRAINED_SMOLLM2, "llama.cpp", "llama.cpp, int8", "tinyformer, int8"),
+            )
+            for side in sides
+        ],
+    ),
+    (
+        "a prompt of 512 tokens takes {:.2f} of CTranslate2's time, and in int8 {:.2f} of its time in int8",
+        lambda: [over_ct2("pretrained_gpt2_prompt", dtype) for dtype in ("", ", int8")],
+    ),
+    (
         "as its matrices lie transposed in the file: {:.0f} MB that no file backs, against {:.0f}",
         lambda: [cell(PRETRAINED_GPT2, side, "own MB") for side in GENERATORS],
     ),
@@ -531,26 +566,26 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
-        "the matrix products of a step, with nothing else to do, ran at {:.0f} to {:.0f} GFLOP/s",
-        lambda: [pick(cell(f"{EPYC}/{name}", "matrix products alone", "GFLOP/s") for name in STEPS) for pick in (min, max)],
+        "the matrix products of a step, with nothing else to do, ran at {:.0f} to {:.0f} GFLOP/s in OpenBLAS, at {:.0f} to "
+        "{:.0f} in PyTorch's MKL, and at {:.0f} to {:.0f} in tinytensor's own.",
+        lambda: [
+            pick(cell(f"{EPYC}/{name}", side, "GFLOP/s") for name in STEPS)
+            for side in (PRODUCTS, f"{PRODUCTS}, PyTorch", OWN_PRODUCTS)
+            for pick in (min, max)
+        ],
     ),
     (
-        "tinyformer's step reaches {:.2f} (A) to {:.2f} (C) of that rate, and PyTorch's {:.2f} to {:.2f}.",
-        lambda: [
-            *(steps("train_step", "tinyformer", PRODUCTS)[i] for i in (0, 2)),
-            *(pick(share for side in SIDES for share in steps("train_step", side, PRODUCTS)) for pick in (min, max)),
-        ],
+        "By medians tinyformer's step reaches {:.2f} (A) to {:.2f} (C) of the rate of its products, and PyTorch's {:.2f} to "
+        "{:.2f} of that same rate.",
+        lambda: [products_over(side, configuration) for side in (("tinyformer",), SIDES) for configuration in "AC"],
     ),
     (
         "without any other work a step of C would take {:.2f} of PyTorch's time.",
-        lambda: [
-            cell(f"{EPYC}/train_step_C.md", "matrix products alone", QUARTILE)
-            / min(cell(f"{EPYC}/train_step_C.md", side, QUARTILE) for side in SIDES)
-        ],
+        lambda: [products_over(SIDES, "C")],
     ),
     (
-        "the same products ran at {:.0f} to {:.0f} GFLOP/s, and MKL's did not. With NumPy's kernels a step then took {:.2f} "
-        "(A), {:.2f} (B), {:.2f} (C) and {:.2f} (D) of PyTorch's time",
+        "On another day OpenBLAS's products ran at {:.0f} to {:.0f} GFLOP/s, and MKL's did not. With NumPy's kernels a step "
+        "then took {:.2f} (A), {:.2f} (B), {:.2f} (C) and {:.2f} (D) of PyTorch's time",
         lambda: [
             *(cell(HAND, model, "products alone, GFLOP/s") for model in "AD"),
             *(cell(HAND, model, "time over PyTorch's") for model in "ABCD"),
@@ -589,10 +624,6 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
-        "from one thread to two a step takes {:.2f} of its time",
-        lambda: [cell(f"{EPYC}/growth_A.md", "threads 1 to 2", "tinyformer")],
-    ),
-    (
         "takes {:.1f} ms in two processes and {:.1f} ms in two threads (medians {:.1f} and {:.1f}); with NumPy's kernels "
         "{:.1f} and {:.1f} ms.",
         lambda: [
@@ -613,15 +644,9 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         lambda: [cell(RANKS_BUSY, side, QUARTILE) for side in (THREADS, TWO)],
     ),
     (
-        "The sum of the gradients takes {:.2f} ms in shared memory, and {:.2f} ms by MPI.",
-        lambda: [cell(SCALING, f"{SUM_OF_A}, {how}", QUARTILE) for how in ("shared memory", "MPI")],
-    ),
-    (
-        "captured as a CUDA graph, takes {:.2f} ms, {:.2f} of compiled PyTorch's; GPT-2 124M's takes {:.2f} ms, {:.2f} of it.",
+        "captured as a CUDA graph, takes {:.2f} of compiled PyTorch's time, GPT-2 124M's {:.2f} (",
         lambda: [
-            cell(f"{GPU}/steps-{model}.md", row, column, table=table)
-            for model in ("char", "gpt2")
-            for row, column, table in ((FASTEST, MEDIAN, 0), ("PyTorch compiled, bfloat16", "of medians", 3))
+            cell(f"{GPU}/steps-{model}.md", "PyTorch compiled, bfloat16", "of medians", table=3) for model in ("char", "gpt2")
         ],
     ),
     (
@@ -640,7 +665,11 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     ),
     (
         "Tracing writes {:.2f} times as many tokens a second at A, {:.2f} at C (`generate.py --untraced`).",
-        lambda: [number(f"{EPYC}/generate_{c}.md", r"as tinyformer untraced \(fastest quartiles ([\d.]+)\)") for c in "AC"],
+        lambda: [
+            cell(f"{EPYC}/generate_{c}.md", "tinyformer", "tokens/s", after=QUARTILE)
+            / cell(f"{EPYC}/generate_{c}.md", "tinyformer untraced", "tokens/s", after=QUARTILE)
+            for c in "AC"
+        ],
     ),
     (
         "In {:.0f} tries {:.0f} signals stopped runs, each of which ended as it should. Of {:,.0f} folders with links, pipes, "
@@ -656,10 +685,6 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
                 for p in (r"\| ([\d,]+) \| 0 \|", r"([\d,]+) refused", r"([\d,]+) could", r"([\d.]+) \|$")
             ),
         ],
-    ),
-    (
-        "The rest of the list is within the noise, up to {:.0f} % in these runs",
-        lambda: [other_tricks()],
     ),
     (
         "(D: {:.2f} of PyTorch's time for both, and no {:.0f} MB of logits)",
@@ -697,14 +722,11 @@ def test_words_are_those_of_the_results(sentence: str, name: str, source: str) -
 
 
 def test_times_in_words_are_about_what_was_measured() -> None:
-    assert "1500 steps, a little over a minute on two cores." in PROSE["README.md"]
+    assert "in a little over a minute on two cores." in PROSE["README.md"]
     shortest, longest = (
         number("char_gpt", rf"A run took {seconds} s in all") for seconds in (r"(\d+) to \d+", r"\d+ to (\d+)")
     )
     assert 60 < shortest <= longest < 80
-    assert is_told("a linear layer took as long in OpenBLAS as in PyTorch's MKL (`benchmarks/results/amd-epyc/ops.md`)")
-    ratios = [cell(f"{EPYC}/ops.md", f"linear | {configuration}", "ratio of fastest quartiles") for configuration in "ACD"]
-    assert all(0.95 < ratio < 1.05 for ratio in ratios)
 
 
 # Figures of no results file.

@@ -1,21 +1,23 @@
-"""What messages offer exists: each flag, extra, package, script and module that a text of the packages or examples names."""
+"""What messages offer exists: each flag, extra, package, command and module that a text of the packages or examples names."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
 import re
-import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tinyformer.programs.main import ALL
+from tinyformer.runs import commands
+from tinyformer.scripting import short
+
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path for folder in ("tinytensor", "tinyformer", "examples") for path in (ROOT / folder).rglob("*.py"))
-SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
-# Flags of other programs' commands that messages show, and a variable of CSS.
-OF_OTHERS = {"--oversubscribe", "--include", "--logdir", "--fmad", "--std", "--line"}
+# Flags of other programs' commands that messages show, of tinyformer itself, and a variable of CSS; and one that is not shown.
+OF_OTHERS = {"--version", "--vectors", "--oversubscribe", "--include", "--logdir", "--fmad", "--std", "--line"}
 
 
 def texts_in(path: Path) -> Iterator[str]:
@@ -47,12 +49,9 @@ def help_of(parse, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_every_flag_that_a_message_names_is_one_of_a_program(capsys: pytest.CaptureFixture[str]) -> None:
-    known = set(OF_OTHERS)
-    for path in [*SCRIPTS, ROOT / "tinyformer/explore/__main__.py", ROOT / "tinyformer/export/__main__.py"]:
-        names = runpy.run_path(str(path), run_name="imported")
-        parse = names.get("parse") or names["main"]
-        shown = help_of(parse, [], capsys)
-        shown += "".join(help_of(parse, [command], capsys) for command in re.findall(r"`\S+ (\w+) --help`", shown))
+    known = {*OF_OTHERS, *(f"--{name}" for name in short.HELP)}
+    for _, _, module, first in ALL.values():
+        shown = help_of(importlib.import_module(f"tinyformer.programs.{module}").parse, [first] if first else [], capsys)
         known |= set(re.findall(r"--[a-z][\w-]*", shown))
     named = found(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
     assert len(named) > 40
@@ -62,15 +61,17 @@ def test_every_flag_that_a_message_names_is_one_of_a_program(capsys: pytest.Capt
 def test_every_extra_and_package_that_a_message_names_can_be_installed() -> None:
     tomllib = pytest.importorskip("tomllib")  # of Python 3.11
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = found(r"\[(\w+)\](?=['\"]|\s*$|,)") & found(r"tinytensor\[(\w+)\]")
-    assert found(r"tinytensor\[(\w+)\]") <= project["optional-dependencies"].keys() and extras
+    extras = found(r"tinyformer\[(\w+)\]")
+    assert extras and extras <= project["optional-dependencies"].keys()
+    assert not found(r"pip install.*(tinytensor)")  # a stranger's project has that name on the index
     lines = [*project["dependencies"], *(line for lines in project["optional-dependencies"].values() for line in lines)]
     packages = {re.match(r"[\w-]+", line)[0] for line in lines} | {"pip", "tensorboard", "jinja2", "gguf"}
-    assert {name.lower() for name in found(r"pip install (?:--upgrade )?['\"]?([A-Za-z][\w-]*)")} <= packages | {"tinytensor"}
+    assert {name.lower() for name in found(r"pip install (?:--upgrade )?['\"]?([A-Za-z][\w-]*)")} <= packages | {"tinyformer"}
 
 
-def test_every_script_and_module_that_a_message_names_exists() -> None:
-    scripts = found(r"examples/(\w+\.py)")
-    assert scripts <= {path.name for path in SCRIPTS}
+def test_every_command_and_module_that_a_message_names_exists() -> None:
     modules = found(r"python3? -m (tiny\w+(?:\.\w+)*)")
-    assert modules and all(importlib.util.find_spec(name) for name in modules)
+    assert all(importlib.util.find_spec(name) for name in modules)
+    for train, use in commands.OF_KINDS.values():
+        assert " ".join(train) in ALL and (not use or use[0] in ALL)
+    assert {commands.of_pretrained(kind)[0] for kind in ("bert", "marian", "llama")} <= ALL.keys()

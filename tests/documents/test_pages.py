@@ -12,9 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy
@@ -24,6 +22,8 @@ from pages import GUIDES, PAGES, ROOT
 
 import tinyformer
 import tinytensor as tt
+from tinyformer import UserError
+from tinyformer.programs.main import ALL, command_of
 from tinytensor import distributed, nn, optim  # noqa: F401 (the first is named in a table)
 
 SNIPPETS = [(name, i, code) for name, page in PAGES.items() for i, code in enumerate(pages.blocks(page, "python"))]
@@ -77,34 +77,26 @@ EXTRAS = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(encoding
 COMMANDS = {f"{name}: {' '.join(words)}": words for name, page in PAGES.items() for words in pages.commands(page)}
 
 
-@cache
-def loaded(path: str) -> ModuleType:
-    """A script as a module, which does not run what stands under ``if __name__ == "__main__"``."""
-    spec = importlib.util.spec_from_file_location(f"page_{Path(path).stem}", ROOT / path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for their types
-    spec.loader.exec_module(module)
-    return module
-
-
 def check(words: list[str]) -> None:
     """Raise AssertionError, or SystemExit, for a command that its program does not take."""
     while re.fullmatch(r"[A-Z_]+=\S*", words[0]):
         words = words[1:]
     if words[0] == "mpiexec":
-        words = words[words.index("python") :]
-    if words[:3] == ["python", "-m", "tinyformer.export"]:
-        importlib.import_module("tinyformer.export.__main__").parse(words[3:])
-    elif words[:3] == ["python", "-m", "tinyformer.explore"]:
-        importlib.import_module("tinyformer.explore.__main__").parse(words[3:])
-    elif words[0] == "python" and words[1].startswith("examples/"):
-        loaded(words[1]).parse(words[2:])
-    elif words[0] == "python" and words[1].startswith(("benchmarks/", "tests/")):  # whose parsers may need PyTorch
-        parsers = "benchmarks/*.py" if words[1].startswith("benchmarks/") else "tests/attempts.py"
+        words = words[3:]
+    words = words[2:] if words[:3] == ["python", "-m", "tinyformer"] else words
+    if words[0] == "tinyformer":
+        name, rest = command_of(words[1:]) if words[1:] not in ([], ["--version"]) else ("", [])
+        if rest or name.startswith("train "):  # a sentence may name another without its words
+            _, _, module, first = ALL[name]
+            importlib.import_module(f"tinyformer.programs.{module}").parse([first, *rest] if first else rest)
+    elif words[0] == "python" and words[1].startswith(("examples/", "benchmarks/", "tests/")):  # some need PyTorch
+        kind, _, _ = words[1].partition("/")
+        parsers = {"examples": words[1], "benchmarks": "benchmarks/*.py", "tests": "tests/attempts.py"}[kind]
         texts = [path.read_text(encoding="utf-8") for path in ROOT.glob(parsers)]
         assert (ROOT / words[1]).exists(), words
         flags = {flag for flag in words[2:] if flag.startswith("--")}
-        assert {flag for flag in flags if not re.search(rf'"({flag}|{flag[2:]})"', "".join(texts))} == set(), words
+        named = {flag: rf'"({flag}|{flag[2:]})"' if kind != "examples" else rf"\b{flag[2:]}=" for flag in flags}
+        assert [flag for flag in flags if not re.search(named[flag], "".join(texts))] == [], words
     elif words[:2] == ["pip", "install"]:
         assert set(re.findall(r"\w+", " ".join(re.findall(r"\.\[(.*?)\]", " ".join(words))))) <= set(EXTRAS), words
 
@@ -117,9 +109,10 @@ def test_a_command_is_one_that_its_program_takes(command, tmp_path, monkeypatch)
 
 WRONG = [
     "examples/char_gpt.py --step 3",
-    "examples/translate.py translate --beams 3",
     "examples/sort.py",
-    "-m tinyformer.explore runs/char_gpt --browser",
+    "-m tinyformer explore runs/char_gpt --browser",
+    "-m tinyformer translate --beams 3",
+    "-m tinyformer train vector",
     "benchmarks/ops.py --no",
     "tests/kill_runs.py --no",
 ]
@@ -127,7 +120,7 @@ WRONG = [
 
 @pytest.mark.parametrize("command", [*(f"python {words}" for words in WRONG), "pip install -e .[none]"])
 def test_a_command_that_no_program_takes_is_found(command):
-    with pytest.raises((AssertionError, SystemExit, FileNotFoundError)):
+    with pytest.raises((AssertionError, SystemExit, UserError)):
         check(command.split())
 
 

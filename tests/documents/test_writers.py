@@ -19,7 +19,7 @@ CHANGING = {
     *("ZipFile", "TarFile", "FileHandler", "SummaryWriter", "save_file", "serialize_file", "imsave", "savetxt"),
 }  # fmt: skip
 OF_OS = {"open", "remove", "replace"}  # are also methods of what is no file
-# Other files that may: none of these paths lies in the folder of a run.
+# Other files that may: none of these paths lies in the folder of a run that is there already.
 ALLOWED = {
     ("tinytensor/device/caches.py", "mkdir"),  # of compiled kernels, in this user's cache
     ("tinytensor/device/caches.py", "mkdtemp"),
@@ -28,9 +28,9 @@ ALLOWED = {
     ("tinytensor/distributed/mpi.py", "unlink"),  # names of shared memory
     ("tinyformer/common/errors.py", "open"),  # the system's empty stream
     ("tinyformer/common/errors.py", "os.open"),
-    ("tinyformer/explore/__main__.py", "mkstemp"),  # what leads a browser to the page
-    ("tinyformer/explore/__main__.py", "open"),
-    ("tinyformer/explore/__main__.py", "unlink"),
+    ("tinyformer/programs/explore.py", "mkstemp"),  # what leads a browser to the page
+    ("tinyformer/programs/explore.py", "open"),
+    ("tinyformer/programs/explore.py", "unlink"),
 }
 
 

@@ -106,6 +106,24 @@ def negative_sampling(dtype: str = "float32") -> Found:
     return {"inputs": wide(tt.tensor(inputs)), "outputs": wide(tt.tensor(outputs))}
 
 
+def quantized() -> Found:
+    """Products with weights of fewer bits, gradients through them, and rows of such weights."""
+    shape, rows = by_size(((3000, 2100), 70), ((70, 1100), 9))
+    rng = np.random.default_rng(6)
+    numbers, x, bias = [tt.tensor(exact(rng, size)).astype("float32") for size in (shape, (rows, shape[1]), shape[:1])]
+    found = {}
+    for kind in (nn.weights.Int8Weight, nn.weights.BFloat16Weight):
+        weight = kind(**{name: tt.tensor(kept) for name, kept in kind.of(numbers.data).items()})
+        found |= {f"{kind.kind}: {name}": wide(kept) for name, kept in weight.named_buffers()}
+        weight.passes_gradient = True  # as where an addition to it learns
+        x.requires_grad = True
+        product = nn.weights.linear(x, weight, bias)
+        found[f"{kind.kind}: product"] = wide(product)
+        found[f"{kind.kind}: gradient"] = wide(tt.grad(product.sum(), x))
+        found[f"{kind.kind}: rows"] = wide(nn.weights.embedding(tt.tensor([0, 5, 5, shape[0] - 1]), weight))
+    return found
+
+
 # ------------------------------------------------------------------------------------------------------------ the model
 
 TEXT = "".join(f"{a} and {b} make {a + b}. " for a in range(40) for b in range(40))
@@ -204,7 +222,8 @@ def _ended(trained: Trainer) -> Found:
 
 
 EXPERIMENTS = {
-    f.__name__: f for f in (op, masks, optimizers, negative_sampling, gpt, training, greedy, begin, go_on, uninterrupted)
+    f.__name__: f
+    for f in (op, masks, optimizers, negative_sampling, quantized, gpt, training, greedy, begin, go_on, uninterrupted)
 }
 
 

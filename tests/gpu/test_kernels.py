@@ -36,6 +36,11 @@ def test_steps_of_word2vec_equal_those_of_numpy(on_numpy, dtype):
     assert_same_bits(experiments.negative_sampling(dtype), experiments.negative_sampling(dtype))
 
 
+def test_products_with_weights_of_fewer_bits_equal_those_of_numpy(on_numpy):
+    assert_close(experiments.quantized(), on_numpy("quantized"))
+    assert_same_bits(experiments.quantized(), experiments.quantized())
+
+
 def test_dropout_masks_are_those_of_numpy_to_the_bit(on_numpy):
     found, expected = experiments.masks(), on_numpy("masks")
     assert_same_bits(found, expected)
@@ -49,6 +54,7 @@ def test_every_kernel_of_the_slot_is_reached():
             experiments.op(name, "float32")
         experiments.optimizers()
         experiments.negative_sampling()
+        experiments.quantized()
         experiments.masks()
     # A number, views, and what changes nothing on a GPU: no kernels.
     assert set(NAMES) - called <= {"survivors_scale", "join_heads", "queries_keys_values", "fuse"}

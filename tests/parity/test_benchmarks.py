@@ -1,6 +1,5 @@
-"""What the benchmarks of single ops and of tricks measure is what they say; and what all say to a mistake or to Ctrl-C."""
+"""What the benchmark of single ops measures is what it says; and what all say to a mistake or to Ctrl-C."""
 
-import dataclasses
 import importlib
 import os
 import re
@@ -12,17 +11,13 @@ from pathlib import Path
 
 import generate
 import gpu
-import growth
 import measure
 import ops
-import pretrained
 import pytest
-import scaling
 import speedrun
 import train_step
-import tricks
+import translate
 import word2vec
-from configurations import CONFIGURATIONS
 
 import tinytensor as tt
 
@@ -57,40 +52,6 @@ def test_other_results_are_found(sides):
         ops.check(case, *found)
 
 
-# The files of compiled kernels that a step of these models calls.
-FILES = ("attention", "cross_entropy", "gelu", "normalization", "optimizers", "sum_rows")
-IN_A_STEP = {f"{file}.py not compiled" for file in FILES}
-
-
-def test_every_trick_is_switched_off(monkeypatch):
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")  # so that there are shards
-    # Wide enough for several blocks in the optimizer, and 16 sequences a shard for two blocks of attention.
-    small = dataclasses.replace(CONFIGURATIONS["A"], num_layers=1, d_model=192, batch_size=32)
-    report = tricks.run(small, turns=1, steps=1, warm_up=2)
-    idle = set(re.findall(r"Without effect here, and so not timed: (.*)\.", report)[0].split(", "))
-    if compiled := set(tricks.not_compiled()):
-        of_numpys = {name for name, trick in tricks.TRICKS.items() if trick.function.startswith("tinytensor.kernels.numpy.")}
-        assert idle <= (of_numpys | compiled) - IN_A_STEP - {tricks.IN_NUMPY}
-    else:
-        assert idle == {tricks.IN_NUMPY}
-    rows = [line.strip("| ").split(" | ")[0].strip() for line in report.splitlines() if line.startswith("| ")]
-    assert set(rows) == {*tricks.VARIANTS, "median ms", *(row for row in rows if row.startswith("---"))} - idle
-
-
-@pytest.mark.needs("numba")
-def test_every_compiled_kernel_is_switched_off():
-    compiled = importlib.import_module("tinytensor.kernels.numba")
-    found = tricks.not_compiled()
-    assert set(found) >= IN_A_STEP
-    places = {place for trick in found.values() for place in trick.changes}
-    assert {f"tinytensor.kernels.{name}" for name in compiled.__all__} <= places
-    assert "tinytensor.functional.normalization.layer_norm.kernel_backward" in places
-    readable = importlib.import_module("tinytensor.kernels.numpy")
-    changes = found["normalization.py not compiled"].changes
-    assert changes["tinytensor.kernels.rms_norm_forward"](None) is readable.rms_norm_forward
-    assert changes["tinytensor.functional.normalization.layer_norm.kernel_backward"](None) is readable.layer_norm_backward
-
-
 @pytest.mark.needs("numba")
 def test_a_side_with_numpys_kernels_is_beside_the_compiled_one(monkeypatch, tmp_path):
     code = "import measure\nclass Side(measure.Side):\n    def kernels(self):\n        import tinytensor\n"
@@ -107,21 +68,16 @@ def test_a_side_with_numpys_kernels_is_beside_the_compiled_one(monkeypatch, tmp_
 
 
 def test_benchmarks_with_such_sides_do_not_choose_kernels_when_they_are_imported():
-    code = "import generate, ops, train_step, sys; print('tinytensor' in sys.modules)"
+    code = "import generate, ops, train_step, translate, sys; print('tinytensor' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])}
     process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert process.stdout == "False\n", process.stderr
 
 
-def test_a_switch_that_fits_the_library_no_more_is_an_error():
-    with pytest.raises(AttributeError, match="no attribute '_GONE'"):
-        tricks.replace(f"{tricks.ATTENTION}._GONE", lambda _: 0)
-
-
 # ---------------------------------------------------------------------------------------------------- the command lines
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = [generate, gpu, growth, ops, pretrained, scaling, speedrun, train_step, tricks, word2vec]
+BENCHMARKS = [generate, gpu, ops, speedrun, train_step, translate, word2vec]
 benchmarks = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda module: module.__name__)
 
 
@@ -163,19 +119,19 @@ def test_an_output_that_cannot_be_is_found_before_anything_is_measured(benchmark
 )
 def test_results_in_a_folder_are_kept_by_processor(processor, folder, monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "_processor", lambda: processor)
-    measure.publish(tmp_path, "growth_A", "Growth", "all of it", "numpy")
-    measure.publish(None, "growth_A", "Growth", "all of it", "numpy")
+    measure.publish(tmp_path, "ops", "Single ops", "all of it", "numpy")
+    measure.publish(None, "ops", "Single ops", "all of it", "numpy")
     (file,) = tmp_path.rglob("*.md")
-    assert file == tmp_path / folder / "growth_A.md"
-    measure.publish(tmp_path / "own.md", "growth_A", "Growth", "all of it", "numpy")
+    assert file == tmp_path / folder / "ops.md"
+    measure.publish(tmp_path / "own.md", "ops", "Single ops", "all of it", "numpy")
     written = file.read_text(encoding="utf-8")
-    assert written.startswith("# Growth\n\nall of it\n\nMeasured on ") and f" on {processor} with " in written
-    assert (tmp_path / "own.md").read_text(encoding="utf-8").startswith("# Growth\n\nall of it\n\nMeasured on ")
+    assert written.startswith("# Single ops\n\nall of it\n\nMeasured on ") and f" on {processor} with " in written
+    assert (tmp_path / "own.md").read_text(encoding="utf-8").startswith("# Single ops\n\nall of it\n\nMeasured on ")
 
 
 def test_results_that_cannot_be_written_leave_the_file_that_is_there(monkeypatch, tmp_path):
     file = tmp_path / "own.md"
-    measure.write(file, "growth_A", "Growth", "all of it", "numpy")
+    measure.write(file, "ops", "Single ops", "all of it", "numpy")
     before = file.read_text(encoding="utf-8")
 
     def full(descriptor):
@@ -183,7 +139,7 @@ def test_results_that_cannot_be_written_leave_the_file_that_is_there(monkeypatch
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        measure.write(file, "growth_A", "Growth", "something else", "numpy")
+        measure.write(file, "ops", "Single ops", "something else", "numpy")
     assert file.read_text(encoding="utf-8") == before and list(tmp_path.iterdir()) == [file]
 
 
@@ -278,7 +234,7 @@ def test_a_file_that_cannot_be_written_or_ctrl_c_is_one_line(benchmark, capsys, 
     ("benchmark", "package"),
     [
         (generate, "transformers"),
-        (growth, "torch"),
+        (translate, "ctranslate2"),
         (ops, "torch"),
         (speedrun, "torch"),
         (train_step, "torch"),
@@ -294,11 +250,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(benchmark, package, c
 
 def test_results_name_the_pytorch_that_the_extra_installs():
     (pinned,) = re.findall(r'"torch==([\d.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    files = [
-        path
-        for name in ("train_step_*", "generate_*", "growth_*", "ops")
-        for path in ROOT.glob(f"benchmarks/results/*/{name}.md")
-    ]
+    files = [path for name in ("train_step_*", "generate_*", "ops") for path in ROOT.glob(f"benchmarks/results/*/{name}.md")]
     assert files
     for path in files:
         named = re.findall(r", torch ([\d.]+\d)", path.read_text(encoding="utf-8"))
@@ -312,11 +264,28 @@ class Quick:
         return [0.001] * steps
 
 
+def test_a_report_compares_the_first_side_and_what_is_ours_too():
+    class Told(Quick):
+        def call(self, method, *arguments):
+            return {"memory": (3_000_000, 1_000_000), "libraries": ["blas", "1 thread"]}.get(method) or super().call(
+                method, *arguments
+            )
+
+    workers = {name: Told() for name in ("a", "b", "c")}
+    times = measure.take_turns(workers, turns=1, steps=1)
+    found = measure.report(workers, times, ["twice"], lambda name: [2 * name], also=["b"])
+    assert re.findall(r"^\| (\w) +\| +(\w+) \| +3 \| +1 \|$", found, re.M) == [("a", "aa"), ("b", "bb"), ("c", "cc")]
+    ratios = [re.findall(r"^\| (\w) ", part, re.M) for part in re.split(r"time of \w over", found)[1:]]
+    assert ratios == [["b", "c"], ["a", "c"]]
+    assert found.endswith("- a: blas; 1 thread\n- b: blas; 1 thread\n- c: blas; 1 thread")
+
+
 def test_progress_in_a_file_is_lines(capsys, monkeypatch):
-    monkeypatch.setattr(measure, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(measure, "SECONDS_BETWEEN_TEXTS", 0.0)
     measure.take_turns({"a": Quick(), "b": Quick()}, turns=2, steps=1)
-    assert capsys.readouterr().err == "taking turns: 1 of 2, a 1.0 ms, b 1.0 ms\ntaking turns: 2 of 2, a 1.0 ms, b 1.0 ms\n"
-    monkeypatch.setattr(measure, "SECONDS_BETWEEN_LINES", 60.0)
+    said = "taking turns: turn {} of 2, a 1.0 ms, b 1.0 ms, 00:00 left\n"
+    assert capsys.readouterr().err == said.format(1) + said.format(2)
+    monkeypatch.setattr(measure, "SECONDS_BETWEEN_TEXTS", 60.0)
     measure.take_turns({"a": Quick()}, turns=2, steps=1)
     assert capsys.readouterr().err == ""
 
@@ -324,9 +293,9 @@ def test_progress_in_a_file_is_lines(capsys, monkeypatch):
 @pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to other processes")
 @pytest.mark.parametrize("moment", ["while sides start", "while they take turns"])
 def test_ctrl_c_ends_all_processes_with_one_line(moment):
-    waiting = "import measure; measure.SECONDS_BETWEEN_LINES = 0.0\n"
-    starting = "measure.Worker._receive = lambda self: (print('started', file=sys.stderr, flush=True), time.sleep(60))\n"
-    code = f"import sys, time; {waiting}{starting * (moment == 'while sides start')}import tricks; tricks.main()"
+    waiting = "import measure; measure.SECONDS_BETWEEN_TEXTS = 0.0\n"
+    starting = "measure.Worker.call = lambda *_: (print('started', file=sys.stderr, flush=True), time.sleep(60))\n"
+    code = f"import sys, time; {waiting}{starting * (moment == 'while sides start')}import train_step; train_step.main()"
     folders = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
     process = subprocess.Popen(
         [sys.executable, "-c", code, "--turns", "100000", "--steps", "1", "--warm-up", "1"],
@@ -337,7 +306,7 @@ def test_ctrl_c_ends_all_processes_with_one_line(moment):
         start_new_session=True,
     )
     first = process.stderr.readline()
-    assert first.startswith("started" if moment == "while sides start" else "taking turns: 1 of 100000, "), (
+    assert first.startswith("started" if moment == "while sides start" else "taking turns: turn 1 of 100,000, "), (
         process.stderr.read()
     )
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group

@@ -138,7 +138,7 @@ def test_what_failed_is_tried_again_after_what_is_missing(tmp_path):
 
 def test_losses_on_another_text_are_not_done(tmp_path, text):
     order = "gpu.PARTS['losses'] = dataclasses.replace(gpu.PARTS['losses'], method=lambda measurement, _: "
-    order += "measurement.add('A text', gpu.which_text(measurement.settings.data, measurement.settings.data)))"
+    order += "measurement.add('A text', gpu.which_text(measurement.data, measurement.data)))"
     other = tmp_path / "other.txt"
     other.write_text("another text")
     for data, is_done in [(text, False), (text, True), (other, False), (text, False)]:

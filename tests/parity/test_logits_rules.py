@@ -63,6 +63,31 @@ def test_the_scores_of_each_rule(ours, make, of_logits):
             numpy.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("typical_p", [1.0, 0.9, 0.5, 0.1, 1e-6])
+@pytest.mark.parametrize("min_p", [0.0, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.6, 8, 0.9), (1.7, 0, 0.95), (1.2, 5, 1.0)])
+def test_which_tokens_are_sampled_from(temperature, top_k, top_p, min_p, typical_p):
+    warpers = [theirs.TemperatureLogitsWarper(temperature)]
+    warpers += [theirs.TopKLogitsWarper(top_k)] if top_k else []
+    warpers += [theirs.TopPLogitsWarper(top_p)] if top_p < 1 else []
+    warpers += [theirs.MinPLogitsWarper(min_p)]
+    warpers += [theirs.TypicalLogitsWarper(typical_p)] if typical_p < 1 else []
+    rng = numpy.random.default_rng(0)
+    left_out = 0
+    for size in (1, 2, 21, 300):
+        for spread in (0.3, 1.0, 4.0):
+            logits = spread * rng.normal(size=size)
+            logits[1:][rng.random(size - 1) < 0.1] = -numpy.inf
+            scores = torch.tensor(logits[None])
+            for warper in warpers:
+                scores = warper(torch.zeros((1, 1), dtype=torch.long), scores)
+            sampling = Sampling(temperature, top_k, top_p, min_p=min_p, typical_p=typical_p)
+            found = sampling.probabilities(logits)
+            numpy.testing.assert_allclose(found, scores.softmax(-1).numpy()[0], atol=1e-12)
+            left_out += numpy.count_nonzero(found[logits > -numpy.inf] == 0)
+    assert bool(left_out) == ((top_k, top_p, min_p, typical_p) != (0, 1.0, 0.0, 1.0))
+
+
 SETTINGS = [
     {"repetition_penalty": 1.4},
     {"repetition_penalty": 0.8},
@@ -115,7 +140,7 @@ def test_gpt2_writes_what_transformers_writes(said, tmp_path, monkeypatch):
         expected = written_by(their_model, prompt, config)
         assert written_here(model, prompt, writing, Sampling(temperature=0)) == expected
         changed += expected != plain
-        config = settings_of(tmp_path, said, do_sample=True, temperature=1.3, top_k=9, top_p=0.9)
+        config = settings_of(tmp_path, said, do_sample=True, temperature=1.3, top_k=9, top_p=0.9, min_p=0.05, typical_p=0.8)
         monkeypatch.setattr("parity.test_generate.ENDS", [END])
         monkeypatch.setattr(torch, "multinomial", SameNumbers(seed, 1))
         sampling = Sampling(**read_writing(tmp_path).sampling(), seed=seed)

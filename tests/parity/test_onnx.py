@@ -17,8 +17,10 @@ from tinyformer import (
     BertConfig,
     BertForMaskedLM,
     GPTConfig,
+    SentenceModel,
     Transformer,
     TransformerConfig,
+    UserError,
     Vectors,
     export_onnx,
     fill_masks,
@@ -29,19 +31,22 @@ from tinyformer import (
 )
 from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling
-from tinyformer.export import __main__ as command, writing
+from tinyformer.export import writing
 from tinyformer.export.runs import load_run
 from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.blocks import NORMS
 from tinyformer.models.positions import KINDS, RotaryScaling
+from tinyformer.models.sentences import Normalize, Projection
+from tinyformer.programs import export
 from tinyformer.runs.run_folder import RunFolder
+from tinyformer.scripting.command_line import run_command
 from tinyformer.tasks.translation import trained_translator
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "tests" / "examples" / "runs_of_before"
+RUNS = ROOT / "tests" / "commands" / "runs_of_before"
 
 # Two batch sizes and two lengths, none of which is the length of something else.
 SIZES = [(1, 7), (3, 13)]
@@ -60,7 +65,15 @@ GPTS = [
 BERTS = [{}, {"positions": "sinusoidal", "norm_first": True, "num_layers": 3, "num_segments": 4, "d_ff": 40, "num_heads": 3},
          {"vocab_size": 40, "max_length": 30, "d_model": 32, "pad": 3, "activation": "relu", "norm_eps": 1e-2},
          {"positions": "sinusoidal_halves", "activation": "gelu_tanh"}, {"activation": "silu"},
-         {"positions": "rotary", "query_key_norm": True, "norm_first": True}]  # fmt: skip
+         {"positions": "rotary", "query_key_norm": True, "norm_first": True},
+         {"num_segments": 0, "pooler": "", "tie_output": False},
+         {"skip_padding": True, "pad": 2, "num_segments": 1}]  # fmt: skip
+SENTENCES = [
+    ({}, ["mean"], None),
+    ({"skip_padding": True, "pad": 2}, ["cls", "max", "weightedmean"], [Normalize()]),
+    ({"num_segments": 0}, ["lasttoken"], [Projection(24, 10, function="Tanh"), Normalize(), Projection(10, 6, False, "GELU")]),
+    ({"positions": "rotary"}, ["mean_sqrt_len_tokens"], [Projection(24, 24, function=name) for name in Projection.FUNCTIONS]),
+]
 TRANSFORMERS = [
     {},
     {"norm_first": True, "norm": "rms", "activation": "swiglu", "positions": "learned", "tie_output": False, "max_length": 30},
@@ -122,7 +135,7 @@ def test_every_setting_is_exported_with_several_values(cases, make):
     for field in dataclasses.fields(configs[0]):
         values = {getattr(config, field.name) for config in configs}
         assert values >= choices.get(field.name, set()), field.name
-        assert len(values) > 1 or field.name == "dropout", field.name
+        assert len(values) > 1 or field.name in ("dropout", "head_dropout", "relative_ranges", "sliding_window"), field.name
 
 
 # ----------------------------------------------------------------------------------------------- running exported models
@@ -199,10 +212,36 @@ def test_the_logits_of_a_bert(tmp_path, case):
     for batch, length in SIZES:
         ids = ids_of(model.config.vocab_size, batch, length)
         ids[-1, 5:] = model.config.pad
-        segments = ids_of(6, batch, length, seed=1) - 4
+        segments = (ids_of(6, batch, length, seed=1) - 4) % max(model.config.num_segments, 1)
         mask = (ids != model.config.pad).astype(numpy.int64)
-        found = outputs(ours, {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments})["logits"]
-        close(model(tt.tensor(ids), tt.tensor(segments)), found)
+        given = {"token_type_ids": segments} if model.config.num_segments else {}
+        found = outputs(ours, {"input_ids": ids, "attention_mask": mask, **given})["logits"]
+        close(model(tt.tensor(ids), *map(tt.tensor, given.values())), found)
+
+
+@pytest.mark.parametrize(("case", "pooling", "layers"), SENTENCES)
+def test_the_vectors_of_sentences(tmp_path, case, pooling, layers):
+    model = randomised(SentenceModel(bert(**case).bert, pooling, layers))
+    (path,) = export_onnx(model, tmp_path / "model.onnx")
+    onnx.checker.check_model(str(path), full_check=True)
+    ours, pad = session(path), model.encoder.config.pad
+    for batch, length in SIZES:
+        ids = ids_of(50, batch, length)
+        ids[-1, 5:] = pad
+        feed = {"input_ids": ids, "attention_mask": (ids != pad).astype(numpy.int64)}
+        feed |= {"token_type_ids": numpy.zeros_like(ids)} if model.encoder.config.num_segments else {}
+        found = outputs(ours, feed)["sentence_embedding"]
+        close(model(tt.tensor(ids), tt.tensor(ids != pad)), found)
+        assert found.shape == (batch, ours.get_outputs()[0].shape[1])
+
+
+def test_what_has_no_place_in_these_graphs(tmp_path):
+    with pytest.raises(UserError, match="sentences of a GPT cannot be exported to ONNX: only those of a Bert can"):
+        export_onnx(SentenceModel(gpt()), tmp_path / "model.onnx")
+    with pytest.raises(UserError, match="relative positions, as MPNet has them, cannot be exported to ONNX"):
+        export_onnx(bert(relative_ranges=32), tmp_path / "model.onnx")
+    with pytest.raises(UserError, match="a sliding_window, as Mistral has one, cannot be exported to ONNX"):
+        export_onnx(gpt(sliding_window=4), tmp_path / "model.onnx")
 
 
 def encode(encoder, feed):
@@ -437,7 +476,7 @@ def exported(tmp_path, name, capsys, *flags):
     """What the command prints for a run, and what the lines in it print when they are run."""
     folder = tmp_path / "run"
     shutil.copytree(RUNS / name, folder)
-    command.main([str(folder), str(tmp_path / "model.onnx"), *flags])
+    run_command(export.parse, [str(folder), str(tmp_path / "model.onnx"), *flags])
     printed = capsys.readouterr().out
     first, lines = printed.split(":\n\n", 1)
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}

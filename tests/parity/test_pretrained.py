@@ -21,16 +21,21 @@ from tinyformer import (
     BertForClassification,
     BertForMaskedLM,
     GPTConfig,
+    GPTVectors,
+    Sampling,
     Transformer,
     TransformerConfig,
     UserError,
     Writing,
     from_pretrained,
+    generate,
     read_writing,
     save_pretrained,
 )
 from tinyformer.models.positions import RotaryScaling
-from tinyformer.pretrained.loading import family_of, read_settings
+from tinyformer.pretrained.choosing import families_of, family_among
+from tinyformer.pretrained.loading import read_settings
+from tinyformer.pretrained.weights import read_weights
 
 transformers = pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
@@ -95,6 +100,8 @@ DECODERS = {
     "llama, theta": lambda: llama(rope_parameters={"rope_type": "default", "rope_theta": 100.0}),
     "llama, linear": lambda: llama(rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.5}),
     "llama, llama3": lambda: llama(rope_parameters={"rope_theta": 500.0, **LLAMA3}),
+    "mistral": lambda: llama("Mistral", sliding_window=None),
+    "mistral, a window of this text": lambda: llama("Mistral", sliding_window=17, head_dim=10, tie_word_embeddings=True),
     "qwen2": lambda: llama("Qwen2"),
     "qwen2, tied": lambda: llama("Qwen2", tie_word_embeddings=True),
     "qwen3": lambda: llama("Qwen3", head_dim=10),
@@ -126,7 +133,8 @@ def read_back(model: Any, folder: Path, **options: Any) -> Any:
 def assert_same_gradients(ours: Any, theirs: Any, folder: Path, without: str = "-") -> None:
     """Every gradient, by the names of the family's table: no parameter of either side is left out, but ours whose names begin
     with ``without``."""
-    family = family_of(read_settings(folder))
+    settings = read_settings(folder)
+    family = family_among(families_of(settings), settings, read_weights(folder))
     wanted = {name: p.grad for name, p in theirs.named_parameters() if p.requires_grad}
     used = set()
     for name, parameter in ours.named_parameters():
@@ -404,6 +412,66 @@ def test_models_without_their_heads(tmp_path: Path) -> None:
     expected = read_back(theirs, tmp_path / "whole")(tt.tensor(IDS)).numpy()
     theirs.transformer.save_pretrained(tmp_path / "bare")
     np.testing.assert_array_equal(from_pretrained(tmp_path / "bare")(tt.tensor(IDS)).numpy(), expected)
+
+
+BARE = {
+    "gpt2": lambda: gpt2(tie_word_embeddings=False),
+    **{name: lambda name=name: llama(name) for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
+}
+
+
+@pytest.mark.parametrize("kind", BARE)
+@pytest.mark.parametrize("architectures", ["its own", None, ["LlamaForSequenceClassification"]])
+def test_models_without_an_output_layer_give_vectors(kind: str, architectures: Any, tmp_path: Path) -> None:
+    theirs = BARE[kind]().base_model
+    theirs.save_pretrained(tmp_path)
+    if architectures != "its own":
+        reconfigure(tmp_path, architectures=architectures)
+    ours = from_pretrained(tmp_path)
+    assert isinstance(ours, GPTVectors)
+    expected = theirs(torch.tensor(IDS)).last_hidden_state
+    assert_close(ours(tt.tensor(IDS)), expected)
+    weights = RNG.standard_normal(expected.shape).astype("float32")
+    (ours(tt.tensor(IDS)) * tt.tensor(weights)).sum().backward()
+    (expected * torch.tensor(weights)).sum().backward()
+    assert_same_gradients(ours, theirs, tmp_path)
+    save_pretrained(ours, tmp_path / "ours")
+    again = transformers.AutoModel.from_pretrained(tmp_path / "ours").eval()
+    assert_close(ours(tt.tensor(IDS)), again(torch.tensor(IDS)).last_hidden_state)
+    np.testing.assert_array_equal(from_pretrained(tmp_path / "ours")(tt.tensor(IDS)).numpy(), ours(tt.tensor(IDS)).numpy())
+
+
+def test_heads_of_decoders_that_are_not_used_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = transformers.LlamaConfig(**SMALL, num_labels=3)
+    theirs = noisy(transformers.LlamaForSequenceClassification(config))
+    ours = read_back(theirs, tmp_path)
+    assert caplog.messages == [f"{tmp_path} has layers that a GPTVectors does not use: score"]
+    assert_close(ours(tt.tensor(IDS)), theirs.model(torch.tensor(IDS)).last_hidden_state)
+
+
+@pytest.mark.parametrize("window", [1, 5, 16])
+def test_a_sliding_window(window: int, tmp_path: Path) -> None:
+    theirs = llama("Mistral", sliding_window=window, attn_implementation="eager")
+    ours = read_back(theirs, tmp_path)
+    expected = theirs(torch.tensor(IDS), labels=torch.tensor(IDS))
+    assert_close(ours(tt.tensor(IDS)), expected.logits)
+    loss = ours.loss(tt.tensor(IDS[:, :-1]), tt.tensor(IDS[:, 1:]))
+    assert_close(loss, expected.loss)
+    loss.backward()
+    expected.loss.backward()
+    assert_same_gradients(ours, theirs, tmp_path)
+    cache = ours.new_cache()
+    with pytest.raises(ValueError, match=rf"a cache holds at most the sliding_window of {window} tokens?: read longer texts"):
+        ours(tt.tensor(IDS), cache)
+    written = generate(ours, IDS[0, :4], 20, Sampling(temperature=0.0))
+    theirs_written = theirs.generate(
+        torch.tensor(IDS[:1, :4]), max_new_tokens=20, do_sample=False, eos_token_id=None, use_cache=False
+    )
+    assert list(written) == theirs_written[0, 4:].tolist()
+    save_pretrained(ours, tmp_path / "ours")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours")
+    assert type(again) is type(theirs)
+    assert_close(ours(tt.tensor(IDS)), again.eval()(torch.tensor(IDS)).logits)
 
 
 @pytest.mark.parametrize("setting", [{"attention_bias": True}, {"mlp_bias": True}])

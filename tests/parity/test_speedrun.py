@@ -1,24 +1,18 @@
 """benchmarks/speedrun.py: both sides train and evaluate alike, the clock and the turns of a race, and what the tables say."""
 
-import csv
 import dataclasses
+import importlib
 import math
-import runpy
 import sys
 import time
 
 import measure
 import numpy
 import pytest
-import race
 import speedrun
 import torch
-from race import Log, Point, Run
-from running import ROOT
-from speedrun import LARGER, NANOGPT, OURS, PYTORCH, WHOLE, Entrant
+from speedrun import OURS, PYTORCH, Entrant, Point
 from torch_models import GPT, copy_weights, nanogpt_weights
-
-from tinyformer import GPTConfig, TrainingConfig
 
 WORDS = "the cat sat on the mat, and the dog lay by the door. " * 12
 TINY = {
@@ -65,7 +59,7 @@ def tiny(monkeypatch):
 def both(text, steps=6):
     """tinyformer's side and PyTorch's with nanoGPT's recipe and the same weights."""
     found = []
-    for kind in (race.Tinyformer, race.PyTorch):
+    for kind in (speedrun.Tinyformer, speedrun.PyTorch):
         entrant = Entrant(kind, TINY["nanogpt"], steps)
         make, *arguments = entrant.side(text)
         side = make(*arguments)
@@ -136,7 +130,7 @@ def test_a_seed_decides_the_run(text):
         assert found[0] == found[1]
         return found[0]
 
-    for kind in (race.Tinyformer, race.PyTorch):
+    for kind in (speedrun.Tinyformer, speedrun.PyTorch):
         assert losses(kind, 1) != losses(kind, 2)
 
 
@@ -152,7 +146,7 @@ def test_nanogpts_first_weights():
 
 
 def test_pytorch_has_the_recipe_that_nanogpt_gives_for_a_cpu(text):
-    entrant = Entrant(race.PyTorch, speedrun.recipes()["nanogpt"], 2000)
+    entrant = Entrant(speedrun.PyTorch, speedrun.recipes()["nanogpt"], 2000)
     kind, _, model = entrant.side(dataclasses.replace(text, ids=numpy.zeros(10_000, dtype=int)))
     training, rates = entrant.start(seed=1337)
     sizes = {name: model[name] for name in ("block_size", "num_layers", "num_heads", "d_model", "dropout", "bias")}
@@ -166,13 +160,13 @@ def test_pytorch_has_the_recipe_that_nanogpt_gives_for_a_cpu(text):
         return 1e-4 + 0.5 * (1 + math.cos(math.pi * (step - 100) / 1900)) * 9e-4
 
     assert rates == pytest.approx([nanogpts(step) for step in range(2000)])
-    assert kind is race.PyTorch
+    assert kind is speedrun.PyTorch
 
 
 # ------------------------------------------------------------------------------------------------------------- the race
 
 
-class Sleeping(race.Runner):
+class Sleeping(speedrun.Runner):
     """A side whose evaluations take long."""
 
     def start(self, training, rates):
@@ -217,7 +211,7 @@ def test_the_turns_of_a_short_run_are_spread_over_the_race(monkeypatch):
     calls, told = [], []
     workers = {name: Here(name, Sleeping(), calls) for name in ("short", "long")}
     starts = {"short": ({"steps": 3}, []), "long": ({"steps": 10}, [])}
-    points = race.race(workers, starts, 2, told.append)
+    points = speedrun.race(workers, starts, 2, told.append)
     assert [point.step for point in points["short"]] == [0, 2, 3]
     assert [point.step for point in points["long"]] == [0, 2, 4, 6, 8, 10]
     turns = [call.split()[0] for call in calls if call.endswith("advance")]
@@ -233,28 +227,12 @@ def falling(*losses, seconds=1.0):
 
 def test_a_mark_is_reached_at_the_first_evaluation_at_or_below_it():
     points = falling(4.0, 1.9, 1.886, 1.95, 1.8)
-    assert race.reached(points, 1.886).step == 2
-    assert race.reached(points, 1.7) is None
+    assert speedrun.reached(points, 1.886).step == 2
+    assert speedrun.reached(points, 1.7) is None
     assert (speedrun.clock_at(points, 1.886), speedrun.clock_at(points, 1.7)) == ("2.0", "not reached, best 1.800")
 
 
-# -------------------------------------------------------------------------------------------------------------- the log
-
-
-def test_the_log_gives_back_what_it_was_given(tmp_path):
-    log = Log(tmp_path / "log.csv")
-    runs = {Run("1.886", OURS, 1, 2): falling(4.0, 2.1, 1.8), Run("1.886", PYTORCH, 1, 3): falling(4.0, 3.0, 2.0, 1.9)}
-    log.add(runs)
-    log.add({Run("1.7", OURS, 1, 2): falling(3.0, 2.0, 1.0)})
-    again = Log(tmp_path / "log.csv")
-    again.read()
-    assert again.runs == log.runs and len(again.runs) == 3
-    nothing = Log(tmp_path / "none.csv")
-    nothing.read()
-    assert nothing.runs == {}
-
-
-def test_only_races_that_the_log_has_not_are_held(monkeypatch, text, tiny):
+def test_each_race_is_held_with_each_seed_and_what_is_known_is_told_after_each(monkeypatch, text, tiny):
     monkeypatch.setattr(speedrun, "STEPS", {1.886: (2, 3), 1.7: (2, 3)})
     calls = []
 
@@ -264,15 +242,14 @@ def test_only_races_that_the_log_has_not_are_held(monkeypatch, text, tiny):
     monkeypatch.setattr(speedrun, "ready", ready)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     races = {f"{mark:g}": speedrun.for_mark(mark) for mark in speedrun.STEPS}
-    log = Log(None)
-    assert list(speedrun.hold(races, [1, 2], text, log, 1)) == 4 * [["a line"]]
-    assert set(log.runs) == {Run(r, s, i, n) for r in races for i in (1, 2) for s, n in ((OURS, 2), (PYTORCH, 3))}
-    del log.runs[Run("1.7", PYTORCH, 2, 3)]
-    calls.clear()
-    assert len(list(speedrun.hold(races, [1, 2], text, log, 1))) == 1
-    assert calls.count(f"{OURS} start") == calls.count(f"{PYTORCH} start") == 1
-    calls.clear()
-    assert list(speedrun.hold(races, [1, 2], text, log, 1)) == [] and calls == []
+    known = []
+    for runs, lines in speedrun.hold(races, [1, 2], text, 1):
+        assert lines == ["a line"]
+        known.append([len(found) for found in runs.values()])
+    assert known == [[1, 1, 0, 0], [1, 1, 1, 1], [2, 2, 1, 1], [2, 2, 2, 2]]
+    assert list(runs) == [(race, side) for race in races for side in (OURS, PYTORCH)]
+    assert {len(points) for points in runs["1.7", PYTORCH]} == {4}
+    assert calls.count(f"{OURS} start") == calls.count(f"{PYTORCH} start") == 4
 
 
 # ----------------------------------------------------------------------------------------------------------- the tables
@@ -284,89 +261,43 @@ def rows_of(report):
     return {line[0]: line[1:] for line in lines}
 
 
-def entrants_of(steps, recipe=None):
-    return {side: Entrant(race.PyTorch if side == PYTORCH else race.Tinyformer, recipe or {}, n) for side, n in steps.items()}
+SIDES = {side: Entrant(speedrun.Runner, {}, steps) for side, steps in ((OURS, 2), (PYTORCH, 3))}
+RACES = {"1.886": SIDES, "1.7": SIDES}
 
 
 def test_the_table_of_marks():
-    races = {"1.886": entrants_of({OURS: 2, PYTORCH: 3}), "1.7": entrants_of({OURS: 2, PYTORCH: 3})}
-    log = Log(None)
-    for seed, speed in ((1, 1.0), (2, 1.5)):
-        log.add({Run("1.886", OURS, seed, 2): falling(4.0, 1.88, 1.8, seconds=speed)})
-        log.add({Run("1.886", PYTORCH, seed, 3): falling(4.0, 2.0, 1.886, 1.85, seconds=2.0)})
-        log.add({Run("1.7", OURS, seed, 2): falling(4.0, 1.8, 1.6, seconds=speed)})
-        log.add({Run("1.7", PYTORCH, seed, 3): falling(4.0, 2.0, 1.9, 1.75, seconds=2.0)})
-    times, losses = speedrun.mark_report(races, [1, 2], log).split("The losses after")
+    speeds = (1.0, 1.5)  # of our side, with each seed
+    runs = {
+        ("1.886", OURS): [falling(4.0, 1.88, 1.8, seconds=speed) for speed in speeds],
+        ("1.886", PYTORCH): [falling(4.0, 2.0, 1.886, 1.85, seconds=2.0) for _ in speeds],
+        ("1.7", OURS): [falling(4.0, 1.8, 1.6, seconds=speed) for speed in speeds],
+        ("1.7", PYTORCH): [falling(4.0, 2.0, 1.9, 1.75, seconds=2.0) for _ in speeds],
+    }
+    times, losses = speedrun.report(RACES, [1, 2], runs).split("The losses after")
     rows = rows_of(times)
     assert rows[f"1.886, {OURS}"] == ["2", "1250.0", "1.0", "1.5", "1.2", "0.31 (0.25 to 0.38)"]
     assert rows[f"1.886, {PYTORCH}"] == ["3", "2000.0", "4.0", "4.0", "4.0", "1"]
-    assert rows[f"1.7, {OURS}"] == ["2", "1250.0", "2.0", "3.0", "2.5", "below 0.42 (0.33 to 0.50)"]
+    assert rows[f"1.7, {OURS}"] == ["2", "1250.0", "2.0", "3.0", "2.5", ""]
     assert rows[f"1.7, {PYTORCH}"] == ["3", "2000.0", *2 * ["not reached, best 1.750"], "", "1"]
     rows = rows_of(losses)
     assert rows[f"1.886, {OURS}"] == ["2", "1.800 (1.800 to 1.800)", "1.900 (1.900 to 1.900)"]
 
 
-def test_a_table_after_the_first_race_has_what_is_known(tmp_path):
-    races = {"1.886": entrants_of({OURS: 2, PYTORCH: 3}), "1.7": entrants_of({OURS: 2, PYTORCH: 3})}
-    log = Log(None)
-    log.add({Run("1.886", OURS, 1, 2): falling(4.0, 1.9, 1.89), Run("1.886", PYTORCH, 1, 3): falling(4.0, 2.0, 1.9, 1.8)})
-    rows = rows_of(speedrun.mark_report(races, [1, 2], log).split("The losses after")[0])
+def test_a_table_after_the_first_race_has_what_is_known():
+    runs = {("1.886", OURS): [falling(4.0, 1.9, 1.89)], ("1.886", PYTORCH): [falling(4.0, 2.0, 1.9, 1.8)]}
+    runs |= {("1.7", side): [] for side in SIDES}
+    rows = rows_of(speedrun.report(RACES, [1, 2], runs).split("The losses after")[0])
     assert rows[f"1.886, {OURS}"] == ["2", "1000.0", "not reached, best 1.890", "", "", ""]
     assert rows[f"1.886, {PYTORCH}"] == ["3", "1000.0", "3.0", "", "3.0", "1"]
     assert not any(name.startswith("1.7") for name in rows)
-
-
-def test_the_table_of_ablations():
-    races = {"2 steps": entrants_of({WHOLE: 2, "changed": 2, LARGER: 1, NANOGPT: 2})}
-    log = Log(None)
-    for seed, shift in ((1, 0.0), (2, 0.1)):
-        log.add({Run("2 steps", WHOLE, seed, 2): falling(4.0, 1.7 + shift)})
-        log.add({Run("2 steps", "changed", seed, 2): falling(4.0, 1.8 + shift, seconds=1.5)})
-        log.add({Run("2 steps", LARGER, seed, 1): falling(4.0, 1.65 + shift, seconds=2.0)})
-        log.add({Run("2 steps", NANOGPT, seed, 2): falling(4.0, 2.0, seconds=0.5)})
-    rows = rows_of(speedrun.ablation_report(races, [1, 2], log))
-    assert rows[WHOLE] == ["2", "1.750 (1.700 to 1.800)", "", "1.850 (1.800 to 1.900)", "1.00"]
-    assert rows["changed"] == ["2", "1.850 (1.800 to 1.900)", "+0.100", "1.950 (1.900 to 2.000)", "1.50"]
-    assert rows[LARGER][0] == "1" and rows[LARGER][2] == "-0.050" and rows[LARGER][4] == "2.00"
-    assert rows[NANOGPT][2] == "+0.250" and rows[NANOGPT][4] == "0.50"
 
 
 # ---------------------------------------------------------------------------------------------------------- the recipes
 
 
 def test_the_recipes_are_those_of_the_example():
-    script = runpy.run_path(str(ROOT / "examples" / "char_gpt.py"), run_name="imported")
+    script = vars(importlib.import_module("tinyformer.programs.gpt"))
     assert speedrun.recipes() == script["RECIPES"]
-
-
-def test_every_change_takes_back_what_it_names_and_nothing_else():
-    modern = speedrun.recipes()["modern"]
-    before = GPTConfig(65, **modern["model"]), TrainingConfig(**modern["training"])
-    also = {
-        "gelu in place of swiglu": {"d_ff"},
-        LARGER: {"d_ff"},
-        "rates fall along a cosine to a tenth": {"min_learning_rate"},
-    }
-    for name, change in speedrun.CHANGES.items():
-        recipe = speedrun.changed(modern, change)
-        after = GPTConfig(65, **recipe["model"]), TrainingConfig(**recipe["training"])
-        differ = {key for a, b in zip(before, after) for key in vars(a) if getattr(a, key) != getattr(b, key)}
-        assert differ == {key for part in change.values() for key in part} | also.get(name, set()), name
-    cosine = speedrun.changed(modern, speedrun.CHANGES["rates fall along a cosine to a tenth"])["training"]
-    schedule = TrainingConfig(**{**cosine, "steps": 50}).make_schedule()
-    assert schedule(50) == pytest.approx(0.1)
-    gelu = speedrun.changed(modern, speedrun.CHANGES["gelu in place of swiglu"])["model"]
-    assert GPTConfig(65, **gelu).num_parameters() == before[0].num_parameters()
-    block = speedrun.changed(modern, speedrun.CHANGES["block 64, batch 24"])
-    tokens = [c["model"]["block_size"] * TrainingConfig(**c["training"]).batch_size for c in (modern, block)]
-    assert tokens[0] == tokens[1]
-
-
-def test_the_larger_model_has_fewer_steps(tiny):
-    sides = speedrun.ablations(200)
-    assert list(sides) == [WHOLE, *speedrun.CHANGES, NANOGPT]
-    assert {name: entrant.steps for name, entrant in sides.items() if entrant.steps != 200} == {LARGER: 83}
-    assert speedrun.ablations(1)[LARGER].steps == 1
 
 
 # ------------------------------------------------------------------------------------------------------ the command line
@@ -382,9 +313,7 @@ def words(monkeypatch, *given):
     [
         ("--marks 1.5", "argument --marks: invalid choice: 1.5 (choose from 1.886, 1.7, 1.6)"),
         ("--seeds 0", "argument --seeds: '0' is not a whole number above 0"),
-        ("--steps x", "argument --steps: 'x' is not a whole number above 0"),
-        ("--ablations --marks 1.7", "--ablations has no marks: leave out --marks"),
-        ("--resume", "--resume goes on with the log beside --output: name that, too"),
+        ("--evaluate-every x", "argument --evaluate-every: 'x' is not a whole number above 0"),
         ("--data none.txt", "none.txt does not exist: pass --data a text file or a folder of them"),
         ("--data short.txt", "the text has 7 tokens, too few for windows of 128"),
     ],
@@ -410,12 +339,12 @@ def test_a_text_that_cannot_be_downloaded_is_asked_for(capsys, monkeypatch, tmp_
     assert (ended.value.code, capsys.readouterr().err) == (2, said)
 
 
-def test_races_of_processes_are_written_and_go_on(capsys, monkeypatch, tmp_path, text, tiny):
+def test_races_of_processes_are_written(capsys, monkeypatch, tmp_path, text, tiny):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     monkeypatch.setattr(speedrun, "STEPS", {1.886: (4, 6), 2.8: (16, 6)})
-    given = ["--data", tmp_path / "words.txt", "--evaluate-every", 2, "--output", tmp_path]
-    words(monkeypatch, *given, "--seeds", 1, 1)
+    given = ["--data", tmp_path / "words.txt", "--evaluate-every", 2, "--seeds", 1, 1, "--output", tmp_path]
+    words(monkeypatch, *given)
     speedrun.main()
     capsys.readouterr()
     report = (tmp_path / "arm" / "speedrun.md").read_text(encoding="utf-8")
@@ -424,25 +353,4 @@ def test_races_of_processes_are_written_and_go_on(capsys, monkeypatch, tmp_path,
     assert rows[f"1.886, {OURS}"][2].startswith("not reached, best ") and float(rows[f"2.8, {OURS}"][2]) >= 0
     assert "words.txt, 636 characters." in report and "every 2 steps" in report and "the first 10% of the text" in report
     assert report.count("which are not counted") == 2 and ", torch " in report.splitlines()[-1]
-    with open(tmp_path / "arm" / "speedrun.csv", encoding="utf-8") as file:
-        logged = list(csv.DictReader(file))
-    assert len(logged) == (3 + 4) + (9 + 4)
     assert (tmp_path / "arm" / "speedrun.png").exists()
-
-    words(monkeypatch, *given, "--seeds", 1, 2, "--resume")
-    speedrun.main()
-    with open(tmp_path / "arm" / "speedrun.csv", encoding="utf-8") as file:
-        again = list(csv.DictReader(file))
-    assert again[: len(logged)] == logged and len(again) == 2 * len(logged)
-
-
-def test_ablations_of_processes(capsys, monkeypatch, tmp_path, text, tiny):
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
-    few = {name: speedrun.CHANGES[name] for name in ("AdamW in place of Muon", LARGER)}
-    monkeypatch.setattr(speedrun, "CHANGES", few)
-    words(monkeypatch, "--data", tmp_path / "words.txt", "--ablations", "--steps", 3, "--seeds", 1, "--output", tmp_path)
-    speedrun.main()
-    rows = rows_of((tmp_path / "arm" / "speedrun_ablations.md").read_text(encoding="utf-8"))
-    assert list(rows)[2:] == [WHOLE, *few, NANOGPT]
-    assert rows[WHOLE][0] == "3" and rows[WHOLE][4] == "1.00"
-    assert capsys.readouterr().out.startswith("What each change of the recipe brings\n")

@@ -360,7 +360,7 @@ def test_no_attention_without_a_validation_split(make_trainer) -> None:
     assert log.histograms
 
 
-# ---------------------------------------------------------------------------------------------------------- the examples
+# ---------------------------------------------------------------------------------------------------------- the programs
 
 TINY = ["--num-heads", "2", "--d-model", "16", "--warmup", "2", "--tensorboard", "--out", "run"]
 SHORT = ["--steps", "6", "--eval-every", "3", "--log-every", "2"]
@@ -384,24 +384,24 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 @pytest.mark.parametrize(
-    "example, words, runs, layers, sampled",
+    "command, words, runs, layers, sampled",
     [
-        ("char_gpt.py", ["--data", "text.txt", *TINY, "--block-size", "8", "--num-layers", "2"], ["run"], 2, True),
-        ("char_gpt.py", ["--architecture", "lstm", "--data", "text.txt", "--d-model", "8", *TINY[-3:]], ["run"], 0, True),
-        ("fill_mask.py", ["--data", "text.txt", *TINY, "--wordpieces", "80", "--classify-steps", "6"],
+        ("train gpt", ["--data", "text.txt", *TINY, "--block-size", "8", "--num-layers", "2"], ["run"], 2, True),
+        ("train gpt", ["--architecture", "lstm", "--data", "text.txt", "--d-model", "8", *TINY[-3:]], ["run"], 0, True),
+        ("train bert", ["--data", "text.txt", *TINY, "--wordpieces", "80", "--classify-steps", "6"],
          ["run", "run/from-scratch", "run/pretrained"], 2, True),
-        ("translate.py", [*TINY, *SMALL, *PAIRS], ["run"], 3, True),
-        ("translate.py", ["--architecture", "attention", *TINY[2:], "--d-embedding", "8", *PAIRS], ["run"], 1, True),
-        ("dial_tones.py", [*TINY, *SMALL, "--most", "3", "--test", "5", "--batch-size", "4"], ["run"], 3, True),
-        ("memory.py", ["attention", *TINY, "--noise", "4"], ["run/attention"], 1, False),
-        ("algorithms.py", ["sort", *TINY, "--num-layers", "1"], ["run/sort-gpt"], 1, True),
+        ("train translator", [*TINY, *SMALL, *PAIRS], ["run"], 3, True),
+        ("train translator", ["--architecture", "attention", *TINY[2:], "--d-embedding", "8", *PAIRS], ["run"], 1, True),
+        ("train tones", [*TINY, *SMALL, "--most", "3", "--test", "5", "--batch-size", "4"], ["run"], 3, True),
+        ("train memory", ["attention", *TINY, "--noise", "4"], ["run/attention"], 1, False),
+        ("train algorithms", ["sort", *TINY, "--num-layers", "1"], ["run/sort-gpt"], 1, True),
     ],
 )  # fmt: skip
-def test_every_example(
-    tmp_path: Path, environment: dict[str, str], example: str, words: list[str], runs: list[str], layers: int, sampled: bool
+def test_every_program(
+    tmp_path: Path, environment: dict[str, str], command: str, words: list[str], runs: list[str], layers: int, sampled: bool
 ) -> None:
     write_data(tmp_path)
-    printed = Program(example, tmp_path, environment).good(*words, *SHORT)
+    printed = Program(command, tmp_path, environment).good(*words, *SHORT)
     assert f"To watch it: tensorboard --logdir {Path(runs[0])}\n" in printed
     for run in runs:
         log = Log(tmp_path / run)
@@ -414,9 +414,9 @@ def test_every_example(
         assert ("sample" in log.texts) == (sampled and run == runs[0])
 
 
-def test_an_example_that_is_interrupted_and_resumed(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_program_that_is_interrupted_and_resumed(tmp_path: Path, environment: dict[str, str]) -> None:
     write_data(tmp_path)
-    program = Program("char_gpt.py", tmp_path, environment)
+    program = Program("train gpt", tmp_path, environment)
     words = ["--data", "text.txt", *TINY, "--block-size", "8", "--num-layers", "1", "--eval-every", "20"]
     rest = program.interrupted("step    20: ", *words, "--steps", "1000000", "--schedule", "constant")
     step = int(rest.split("after step ")[1].split()[0])

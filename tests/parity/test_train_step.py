@@ -2,14 +2,14 @@
 and the arithmetic beside PyTorch's own count."""
 
 import dataclasses
+import os
 import re
+import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import growth
 import measure
-import memory
 import numpy
 import pytest
 import torch
@@ -17,10 +17,11 @@ import train_step
 from configurations import CONFIGURATIONS, LABEL_SMOOTHING, PAD, GPTConfiguration, TransformerConfiguration
 from measure import SideError, Worker
 from parity.compare import assert_close, to_float64
+from running import ROOT
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from torch_models import copy_weights
-from train_step import Products, PyTorch, Setup, Tinyformer, parse, setup_of
+from train_step import Products, PyTorch, Tinyformer, parse, sides_of
 
 import tinytensor as tt
 from tinyformer import evaluating
@@ -142,18 +143,64 @@ def test_sides_that_differ_are_not_measured():
 # ---------------------------------------------------------------------------------------------------------- the options
 
 
-def test_configuration_and_dropout_from_the_command_line():
-    def setup(words=""):
-        return setup_of(parse(words.split()))
-
-    assert setup() == Setup(CONFIGURATIONS["A"])
-    assert CONFIGURATIONS["A"].dropout == 0.0 and setup("--configuration D").configuration.dropout == 0.1
-    assert setup("--configuration D --dropout 0").configuration.dropout == 0.0
+def test_configuration_dropout_and_sides_from_the_command_line(monkeypatch):
+    found = []
+    monkeypatch.setattr(train_step, "run", lambda configuration, sides, *_: found.append((configuration, list(sides))) or "")
+    monkeypatch.setattr(tt, "kernels_name", "numpy")
+    ours, eager = train_step.OURS, train_step.EAGER
     dropping = GPTConfiguration(num_layers=4, num_heads=4, d_model=128, block_size=64, batch_size=12, dropout=0.2)
-    assert setup("--dropout 0.2 --compile") == Setup(dropping, compiled=True)
-    assert list(setup("--compile").sides()) == [train_step.OURS, train_step.EAGER, train_step.COMPILED]
-    three = dataclasses.replace(setup(), workers=parse(["--workers", "3"]).workers)
-    assert list(three.sides()) == [train_step.OURS, "tinyformer, 3 processes", train_step.EAGER]
+    without = ["freed memory given back", "batch not cut into shards", *train_step.UNFUSED]
+    assert CONFIGURATIONS["A"].dropout == 0.0 and CONFIGURATIONS["D"].dropout == 0.1
+    for words, expected in {
+        "": (CONFIGURATIONS["A"], [ours, eager]),
+        "--configuration D": (CONFIGURATIONS["D"], [ours, eager]),
+        "--configuration D --dropout 0": (dataclasses.replace(CONFIGURATIONS["D"], dropout=0.0), [ours, eager]),
+        "--dropout 0.2 --compile": (dropping, [ours, eager, train_step.COMPILED]),
+        "--workers 3": (CONFIGURATIONS["A"], ["tinyformer, 3 processes", ours, eager]),
+        "--without": (CONFIGURATIONS["A"], [ours, eager, *without]),
+    }.items():
+        monkeypatch.setattr("sys.argv", ["train_step.py", *words.split()])
+        train_step.main()
+        assert found.pop() == expected
+
+
+SWITCHED_OFF = """
+import sys, train_step
+from configurations import GPTConfiguration
+name, operations = sys.argv[1:]
+small = GPTConfiguration(num_layers=1, num_heads=2, d_model=16, block_size=12, batch_size=6)
+side = train_step.unfused(train_step.UNFUSED.get(name, []), small)
+import kernel_times
+called = set()
+side.losses(1)
+with kernel_times.watched(called.add):
+    side.losses(1)
+print(*sorted(called & {*operations.split()}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        ("layer norm not fused", "layer_norm_forward layer_norm_backward"),
+        ("gelu not fused", "gelu_tanh_forward gelu_tanh_backward"),
+        ("attention not fused", "multi_head_attention_forward multi_head_attention_backward"),
+    ],
+)
+def test_a_side_without_a_fused_op_does_not_call_its_kernels(name, kernels):
+    def called(name):
+        path = os.pathsep.join(map(str, [ROOT, ROOT / "benchmarks", ROOT / "tests"]))
+        environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "TINYTENSOR_KERNELS": "numpy"}
+        command = [sys.executable, "-c", SWITCHED_OFF, name, kernels]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    assert called(name) == []
+    assert called("nothing") == sorted(kernels.split())
+
+
+def test_what_the_library_does_not_have_cannot_be_left_out():
+    with pytest.raises(AttributeError, match="no attribute '_gone'"):
+        train_step.unfused([f"{train_step.ATTENTION}._gone"], GPT)
 
 
 @pytest.mark.parametrize("words", ["--dropout 1", "--dropout x", "--turns 0", "--steps -1", "--warm-up x"])
@@ -183,32 +230,16 @@ def test_shards_are_the_trainers_and_are_said():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_processes_take_the_steps_of_threads_and_end_with_their_side():
-    sides = Setup(GPT, workers=2).sides()
+    sides = sides_of(GPT, workers=2)
     with Worker("threads", *sides[train_step.OURS]) as threads, Worker("processes", *sides["tinyformer, 2 processes"]) as side:
         assert [threads.call("first_loss"), *threads.call("losses", 5)] == [side.call("first_loss"), *side.call("losses", 5)]
         assert side.call("libraries")[0].startswith("2 processes, and in each: ")
         (memory,) = side.call("memory_of_ranks")
         assert threads.call("memory_of_ranks") == []
-        assert memory.shared > 0 and 0 < memory.own < memory.peak
-        (rank,) = Path(f"/proc/{side.pid}/task/{side.pid}/children").read_text().split()
+        assert 0 < memory["RssShmem"] < memory["VmHWM"]
+        pid = side._process.pid
+        (rank,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     assert not Path(f"/proc/{rank}").exists()
-
-
-def test_memory_of_a_rank_is_its_own_or_shared():
-    smaps = """\
-7f0000000000-7f0000001000 rw-p 00000000 00:00 0
-Rss:                  12 kB
-Private_Clean:         4 kB
-Private_Dirty:         8 kB
-VmFlags: rd wr mr mw me ac
-7f0000002000-7f0000003000 rw-s 00000000 00:01 2069 /dev/zero (deleted)
-Rss:                  64 kB
-Private_Dirty:        32 kB
-55d000000000-55d000001000 r--p 00000000 fe:00 42 [heap]
-Rss:                   4 kB
-Private_Dirty:         4 kB
-"""
-    assert memory._mapped(smaps.splitlines()) == (12 * 1024, 64 * 1024)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -235,7 +266,6 @@ def test_the_environment_is_as_before(monkeypatch):
     with measure.environment(measure.thread_variables(3)):
         assert measure.os.environ["OMP_NUM_THREADS"] == measure.os.environ["MKL_NUM_THREADS"] == "3"
     assert dict(measure.os.environ) == before
-    assert measure.thread_variables(None) == {}
 
 
 # ------------------------------------------------------------------------------------------------------- the arithmetic
@@ -259,13 +289,27 @@ def test_both_ways_of_the_products_do_all_of_them(configuration):
         assert 2 * sum(a.shape[0] * a.shape[1] * b.shape[1] for a, b, _ in products) == configuration.product_operations()
 
 
-def test_the_faster_way_of_the_products_is_taken(monkeypatch):
+@pytest.mark.parametrize("library", ["numpy", "tinytensor"])
+def test_the_faster_way_of_the_products_is_taken(monkeypatch, library):
     monkeypatch.setattr(parallel, "default_shards", lambda: 2)
     for shards in (1, 2):
         monkeypatch.setattr(Products, "turn", lambda side, settle, steps: [1.0 + (len(side.shards) != shards)] * steps)  # noqa: B023
-        side = Products(GPT)
+        side = Products(GPT, library)
         assert len(side.shards) == shards and side.libraries()[0].startswith("2 shards") == (shards == 2)
         side.step()
+
+
+def test_all_libraries_compute_the_same_products():
+    found = []
+    for library in train_step.PRODUCTS.values():
+        convert, multiply = train_step._multiplication(library)
+        (products,) = train_step._products(GPT, 1, convert)
+        for a, b, out in products:
+            multiply(a, b, out=out)
+        found.append([numpy.asarray(out) for _, _, out in products])
+    for first, *others in zip(*found):
+        for other in others:
+            numpy.testing.assert_allclose(other, first, rtol=1e-3, atol=1e-3)
 
 
 # ---------------------------------------------------------------------------------------------------------- the scripts
@@ -283,59 +327,19 @@ def test_a_whole_measurement(monkeypatch, tmp_path, capsys):
     assert written.startswith(f"# {said.rstrip()}\n\nMeasured on ") and "vocabularies of 30" in written
     lines = [line.strip("| ").split("|") for line in written.splitlines() if line.startswith("| ")]
     models = [train_step.OURS, train_step.EAGER, *measure.with_numpys_kernels(train_step.OURS, Tinyformer)]
-    rows = {cells[0].strip(): [float(cell) for cell in cells[1:] if cell.strip()] for cells in lines[2 : 3 + len(models)]}
-    assert list(rows) == [*models, train_step.PRODUCTS]
+    rows = {cells[0].strip(): [float(cell) for cell in cells[1:] if cell.strip()] for cells in lines[2 : 5 + len(models)]}
+    assert list(rows) == [*models, *train_step.PRODUCTS]
     for name in models:
         median, fastest, _, of_ceiling, peak, imported = rows[name]
         assert 0 < fastest <= median and of_ceiling >= 0 and 0 < imported <= peak
 
 
 def test_a_whole_measurement_of_processes():
-    report = train_step.run(Setup(GPT, workers=2), turns=2, steps=1, warm_up=1)
+    report = train_step.run(GPT, sides_of(GPT, workers=2), turns=2, steps=1, warm_up=1)
     ours = "tinyformer, 2 processes"
     rows = [line.strip("| ").split(" | ")[0].strip() for line in report.splitlines() if line.startswith("| ")]
     numpys = list(measure.with_numpys_kernels(ours, Tinyformer))
-    measured, compared = [train_step.OURS, ours, train_step.EAGER, *numpys], [train_step.OURS, train_step.EAGER, *numpys]
-    assert [row for row in rows[1:] if "---" not in row] == [*measured, train_step.PRODUCTS, f"time of {ours} over", *compared]
+    measured, compared = [ours, train_step.OURS, train_step.EAGER, *numpys], [train_step.OURS, train_step.EAGER, *numpys]
+    assert [row for row in rows[1:] if "---" not in row] == [*measured, *train_step.PRODUCTS, f"time of {ours} over", *compared]
     if sys.platform.startswith("linux"):
-        assert re.search(r"^- memory of rank 1 .*: peak \d+ MB; after the steps \d+ MB of its own, and \d+ MB of", report, re.M)
-
-
-def test_the_changes_of_a_growing_step():
-    base = Setup(CONFIGURATIONS["A"], compiled=True)
-    found = {change.what: change for change in growth.changes(base, largest_block=256)}
-    assert list(found) == ["batch 12 to 24", "block 64 to 128", "block 64 to 256", "layers 4 to 8", "threads 1 to 2"]
-    assert all(change.before.compiled and change.after.compiled for change in found.values())
-    assert found["batch 12 to 24"].arithmetic() == 2
-    assert found["threads 1 to 2"].arithmetic() == 0.5
-    assert 1.9 < found["layers 4 to 8"].arithmetic() < 2  # the output layer is there once
-    assert 2 < found["block 64 to 128"].arithmetic() < 2.2 and 4 < found["block 64 to 256"].arithmetic() < 5
-    assert found["block 64 to 256"].after.configuration.block_size == 256
-    assert found["block 64 to 256"].before.configuration.block_size == 64
-
-
-def test_growth_goes_on_after_a_change_that_fails(monkeypatch, tmp_path, capsys):
-    def run(change, *counts):
-        if change.what.startswith("block"):
-            raise SideError("the process of PyTorch eager ended unexpectedly (out of memory?)")
-        before, after = measure.Times(), measure.Times()
-        before.turns, after.turns = [[0.04]], [[0.076]]
-        return dict.fromkeys(change.before.sides(), (before, after))
-
-    monkeypatch.setattr(growth, "run", run)
-    output = tmp_path / "growth.md"
-    monkeypatch.setattr("sys.argv", ["growth.py", "--largest-block", "128", "--output", str(output)])
-    growth.main()
-    text = output.read_text()
-    assert (
-        len(re.findall(r"1\.90 \| +1\.90 \| +40\.0 \|", text)) == 3
-        and "block 64 to 128 was not measured: the process of PyTorch eager ended" in text
-    )
-    assert "out of memory" in capsys.readouterr().out
-
-
-def test_growth_measures_both_setups_of_a_change():
-    change = growth.Change("batch", Setup(GPT, threads=1), Setup(times(GPT, batch_size=8), threads=1))
-    found = growth.run(change, turns=2, steps=1, warm_up=1)
-    assert set(found) == {train_step.OURS, train_step.EAGER}
-    assert all(len(times.turns) == 2 and times.fastest_quartile > 0 for side in found.values() for times in side)
+        assert re.search(r"^- memory of rank 1 .*: peak \d+ MB; after the steps all ranks share \d+ MB", report, re.M)

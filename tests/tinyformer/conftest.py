@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +26,20 @@ def make_gpt() -> Callable[..., GPT]:
         return GPT(GPTConfig(**{**TINY, **changes}))
 
     return make
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A list of all programs that are traced in the test."""
+    tracer = sys.modules["tinytensor.replay.trace"].Tracer
+    traced, original = list[Any](), tracer.program
+
+    def program(self: Any, out: Tensor) -> Any:
+        traced.append(original(self, out))
+        return traced[-1]
+
+    monkeypatch.setattr(tracer, "program", program)
+    return traced
 
 
 @pytest.fixture(scope="session")

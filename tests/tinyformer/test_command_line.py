@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import errno
+import importlib
 import io
 import itertools
 import os
-import runpy
 import socket
 import subprocess
 import sys
@@ -35,7 +35,9 @@ from tinyformer.common.errors import (
 from tinyformer.common.files import read_json, write_json
 from tinyformer.common.settings import changed_settings, check_effects, is_changeable, one_of, setting, settings_from
 from tinyformer.data.pair_files import PairFiles
-from tinyformer.programs.command_line import (
+from tinyformer.programs.main import ALL
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.scripting.command_line import (
     Commands,
     Parser,
     add_pair_flags,
@@ -52,7 +54,6 @@ from tinyformer.programs.command_line import (
     run_command,
     typed_lines,
 )
-from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tokenizers import CharTokenizer
 from tinytensor import distributed
 
@@ -231,9 +232,9 @@ def test_without_a_command_it_is_train(words: list[str], command: str) -> None:
 
 
 def test_the_next_command_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["my examples/program.py", "--fast"])
-    assert next_command("runs/program", "runs/program", "sample") == "python 'my examples/program.py' sample"
-    assert next_command("a b", "runs/program") == "python 'my examples/program.py' --out 'a b'"
+    monkeypatch.setattr(sys, "argv", ["my scripts/program.py", "--fast"])
+    assert next_command("runs/program", "runs/program", "sample") == "python 'my scripts/program.py' sample"
+    assert next_command("a b", "runs/program") == "python 'my scripts/program.py' --out 'a b'"
 
 
 def train(arguments: Namespace) -> None:
@@ -412,7 +413,7 @@ IN_ASCII = {"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "LC_ALL": "C"}
 def test_pipes_are_utf8_where_the_locale_is_ascii(settings: dict[str, str]) -> None:
     """Unless the user says otherwise: Python itself would decode them as ASCII."""
     code = (
-        "from tinyformer.common.errors import plain_errors\nfrom tinyformer.programs.command_line import piped_lines\n"
+        "from tinyformer.common.errors import plain_errors\nfrom tinyformer.scripting.command_line import piped_lines\n"
         "with plain_errors(): print(*piped_lines())"
     )
     result = subprocess.run(
@@ -445,8 +446,9 @@ def test_a_setting_that_has_no_effect_beside_the_others_is_refused() -> None:
 
 
 def settings_of_programs() -> list[type]:
-    scripts = [runpy.run_path(str(path), run_name="imported") for path in sorted((ROOT / "examples").glob("*.py"))]
-    kinds = {kind for script in scripts for kind in script.values() if isinstance(kind, type) and is_dataclass(kind)}
+    modules = {module for _, _, module, _ in ALL.values()}
+    programs = [vars(importlib.import_module(f"tinyformer.programs.{name}")) for name in sorted(modules)]
+    kinds = {kind for program in programs for kind in program.values() if isinstance(kind, type) and is_dataclass(kind)}
     return sorted(kinds, key=lambda kind: (kind.__module__, kind.__name__))
 
 
@@ -472,29 +474,28 @@ def test_each_setting_depends_on_settings_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "words", "message"),
+    ("program", "words", "message"),
     [
-        ("fill_mask.py", ["fill", "--model", "m", "--out", "o", "a [MASK]"], "--out has no effect with --model"),
-        ("translate.py", ["translate", "--model", "m", "--out", "o", "hi"], "--out has no effect with --model, but for"),
-        ("translate.py", ["--lowercase"], "--lowercase has no effect on dates"),
-        ("translate.py", ["--source", "a", "--target", "b", "--validation", "3", "--validation-source", "c",
+        ("bert", ["fill", "--model", "m", "--out", "o", "a [MASK]"], "--out has no effect with --model"),
+        ("translator", ["translate", "--model", "m", "--out", "o", "hi"], "--out has no effect with --model, but for"),
+        ("translator", ["train", "--lowercase"], "--lowercase has no effect on dates"),
+        ("translator", ["train", "--source", "a", "--target", "b", "--validation", "3", "--validation-source", "c",
                           "--validation-target", "d"], "--validation has no effect with --validation-source"),
-        ("translate.py", ["--data", "a", "--test", "3", "--test-source", "c", "--test-target", "d"], "--test has no effect"),
-        ("memory.py", ["rnn", "lstm", "--num-heads", "2"], "--num-heads has no effect without the model attention"),
-        ("memory.py", ["rnn", "attention", "--keep-bias", "2"], "--keep-bias has no effect without the model gru or lstm"),
-        ("generate.py", ["--revision", "main"], "--revision has no effect without --model"),
-        ("word_vectors.py", ["--vectors", "v", "--overwrite"], "--overwrite has no effect with --vectors"),
-        ("word_vectors.py", ["--vectors", "v", "--method", "cbow"], "--method has no effect with --vectors"),
-        ("word_vectors.py", ["--vectors", "v", "--odd", "a", "b", "c", "--out", "o"], "--out has no effect with these"),
-        ("word_vectors.py", ["--limit", "5"], "--limit has no effect without --vectors"),
-        ("word_vectors.py", ["--method", "counts", "--sample", "0.1"], "--sample has no effect with --method counts"),
-        ("word_vectors.py", ["--compare", "a", "b", "--evaluate", "e"], "--evaluate has no effect with --compare"),
+        ("translator", ["train", "--data", "a", "--test", "3", "--test-source", "c", "--test-target", "d"],
+         "--test has no effect"),
+        ("memory", ["rnn", "lstm", "--num-heads", "2"], "--num-heads has no effect without the model attention"),
+        ("memory", ["rnn", "attention", "--keep-bias", "2"], "--keep-bias has no effect without the model gru or lstm"),
+        ("generate", ["--revision", "main"], "--revision has no effect without a name on the hub"),
+        ("gpt", ["sample", "r", "--out", "o"], "--out has no effect where the run's folder comes first"),
+        ("vectors", ["ask", "v", "--odd", "a", "b", "c", "--out", "o"], "--out has no effect with these"),
+        ("vectors", ["train", "--method", "counts", "--sample", "0.1"], "--sample has no effect with --method counts"),
+        ("vectors", ["train", "--compare", "a", "b", "--evaluate", "e"], "--evaluate has no effect with --compare"),
     ],
 )  # fmt: skip
 def test_a_flag_that_has_no_effect_beside_the_others_is_refused(
-    script: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    program: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parse = runpy.run_path(str(ROOT / "examples" / script), run_name="imported")["parse"]
+    parse = importlib.import_module(f"tinyformer.programs.{program}").parse
     with pytest.raises(SystemExit) as end:
         parse(words)
     error = capsys.readouterr().err
@@ -503,19 +504,19 @@ def test_a_flag_that_has_no_effect_beside_the_others_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
+    ("program", "words"),
     [
-        ("fill_mask.py", ["fill", "--model", "m", "a [MASK]"]),
-        ("translate.py", ["translate", "--model", "m", "--heat-map", "--out", "o", "hi"]),
-        ("translate.py", ["--data", "a", "--lowercase", "--test", "3"]),
-        ("memory.py", ["attention", "--num-heads", "2"]),
-        ("memory.py", ["--num-heads", "2", "--keep-bias", "2"]),
-        ("word_vectors.py", ["--vectors", "v", "--odd", "a", "b", "c", "--ask", "d", "--out", "o", "--limit", "5"]),
-        ("word_vectors.py", ["--method", "counts", "--window", "3", "--width", "20", "--seed", "1", "--overwrite"]),
+        ("bert", ["fill", "--model", "m", "a [MASK]"]),
+        ("translator", ["translate", "--model", "m", "--heat-map", "--out", "o", "hi"]),
+        ("translator", ["train", "--data", "a", "--lowercase", "--test", "3"]),
+        ("memory", ["attention", "--num-heads", "2"]),
+        ("memory", ["--num-heads", "2", "--keep-bias", "2"]),
+        ("vectors", ["ask", "v", "--odd", "a", "b", "c", "--ask", "d", "--out", "o", "--limit", "5"]),
+        ("vectors", ["train", "--method", "counts", "--window", "3", "--width", "20", "--seed", "1", "--overwrite"]),
     ],
 )
-def test_a_flag_that_has_an_effect_is_taken(script: str, words: list[str]) -> None:
-    runpy.run_path(str(ROOT / "examples" / script), run_name="imported")["parse"](words)
+def test_a_flag_that_has_an_effect_is_taken(program: str, words: list[str]) -> None:
+    importlib.import_module(f"tinyformer.programs.{program}").parse(words)
 
 
 # ---------------------------------------------------------------------------------------------------------- files
@@ -639,15 +640,12 @@ print("it goes on")
     assert (result.returncode, result.stdout, result.stderr.strip()) == (130, b"", b"interrupted")
 
 
-SCRIPTS = [*(ROOT / "examples").glob("*.py"), *(ROOT / "tinyformer").glob("*/__main__.py")]
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_a_script_first_gets_ready_for_errors_and_ctrl_c(script: Path) -> None:
-    _, future, first, second, *others = ast.parse(script.read_text(encoding="utf-8")).body
+def test_the_command_first_gets_ready_for_errors_and_ctrl_c() -> None:
+    program = (ROOT / "tinyformer/programs/main.py").read_text(encoding="utf-8")
+    _, future, first, second, *others = ast.parse(program).body
     assert [ast.unparse(node) for node in (future, first)] == [
         "from __future__ import annotations",
-        "from tinyformer.common.errors import plain_errors",
+        "from tinyformer.common.errors import UserError, plain_errors",
     ]
     assert isinstance(second, ast.With) and ast.unparse(second.items[0]) == "plain_errors()"
     assert not [node for node in others if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -656,10 +654,10 @@ def test_a_script_first_gets_ready_for_errors_and_ctrl_c(script: Path) -> None:
 def test_getting_ready_imports_next_to_nothing() -> None:
     small = "sys, contextlib, errno, warnings, __future__"  # parts of Python that some environments load by themselves
     program = f"import {small}; before = {{*sys.modules}}; import tinyformer.PART; print(*{{*sys.modules}} - before)"
-    for part in ("common.errors", "explore", "export"):  # python -m imports the latter two before their __main__.py
-        code = program.replace("PART", part)
-        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-        assert {*result.stdout.split()} <= {"tinyformer", "tinyformer.common", f"tinyformer.{part}"}
+    result = subprocess.run(
+        [sys.executable, "-c", program.replace("PART", "common.errors")], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert {*result.stdout.split()} <= {"tinyformer", "tinyformer.common", "tinyformer.common.errors"}
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), ValueError("a bug"), KeyError("x")])

@@ -24,15 +24,15 @@ from tinyformer import (
     UserError,
     export_onnx,
 )
-from tinyformer.export.__main__ import main, parse
 from tinyformer.export.graph import FLOAT, INT, Graph
 from tinyformer.export.layers import norm
 from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph
 from tinyformer.export.positions import add_positions
+from tinyformer.programs.export import export, parse
 from tinytensor.nn import Linear, ReLU
 
 ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "tests" / "examples" / "runs_of_before"
+RUNS = ROOT / "tests" / "commands" / "runs_of_before"
 
 GPT_CONFIG = GPTConfig(vocab_size=11, block_size=8, num_layers=2, num_heads=2, d_model=8)
 BERT_CONFIG = BertConfig(vocab_size=11, max_length=8, num_layers=1, num_heads=2, d_model=8, d_ff=16)
@@ -122,7 +122,9 @@ class Changed(GPT):
     ],
 )
 def test_a_model_of_another_kind(tmp_path: Path, model: Bert, kind: str) -> None:
-    with pytest.raises(UserError, match=f"^{kind} cannot be exported to ONNX: only GPT, BertForMaskedLM and Transformer can$"):
+    with pytest.raises(
+        UserError, match=f"^{kind} cannot be exported to ONNX: only GPT, BertForMaskedLM, SentenceModel and Transformer can$"
+    ):
         export_onnx(model, tmp_path / "model.onnx")
 
 
@@ -153,7 +155,7 @@ def test_paths_that_cannot_be(tmp_path: Path) -> None:
 
 def test_without_the_package_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ImportError, match=r"^ONNX needs a package that is not installed: pip install 'tinytensor\[onnx\]'$"):
+    with pytest.raises(ImportError, match=r"^ONNX needs a package that is not installed: pip install 'tinyformer\[onnx\]'$"):
         export_onnx(GPT(GPT_CONFIG), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -173,7 +175,7 @@ def changed_run(folder: Path, name: str, part: str, **settings: str | int) -> Pa
 
 def refusal(tmp_path: Path, *words: str | Path) -> str:
     with pytest.raises(UserError) as caught:
-        main([*map(str, words), str(tmp_path / "model.onnx")])
+        export(parse([*map(str, words), str(tmp_path / "model.onnx")]))
     assert not (tmp_path / "model.onnx").exists()
     return str(caught.value)
 
@@ -185,8 +187,8 @@ def test_a_run_of_a_recurrent_network(tmp_path: Path, name: str, network: str) -
 
 
 OTHERS = {
-    "dial_tones.py": {"task": {"snr": 0.0}},
-    "memory.py": {"task": {"distance": 9}},
+    "a dial tone transcriber": {"task": {"snr": 0.0}},
+    "a recall network": {"task": {"distance": 9}},
     "my_sorter.py": {"made_by": {"kind": "sorter", "program": "my_sorter.py"}, "model": {}},
     "another program": {"model": {}},
 }
@@ -238,7 +240,7 @@ def test_a_run_whose_settings_were_changed(tmp_path: Path) -> None:
 
 
 def test_the_command_line_is_told_its_mistakes_in_a_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tinyformer.export"]
+    command = [sys.executable, "-m", "tinyformer", "export"]
     result = subprocess.run([*command, "none", "model.onnx"], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "error: none/config.json does not exist: is none the folder of a run?\n"
@@ -256,5 +258,5 @@ def test_the_help_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--help"])
     shown = capsys.readouterr().out
-    for word in ("python -m tinyformer.export", "RUN_FOLDER", "FILE", "--no-cache", "onnxruntime", "translator"):
+    for word in ("tinyformer export", "RUN", "FILE", "--no-cache", "onnxruntime", "translator"):
         assert word in shown

@@ -16,9 +16,9 @@ from tinyformer.models.bert import BertConfig
 from tinyformer.models.blocks import BlockConfig
 from tinyformer.models.gpt import GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.programs.command_line import Parser, add_settings
 from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
 from tinyformer.runs.run_folder import RunFolder, load_weights
+from tinyformer.scripting.command_line import Parser, add_settings
 from tinyformer.training.config import TrainingConfig
 from tinytensor.io import load_with_metadata, save
 

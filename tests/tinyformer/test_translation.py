@@ -79,6 +79,19 @@ def test_the_best_translations_of_many_sentences(translator: Translator, monkeyp
     assert translator.search_all([], 2) == []
 
 
+def test_cores_share_the_sentences(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences = ["red dog", "a", "blue cat", "dog", "b"]
+    expected = [[hypothesis.ids for hypothesis in translator.search([sentence], 3, 2)[0]] for sentence in sentences]
+    search, parts = translator.search, []
+    monkeypatch.setattr(translator, "search", lambda part, *settings: parts.append(len(part)) or search(part, *settings))
+    for cores, sizes in ((1, [5]), (2, [2, 3]), (4, [2, 3])):  # 15 beams are enough for two
+        monkeypatch.setattr(tt.parallel, "default_shards", lambda cores=cores: cores)
+        found = translator.search_all(sentences, 3, 2)
+        assert [[hypothesis.ids for hypothesis in each] for each in found] == expected
+        assert sorted(parts) == sizes
+        parts.clear()
+
+
 def test_the_best_translations_of_a_sentence(translator: Translator) -> None:
     steps: list[object] = []
     (hypotheses,) = translator.search(["red dog"], beam=4, n_best=3, watch=steps.append)

@@ -34,7 +34,7 @@ def test_an_unknown_backend(python):
 def test_cupy_without_the_package(python):
     block = "import sys; sys.modules['cupy'] = None; import tinytensor"  # None makes the import fail
     text = failure(python(block, TINYTENSOR_BACKEND="cupy"))
-    assert "pip install 'tinytensor[cuda13]'" in text
+    assert "pip install 'tinyformer[cuda13]'" in text
     assert "unset TINYTENSOR_BACKEND" in text
 
 
@@ -74,14 +74,14 @@ UNUSABLE = {
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'cupy': raise ImportError('Failed to import CuPy.\\n\\nlibcudart.so.13: no such file')\n"
         "del sys.modules['cupy']; sys.meta_path.insert(0, Broken())",
-        ["CuPy does not load (libcudart.so.13: no such file)", "pip install 'tinytensor[cuda13]'"],
+        ["CuPy does not load (libcudart.so.13: no such file)", "pip install 'tinyformer[cuda13]'"],
     ),
     "CuPy lacks a package": (
         "class Broken:\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'cupy': raise ModuleNotFoundError('none', name='fastrlock')\n"
         "del sys.modules['cupy']; sys.meta_path.insert(0, Broken())",
-        ["the package 'fastrlock' is missing", "pip install 'tinytensor[cuda13]'"],
+        ["the package 'fastrlock' is missing", "pip install 'tinyformer[cuda13]'"],
     ),
     "no driver": (
         "runtime.getDeviceCount = lambda: refuse(35, 'cudaErrorInsufficientDriver')",
@@ -89,7 +89,7 @@ UNUSABLE = {
     ),
     "a driver that is too old": (
         "runtime.getDeviceCount = lambda: refuse(35, 'cudaErrorInsufficientDriver'); runtime.driverGetVersion = lambda: 12040",
-        ["the NVIDIA driver is for CUDA 12.4 and this CuPy for 13.2", "update the driver", "tinytensor[cuda12]"],
+        ["the NVIDIA driver is for CUDA 12.4 and this CuPy for 13.2", "update the driver", "tinyformer[cuda12]"],
     ),
     "no device": (
         "runtime.getDeviceCount = lambda: refuse(100, 'cudaErrorNoDevice')",
@@ -102,21 +102,21 @@ UNUSABLE = {
     ),
     "a GPU too old for CUDA 13": (
         "runtime.getDeviceProperties = lambda device: {'name': b'Tesla V100', 'major': 7, 'minor': 0}",
-        ["the GPU Tesla V100 has compute capability 7.0", "CUDA 13.2 compiles for 7.5 and later", "tinytensor[cuda12]"],
+        ["the GPU Tesla V100 has compute capability 7.0", "CUDA 13.2 compiles for 7.5 and later", "tinyformer[cuda12]"],
     ),
     "a GPU too old for any": (
         "runtime.getDeviceProperties = lambda device: {'name': b'Tesla K80', 'major': 3, 'minor': 7};"
         "runtime.runtimeGetVersion = lambda: 12080",
         ["the GPU Tesla K80 has compute capability 3.7", "CUDA 12.8 compiles for 5.0 and later: use a newer GPU"],
     ),
-    "no cuBLAS": ("del libs.cublas", ["CUDA's library cuBLAS", "pip install 'tinytensor[cuda13]'"]),
+    "no cuBLAS": ("del libs.cublas", ["CUDA's library cuBLAS", "pip install 'tinyformer[cuda13]'"]),
     "no NVRTC": (
         "cupy.cuda.nvrtc.getVersion = lambda: refuse(0, 'CuPy failed to load libnvrtc.so.13')",
-        ["CUDA's library NVRTC", "pip install 'tinytensor[cuda13]'"],
+        ["CUDA's library NVRTC", "pip install 'tinyformer[cuda13]'"],
     ),
     "no headers": (
         "pathfinder.find_nvidia_header_directory = lambda name: None",
-        ["CuPy does not find CUDA's headers", "pip install 'tinytensor[cuda13]'", "set CUDA_PATH"],
+        ["CuPy does not find CUDA's headers", "pip install 'tinyformer[cuda13]'", "set CUDA_PATH"],
     ),
 }
 

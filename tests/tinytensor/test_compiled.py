@@ -48,7 +48,7 @@ def test_numba_is_not_installed():
     hidden = "import importlib.util as u; f = u.find_spec; u.find_spec = lambda n, *a: None if n == 'numba' else f(n, *a)\n"
     result = run(hidden + "import tinytensor", TINYTENSOR_KERNELS="numba")
     assert result.stderr.splitlines()[-1].endswith(
-        "TINYTENSOR_KERNELS=numba, but Numba is not installed: pip install 'tinytensor[fast]'"
+        "TINYTENSOR_KERNELS=numba, but Numba is not installed: pip install 'tinyformer[fast]'"
     )
     result = run(hidden + "import tinytensor; print(tinytensor.kernels_name)", TINYTENSOR_KERNELS="")
     assert result.stdout == "numpy\n"
@@ -474,7 +474,7 @@ import numpy as np
 compiling._keep_nothing()
 a, b, out = np.ones((16, 16), np.float32), np.ones((16, 16), np.float32), np.zeros((16, 16), np.float32)
 _sum_over_queries(a, b, 16, 16, 16, out)
-(code,) = _sum_over_queries.compile(out.dtype).inspect_asm().values()
+(code,) = _sum_over_queries.for_python(out.dtype).inspect_asm().values()
 print(tiles.ROWS.compute(), out.min(), out.max(), "zmm" in code)
 """
 
@@ -684,6 +684,32 @@ def test_a_traced_program_attends_to_keys_and_values_from_anywhere(choose, layou
         stored.data = layout(stored.data)
         got = traced(x, stored.copy()).numpy()
         np.testing.assert_allclose(got, f(x, stored).numpy(), rtol=1e-5, atol=1e-6)
+
+
+RELUS = """
+import tinytensor as tt
+from tinytensor.kernels.numba import program_loops
+def f(x):
+    for _ in range(8):
+        x = tt.relu(x)
+    return x
+traced = tt.trace(f)
+print([traced(tt.tensor([-1.0, 2.0])).tolist() for _ in range(3)])
+print([loop.function.__name__ for loop in program_loops._LOOPS.values() if loop.called])
+"""
+
+
+@pytest.mark.needs("numba")
+def test_a_traced_program_compiles_no_kernels_but_its_own():
+    assert run(RELUS).stdout == "[[0.0, 2.0], [0.0, 2.0], [0.0, 2.0]]\n['relu']\n"
+
+
+@pytest.mark.needs("numba")
+def test_compiled_code_of_programs_with_other_kernels_is_kept_apart():
+    for code, x in [(RELUS, "[0.0, 2.0]"), (RELUS.replace("tt.relu(x)", "x * 0.5"), "[-0.00390625, 0.0078125]")] * 2:
+        result = run(code)
+        assert result.stdout.startswith(f"[{x}, {x}, {x}]\n"), result
+    assert result.stderr == ""
 
 
 @pytest.mark.needs("numba")

@@ -12,7 +12,7 @@ import pytest
 import tinytensor as tt
 from tinytensor import nn
 from tinytensor.device.disk import FileError
-from tinytensor.io import give_back, load_mapped
+from tinytensor.io import as_numbers, give_back, load_mapped
 from tinytensor.nn import init
 
 DTYPES = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
@@ -46,7 +46,7 @@ def test_bfloat16_becomes_float32(shape: tuple[int, ...], tmp_path: Path) -> Non
     values = np.random.default_rng(0).standard_normal(shape).astype("float32")
     values = (np.asarray(values).view("uint32") & 0xFFFF0000).view("float32")  # of which bfloat16 keeps everything
     halves = (np.asarray(values).view("uint32") >> 16).astype("uint16")
-    found = load_mapped(one(tmp_path / "file", "BF16", shape, halves.tobytes()))["x"]
+    found = as_numbers(load_mapped(one(tmp_path / "file", "BF16", shape, halves.tobytes()))["x"])
     assert (found.shape, found.dtype) == (shape, np.float32)
     np.testing.assert_array_equal(found, values)
 
@@ -94,7 +94,7 @@ def test_memory_that_is_given_back_is_read_again(tmp_path: Path) -> None:
         give_back(part)
         np.testing.assert_array_equal(found["x"], values)
     give_back(np.ones(10_000))  # of no file: nothing happens
-    give_back(load_mapped(one(tmp_path / "other", "BF16", (1,), b"\0\0"))["x"])
+    give_back(as_numbers(load_mapped(one(tmp_path / "other", "BF16", (1,), b"\0\0"))["x"]))
 
 
 def test_neighbours_of_what_is_given_back_keep_what_was_written_to_them(tmp_path: Path) -> None:

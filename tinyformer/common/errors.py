@@ -59,8 +59,8 @@ class UserError(ValueError):
         return "\n".join(_bounded(escaped(line)) for line in self.args)
 
 
-class OtherVersion(UserError):
-    """A file is not damaged, but holds what this version does not know."""
+class UnknownField(UserError):
+    """A file is not damaged, but has a field that this version does not know."""
 
 
 class SettingError(UserError):
@@ -184,10 +184,7 @@ def plain_errors() -> Iterator[None]:
     character that the console cannot show is printed as ``?``. Where the locale is ASCII, files and pipes are UTF-8. On a
     terminal, texts lose the characters that it would obey. Files and pipes get them as they are.
     """
-    _watch_interrupts()
-    _mend_streams()
-    if _interrupted:  # and lost, in an import
-        _end("\ninterrupted", 130)
+    _begin_telling()
     try:
         try:
             yield
@@ -195,13 +192,50 @@ def plain_errors() -> Iterator[None]:
             sys.stdout.flush()
             raise
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        _end_by(error)
+        raise
+
+
+def tell_errors_plainly() -> None:
+    """Do from now on, to the end of the process, what ``plain_errors`` does inside its block: for a script that is read from
+    top to bottom, without a function that a block could call."""
+    import atexit
+
+    _begin_telling()
+    show = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _end_by(error)
+        show(kind, error, trace)
+
+    def flush() -> None:
+        try:
+            sys.stdout.flush()
+        except OSError as error:  # no exception changes the status any more
+            with suppress(SystemExit):
+                _end_by(error)
+            os._exit(1)
+
+    tell.ends = _end  # type: ignore[attr-defined]
+    sys.excepthook = tell
+    atexit.register(flush)  # before all others, and so called after them
+
+
+def _begin_telling() -> None:
+    _watch_interrupts()
+    _mend_streams()
+    if _interrupted:  # and lost, in an import
         _end("\ninterrupted", 130)
-    except BrokenPipeError:
+
+
+def _end_by(error: BaseException) -> None:
+    """End the script where the error is of those that ``plain_errors`` tells."""
+    if isinstance(error, KeyboardInterrupt) or (_interrupted and isinstance(error, ImportError)):
+        _end("\ninterrupted", 130)
+    if isinstance(error, BrokenPipeError):
         _end("", 1)
-    except (UserError, OSError, ImportError, MemoryError) as error:
-        if _interrupted and isinstance(error, ImportError):
-            _end("\ninterrupted", 130)
+    if isinstance(error, (UserError, OSError, ImportError, MemoryError)):
         _end(f"error: {_in_words(error)}", 1 if _is_of_output(error) else 2)
 
 

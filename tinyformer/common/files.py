@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tinyformer.common.errors import OtherVersion, SettingError, UserError, shortened
+from tinyformer.common.errors import SettingError, UnknownField, UserError, shortened
 from tinyformer.common.memory import in_bytes
 from tinytensor.device.disk import FileError, open_regular, write_text
 
@@ -29,8 +29,8 @@ def damaged(what: object) -> Iterator[None]:
     """A context that turns every usual error inside it into a UserError: ``what``, such as a path, is damaged."""
     try:
         yield
-    except OtherVersion as error:
-        raise OtherVersion(f"{what} is of another version: {error}") from None
+    except UnknownField as error:
+        raise UnknownField(f"{what}: {error}") from None
     except SettingError as error:  # the value may have been edited, too
         raise UserError(f"{what} is damaged, or of another version: {shortened(str(error))}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:

@@ -52,22 +52,22 @@ def enough_memory(what: str, remedy: str) -> Iterator[None]:
 def check_model_fits(num_parameters: int, num_blocks: int, *settings: str) -> None:
     """Raise UserError if the weights of a model alone do not fit in memory. ``settings`` are those that make it large: it is a
     SettingError where the command that runs has flags for them."""
-    if (files := _weights.get()) is not None:
-        _check_held(num_parameters, num_blocks, *files)
+    if (found := _weights.get()) is not None:
+        _check_held(num_parameters, num_blocks, *found)
     needed = default_dtype.itemsize * num_parameters + _LEAST_BLOCK * int(num_blocks)
     lower = [name for name in settings if can_be_lower(name)]
     check_fits(needed, "a model of this size", f"choose a smaller {_either(lower)}", *lower)
 
 
-# The files that hold the weights of the model that is made, and the file of its settings.
-_weights: ContextVar[tuple[list[Path], Path] | None] = ContextVar("weights", default=None)
+# The bytes of the weights of the model that is made, and the file of its settings.
+_weights: ContextVar[tuple[int, Path] | None] = ContextVar("weights", default=None)
 
 
 @contextmanager
-def only_as_large_as(weights: Iterable[Path], settings: Path) -> Iterator[None]:
-    """A context in which making a model raises UserError if its weights cannot be in the files ``weights``. The file of its
-    ``settings`` may ask for any size: what cannot be loaded next need not be made."""
-    token = _weights.set((list(weights), settings))
+def only_as_large_as(weights: int, settings: Path) -> Iterator[None]:
+    """A context in which making a model raises UserError if its weights cannot be those of a file, which has so many bytes of
+    them. The file of its ``settings`` may ask for any size: what cannot be loaded next need not be made."""
+    token = _weights.set((weights, settings))
     try:
         yield
     finally:
@@ -80,11 +80,10 @@ def check_settings_fit(config: Any, weights: Iterable[Path], settings: Path) -> 
     there = [file for file in weights if file.is_file()]
     if there and hasattr(config, "num_parameters"):
         blocks = sum(getattr(config, name, 0) for name in ("num_layers", "encoder_layers", "decoder_layers"))
-        _check_held(config.num_parameters(), blocks, there, settings)
+        _check_held(config.num_parameters(), blocks, sum(file.stat().st_size for file in there), settings)
 
 
-def _check_held(num_parameters: int, num_blocks: int, weights: list[Path], settings: Path) -> None:
-    size = sum(file.stat().st_size for file in weights)
+def _check_held(num_parameters: int, num_blocks: int, size: int, settings: Path) -> None:
     needed = default_dtype.itemsize * num_parameters + _LEAST_BLOCK * int(num_blocks)
     if needed > _SMALL_MODEL + _MOST_FOR_A_BYTE * size:
         raise UserError(

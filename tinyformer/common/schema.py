@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import math
 import numbers
 import types
 import typing
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from tinyformer.common.errors import OtherVersion, SettingError, UserError, shortened
+from tinyformer.common.errors import SettingError, UnknownField, UserError, shortened
 
 Made = TypeVar("Made")
 
@@ -69,12 +70,17 @@ def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
     return kind(**values)
 
 
-def check_known(value: Mapping[str, Any], known: Container[str], name: str = "") -> None:
-    """Raise OtherVersion for the first key of a JSON object that is not known, unless it is switched off."""
+def check_known(value: Mapping[str, Any], known: Collection[str], name: str = "") -> None:
+    """Raise UnknownField for the first key of a JSON object that is not known, unless it is switched off. It names the field
+    that was meant, if there is one with almost this name."""
     for key, item in value.items():
         if key not in known and item not in _OFF:
-            unknown = f"{_joined(name, shortened(str(key), 40))} is {_shown(item)}"
-            raise OtherVersion(f"{unknown}, which this version does not know: use the version that wrote it, or a later one")
+            near = difflib.get_close_matches(str(key)[:40], known, 1, 0.75)
+            meant = f" (was {_joined(name, near[0])} meant?)" if near else ""
+            raise UnknownField(
+                f"{_joined(name, shortened(str(key), 40))} is {_shown(item)}, a field that this version does not know{meant}: "
+                "take it out if it was added by hand, or use the version that wrote it, or a later one"
+            )
 
 
 def check_fields(config: Any) -> None:

@@ -24,16 +24,29 @@ def cache_folder() -> Path | None:
     return Path(chosen) if chosen else user_cache("tinyformer")
 
 
-def download(url: str, sha256: str, timeout: float = 10.0) -> bytes:
-    """The content of the file at ``url``, which is downloaded once and then kept in the cache. Where it cannot be kept, a line
-    says so. Raises OSError if there is none (no network, no such file), and UserError if its checksum is not ``sha256``."""
+def kept_at(url: str, sha256: str) -> Path | None:
+    """Where the cache has the file at ``url`` once it was downloaded. None where there is no cache."""
     folder = cache_folder()
-    path = folder / sha256[:16] / url.rsplit("/", 1)[-1] if folder is not None else None
+    return folder / sha256[:16] / url.rsplit("/", 1)[-1] if folder is not None else None
+
+
+def downloaded(url: str, sha256: str) -> bytes | None:
+    """What ``download`` has kept; None where it is not in the cache."""
+    path = kept_at(url, sha256)
     if path is not None:
         with suppress(OSError, UserError):
             content = read_file(path)
             if hashlib.sha256(content).hexdigest() == sha256:
                 return content
+    return None
+
+
+def download(url: str, sha256: str, timeout: float = 10.0) -> bytes:
+    """The content of the file at ``url``, which is downloaded once and then kept in the cache. Where it cannot be kept, a line
+    says so. Raises OSError if there is none (no network, no such file), and UserError if its checksum is not ``sha256``."""
+    kept = downloaded(url, sha256)
+    if kept is not None:
+        return kept
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:
             content = response.read()
@@ -41,7 +54,7 @@ def download(url: str, sha256: str, timeout: float = 10.0) -> bytes:
         raise OSError(f"{type(error).__name__}: {error}") from None
     if hashlib.sha256(content).hexdigest() != sha256:
         raise UserError(f"the download from {url} is not the expected file (its checksum differs)")
-    _keep(path, content)
+    _keep(kept_at(url, sha256), content)
     return content
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tinyformer.common.errors import UserError, has_flag, print_line
 from tinyformer.common.files import read_file
 from tinyformer.common.memory import check_fits, enough_memory
-from tinyformer.data.downloads import download
+from tinyformer.data.downloads import download, downloaded
 from tinyformer.data.fields import field_of, kind_of, notice
 from tinyformer.data.files import READING, check_file, decoded, status
 from tinyformer.data.folders import texts_in
@@ -136,6 +136,23 @@ class TextSource:
         if fingerprint(text) != self.sha256:
             raise UserError(f"the text is not the one that {run} was trained on ({self.name}): --resume needs the same text")
         return text
+
+    def still_there(self, path: str | None, most: int) -> str | None:
+        """The text for who shows a line of it, from the file at ``path``, where that is now. None where it is gone, has changed
+        or has more than ``most`` bytes; nothing is downloaded for it."""
+        if path is not None:
+            file = Path(path)
+            if not file.is_file() or file.stat().st_size > most:
+                return None
+            text = read_text(file, field=self.field)
+        elif self.name == STANDARD_LIBRARY:
+            text = standard_library_text()
+        else:
+            content = downloaded(TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256)
+            if content is None:
+                return None
+            text = decoded(TINY_SHAKESPEARE, content)
+        return text if fingerprint(text) == self.sha256 else None
 
 
 def open_text(path: str | None, flag: str = "--data", field: str | None = None) -> tuple[str, TextSource]:

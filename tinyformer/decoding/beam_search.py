@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,13 +101,12 @@ def beam_search(
     searches = [_Search(beam, n_best, rule or WuRule(), max_tokens, tokens.ends) for _ in new]
     alive = list(range(len(new)))  # the searches that are not done, in the order of the decoder's rows
     for step in range(1, max_tokens + 1):
-        logits = decoder.next_logits(new).astype(host.float64)
-        log_probabilities = _restricted(logits, tokens, beam, step == max_tokens, texts, step - 1)
+        logits = decoder.next_logits(new)
+        widths = [len(searches[i].beams) for i in alive]
         rows, written, still, first = [], [], [], 0
-        for i in alive:
-            width = len(searches[i].beams)
+        for i, width, scored in zip(alive, widths, _parts(logits, widths, tokens, beam, step == max_tokens, texts, step - 1)):
             seen: list[BeamCandidate] | None = None if watch is None else []
-            parents, picked = searches[i].advance(log_probabilities[first : first + width], seen)
+            parents, picked = searches[i].advance(*scored, seen)
             if watch is not None and seen is not None:
                 watch(BeamStep(i, step, tuple(seen)))
             if parents:
@@ -125,22 +125,47 @@ def beam_search(
     return [search.best() for search in searches]
 
 
-def _restricted(logits: Any, tokens: TokenRules, beam: int, is_last: bool, texts: Any, written: int) -> Any:
-    """The log-probabilities of the next tokens after the rules, which see the logits if only one text is kept."""
-    log_probabilities = log_softmax(logits)
-    if beam > 1 or not tokens.rules or (is_last and tokens.force_end):
-        return tokens.restrict(log_probabilities, is_last, texts, written)
-    shift = logits.max(axis=-1, keepdims=True) - log_probabilities.max(axis=-1, keepdims=True)
-    return tokens.restrict(logits, is_last, texts, written) - shift
+def _parts(
+    logits: Any, widths: Sequence[int], tokens: TokenRules, beam: int, is_last: bool, texts: Any, written: int
+) -> Iterator[tuple[Any, Any]]:
+    """What ``_scored`` returns, in parts of so many rows. Without rules, which take the whole batch, each part is computed when
+    it is needed: then it stays in the processor's cache."""
+    ends = list(itertools.accumulate(widths))
+    places = [slice(end - width, end) for end, width in zip(ends, widths)]
+    if tokens.rules:
+        scores, totals = _scored(logits, tokens, beam, is_last, texts, written)
+        return ((scores[place], totals[place]) for place in places)
+    return (_scored(logits[place], tokens, beam, is_last, texts, written) for place in places)
+
+
+def _scored(logits: Any, tokens: TokenRules, beam: int, is_last: bool, texts: Any, written: int) -> tuple[Any, Any]:
+    """The scores (rows, vocab_size) of the next tokens after the rules, and for each row what is to be subtracted from them,
+    (rows,), to make them log-probabilities: all would take long, and few are needed.
+
+    The rules see log-probabilities, or the logits if only one text is kept.
+    """
+    logits = logits.astype(host.promote_types(logits.dtype, host.float32), copy=False)
+    totals = log_of_total(logits)
+    if (tokens.rules and beam > 1) or (is_last and tokens.force_end):
+        log_probabilities = logits - totals[:, None]
+        return tokens.restrict(log_probabilities, is_last, texts, written), host.zeros_like(totals)
+    return tokens.restrict(logits, is_last, texts, written), totals
 
 
 def log_softmax(logits: Any) -> Any:
     """The log-probabilities along the last axis of a NumPy array. Raises UserError if the highest logit is NaN or infinite."""
+    return logits - log_of_total(logits)[..., None]
+
+
+def log_of_total(logits: Any) -> Any:
+    """The logarithm of the sum of exp(logits) along the last axis of a NumPy array: float64 (...). Raises UserError if the
+    highest logit is NaN or infinite."""
     best = logits.max(axis=-1, keepdims=True)
     if not host.isfinite(best).all():
         raise useless_logits(best[~host.isfinite(best)][0])
     shifted = logits - best
-    return shifted - host.log(host.exp(shifted).sum(axis=-1, keepdims=True))
+    total = host.exp(shifted, out=shifted).sum(axis=-1, keepdims=True)
+    return (host.log(total, dtype=host.float64) + best)[..., 0]
 
 
 def check_n_best(n_best: int, beam: int) -> None:
@@ -164,19 +189,16 @@ class _Search:
         self.finished: list[tuple[float, tuple[int, ...], int | None]] = []  # a heap of scored texts, the worst of them first
         self.num_finished = 0
 
-    def advance(self, log_probabilities: Any, seen: list[BeamCandidate] | None) -> tuple[list[int], list[int]]:
-        """Extend each text by each token, and keep the best. Returns two lists: for each kept text, the number of the text that
-        it extends, and its new token. Both are empty when the row is done. What is kept or ends is added to ``seen``."""
-        totals = host.array([total for total, _ in self.beams])[:, None] + log_probabilities
-        vocab_size = totals.shape[1]
-        totals = totals.reshape(-1)
+    def advance(self, scores: Any, totals: Any, seen: list[BeamCandidate] | None) -> tuple[list[int], list[int]]:
+        """Extend each text by each token, and keep the best. ``scores`` minus ``totals`` are the log-probabilities of the
+        tokens. Returns two lists: for each kept text, the number of the text that it extends, and its new token. Both are empty
+        when the row is done. What is kept or ends is added to ``seen``."""
         count = self.width * (1 + len(self.ends))  # so many that `width` of them do not end
         is_last = len(self.beams[0][1]) + 1 == self.max_tokens
         extended: list[tuple[float, tuple[int, ...]]] = []
         parents: list[int] = []
-        for place, candidate in enumerate(likeliest(totals, count).tolist()):
-            parent, token = divmod(candidate, vocab_size)
-            total, ids = float(totals[candidate]), self.beams[parent][1]
+        for place, (total, parent, token) in enumerate(self._extensions(scores, totals, count)):
+            ids = self.beams[parent][1]
             if token in self.ends or is_last:
                 if place < self.width:  # a text is put aside only if it is among the `width` best
                     score = self._finish(total, ids, token)
@@ -189,6 +211,15 @@ class _Search:
                 parents.append(parent)
         self.beams = extended
         return ([], []) if self._is_done() else (parents, [ids[-1] for _, ids in extended])
+
+    def _extensions(self, scores: Any, totals: Any, count: int) -> list[tuple[float, int, int]]:
+        """The ``count`` likeliest texts with one token more, best first: log-probability, number of the text, and token."""
+        found = []
+        for parent, (row, total, (log_probability, _)) in enumerate(zip(scores, totals, self.beams)):
+            best = likeliest(row, count)
+            sums = log_probability + (row[best].astype(host.float64) - total)
+            found += [(x, parent, token) for x, token in zip(sums.tolist(), best.tolist())]
+        return sorted(found, key=lambda text: -text[0])[:count]
 
     def _finish(self, log_probability: float, ids: tuple[int, ...], token: int) -> float:
         """Put a text aside with its score, and return that."""

@@ -48,7 +48,7 @@ class GPTDecoder:
         self.model = model
         self.ids: Any = None  # the last tokens, at most block_size
         self.cache: Cache | None = model.new_cache(max_tokens) if use_cache else None
-        cache, logits = self.cache, _last_logits(model, model)
+        cache, logits = self.cache, _last_logits(model, lambda ids, cache: model(ids, cache, last_only=True))
         self._logits = logits
         self._logits_of_one_token: Any = tt.trace(lambda ids: logits(ids, cache))
 
@@ -72,11 +72,32 @@ class GPTDecoder:
         self.ids = ids  # only now, as the model may refuse them
         return logits.numpy()
 
+    def keep_common(self, ids: Any) -> int:
+        """Go on with another text, ids (length,), in place of the one text so far: keep in the cache what both begin with, but
+        for the last token, and forget the rest. Returns how many tokens are kept: ``next_logits`` takes the others. Raises
+        UserError for numbers that are not ids of the vocabulary."""
+        check_ids(ids, self.model.config.vocab_size)
+        kept = 0
+        if self.cache is not None:
+            length = 0 if self.ids is None else min(self.ids.shape[1], len(ids) - 1)
+            kept = int(host.cumprod(self.ids[0, :length] == ids[:length]).sum()) if length else 0
+            self.cache.keep(kept)
+        self.ids = self.ids[:, :kept] if kept else None
+        return kept
+
     def select(self, rows: Any) -> None:
         """Go on with these rows of the batch."""
-        self.ids = None if self.ids is None else self.ids[rows]
         if self.cache is not None:
-            self.cache.select(rows)
+            self.cache.select(rows, _shared(self.ids, rows))
+        self.ids = None if self.ids is None else self.ids[rows]
+
+
+def _shared(ids: Any, rows: Any) -> int:
+    """How many first ids (batch, length) are the same in each of these rows as in the row that had its place."""
+    if ids is None or len(rows) != len(ids):
+        return 0
+    same = (ids[rows] == ids).all(axis=0)
+    return int(host.cumprod(same).sum())
 
 
 def _joined(ids: Any, new: Any, vocab_size: int) -> tuple[Any, Any]:
@@ -116,6 +137,8 @@ class TransformerDecoder:
         self.max_tokens = max_tokens
         with tt.no_grad(), evaluating(model):
             self.memory, self.memory_mask = model.encode(_sources(source, model))
+        self.sources = host.arange(len(self.memory))  # of each row of the memory, the number of its source
+        self.texts_of_each = 1  # so many texts of the batch, one after the other, translate the same row of the memory
         self.ids: Any = None
         self.cache = model.new_cache(max_tokens, self.memory.shape[1]) if use_cache else None
         cache, memory, logits = self.cache, self.memory, _last_logits(model, model.decode)
@@ -128,10 +151,9 @@ class TransformerDecoder:
         The ids of the first call are checked: UserError if they are not ids of the vocabulary. Every call raises UserError if
         the source has another number of rows, and after more than ``max_tokens`` tokens.
         """
-        if len(new) != len(self.memory):
-            raise UserError(
-                f"a decoder of {counted(len(self.memory), 'source')} got ids for {len(new)}: pass one row for each source"
-            )
+        batch = len(self.memory) * self.texts_of_each
+        if len(new) != batch:
+            raise UserError(f"a decoder of {counted(batch, 'source')} got ids for {len(new)}: pass one row for each source")
         ids, new = _joined(self.ids, new, self.model.config.target_vocab_size)
         if ids.shape[1] > self.max_tokens:
             raise UserError(
@@ -147,12 +169,26 @@ class TransformerDecoder:
         return logits.numpy()
 
     def select(self, rows: Any) -> None:
-        """Go on with these rows of the batch."""
-        self.ids = None if self.ids is None else self.ids[rows]
-        index = tt.tensor(rows)
-        self.memory, self.memory_mask = self.memory[index], self.memory_mask[index]
+        """Go on with these rows of the batch. Neighbours that translate the same source share its memory as far as possible."""
+        rows = host.asarray(rows)
+        before = self.sources.repeat(self.texts_of_each)
+        sources, kept = before[rows], rows // self.texts_of_each
+        can_share = self.cache is not None and self.cache.length > 0  # it then holds the memory's keys and values
+        self.texts_of_each = _repeats(sources) if can_share else 1
+        kept = kept[:: self.texts_of_each]
         if self.cache is not None:
-            self.cache.select(rows)
+            shared = _shared(self.ids, rows) if host.array_equal(sources, before) else 0
+            self.cache.select(rows, shared, kept)
+        self.sources = self.sources[kept]
+        self.ids = None if self.ids is None else self.ids[rows]
+        index = tt.tensor(kept)
+        self.memory, self.memory_mask = self.memory[index], self.memory_mask[index]
+
+
+def _repeats(numbers: Any) -> int:
+    """The greatest count such that the numbers (n,) are made of runs of so many equal ones."""
+    changes = host.flatnonzero(host.diff(numbers)) + 1
+    return math.gcd(len(numbers), *changes.tolist()) or 1
 
 
 class RecurrentDecoder:
@@ -202,7 +238,9 @@ class RecurrentDecoder:
 
 def language_decoder(model: GPT | RecurrentLM, use_cache: bool = True, max_tokens: int | None = None) -> Decoder:
     """A decoder that continues texts with this language model, to ``max_tokens`` in all if that is known. A recurrent one has
-    no cache to do without."""
+    no cache to do without. Raises UserError for any other model."""
+    if not isinstance(model, (GPT, RecurrentLM)):
+        raise UserError(f"a {type(model).__name__} does not continue texts: take GPT-2, Llama or Qwen")
     return RecurrentDecoder(model) if isinstance(model, RecurrentLM) else GPTDecoder(model, use_cache, max_tokens)
 
 

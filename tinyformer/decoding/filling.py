@@ -12,31 +12,38 @@ from tinyformer.decoding.beam_search import log_softmax
 from tinyformer.decoding.likeliest import likeliest
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.evaluating import evaluating
+from tinyformer.tokenizers.special import MASK, mask_name
+from tinyformer.tokenizers.texts import token_texts
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
 if TYPE_CHECKING:
-    from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
+    from tinyformer.tokenizers import BPETokenizer, PipelineTokenizer, Tokenizer, WordPieceTokenizer
+
+    FillingTokenizer = WordPieceTokenizer | BPETokenizer | PipelineTokenizer
 
 
 def fill_masks(
-    model: BertForMaskedLM, tokenizer: WordPieceTokenizer, sentence: str, best: int = 5
+    model: BertForMaskedLM, tokenizer: FillingTokenizer, sentence: str, best: int = 5
 ) -> list[list[tuple[str, float]]]:
-    """For each [MASK] in the sentence the ``best`` tokens with their probabilities, the likeliest first. Outputs of the model
-    that are no tokens of the tokenizer have no probability: some published models have more outputs than tokens.
+    """For each [MASK] in the sentence, or <mask> of RoBERTa and MPNet, the ``best`` tokens, as ``token_texts`` shows them, with
+    their probabilities, the likeliest first. Outputs of the model that are no tokens of the tokenizer have no probability: some
+    published models have more outputs than tokens.
 
-    Raises UserError for a sentence without a [MASK], or with more tokens than the model can read.
+    Raises UserError for a sentence without a mask, or with more tokens than the model can read.
     """
     if not 1 <= best <= tokenizer.vocab_size:
         raise SettingError(f"best must be from 1 to {tokenizer.vocab_size}, not {best}")
-    special = tokenizer.special
-    ids = [special["[CLS]"], *tokenizer.encode(sentence, allow_special=True).tolist(), special["[SEP]"]]
-    if special["[MASK]"] not in ids:
-        raise UserError(f"there is no [MASK] to fill in: {sentence!r}")
-    places = [place for place, i in enumerate(ids) if i == special["[MASK]"]]
+    name = mask_name(tokenizer.special) or MASK
+    mask = tokenizer.special.get(name)
+    ids = [*tokenizer.before, *tokenizer.encode(sentence, allow_special=True).tolist(), *tokenizer.after]
+    if mask not in ids:
+        raise UserError(f"there is no {name} to fill in: {sentence!r}")
+    places = [place for place, i in enumerate(ids) if i == mask]
     logits = filling_logits(model, ids, places)[:, : tokenizer.vocab_size]
     rows = log_softmax(logits.astype(host.float64))
-    return [[(tokenizer.tokens[i], float(host.exp(row[i]))) for i in likeliest(row, best)] for row in rows]
+    found = [likeliest(row, best) for row in rows]
+    return [list(zip(token_texts(tokenizer, ids), host.exp(row[ids]).tolist())) for row, ids in zip(rows, found)]
 
 
 def filling_logits(model: BertForMaskedLM, ids: Sequence[int], places: Sequence[int]) -> Any:
@@ -60,6 +67,13 @@ def with_wordpieces(tokenizer: Tokenizer, path: str | Path) -> WordPieceTokenize
     if tokenizer.kind != "wordpiece":
         raise UserError(f"{path} has no WordPieces: it is not the tokenizer of a BERT")
     return cast("WordPieceTokenizer", tokenizer)
+
+
+def with_mask(tokenizer: Tokenizer, path: str | Path) -> FillingTokenizer:
+    """The tokenizer, which was read from ``path``. Raises UserError for one without a token that hides another one."""
+    if mask_name(getattr(tokenizer, "special", ())) is None or not hasattr(tokenizer, "before"):
+        raise UserError(f"the tokenizer of {path} has no token [MASK] or <mask> among its special ones: it fills in nothing")
+    return cast("FillingTokenizer", tokenizer)
 
 
 def hide_words(text: str, passages: int = 4) -> list[str]:

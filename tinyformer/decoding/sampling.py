@@ -1,10 +1,11 @@
-"""Sampling: picking the next token, greedily or at random, with temperature, top-k and top-p."""
+"""Sampling: picking the next token, greedily or at random, with temperature, top-k, top-p, min-p and typical-p."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tinyformer.common.errors import SettingError, UserError, for_programmers, has_flag
@@ -33,10 +34,15 @@ class Sampling:
       several that are equally likely.
     - ``top_k`` keeps only the k likeliest tokens. 0 keeps all.
     - ``top_p`` then keeps the fewest tokens whose probabilities together reach p (Holtzman et al. 2020). 1 keeps all.
+    - ``min_p`` then leaves out the tokens that are less than p times as likely as the likeliest (Nguyen et al. 2024). 0 keeps
+      all.
+    - ``typical_p`` then keeps the fewest tokens that together reach p, those first whose surprise is closest to the expected
+      one (Meister et al. 2022). 1 keeps all.
     - The same ``seed`` picks the same tokens. Without one the tokens come from the generator that ``tt.seed`` restarts.
 
     Among equally likely tokens, both top_k and top_p keep those with the smaller ids. So there are never more than k, and
-    ``top_k=1`` is greedy. (Hugging Face keeps all tokens that are as likely as the k-th.)
+    ``top_k=1`` is greedy. (Hugging Face keeps all tokens that are as likely as the k-th.) typical_p keeps all that are as
+    typical as the last one.
 
     >>> import numpy
     >>> from tinyformer import Sampling
@@ -49,13 +55,18 @@ class Sampling:
     top_k: int = setting(0, "choose only among the k likeliest tokens; 0: among all", unless={"temperature": [0]})
     top_p: float = setting(1.0, "choose only among the fewest tokens whose probabilities together reach p", unless=_GREEDY)
     seed: int | None = setting(None, "the same seed picks the same tokens", unless=_GREEDY)
+    min_p: float = setting(0.0, "leave out tokens less than p times as likely as the likeliest", unless=_GREEDY)
+    typical_p: float = setting(1.0, "choose only among the most typical tokens that together reach p", unless=_GREEDY)
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.temperature < 0:
             raise SettingError(f"temperature must be 0 (greedy) or more, not {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        for name in ("top_p", "typical_p"):
+            if not 0 < getattr(self, name) <= 1:
+                raise SettingError(f"{name} must be above 0 and at most 1, not {getattr(self, name)}")
+        if not 0 <= self.min_p <= 1:
+            raise SettingError(f"min_p must be between 0 and 1, not {self.min_p}")
         at_least(self, top_k=0, **({} if self.seed is None else {"seed": 0}))
 
     def pick(self, logits: Any, rng: Any) -> int:
@@ -71,7 +82,7 @@ class Sampling:
 
     def probabilities(self, logits: Any) -> Any:
         """The probability with which ``pick`` picks each token, (vocab_size,) float64, from logits (vocab_size,), a NumPy
-        array. It is 0 for the tokens that top_k and top_p leave out. Raises UserError as ``pick`` does.
+        array. It is 0 for the tokens that are left out. Raises UserError as ``pick`` does.
 
         >>> import numpy
         >>> from tinyformer import Sampling
@@ -82,7 +93,7 @@ class Sampling:
         return weights / weights.sum()
 
     def _weights(self, logits: Any) -> Any:
-        """Unnormalised probabilities, float64. They are 0 for the tokens that top_k and top_p leave out."""
+        """Unnormalised probabilities, float64: 1 for the likeliest token, and 0 for those that are left out."""
         highest = _highest(logits)
         if self.temperature == 0:
             return host.eye(1, len(logits), highest)[0]
@@ -90,15 +101,37 @@ class Sampling:
         with host.errstate(over="ignore"):
             weights = host.exp((logits - logits[highest]) / self.temperature)
         kept = min(self.top_k, len(logits)) if self.top_k else len(logits)
-        if kept == len(logits) and self.top_p == 1:
-            return weights
-        order = likeliest(logits, kept)
-        if self.top_p < 1:  # at 1 rounding could leave tokens out, as a sum may reach 1 before its last term
-            reached = host.cumsum(weights[order])
-            order = order[: 1 + int(host.searchsorted(reached, self.top_p * reached[-1], side="left"))]
-        left = host.zeros_like(weights)
-        left[order] = weights[order]
-        return left
+        if kept < len(logits) or self.top_p < 1:
+            order = likeliest(logits, kept)
+            if self.top_p < 1:  # at 1 rounding could leave tokens out, as a sum may reach 1 before its last term
+                order = order[: _that_reach(self.top_p, weights[order])]
+            left = host.zeros_like(weights)
+            left[order] = weights[order]
+            weights = left
+        if self.min_p > 0:
+            weights[weights < self.min_p] = 0
+        return _typical(weights, self.typical_p) if self.typical_p < 1 else weights
+
+
+def _that_reach(share: float, weights: Any) -> int:
+    """How many of the weights, from the first on, it takes to reach this share of their sum."""
+    reached = host.cumsum(weights)
+    return 1 + int(host.searchsorted(reached, share * reached[-1], side="left"))
+
+
+def _typical(weights: Any, share: float) -> Any:
+    """The weights of the most typical tokens, which together reach this share; 0 for the others. A token is typical if its
+    surprise, the negative logarithm of its probability, is close to the expected one, the entropy."""
+    places = host.flatnonzero(weights)
+    probabilities = weights[places] / weights.sum()
+    surprise = -host.log(probabilities)
+    distance = abs(surprise - (probabilities * surprise).sum())
+    order = host.argsort(distance, kind="stable")
+    count = min(_that_reach(share, probabilities[order]), len(places))
+    left = host.zeros_like(weights)
+    typical = places[distance <= distance[order[count - 1]]]
+    left[typical] = weights[typical]
+    return left
 
 
 def _highest(logits: Any) -> int:
@@ -184,3 +217,10 @@ def generate(
     decoder = language_decoder(model, use_cache, ids.shape[1] + max(num_tokens, 0))
     steps = sample(decoder, ids, num_tokens, sampling, end, forbidden, force_end, rules)
     return (int(ids[0]) for ids in steps)
+
+
+def compile_first(model: GPT, sampling: Sampling) -> None:
+    """Have the kernels compiled that writing takes, if standard error is a terminal. What is shown there meanwhile takes
+    the place of its line, and so would take that of a text that has begun."""
+    if sys.stderr.isatty():
+        list(generate(model, [0, 0], 3, replace(sampling, seed=0)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 
+from tinyformer.common.errors import UserError
 from tinyformer.export.attention import (
     LayerCache,
     causal_mask,
@@ -23,10 +24,12 @@ from tinyformer.export.blocks import block, blocks_of, decoder, encoder
 from tinyformer.export.graph import FLOAT, INT, Graph, Value
 from tinyformer.export.layers import embedding, linear, norm, tied_linear
 from tinyformer.export.positions import add_positions, count_from_zero, rotation_of
+from tinyformer.export.sentences import of_sentence, pooled
 from tinyformer.export.vectors import read_vectors
 from tinyformer.models.activations import ACTIVATIONS
-from tinyformer.models.bert import BertForMaskedLM
+from tinyformer.models.bert import Bert, BertForMaskedLM
 from tinyformer.models.gpt import GPT
+from tinyformer.models.sentences import Projection, SentenceModel
 from tinyformer.models.transformer import TokenAndPosition, Transformer
 from tinyformer.models.vectors import VectorAndPosition
 from tinytensor.nn import Embedding, Linear
@@ -39,6 +42,8 @@ def gpt_graph(model: GPT, cache: bool = True) -> Graph:
     With a ``cache`` also ``past_key_values.I.key`` and ``.value`` -> ``present.I.key`` and ``.value`` of each block I.
     """
     config, graph = model.config, Graph(model)
+    if config.sliding_window:
+        raise UserError("a sliding_window, as Mistral has one, cannot be exported to ONNX: take a model without")
     ids = graph.input("input_ids", INT, "batch_size", "length")
     num_keys = "total_length" if cache else "length"
     is_token = graph.input("attention_mask", INT, "batch_size", num_keys)
@@ -64,21 +69,45 @@ def gpt_graph(model: GPT, cache: bool = True) -> Graph:
 
 
 def bert_graph(model: BertForMaskedLM) -> Graph:
-    """``input_ids``, ``attention_mask`` (0 for padding) and ``token_type_ids`` (batch, length) -> ``logits`` (batch, length,
-    vocab_size)."""
+    """``input_ids``, ``attention_mask`` (0 for padding) and, if the model has segments, ``token_type_ids`` (batch, length) ->
+    ``logits`` (batch, length, vocab_size)."""
     bert, config, graph = model.bert, model.config, Graph(model)
-    ids, is_token, segments = [
-        graph.input(name, INT, "batch_size", "length") for name in ("input_ids", "attention_mask", "token_type_ids")
-    ]
-    x = embedding(bert.token_embedding, ids) + embedding(bert.segment_embedding, segments)
-    if config.positions.startswith("sinusoidal"):
-        x = x * math.sqrt(config.d_model)
-    x = norm(bert.norm, add_positions(bert.position_embedding, x, count_from_zero(ids)))
-    x = encoder(bert.encoder, x, padding_mask(is_token))
+    x, _ = _vectors_of_tokens(graph, bert)
     x = norm(model.norm, ACTIVATIONS[config.activation].exported(linear(model.transform, x)))
-    logits = tied_linear(bert.token_embedding, x) + graph.weight(model.bias)
+    logits = _output(model.output, bert.token_embedding, x) + graph.weight(model.bias)
     graph.output("logits", logits, FLOAT, "batch_size", "length", config.vocab_size)
     return graph
+
+
+def sentence_graph(model: SentenceModel) -> Graph:
+    """The inputs of ``bert_graph`` -> ``sentence_embedding`` (batch, width). Raises UserError for a model on a GPT."""
+    if not isinstance(model.encoder, Bert):
+        raise UserError(f"sentences of a {type(model.encoder).__name__} cannot be exported to ONNX: only those of a Bert can")
+    graph = Graph(model)
+    x, is_token = _vectors_of_tokens(graph, model.encoder)
+    x, width = pooled(model.pooling, x, is_token), model.encoder.config.d_model * len(model.pooling.kinds)
+    for layer in model.layers:
+        x = of_sentence(layer, x)
+        width = layer.linear.weight.shape[0] if isinstance(layer, Projection) else width
+    graph.output("sentence_embedding", x, FLOAT, "batch_size", width)
+    return graph
+
+
+def _vectors_of_tokens(graph: Graph, bert: Bert) -> tuple[Value, Value]:
+    """The vectors of a Bert's tokens, (batch, length, d_model), and the input that is 1 for tokens and 0 for padding."""
+    config = bert.config
+    if bert.relative_positions is not None:
+        raise UserError("relative positions, as MPNet has them, cannot be exported to ONNX: take a BERT, DistilBERT or RoBERTa")
+    ids, is_token = [graph.input(name, INT, "batch_size", "length") for name in ("input_ids", "attention_mask")]
+    x, places = embedding(bert.token_embedding, ids), count_from_zero(ids)
+    if bert.segment_embedding is not None:
+        x = x + embedding(bert.segment_embedding, graph.input("token_type_ids", INT, "batch_size", "length"))
+    if config.positions.startswith("sinusoidal"):
+        x = x * math.sqrt(config.d_model)
+    if config.skip_padding:
+        places = graph.node("CumSum", is_token, 1) * is_token + config.pad
+    x = norm(bert.norm, add_positions(bert.position_embedding, x, places))
+    return encoder(bert.encoder, x, padding_mask(is_token)), is_token
 
 
 def encoder_graph(model: Transformer) -> Graph:

@@ -8,9 +8,11 @@ from typing import Any, BinaryIO
 
 from tinyformer.common.errors import UserError
 from tinyformer.export.graph import DTYPES, Graph, Port
-from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph
+from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph, sentence_graph
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
+from tinyformer.models.quantizing import refuse_additions, refuse_quantized
+from tinyformer.models.sentences import SentenceModel
 from tinyformer.models.transformer import Transformer
 from tinytensor.device.disk import atomic_write
 from tinytensor.nn import Module
@@ -24,17 +26,18 @@ _ALIGNMENT = 4096  # so that a program can map the weights into memory
 
 
 def export_onnx(model: Module, path: str | Path, cache: bool = True) -> list[Path]:
-    """Write a GPT, a BertForMaskedLM or a Transformer to an ONNX file. Returns the paths that were written.
+    """Write a GPT, a BertForMaskedLM, a SentenceModel or a Transformer to an ONNX file. Returns the paths that were written.
 
     The graph takes any batch size and any length, and computes in float32. The names of its inputs and outputs are those of
-    Hugging Face's optimum; ``gpt_graph``, ``bert_graph``, ``encoder_graph`` and ``decoder_graph`` list them. Without ``cache``
-    a GPT has no inputs and outputs for keys and values.
+    Hugging Face's optimum; ``gpt_graph``, ``bert_graph``, ``sentence_graph``, ``encoder_graph`` and ``decoder_graph`` list
+    them. Without ``cache`` a GPT has no inputs and outputs for keys and values.
 
     A Transformer becomes two files: ``encoder_NAME`` and ``decoder_NAME``, where ``path`` ends in NAME. Weights of more than 2
     GB go into a file of their own, NAME.data, which must stay beside the other.
 
-    Raises UserError for a model of another kind, for a ``path`` that does not end in .onnx or whose folder does not exist, and
-    ImportError if the package onnx is missing. Raises OSError if a file cannot be written; an existing one then stays.
+    Raises UserError for a model of another kind or with quantized weights, for a ``path`` that does not end in .onnx or whose
+    folder does not exist, and ImportError if the package onnx is missing. Raises OSError if a file cannot be written; an
+    existing one then stays.
     """
     graphs = _graphs(model, check_path(path), cache)
     import_onnx()  # before the work, in case it is missing
@@ -60,15 +63,19 @@ def parts_of(path: Path) -> tuple[Path, Path]:
 
 def _graphs(model: Module, path: Path, cache: bool) -> dict[Path, Callable[[], Graph]]:
     """Which graphs a model becomes, by their paths. A subclass may compute something else, so it is not taken for its base."""
+    refuse_additions(model, "exported")
+    refuse_quantized(model, "exported", "export it in float32")
     kind = type(model).__name__
-    if type(model) not in (GPT, BertForMaskedLM, Transformer):
-        raise UserError(f"{kind} cannot be exported to ONNX: only GPT, BertForMaskedLM and Transformer can")
+    if type(model) not in (GPT, BertForMaskedLM, SentenceModel, Transformer):
+        raise UserError(f"{kind} cannot be exported to ONNX: only GPT, BertForMaskedLM, SentenceModel and Transformer can")
     if isinstance(model, GPT):
         return {path: lambda: gpt_graph(model, cache)}
     if not cache:
         raise UserError(f"only a GPT can be exported without its cache, not {kind}")
     if isinstance(model, BertForMaskedLM):
         return {path: lambda: bert_graph(model)}
+    if isinstance(model, SentenceModel):
+        return {path: lambda: sentence_graph(model)}
     assert isinstance(model, Transformer)
     encoder, decoder = parts_of(path)
     return {encoder: lambda: encoder_graph(model), decoder: lambda: decoder_graph(model)}
@@ -125,5 +132,5 @@ def import_onnx() -> Any:
     try:
         import onnx
     except ModuleNotFoundError:
-        raise ImportError("ONNX needs a package that is not installed: pip install 'tinytensor[onnx]'") from None
+        raise ImportError("ONNX needs a package that is not installed: pip install 'tinyformer[onnx]'") from None
     return onnx

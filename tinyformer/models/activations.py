@@ -47,4 +47,13 @@ ACTIVATIONS = {
     "swiglu": Activation(tt.swiglu, lambda gate, x: gate * gate.function("Sigmoid") * x, is_gated=True, keeps=3),
 }
 CHOICES = ", ".join([*ACTIVATIONS][:-1]) + f" or {[*ACTIVATIONS][-1]}"  # in words, for help texts
-PUBLISHED = {theirs: name for name, activation in ACTIVATIONS.items() for theirs in activation.published}
+
+
+def published_names() -> dict[str, str]:
+    """The name that all architectures know in Hugging Face's files, of each activation that has one."""
+    return {name: activation.published[0] for name, activation in ACTIVATIONS.items() if activation.published}
+
+
+def names_of_published() -> dict[str, str]:
+    """Our name of each activation in Hugging Face's files."""
+    return {theirs: name for name, activation in ACTIVATIONS.items() for theirs in activation.published}

@@ -52,17 +52,22 @@ def head_sizes(d_model: int, num_heads: int, num_key_value_heads: int = 0, d_hea
 
 
 class RecordsAttention(Module):
-    """The base of attention layers: they show their weights to hooks, such as those of ``recording_attention``."""
+    """The base of attention layers: they show their weights to hooks, such as those of ``recording_attention``, which may
+    replace them. One with several heads also shows, as "heads", what their values make before the output projection."""
 
     @property
     def is_recorded(self) -> bool:
         """Whether there are hooks for the weights."""
         return self._forward_hooks is not None and self._forward_hooks.look_at("weights")
 
-    def record(self, weights: Tensor) -> None:
-        """Show the weights (batch, heads, queries, keys) of a call to the hooks."""
-        if self._forward_hooks is not None:
-            self._forward_hooks.show("weights", self, (), weights)
+    def record(self, weights: Tensor) -> Tensor:
+        """Show the weights (batch, heads, queries, keys) of a call to the hooks. Returns those, or what a hook gives in their
+        place."""
+        return self.show("weights", weights)
+
+    def show(self, name: str, output: Tensor) -> Tensor:
+        """Show the hooks what has this name. Returns it, or what a hook gives in its place."""
+        return output if self._forward_hooks is None else self._forward_hooks.show(name, self, (), output)
 
 
 class MultiHeadAttention(RecordsAttention):
@@ -135,7 +140,7 @@ class MultiHeadAttention(RecordsAttention):
         """
         projected = self.query(x) if self.cross else self._norm_and_rotate(self.query_key_value(x), cache)
         key_value = self._project_memory(memory, cache) if self.cross else None
-        return self.output(self._attend(projected, key_value, mask, is_causal, cache))
+        return self.output(self.show("heads", self._attend(projected, key_value, mask, is_causal, cache)))
 
     def _attend(
         self, projected: Tensor, key_value: Tensor | None, mask: Tensor | None, is_causal: bool, cache: KeyValueCache | None
@@ -148,13 +153,18 @@ class MultiHeadAttention(RecordsAttention):
             return multi_head_attention(projected, self.num_heads, key_value, mask, is_causal, dropout_p)
         query, key, value = self.heads(projected, key_value)
         key, value = self.for_each_query(key), self.for_each_query(value)
-        self.record_weights(query, key, mask, is_causal)
+        replaced = self.record_weights(query, key, mask, is_causal)
+        if replaced is not None:
+            return join_heads(replaced @ value)
         return join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
 
-    def record_weights(self, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> None:
-        """Show the weights of a call to the hooks, if there are any."""
-        if self.is_recorded:
-            self.record(attention_weights(query, key, mask, is_causal))
+    def record_weights(self, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
+        """Show the weights of a call to the hooks, if there are any. Returns what a hook gives in their place, or None."""
+        if not self.is_recorded:
+            return None
+        weights = attention_weights(query, key, mask, is_causal)
+        replaced = self.record(weights)
+        return None if replaced is weights else replaced
 
     def _norm_and_rotate(self, projected: Tensor, cache: KeyValueCache | None) -> Tensor:
         """The projection with its queries and keys normed and rotated, if the layer does so."""

@@ -1,28 +1,53 @@
-"""BERT: an encoder-only Transformer that fills in masked tokens, or classifies texts (Devlin et al. 2019)."""
+"""BERT: an encoder-only Transformer (Devlin et al. 2019), and its heads: they fill in masked tokens, classify texts, pairs of
+texts or single tokens, and find the answers to questions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.common.errors import SettingError
 from tinyformer.common.memory import check_model_fits
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, one_of, setting, settings_from
 from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.attention import padding_mask
 from tinyformer.models.blocks import BlockConfig
-from tinyformer.models.positions import absolute_positions, add_positions, check_positions, rotary_positions
+from tinyformer.models.positions import (
+    LearnedPositions,
+    RelativePositions,
+    absolute_positions,
+    add_positions,
+    check_positions,
+    rotary_positions,
+)
 from tinyformer.models.transformer import Stack, check_batch
 from tinytensor import Tensor
 from tinytensor.common.arguments import composite
 from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Parameter, init
+from tinytensor.nn.weights import linear
+
+POOLERS = {"tanh": tt.tanh, "relu": tt.relu, "": None}
 
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The shape of a BERT. The defaults are those of BERT-base. Raises SettingError for a value that is not allowed."""
+    """The shape of a BERT. The defaults are those of BERT-base. Raises SettingError for a value that is not allowed.
+
+    The last settings are those of its relatives:
+
+    - ``num_segments`` of 0 says that there are no segments (DistilBERT).
+    - ``pooler`` is the activation of the layer that makes one vector of a text: "tanh", "relu", or "" without that layer.
+    - ``tie_output`` says that the head for masks has the token embedding as its output layer.
+    - ``skip_padding`` counts positions over the tokens that are no padding, and the first is ``pad`` + 1 (RoBERTa). The table
+      of positions has pad + 1 rows more then.
+    - ``relative_ranges`` of distances have a number for each head, which is added to the scores of attention (MPNet): see
+      ``RelativePositions``. 0: there are none.
+    - ``head_dropout`` is the probability before the last layer of a classifier, where it is not ``dropout``.
+    """
 
     vocab_size: int = 30522
     pad: int = 0
@@ -38,10 +63,20 @@ class BertConfig:
     activation: str = "gelu_exact"
     norm_eps: float = 1e-12
     query_key_norm: bool = setting(False, "an RMS norm of each head's queries, and one of its keys")
+    pooler: str = "tanh"
+    tie_output: bool = True
+    skip_padding: bool = False
+    relative_ranges: int = 0
+    head_dropout: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least(self, vocab_size=1, num_segments=1, max_length=1, num_layers=1)
+        at_least(self, vocab_size=1, num_segments=0, max_length=1, num_layers=1, relative_ranges=0)
+        one_of(self, "pooler", POOLERS)
+        if self.head_dropout is not None and not 0.0 <= self.head_dropout < 1.0:
+            raise SettingError(f"head_dropout must be at least 0 and less than 1, not {self.head_dropout}")
+        if self.skip_padding and (self.positions != "learned" or self.pad < 0):
+            raise SettingError("skip_padding needs learned positions, and a pad that is an id", "skip_padding", "pad")
         plain = [name for name, activation in ACTIVATIONS.items() if not activation.is_gated]
         one_of(self, "activation", plain)  # the head for masks has no gate
         _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks the settings that both have
@@ -55,10 +90,17 @@ class BertConfig:
     def num_parameters(self) -> int:
         """The number of parameters of ``Bert``, computed without building it."""
         width = int(self.d_model)
-        positions = int(self.max_length) if self.positions == "learned" else 0
+        positions = self.num_positions if self.positions == "learned" else 0
         embeddings = (int(self.vocab_size) + int(self.num_segments) + positions) * width
         norms = self.block.norm_parameters() * (2 if self.norm_first else 1)
-        return embeddings + int(self.num_layers) * self.block.block_parameters() + norms + width * width + width
+        pooler = width * width + width if self.pooler else 0
+        relative = int(self.relative_ranges) * int(self.num_heads)
+        return embeddings + int(self.num_layers) * self.block.block_parameters() + norms + pooler + relative
+
+    @property
+    def num_positions(self) -> int:
+        """The number of rows in a table of learned positions."""
+        return int(self.max_length) + (int(self.pad) + 1 if self.skip_padding else 0)
 
     def saved_numbers(self) -> int:
         """A lower bound for how many numbers training keeps for each token of a batch."""
@@ -87,18 +129,21 @@ class Bert(Module):
         check_model_fits(config.num_parameters(), config.num_layers, "d_model", "d_ff", "num_layers", "max_length")
         self.config = config
         self.token_embedding = Embedding(config.vocab_size, config.d_model)
-        self.position_embedding = absolute_positions(config.positions, config.max_length, config.d_model)
-        self.segment_embedding = Embedding(config.num_segments, config.d_model)
+        self.position_embedding = absolute_positions(config.positions, config.num_positions, config.d_model)
+        self.segment_embedding = Embedding(config.num_segments, config.d_model) if config.num_segments else None
+        ranges = config.relative_ranges
+        self.relative_positions = RelativePositions(ranges, config.num_heads) if ranges else None
         self.norm = config.block.make_norm()
         self.dropout = Dropout(config.dropout)
         rotary = rotary_positions(config.positions, config.d_model // config.num_heads)
         self.encoder = Stack(config.block, config.num_layers, rotary=rotary)
-        self.pooler = Linear(config.d_model, config.d_model)
+        self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         self.apply(config.initialise)
 
     @composite
     def forward(self, ids: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Ids and segments (batch, length) -> (batch, length, d_model). No token attends to padding.
+        """Ids and segments (batch, length) -> (batch, length, d_model). No token attends to padding. Without ``segments`` all
+        tokens are of the first.
 
         A boolean ``mask`` (batch, length), True for the tokens that may be attended to, replaces that of the padding.
         """
@@ -107,30 +152,55 @@ class Bert(Module):
     def residual_stream(self, ids: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """``forward`` without the norm after the last block, which only ``norm_first`` has."""
         check_batch(ids, "ids")
-        segments = tt.zeros_like(ids) if segments is None else segments
-        x = self.token_embedding(ids) + self.segment_embedding(segments)
+        x = self._with_segments(self.token_embedding(ids), segments)
         if self.config.positions.startswith("sinusoidal"):
             x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
-        x = self.norm(add_positions(x, self.position_embedding))
+        x = self.norm(self._with_positions(x, ids))
         seen = padding_mask(ids, self.config.pad) if mask is None else mask.reshape(len(ids), 1, 1, ids.shape[1])
+        if self.relative_positions is not None:
+            seen = tt.where(seen, self.relative_positions(ids.shape[1]), float("-inf"))
         return self.encoder.residual_stream(self.dropout(x), seen)
 
+    def _with_segments(self, x: Tensor, segments: Tensor | None) -> Tensor:
+        if self.segment_embedding is None:
+            if segments is not None:
+                raise ValueError("this model has no segments: leave them out")
+            return x
+        return x + (self.segment_embedding.weight[0] if segments is None else self.segment_embedding(segments))
+
+    def _with_positions(self, x: Tensor, ids: Tensor) -> Tensor:
+        if not self.config.skip_padding:
+            return add_positions(x, self.position_embedding)
+        assert isinstance(self.position_embedding, LearnedPositions)
+        if ids.shape[1] > (longest := self.config.max_length):
+            raise ValueError(f"there are positions for {longest} tokens: a text of {ids.shape[1]} is too long, crop it")
+        is_token = (ids != self.config.pad).astype(ids.dtype)
+        places = tt.cumsum(is_token, axis=1) * is_token + self.config.pad  # 0 at padding, and 1, 2, ... at tokens
+        return x + Embedding.forward(self.position_embedding, places)
+
     def pool(self, encoded: Tensor) -> Tensor:
-        """One vector for the whole text, (batch, d_model): the first token's vector after a linear layer and tanh."""
-        return tt.tanh(self.pooler(encoded[:, 0]))
+        """One vector for the whole text, (batch, d_model): the first token's vector after a linear layer and its activation.
+        Raises ValueError if there is no such layer."""
+        activation = POOLERS[self.config.pooler]
+        if self.pooler is None or activation is None:
+            raise ValueError("this model has no pooler: use the vectors of the tokens")
+        return activation(self.pooler(encoded[:, 0]))
 
 
 class BertForMaskedLM(Module):
-    """Bert with the head that predicts tokens: a linear layer, the activation, a norm, then the token embedding and a bias as
-    output."""
+    """Bert with the head that predicts tokens: a linear layer, the activation, a norm, then the token embedding, or without
+    ``tie_output`` a matrix of its own, and a bias as output."""
 
     def __init__(self, config: BertConfig):
         self.config = config
         self.bert = Bert(config)
         self.transform = Linear(config.d_model, config.d_model)
         self.norm = LayerNorm(config.d_model, config.block.norm_eps)
+        self.output = None if config.tie_output else Linear(config.d_model, config.vocab_size, bias=False)
         self.bias = Parameter(tt.zeros(config.vocab_size))
         config.initialise(self.transform)
+        if self.output is not None:
+            config.initialise(self.output)
 
     @composite
     def forward(self, ids: Tensor, segments: Tensor | None = None, places: Any = None, mask: Tensor | None = None) -> Tensor:
@@ -148,20 +218,64 @@ class BertForMaskedLM(Module):
         (..., d_model). For that after an earlier block: see ``GPT.logits_of``."""
         x = self.bert.encoder.normed(x)
         x = self.norm(ACTIVATIONS[self.config.activation].function(self.transform(x)))
-        return tt.linear(x, self.bert.token_embedding.weight, self.bias)
+        return linear(x, self.output_weight(), self.bias)
+
+    def output_weight(self) -> Tensor:
+        """The weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
+        return self.bert.token_embedding.weight if self.output is None else self.output.weight
 
 
-class BertForClassification(Module):
-    """Bert with a linear layer that reads the vector of the whole text."""
+class BertHead(Module):
+    """The base of the heads that give each class a logit: a linear layer after dropout.
 
-    def __init__(self, config: BertConfig, num_classes: int):
+    ``labels`` are the names of the classes; by default LABEL_0 and so on. Raises SettingError without any class, and for
+    another number of names.
+    """
+
+    def __init__(self, config: BertConfig, num_classes: int, labels: Sequence[str] = ()):
+        self.labels = tuple(labels) or tuple(f"LABEL_{i}" for i in range(num_classes))
+        if num_classes < 1 or len(self.labels) != num_classes:
+            raise SettingError(f"num_classes={num_classes} needs as many labels, and at least one, not {len(self.labels)}")
         self.config = config
         self.bert = Bert(config)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout if config.head_dropout is None else config.head_dropout)
         self.output = Linear(config.d_model, num_classes)
         config.initialise(self.output)
+
+
+class BertForClassification(BertHead):
+    """Bert with a linear layer that reads the vector of the whole text. Raises SettingError for a Bert without pooler."""
+
+    def __init__(self, config: BertConfig, num_classes: int, labels: Sequence[str] = ()):
+        if not config.pooler:
+            raise SettingError("pooler must be tanh or relu for texts to be classified, not ''")
+        super().__init__(config, num_classes, labels)
 
     @composite
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """Ids (batch, length) -> logits for each class, (batch, num_classes)."""
         return self.output(self.dropout(self.bert.pool(self.bert(ids, segments))))
+
+
+class BertForNextSentence(BertForClassification):
+    """Bert that tells whether the second segment follows the first one in a text: logits for yes and for no."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__(config, 2, ("next", "random"))
+
+
+class BertForTokenClassification(BertHead):
+    """Bert with a linear layer that reads the vector of each token, such as for the names in a text."""
+
+    @composite
+    def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Ids (batch, length) -> logits for each class of each token, (batch, length, num_classes)."""
+        return self.output(self.dropout(self.bert(ids, segments)))
+
+
+class BertForQuestionAnswering(BertForTokenClassification):
+    """Bert that finds the answer to a question, the first segment, in a text, the second: logits for each token to be where the
+    answer starts, ``model(ids, segments)[..., 0]``, and where it ends, ``[..., 1]``."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__(config, 2, ("start", "end"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import tinytensor as tt
 from tinytensor.common.wording import counted
-from tinytensor.device.backend import xp
+from tinytensor.device.backend import host, xp
 
 
 class KeyValueCache:
@@ -56,10 +56,21 @@ class KeyValueCache:
         assert self._stored is not None, "nothing was appended to this cache"
         return self._stored[:, :, :, : self.length]
 
-    def select(self, rows: Any) -> None:
-        """Keep these rows of the batch, in this order. A row may occur several times, as beam search needs."""
-        if self._stored is not None:
-            self._stored = self._stored.take(tt.tensor(rows).data, axis=1)
+    def select(self, rows: Any, shared: int = 0) -> None:
+        """Keep these rows of the batch, in this order. A row may occur several times, as beam search needs.
+
+        ``shared``: so many first tokens are the same in each row as in the row that had its place, and need not be moved.
+        """
+        if self._stored is None:
+            return
+        old, rows, places = self.read(), host.asarray(rows), host.arange(len(rows))
+        if len(rows) == old.shape[1]:
+            places = places[rows != places]
+        else:
+            self._stored, shared = xp.zeros((2, len(rows), *self._stored.shape[2:]), old.dtype), 0
+        sources, places = tt.tensor(rows[places]).data, tt.tensor(places).data
+        for before, after in zip(old[:, :, :, shared:], self.read()[:, :, :, shared:]):  # keys, and values
+            after[places] = before[sources]
 
 
 class BlockCache:
@@ -82,8 +93,14 @@ class Cache:
         """The number of tokens that the cache holds."""
         return self.blocks[0].self_attention.length
 
-    def select(self, rows: object) -> None:
-        """Keep these rows of the batch, in this order. A row may occur several times."""
+    def keep(self, count: int) -> None:
+        """Keep the first ``count`` tokens of what it holds, and forget those after them."""
         for block in self.blocks:
-            block.self_attention.select(rows)
-            block.cross_attention.select(rows)
+            block.self_attention.length = count
+
+    def select(self, rows: Any, shared: int = 0, of_memory: Any = None) -> None:
+        """Keep these rows of the batch, in this order. ``KeyValueCache.select`` explains ``shared``. Of the memory, keep these
+        rows ``of_memory``; None: the same."""
+        for block in self.blocks:
+            block.self_attention.select(rows, shared)
+            block.cross_attention.select(rows if of_memory is None else of_memory)

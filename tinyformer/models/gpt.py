@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
@@ -16,7 +16,10 @@ from tinyformer.models.caches import Cache
 from tinyformer.models.positions import RotaryScaling, absolute_positions, add_positions, check_positions, rotary_positions
 from tinytensor import Tensor
 from tinytensor.common.arguments import composite
+from tinytensor.common.wording import counted
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
+from tinytensor.nn.quantization import put_weight, quantized_weights
+from tinytensor.nn.weights import linear, linear_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class GPTConfig:
 
     The settings after ``d_ff`` are those of other models that predict the next token, such as Llama and Qwen:
     ``norm_eps`` is the eps of each norm, and with ``tie_output`` the weights of the output layer are those of the token
-    embedding. The rest are described in ``MultiHeadAttention`` and ``RotaryPositions``.
+    embedding. With a ``sliding_window`` each token sees only as many tokens, itself and those just before it (Mistral); 0: all
+    before it. The rest are described in ``MultiHeadAttention`` and ``RotaryPositions``.
 
     A ``d_ff`` of 0 becomes the usual width: four times ``d_model``. With a gated activation, which has three matrices in place
     of two, it becomes two thirds of that (Shazeer 2020), rounded up to a multiple of 16.
@@ -54,10 +58,11 @@ class GPTConfig:
     query_key_value_bias: bool = False
     rotary_base: float = 10000.0
     rotary_scaling: RotaryScaling | None = None
+    sliding_window: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least(self, vocab_size=1, block_size=1, num_layers=1, d_ff=0)
+        at_least(self, vocab_size=1, block_size=1, num_layers=1, d_ff=0, sliding_window=0)
         if not self.d_ff:  # so that what is saved of a run says how wide its networks are
             is_gated = self.activation in ACTIVATIONS and ACTIVATIONS[self.activation].is_gated
             object.__setattr__(self, "d_ff", -(-self.d_model // 6) * 16 if is_gated else 4 * self.d_model)
@@ -128,13 +133,21 @@ class GPT(Module):
                 init.normal_(layer.weight, std=std / math.sqrt(2 * self.config.num_layers))
 
     @composite
-    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size).
+    def forward(self, ids: Tensor, cache: Cache | None = None, last_only: bool = False) -> Tensor:
+        """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size); with ``last_only`` for that
+        after the last one alone, (batch, 1, vocab_size), which is all that goes on with a prompt.
 
         With a ``cache``, the ids are only the tokens that follow those in the cache. Raises ValueError if there are more than
-        block_size tokens, those in the cache included.
+        block_size tokens, those in the cache included, and if a cache holds more than a sliding window.
         """
-        return self.logits_of(self._residual_stream(ids, cache))
+        x = self._residual_stream(ids, cache)
+        return self.logits_of(x[:, -1:] if last_only else x)
+
+    @composite
+    def vectors(self, ids: Tensor) -> Tensor:
+        """Token ids (batch, length) -> what the output layer reads: a vector of each token, (batch, length, d_model). Raises
+        ValueError as ``forward`` does."""
+        return self.norm(self._residual_stream(ids))
 
     def logits_of(self, x: Tensor) -> Tensor:
         """The logits (..., vocab_size) that the final norm and the output layer make of a residual stream x (..., d_model).
@@ -142,7 +155,7 @@ class GPT(Module):
         For that after the last block, these are the logits of ``forward``. For that after an earlier one they show what the
         model would predict if it stopped there: the logit lens (nostalgebraist 2020).
         """
-        return tt.linear(self.norm(x), self._output_weight())
+        return linear(self.norm(x), self.output_weight())
 
     @composite
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -150,11 +163,10 @@ class GPT(Module):
 
         The logits are computed in parts, never all at once: with a large vocabulary they would take most of the memory.
         """
-        return tt.linear_cross_entropy(
-            self.norm(self._residual_stream(ids)), self._output_weight(), targets, reduction=reduction
-        )
+        return linear_cross_entropy(self.norm(self._residual_stream(ids)), self.output_weight(), targets, reduction=reduction)
 
-    def _output_weight(self) -> Tensor:
+    def output_weight(self) -> Tensor:
+        """The weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
         return self.token_embedding.weight if self.output is None else self.output.weight
 
     def _residual_stream(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
@@ -163,18 +175,26 @@ class GPT(Module):
         if ids.ndim != 2 or not 1 <= ids.shape[1] <= self.config.block_size - start:
             limit = self.config.block_size - start
             raise ValueError(f"GPT takes ids (batch, length), length 1 to {limit}, not {ids.shape}: crop them")
+        window, mask = self.config.sliding_window, None
+        if 0 < window < start + ids.shape[1]:
+            if cache is not None:
+                most = counted(window, "token")
+                raise ValueError(f"a cache holds at most the sliding_window of {most}: read longer texts without one")
+            places = tt.arange(ids.shape[1])
+            mask = places > places[:, None] - window
         x = self.token_embedding(ids)  # (batch, length, d_model)
         if self.config.positions == "sinusoidal":
             x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
         x = self.dropout(add_positions(x, self.position_embedding, cache))
         for i, block in enumerate(self.blocks):
-            x = block(x, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
+            x = block(x, mask=mask, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
         return x
 
     def new_cache(self, max_tokens: int | None = None) -> Cache:
-        """An empty cache for this model, for up to block_size tokens, or ``max_tokens`` if that is less. Raises SettingError if
-        it does not fit in memory."""
+        """An empty cache for this model, for up to block_size tokens, or ``max_tokens`` or a sliding window if that is less.
+        Raises SettingError if it does not fit in memory."""
         capacity = int(self.config.block_size if max_tokens is None else min(max_tokens, self.config.block_size))
+        capacity = min(capacity, int(self.config.sliding_window) or capacity)
         key_value_heads, d_head = self.config.block.head_sizes
         numbers = 2 * int(self.config.num_layers) * capacity * key_value_heads * d_head
         check_cache_fits(numbers, self.token_embedding.weight.dtype, "block_size" if max_tokens is None else "length")
@@ -193,5 +213,19 @@ class GPT(Module):
         state = self.state_dict()
         if "position_embedding.weight" in state:
             state["position_embedding.weight"] = tt.copy(state["position_embedding.weight"][: config.block_size])
+        for name, weight in quantized_weights(self):
+            put_weight(model, name, weight)
         model.load_state_dict(state, assign=True)
         return model.train(self.training)
+
+
+class GPTVectors(Module):
+    """A GPT without output layer: it writes no texts, but gives each token a vector, which tells of those before it, too."""
+
+    def __init__(self, config: GPTConfig):
+        self.config = replace(config, tie_output=True)
+        self.gpt = GPT(self.config)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Token ids (batch, length) -> (batch, length, d_model)."""
+        return self.gpt.vectors(ids)

@@ -76,6 +76,35 @@ class LearnedPositions(Embedding):
         return self.weight
 
 
+class RelativePositions(Embedding):
+    """How much more each head attends to tokens at a distance (Raffel et al. 2020; MPNet): a learned number for each of
+    ``num_embeddings`` ranges of distances and each head. Half of the ranges are for tokens before, half for those behind; of
+    each half, half hold one distance, and the others become wider up to a distance of 128, behind which the last one begins.
+
+    Raises ValueError for less than 4 ranges, or for more than 256.
+    """
+
+    FARTHEST = 128
+
+    def __init__(self, num_embeddings: int, num_heads: int):
+        if not 4 <= num_embeddings <= 2 * self.FARTHEST:
+            raise ValueError(f"relative positions have 4 to {2 * self.FARTHEST} ranges of distances, not {num_embeddings}")
+        super().__init__(num_embeddings, num_heads)
+
+    def forward(self, length: int) -> Tensor:  # type: ignore[override]
+        """What is added to the scores of a text's tokens, (1, num_heads, length, length)."""
+        places = host.arange(length)
+        return super().forward(tt.tensor(self.ranges(places - places[:, None]))).transpose(2, 0, 1)[None]
+
+    def ranges(self, distances: Any) -> Any:
+        """The number of the range of each distance, which is positive for a token behind."""
+        half = len(self.weight) // 2
+        exact, away = half // 2, abs(distances)
+        logarithms = host.log(host.maximum(away, 1).astype(host.float32) / exact) / math.log(self.FARTHEST / exact)
+        wide = exact + (logarithms * (half - exact)).astype(host.int64)
+        return host.where(distances > 0, half, 0) + host.where(away < exact, away, host.minimum(wide, half - 1))
+
+
 def add_positions(x: Tensor, positions: Any, cache: Cache | None = None) -> Tensor:
     """Add to x (batch, length, d_model) its positions. They start at 0, or with a cache after the tokens that it holds. Without
     positions, None, x stays as it is."""

@@ -267,8 +267,7 @@ class AdditiveAttention(RecordsAttention):
         (batch, memory_width)."""
         scores = self.score(tt.tanh(keys + self.query(query)[:, None]))  # (batch, length, 1)
         weights = masked_softmax(scores.swapaxes(-1, -2), mask[:, None])  # (batch, 1, length)
-        self.record(weights[:, None])
-        return (weights @ memory)[:, 0]
+        return (self.record(weights[:, None])[:, 0] @ memory)[:, 0]
 
 
 class AdditiveAttentionModel(EncoderDecoder):

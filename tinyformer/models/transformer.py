@@ -20,6 +20,7 @@ from tinyformer.models.vectors import VectorAndPosition, length_mask
 from tinytensor import Tensor
 from tinytensor.common.arguments import composite
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
+from tinytensor.nn.weights import linear, linear_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,7 @@ class Transformer(Module):
     def logits_of(self, x: Tensor) -> Tensor:
         """The logits (..., target_vocab_size) that the decoder's final norm, if it has one, and the output layer make of a
         residual stream x (..., d_model) of the decoder. For that after an earlier block: see ``GPT.logits_of``."""
-        return tt.linear(self.decoder.normed(x), self._output_weight(), self.output_bias)
+        return linear(self.decoder.normed(x), self.output_weight(), self.output_bias)
 
     def loss(
         self,
@@ -280,9 +281,7 @@ class Transformer(Module):
             logits = self.forward(source, target_inputs)
             return tt.cross_entropy(logits, target_outputs, ignore_index, label_smoothing, reduction)
         features = self.decoder.normed(self._residual_stream(target_inputs, *self.encode(source)))
-        return tt.linear_cross_entropy(
-            features, self._output_weight(), target_outputs, ignore_index, label_smoothing, reduction
-        )
+        return linear_cross_entropy(features, self.output_weight(), target_outputs, ignore_index, label_smoothing, reduction)
 
     def _residual_stream(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
         """What comes out of the decoder's last block: (batch, target length, d_model)."""
@@ -290,7 +289,8 @@ class Transformer(Module):
         x = self.target_embedding(target, cache)
         return self.decoder.residual_stream(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
 
-    def _output_weight(self) -> Tensor:
+    def output_weight(self) -> Tensor:
+        """The weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
         return self.target_embedding.tokens.weight if self.output is None else self.output.weight
 
     def new_cache(self, capacity: int, memory_length: int) -> Cache:

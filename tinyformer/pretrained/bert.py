@@ -1,40 +1,36 @@
-"""BERT (Devlin et al. 2019): the encoder alone, with the head that fills masks, or with one that classifies."""
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), with XLM-RoBERTa and CamemBERT, which are one, and MPNet (Song et al.
+2020), which is a RoBERTa without segments and with relative positions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
+from tinyformer.models.activations import published_names
+from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM, BertForNextSentence
+from tinyformer.pretrained.encoders import QUESTIONS, TOKENS, AnyBert, Head, with_heads
 from tinyformer.pretrained.families import Family
-from tinyformer.pretrained.settings import ACTIVATION_NAMES, PretrainedSettings, must_be
+from tinyformer.pretrained.settings import PretrainedSettings
 
-ENCODER = {
-    "token_embedding": "bert.embeddings.word_embeddings",
-    "position_embedding": "bert.embeddings.position_embeddings",
-    "segment_embedding": "bert.embeddings.token_type_embeddings",
-    "norm": "bert.embeddings.LayerNorm",
-    "encoder.blocks.*.attention.query_key_value": "bert.encoder.layer.*.attention.self.[query,key,value]",
-    "encoder.blocks.*.attention.output": "bert.encoder.layer.*.attention.output.dense",
-    "encoder.blocks.*.attention_norm": "bert.encoder.layer.*.attention.output.LayerNorm",
-    "encoder.blocks.*.feed_forward.up": "bert.encoder.layer.*.intermediate.dense",
-    "encoder.blocks.*.feed_forward.down": "bert.encoder.layer.*.output.dense",
-    "encoder.blocks.*.feed_forward_norm": "bert.encoder.layer.*.output.LayerNorm",
-    "pooler": "bert.pooler.dense",
+_LAYERS = {
+    "token_embedding": "embeddings.word_embeddings",
+    "position_embedding": "embeddings.position_embeddings",
+    "segment_embedding": "embeddings.token_type_embeddings",
+    "norm": "embeddings.LayerNorm",
+    "encoder.blocks.*.attention.query_key_value": "encoder.layer.*.attention.self.[query,key,value]",
+    "encoder.blocks.*.attention.output": "encoder.layer.*.attention.output.dense",
+    "encoder.blocks.*.attention_norm": "encoder.layer.*.attention.output.LayerNorm",
+    "encoder.blocks.*.feed_forward.up": "encoder.layer.*.intermediate.dense",
+    "encoder.blocks.*.feed_forward.down": "encoder.layer.*.output.dense",
+    "encoder.blocks.*.feed_forward_norm": "encoder.layer.*.output.LayerNorm",
+    "pooler": "pooler.dense",
 }
-_IN_A_HEAD = {f"bert.{name}": theirs for name, theirs in ENCODER.items()}
-MASKED_LM = {
-    **_IN_A_HEAD,
-    "transform": "cls.predictions.transform.dense",
-    "norm": "cls.predictions.transform.LayerNorm",
-    "bias": "cls.predictions.bias",
-}
-CLASSIFIER = {**_IN_A_HEAD, "output": "classifier"}
 
 
 def config_of(settings: PretrainedSettings) -> BertConfig:
     """The configuration that a config.json describes."""
-    settings.refuse(position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
+    settings.refuse(position_embedding_type="absolute", is_decoder=False)
     return BertConfig(
         vocab_size=settings.read(int, "vocab_size", 30522),
         pad=settings.read(int, "pad_token_id", 0),
@@ -47,67 +43,146 @@ def config_of(settings: PretrainedSettings) -> BertConfig:
         dropout=settings.read(float, "hidden_dropout_prob", 0.1),
         activation=settings.activation("hidden_act", "gelu"),
         norm_eps=settings.read(float, "layer_norm_eps", 1e-12),
+        tie_output=settings.read(bool, "tie_word_embeddings", True),
+        head_dropout=None if settings.values.get("classifier_dropout") is None else settings.read(float, "classifier_dropout"),
     )
 
 
-def make_classifier(settings: PretrainedSettings) -> BertForClassification:
-    """The classifier that a config.json describes: with as many classes as it has labels, which are two by default."""
-    labels = settings.read(dict[str, Any], "id2label", {"0": "", "1": ""})
-    return BertForClassification(config_of(settings), settings.read(int, "num_labels", len(labels)))
+def config_of_roberta(settings: PretrainedSettings) -> BertConfig:
+    """The same for RoBERTa. Its positions begin after the id of the padding, so that the table has rows that no text uses."""
+    pad = settings.read(int, "pad_token_id", 1)
+    defaults = {"vocab_size": 50265, "pad_token_id": pad}
+    config = config_of(PretrainedSettings(settings.path, defaults | settings.given()))
+    if config.max_length <= pad + 1:
+        raise settings.error(f"max_position_embeddings {config.max_length} leaves no position after pad_token_id {pad}")
+    return replace(config, max_length=config.max_length - pad - 1, skip_padding=True)
 
 
-def describe(model: Bert | BertForMaskedLM | BertForClassification) -> dict[str, Any]:
+def config_of_mpnet(settings: PretrainedSettings) -> BertConfig:
+    """The same for MPNet. Its class at Hugging Face's takes the padding to be 1, and has 32 ranges of distances, whatever the
+    settings say."""
+    settings.refuse(pad_token_id=1, relative_attention_num_buckets=32)
+    defaults = {"vocab_size": 30527, "pad_token_id": 1}
+    config = config_of_roberta(PretrainedSettings(settings.path, defaults | settings.given()))
+    return replace(config, num_segments=0, relative_ranges=32, head_dropout=None)
+
+
+def describe(model: AnyBert) -> dict[str, Any]:
     """The config.json of a model."""
     config = model.config
-    must_be("BERT", config, positions="learned", norm_first=False, activation=tuple(ACTIVATION_NAMES), query_key_norm=False)
-    described = {
-        "model_type": "bert",
-        "architectures": [ARCHITECTURES[type(model)]],
-        "vocab_size": config.vocab_size,
-        "pad_token_id": config.pad,
-        "type_vocab_size": config.num_segments,
-        "max_position_embeddings": config.max_length,
+    own = {"model_type": "mpnet" if config.relative_ranges else "roberta" if config.skip_padding else "bert"}
+    return {
+        **own,
+        **({"relative_attention_num_buckets": 32} if config.relative_ranges else {"type_vocab_size": config.num_segments}),
+        "max_position_embeddings": config.num_positions,
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.num_heads,
         "hidden_size": config.d_model,
         "intermediate_size": config.d_ff,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.dropout,
-        "hidden_act": ACTIVATION_NAMES[config.activation],
+        **({} if config.head_dropout is None else {"classifier_dropout": config.head_dropout}),
+        "hidden_act": published_names()[config.activation],
         "layer_norm_eps": config.norm_eps,
     }
-    if isinstance(model, BertForClassification):
-        described["id2label"] = {str(i): f"LABEL_{i}" for i in range(len(model.output.weight))}
-    return described
 
 
-ARCHITECTURES = {Bert: "BertModel", BertForMaskedLM: "BertForMaskedLM", BertForClassification: "BertForSequenceClassification"}
+_LAYERS_OF_MPNET = {
+    **_LAYERS,
+    "relative_positions": "encoder.relative_attention_bias",
+    "encoder.blocks.*.attention.query_key_value": "encoder.layer.*.attention.attn.[q,k,v]",
+    "encoder.blocks.*.attention.output": "encoder.layer.*.attention.attn.o",
+    "encoder.blocks.*.attention_norm": "encoder.layer.*.attention.LayerNorm",
+}
 
-BERT = Family(
-    name="BERT",
-    model_types=("bert",),
-    names=ENCODER,
-    make=lambda settings: Bert(config_of(settings)),
-    describe=describe,
-    prefix="bert.",
-    ignored=r".*\.position_ids|cls\..*|classifier\..*",
-    optional=r"pooler\..*",
+
+def _family(name: str, model_types: tuple[str, ...], prefix: str, layers: Mapping[str, str] = _LAYERS) -> Family:
+    return Family(
+        name=name,
+        model_types=model_types,
+        names={ours: prefix + theirs for ours, theirs in layers.items()},
+        make=lambda settings: Bert(config_of(settings)),
+        describe=describe,
+        kind=Bert,
+        prefix=prefix,
+        ignored=r".*\.position_ids",
+        unused=r"(cls|lm_head|classifier|qa_outputs)\..*",
+    )
+
+
+BERTS = with_heads(
+    replace(
+        _family("BERT", ("bert",), "bert."),
+        suits=lambda model: model.config.num_segments and not (model.config.skip_padding or model.config.relative_ranges),
+    ),
+    config_of,
+    (
+        Head(
+            BertForMaskedLM,
+            {
+                "transform": "cls.predictions.transform.dense",
+                "norm": "cls.predictions.transform.LayerNorm",
+                "output": "cls.predictions.decoder",
+                "bias": "cls.predictions.bias",
+            },
+            (r"cls\.predictions\..*",),
+            pooler="tanh",
+            also=("ForPreTraining",),
+            copies={
+                "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+                "cls.predictions.decoder.bias": "cls.predictions.bias",
+            },
+        ),
+        Head(BertForNextSentence, {"output": "cls.seq_relationship"}, (r"cls\.seq_relationship\..*",), pooler="tanh"),
+        QUESTIONS,
+        Head(
+            BertForClassification, {"output": "classifier"}, (r"classifier\.weight", r".*pooler\.dense\.weight"), pooler="tanh"
+        ),
+        TOKENS,
+    ),
+    named=("Bert",),
 )
-BERT_MASKED_LM = replace(
-    BERT,
-    names=MASKED_LM,
-    make=lambda settings: BertForMaskedLM(config_of(settings)),
-    copies={
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
-    ignored=r".*\.position_ids|cls\.seq_relationship\..*",
-    optional=r"bert\.pooler\..*",
+
+
+def _heads_of_roberta(prefix: str) -> tuple[Head, ...]:
+    """The heads of RoBERTa and MPNet. That for masks has gelu, whatever the activation of the blocks is."""
+    return (
+        Head(
+            BertForMaskedLM,
+            {"transform": "lm_head.dense", "norm": "lm_head.layer_norm", "output": "lm_head.decoder", "bias": "lm_head.bias"},
+            (r"lm_head\..*",),
+            activation="gelu_exact",
+            copies={
+                "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
+                "lm_head.decoder.bias": "lm_head.bias",
+            },
+        ),
+        QUESTIONS,
+        Head(
+            BertForClassification,
+            {"bert.pooler": "classifier.dense", "output": "classifier.out_proj"},
+            (r"classifier\.out_proj\..*",),
+            pooler="tanh",
+        ),
+        TOKENS,
+    )
+
+
+ROBERTAS = with_heads(
+    replace(
+        _family("RoBERTa", ("roberta", "xlm-roberta", "camembert"), "roberta."),
+        suits=lambda model: model.config.skip_padding and model.config.num_segments > 0,
+    ),
+    config_of_roberta,
+    _heads_of_roberta("roberta."),
+    named=("Roberta", "XLMRoberta", "Camembert"),
 )
-BERT_CLASSIFIER = replace(
-    BERT,
-    names=CLASSIFIER,
-    make=make_classifier,
-    ignored=r".*\.position_ids",
-    optional=r"(?!)",  # its head reads the pooler
+MPNETS = with_heads(
+    replace(
+        _family("MPNet", ("mpnet",), "mpnet.", _LAYERS_OF_MPNET),
+        suits=lambda model: (model.config.relative_ranges, model.config.num_segments, model.config.pad) == (32, 0, 1),
+    ),
+    config_of_mpnet,
+    _heads_of_roberta("mpnet."),
+    named=("MPNet",),
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinyformer.models.gpt import GPT
+from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinytensor.device.backend import Array
 from tinytensor.nn import Module
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a block, in the name of a layer
 
 @dataclass(frozen=True)
 class Family:
-    """What is known of one architecture.
+    """What is known of one architecture, with one head or without.
 
     ``names`` maps the name of a layer here to theirs, or of a tensor that belongs to no layer. In it:
 
@@ -25,11 +25,18 @@ class Family:
     - ``[q,k,v]`` stands for several layers, which here are one: their outputs lie side by side.
     - ``^T`` at the end says that their weight is stored as (inputs, outputs), and ``^1`` that a vector is stored as (1, n).
 
-    ``make`` builds the model for the settings of a config.json, and ``describe`` gives those settings for a model, or raises
-    UserError if the architecture cannot be that model. ``prefix`` begins the names of all layers but heads, and some files
-    leave it out. ``copies`` maps the name of a tensor to that of another which it shares its values with: files have both, or
-    either. Three are regular expressions: ``ignored`` of names in files that say nothing new, ``optional`` of names here that
-    a file may lack, and ``biases`` of the names that biases have here and that files must have, even where a model has none.
+    ``make`` builds the model for the settings of a config.json. ``describe`` gives those settings for a model of the class
+    ``kind`` for which ``suits`` is true, or raises UserError if the architecture cannot be that model.
+
+    A config.json is of this family if its ``model_type`` and one of its ``architectures`` are here. Where no family has these
+    architectures, it is the first for which ``found`` is true, of the settings and the names of the file's tensors.
+
+    ``prefix`` begins the names of all layers but heads, and some files leave it out. ``copies`` maps the name of a tensor to
+    that of another which it shares its values with: files have both, or either.
+
+    Four are regular expressions: ``ignored`` of names in files that say nothing new, ``unused`` of those whose layers are left
+    out, which is told, ``optional`` of names here that a file may lack, and ``biases`` of the names that biases have here and
+    that files must have, even where a model has none.
     """
 
     name: str
@@ -37,11 +44,20 @@ class Family:
     names: Mapping[str, str]
     make: Callable[[PretrainedSettings], Module]
     describe: Callable[[Any], dict[str, Any]]
+    kind: type[Module]
+    suits: Callable[[Any], bool] = lambda model: True
+    architectures: tuple[str, ...] = ()
+    found: Callable[[PretrainedSettings, Collection[str]], bool] = lambda settings, names: True
     prefix: str = ""
     copies: Mapping[str, str] = field(default_factory=dict)
     ignored: str = r"(?!)"
+    unused: str = r"(?!)"
     optional: str = r"(?!)"
     biases: str = r"(?!)"
+
+    def ignores(self, name: str, pattern: str) -> bool:
+        """Whether the name of a tensor in a file, with the prefix or without, is one of those of a pattern."""
+        return any(re.fullmatch(pattern, whole) for whole in (name, self.prefix + name))
 
     def source(self, name: str) -> Source:
         """Where the tensor ``name`` of a model here comes from."""
@@ -74,7 +90,7 @@ class Source:
     def lengths(self, model: Module, length: int) -> list[int]:
         """How long each part is of a tensor of ``model`` whose first axis has this length."""
         parts = len(self.names)
-        if isinstance(model, GPT) and parts == 3:  # queries, and fewer keys and values
+        if isinstance(model, (GPT, GPTVectors)) and parts == 3:  # queries, and fewer keys and values
             key_value_heads, d_head = model.config.block.head_sizes
             return [length - 2 * key_value_heads * d_head, key_value_heads * d_head, key_value_heads * d_head]
         return [length // parts] * parts

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.activations import published_names
+from tinyformer.models.gpt import GPT, GPTConfig, GPTVectors
+from tinyformer.pretrained.decoders import OTHER_HEADS, has_output, without_output
 from tinyformer.pretrained.families import Family
-from tinyformer.pretrained.settings import ACTIVATION_NAMES, PretrainedSettings, must_be
+from tinyformer.pretrained.settings import PretrainedSettings, must_be
 
 NAMES = {
     "token_embedding": "transformer.wte",
@@ -22,46 +24,45 @@ NAMES = {
 }
 
 
-def make(settings: PretrainedSettings) -> GPT:
-    """The model that a config.json describes."""
+def config_of(settings: PretrainedSettings) -> GPTConfig:
+    """The configuration that a config.json describes."""
     settings.refuse(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
-    return GPT(
-        GPTConfig(
-            vocab_size=settings.read(int, "vocab_size", 50257),
-            block_size=settings.read(int, "n_positions", 1024),
-            num_layers=settings.read(int, "n_layer", 12),
-            num_heads=settings.read(int, "n_head", 12),
-            d_model=settings.read(int, "n_embd", 768),
-            dropout=settings.read(float, "resid_pdrop", 0.1),
-            bias=True,
-            activation=settings.activation("activation_function", "gelu_new"),
-            d_ff=settings.read(int, "n_inner", 0),
-            norm_eps=settings.read(float, "layer_norm_epsilon", 1e-5),
-            tie_output=settings.read(bool, "tie_word_embeddings", True),
-        )
+    return GPTConfig(
+        vocab_size=settings.read(int, "vocab_size", 50257),
+        block_size=settings.read(int, "n_positions", 1024),
+        num_layers=settings.read(int, "n_layer", 12),
+        num_heads=settings.read(int, "n_head", 12),
+        d_model=settings.read(int, "n_embd", 768),
+        dropout=settings.read(float, "resid_pdrop", 0.1),
+        bias=True,
+        activation=settings.activation("activation_function", "gelu_new"),
+        d_ff=settings.read(int, "n_inner", 0),
+        norm_eps=settings.read(float, "layer_norm_epsilon", 1e-5),
+        tie_output=settings.read(bool, "tie_word_embeddings", True),
     )
 
 
-def describe(model: GPT) -> dict[str, Any]:
+def describe(model: GPT | GPTVectors) -> dict[str, Any]:
     """The config.json of a model. GPT-2's layers have biases; where the model has none, theirs are zeros."""
     config = model.config
     must_be("GPT-2", config, positions="learned", norm="layer", num_key_value_heads=(0, config.num_heads), query_key_norm=False)
-    must_be("GPT-2", config, d_head=(0, config.d_model // config.num_heads), activation=tuple(ACTIVATION_NAMES))
+    must_be("GPT-2", config, sliding_window=0)
+    must_be("GPT-2", config, d_head=(0, config.d_model // config.num_heads), activation=tuple(published_names()))
     return {
         "model_type": "gpt2",
-        "architectures": ["GPT2LMHeadModel"],
+        "architectures": ["GPT2LMHeadModel" if isinstance(model, GPT) else "GPT2Model"],
         "vocab_size": config.vocab_size,
         "n_positions": config.block_size,
         "n_layer": config.num_layers,
         "n_head": config.num_heads,
         "n_embd": config.d_model,
         "n_inner": config.block.d_ff,
-        "activation_function": ACTIVATION_NAMES[config.activation],
+        "activation_function": published_names()[config.activation],
         "layer_norm_epsilon": config.norm_eps,
         "resid_pdrop": config.dropout,
         "embd_pdrop": config.dropout,
         "attn_pdrop": config.dropout,
-        "tie_word_embeddings": config.tie_output,
+        "tie_word_embeddings": config.tie_output and isinstance(model, GPT),
         "bos_token_id": None,  # GPT-2's own may be outside of this vocabulary
         "eos_token_id": None,
     }
@@ -71,10 +72,15 @@ GPT2 = Family(
     name="GPT-2",
     model_types=("gpt2",),
     names=NAMES,
-    make=make,
+    make=lambda settings: GPT(config_of(settings)),
     describe=describe,
+    kind=GPT,
+    suits=lambda model: model.config.positions != "rotary",
+    found=has_output("lm_head.weight", is_tied=True),
     prefix="transformer.",
     copies={"lm_head.weight": "transformer.wte.weight"},
     ignored=r".*\.attn\.(bias|masked_bias)",
+    unused=OTHER_HEADS,
     biases=r"blocks\..*|norm\.bias",
 )
+GPT2_VECTORS = without_output(GPT2, config_of)

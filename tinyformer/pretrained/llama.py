@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023) and its relatives: SmolLM2, which is a Llama, Qwen2 and Qwen3."""
+"""Llama (Touvron et al. 2023) and its relatives: SmolLM2, which is a Llama, Mistral, Qwen2 and Qwen3."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tinyformer.common.errors import shortened
-from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.gpt import GPT, GPTConfig, GPTVectors
 from tinyformer.models.positions import RotaryScaling
+from tinyformer.pretrained.decoders import OTHER_HEADS, has_output, without_output
 from tinyformer.pretrained.families import Family
 from tinyformer.pretrained.settings import PretrainedSettings, must_be
 
@@ -30,38 +31,39 @@ ONLY = {
     "llama": {"query_key_value_bias": False, "query_key_norm": False},
     "qwen2": {"query_key_value_bias": True, "query_key_norm": False},
     "qwen3": {"query_key_value_bias": False, "query_key_norm": True},
+    "mistral": {"query_key_value_bias": False, "query_key_norm": False},
 }
-CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+NAMED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
 
 
-def make(settings: PretrainedSettings) -> GPT:
-    """The model that a config.json describes."""
-    settings.refuse(
-        attention_bias=False, mlp_bias=False, hidden_act="silu", use_sliding_window=False, partial_rotary_factor=1.0
-    )
+def config_of(settings: PretrainedSettings) -> GPTConfig:
+    """The configuration that a config.json describes."""
     kind = settings.read(str, "model_type")
+    settings.refuse(
+        attention_bias=False, mlp_bias=False, hidden_act="silu", partial_rotary_factor=1.0, use_sliding_window=False
+    )
     d_model, num_heads = settings.read(int, "hidden_size"), settings.read(int, "num_attention_heads")
     base, scaling = rotary_settings(settings)
-    return GPT(
-        GPTConfig(
-            vocab_size=settings.read(int, "vocab_size"),
-            block_size=settings.read(int, "max_position_embeddings", 2048),
-            num_layers=settings.read(int, "num_hidden_layers"),
-            num_heads=num_heads,
-            d_model=d_model,
-            dropout=settings.read(float, "attention_dropout", 0.0),
-            positions="rotary",
-            norm="rms",
-            activation="swiglu",
-            d_ff=settings.read(int, "intermediate_size"),
-            norm_eps=settings.read(float, "rms_norm_eps", 1e-6),
-            tie_output=settings.read(bool, "tie_word_embeddings", False),
-            num_key_value_heads=settings.read(int, "num_key_value_heads", num_heads),
-            d_head=settings.read(int, "head_dim", 128 if kind == "qwen3" else d_model // max(num_heads, 1)),
-            rotary_base=base,
-            rotary_scaling=scaling,
-            **ONLY[kind],
-        )
+    has_window = kind == "mistral" and settings.values.get("sliding_window", 0) is not None  # one that is missing has a default
+    return GPTConfig(
+        vocab_size=settings.read(int, "vocab_size"),
+        block_size=settings.read(int, "max_position_embeddings", 2048),
+        num_layers=settings.read(int, "num_hidden_layers"),
+        num_heads=num_heads,
+        d_model=d_model,
+        dropout=settings.read(float, "attention_dropout", 0.0),
+        positions="rotary",
+        norm="rms",
+        activation="swiglu",
+        d_ff=settings.read(int, "intermediate_size"),
+        norm_eps=settings.read(float, "rms_norm_eps", 1e-6),
+        tie_output=settings.read(bool, "tie_word_embeddings", False),
+        num_key_value_heads=settings.read(int, "num_key_value_heads", num_heads),
+        d_head=settings.read(int, "head_dim", 128 if kind == "qwen3" else d_model // max(num_heads, 1)),
+        rotary_base=base,
+        rotary_scaling=scaling,
+        sliding_window=settings.read(int, "sliding_window", 4096) if has_window else 0,
+        **ONLY[kind],
     )
 
 
@@ -86,17 +88,17 @@ def rotary_settings(settings: PretrainedSettings) -> tuple[float, RotaryScaling 
     return base, RotaryScaling("llama3", factor, low, high, rotary.read(int, "original_max_position_embeddings"))
 
 
-def describe(kind: str) -> Callable[[GPT], dict[str, Any]]:
+def describe(kind: str) -> Callable[[GPT | GPTVectors], dict[str, Any]]:
     """A function that gives the config.json of a model of this kind."""
 
-    def describe_kind(model: GPT) -> dict[str, Any]:
-        config = model.config
-        name = CLASSES[kind].removesuffix("ForCausalLM")
+    def describe_kind(model: GPT | GPTVectors) -> dict[str, Any]:
+        config, name = model.config, NAMED[kind]
         must_be(name, config, positions="rotary", norm="rms", activation="swiglu", bias=False, **ONLY[kind])
+        must_be(name, config, sliding_window=config.sliding_window if kind == "mistral" else 0)
         num_key_value_heads, d_head = config.block.head_sizes
         return {
             "model_type": kind,
-            "architectures": [CLASSES[kind]],
+            "architectures": [f"{name}ForCausalLM" if isinstance(model, GPT) else f"{name}Model"],
             "vocab_size": config.vocab_size,
             "max_position_embeddings": config.block_size,
             "num_hidden_layers": config.num_layers,
@@ -108,8 +110,9 @@ def describe(kind: str) -> Callable[[GPT], dict[str, Any]]:
             "hidden_act": "silu",
             "rms_norm_eps": config.norm_eps,
             "attention_dropout": config.dropout,
-            "tie_word_embeddings": config.tie_output,
+            "tie_word_embeddings": config.tie_output and isinstance(model, GPT),
             "rope_parameters": describe_rotary(config),
+            **({"sliding_window": config.sliding_window} if kind == "mistral" else {}),
         }
 
     return describe_kind
@@ -128,16 +131,33 @@ def describe_rotary(config: GPTConfig) -> dict[str, Any]:
     return described
 
 
-LLAMA, QWEN2, QWEN3 = (
+def _is(kind: str) -> Callable[[GPT | GPTVectors], bool]:
+    """A function that tells whether a model is written as one of this kind. A Mistral without window is written as a Llama."""
+
+    def suits(model: GPT | GPTVectors) -> bool:
+        config = model.config
+        plain = "mistral" if config.sliding_window else "llama"
+        found = "qwen3" if config.query_key_norm else "qwen2" if config.query_key_value_bias else plain
+        return config.positions == "rotary" and found == kind
+
+    return suits
+
+
+LLAMAS = tuple(
     Family(
-        name=CLASSES[kind].removesuffix("ForCausalLM"),
+        name=name,
         model_types=(kind,),
         names=NAMES,
-        make=make,
+        make=lambda settings: GPT(config_of(settings)),
         describe=describe(kind),
+        kind=GPT,
+        suits=_is(kind),
+        found=has_output("lm_head.weight", is_tied=False),
         prefix="model.",
         copies={"lm_head.weight": "model.embed_tokens.weight"},
         ignored=r".*\.rotary_emb\.inv_freq",
+        unused=OTHER_HEADS,
     )
-    for kind in ONLY
+    for kind, name in NAMED.items()
 )
+LLAMAS_VECTORS = tuple(without_output(family, config_of) for family in LLAMAS)

@@ -2,84 +2,106 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from tinyformer.common.errors import SettingError, UserError, shortened
 from tinyformer.common.memory import only_as_large_as
-from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
-from tinyformer.models.gpt import GPT
-from tinyformer.models.transformer import Transformer
-from tinyformer.pretrained.bert import BERT, BERT_CLASSIFIER, BERT_MASKED_LM
-from tinyformer.pretrained.families import Family
-from tinyformer.pretrained.folders import find_folder
-from tinyformer.pretrained.gpt2 import GPT2
-from tinyformer.pretrained.llama import LLAMA, QWEN2, QWEN3
-from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
+from tinyformer.models.bert import Bert, BertForMaskedLM
+from tinyformer.models.gpt import GPT, GPTVectors
+from tinyformer.pretrained.adapter_settings import CONFIG, model_folder
+from tinyformer.pretrained.adapters import load_adapter
+from tinyformer.pretrained.choosing import PretrainedModel, families_of, family_among
+from tinyformer.pretrained.folders import find_folder, gguf_at, ggufs_in
+from tinyformer.pretrained.gguf_models import gguf_settings
+from tinyformer.pretrained.kept import kept_for
 from tinyformer.pretrained.settings import PretrainedSettings
-from tinyformer.pretrained.weights import load_into, read_weights, weight_files
+from tinyformer.pretrained.weights import load_into, read_weights
 from tinyformer.runs.makers import PRETRAINED, found_in
-from tinytensor.nn import init
+from tinytensor.nn import Module, init
 
-PretrainedModel = GPT | Bert | BertForMaskedLM | BertForClassification | Transformer
-FAMILIES = (GPT2, LLAMA, QWEN2, QWEN3, BERT, MARIAN)
-HEADS = {  # the architectures of BERT that have a head
-    "BertForMaskedLM": BERT_MASKED_LM,
-    "BertForPreTraining": BERT_MASKED_LM,
-    "BertForSequenceClassification": BERT_CLASSIFIER,
-}
+ENCODERS = (Bert, GPT, GPTVectors)
 
 
-def from_pretrained(path_or_name: str | Path, revision: str | None = None) -> PretrainedModel:
-    """The model in a folder in Hugging Face's layout, or of this name on the Hugging Face hub, for evaluation.
+def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype: str | None = None) -> PretrainedModel:
+    """The model in a folder in Hugging Face's layout, in a GGUF file, or of this name on the Hugging Face hub, for evaluation.
 
     A folder has config.json and model.safetensors, or the files that model.safetensors.index.json names. The architectures are
-    GPT-2, Llama, Qwen2 and Qwen3 (a ``GPT``), BERT (``BertForMaskedLM``, ``BertForClassification`` or ``Bert``) and Marian (a
-    ``Transformer``); ``assert isinstance(model, GPT)`` tells a type checker which it is. Weights that can be used as they are
-    stay mapped: they are read when they are used. Nothing is unpickled.
 
-    Raises UserError for a folder without these files, another architecture, settings that cannot be had here, and weights that
-    are not those of the settings.
+    - GPT-2, Llama, Mistral, Qwen2 and Qwen3: a ``GPT``, or without output layer a ``GPTVectors``;
+    - BERT, DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT and MPNet: a ``Bert``, or with a head that config.json names or the file
+      has a ``BertForMaskedLM``, ``BertForClassification``, ``BertForTokenClassification``, ``BertForQuestionAnswering`` or
+      ``BertForNextSentence``;
+    - Marian: a ``Transformer``.
+
+    A GGUF file, whose name ends in .gguf or which is the only one of a folder without config.json, holds a Llama, Qwen2 or
+    Qwen3, with weights of any type that the package gguf makes numbers of, such as Q8_0, Q4_0 or Q4_K.
+
+    A folder with a LoRA adapter in PEFT's layout is the model that the adapter names, with the adapter in it, as by
+    ``load_adapter``. Where the model's weights lie in that folder, too, it is the model alone, and a warning says so.
+
+    ``assert isinstance(model, GPT)`` tells a type checker which it is. Weights that can be used as they are stay mapped: they
+    are read when they are used. Nothing is unpickled. A warning of the logger "tinyformer" names layers that are not used.
+
+    ``dtype`` is what the weights become: "float32", or for a model that only computes "int8" or "bfloat16", as by ``quantize``.
+    Without it they are float32, or int8 if ``save_pretrained`` wrote them so.
+
+    Raises UserError for an unknown dtype, for a folder without these files, another architecture, settings that cannot be had
+    here, weights that are not those of the settings, or cannot be rounded, and for a GGUF file without the package gguf.
     """
     folder = find_folder(path_or_name, revision)
+    base = model_folder(folder)
+    if base != folder:
+        return load_adapter(_load(base, dtype), folder)
+    if (folder / CONFIG).exists():
+        logging.getLogger("tinyformer").warning("%s has an adapter, too, which is not used: load_adapter reads it", folder)
+    return _load(folder, dtype)
+
+
+def load_encoder(folder: Path, dtype: str | None = None) -> Bert | GPT | GPTVectors:
+    """The model in a folder without its head, as far as it gives tokens vectors. Raises UserError as ``from_pretrained`` does,
+    and for a model that gives none, such as a translator."""
+    model = _load(folder, dtype, ENCODERS)
+    assert isinstance(model, ENCODERS)
+    return model
+
+
+def _load(folder: Path, dtype: str | None, kinds: tuple[type[Module], ...] = ()) -> PretrainedModel:
+    """The model in a folder, of one of these kinds, if there are any."""
     settings = read_settings(folder)
-    family = family_of(settings)
-    if settings.values.get("quantization_config"):
-        raise settings.error("quantized weights cannot be read: pass a folder with weights in float32, float16 or bfloat16")
+    families = families_of(settings)
+    if kinds:
+        families = [family for family in families if family.kind in kinds]
+        if not families:
+            raise settings.error("a model of this architecture gives tokens no vectors: take a BERT, a GPT or their like")
+    kept = kept_for(settings, dtype)
+    weights = read_weights(folder)
+    family = family_among(families, settings, weights)
     try:
-        with init.skipped(), only_as_large_as(weight_files(folder), settings.path):
+        with init.skipped(), only_as_large_as(sum(array.nbytes for array in weights.values()), settings.path):
             model: Any = family.make(settings)
     except UserError as error:  # the names in a SettingError are those of the settings here
         raise settings.error(str(error)) if isinstance(error, SettingError) else error from None
     except (ValueError, OverflowError) as error:  # of a layer that cannot be made
         raise settings.error(shortened(str(error))) from None
-    left_out = load_into(model, family, read_weights(folder), folder)
-    if left_out and isinstance(model, (Bert, BertForMaskedLM)):
-        model.config.initialise(model.pooler if isinstance(model, Bert) else model.bert.pooler)
+    left_out = load_into(model, family, weights, folder, kept)
+    bert = model.bert if isinstance(model, BertForMaskedLM) else model
+    if left_out and isinstance(bert, Bert) and bert.pooler is not None:
+        bert.config.initialise(bert.pooler)
     return model.eval()
 
 
 def read_settings(folder: Path) -> PretrainedSettings:
-    """The config.json of a folder. Raises UserError if there is none, and if it is that of a run."""
+    """The config.json of a folder, or what a GGUF file says instead. Raises UserError if there is none, and if it is that of a
+    run."""
+    if (file := gguf_at(folder)) is not None:
+        return gguf_settings(file)
     found = found_in(folder)
     if found is not None and found.kind != PRETRAINED:
         raise found.refusal(folder, f"a {PRETRAINED}")
     if not (folder / "config.json").exists():
+        if folder.is_dir() and (files := ggufs_in(folder)):
+            raise UserError(f"{folder} has no config.json, but {len(files)} GGUF files: pass one of them, such as {files[0]}")
         raise UserError(f"{folder} has no config.json: pass the folder of a pretrained model in Hugging Face's layout")
     return PretrainedSettings(folder / "config.json")
-
-
-def family_of(settings: PretrainedSettings) -> Family:
-    """The architecture that a config.json names. Raises UserError if it is not one of those here."""
-    kind = settings.read(str, "model_type")
-    for family in FAMILIES:
-        if kind in family.model_types:
-            break
-    else:
-        known = ", ".join(name for family in FAMILIES for name in family.model_types)
-        raise settings.error(f"the architecture {shortened(repr(kind), 40)} is not known; there are {known}")
-    if family is MARIAN and not settings.read(bool, "share_encoder_decoder_embeddings", True):
-        return MARIAN_SEPARATE
-    for architecture in settings.read(list[str], "architectures", []) if family is BERT else []:
-        return HEADS.get(architecture, BERT)
-    return family

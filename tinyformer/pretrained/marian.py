@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from tinyformer.common.errors import UserError
+from tinyformer.models.activations import published_names
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.pretrained.families import Family
-from tinyformer.pretrained.settings import ACTIVATION_NAMES, PretrainedSettings, must_be
+from tinyformer.pretrained.settings import PretrainedSettings, must_be
 
 _SELF = {
     "attention.query_key_value": "self_attn.[q,k,v]_proj",
@@ -67,7 +68,9 @@ def make(settings: PretrainedSettings) -> Transformer:
 def describe(model: Transformer) -> dict[str, Any]:
     """The config.json of a model. Where it has no fixed bias of the logits, Marian's is zeros."""
     config = model.config
-    must_be("Marian", config, positions="sinusoidal_halves", norm="layer", norm_first=False, activation=tuple(ACTIVATION_NAMES))
+    must_be(
+        "Marian", config, positions="sinusoidal_halves", norm="layer", norm_first=False, activation=tuple(published_names())
+    )
     must_be("Marian", config, source_features=0, norm_eps=1e-5, query_key_norm=False)
     if config.share_embeddings and not config.tie_output:
         raise UserError("Marian's models with one embedding for both languages use it as the output layer, too")
@@ -88,7 +91,7 @@ def describe(model: Transformer) -> dict[str, Any]:
         "decoder_ffn_dim": config.d_ff,
         "dropout": config.dropout,
         "attention_dropout": config.dropout,
-        "activation_function": ACTIVATION_NAMES[config.activation],
+        "activation_function": published_names()[config.activation],
         "max_position_embeddings": config.max_length,
         "scale_embedding": config.scale_embeddings,
         "share_encoder_decoder_embeddings": config.share_embeddings,
@@ -103,6 +106,9 @@ MARIAN = Family(
     names=NAMES,
     make=make,
     describe=describe,
+    kind=Transformer,
+    suits=lambda model: model.config.share_embeddings,
+    found=lambda settings, names: settings.read(bool, "share_encoder_decoder_embeddings", True),
     prefix="model.",
     copies=dict.fromkeys((_ENCODER_EMBEDDING, _DECODER_EMBEDDING, "lm_head.weight"), "model.shared.weight"),
     ignored=r"model\.(encoder|decoder)\.embed_positions\.weight",
@@ -112,5 +118,7 @@ MARIAN = Family(
 MARIAN_SEPARATE = replace(
     MARIAN,
     names={**NAMES, "source_embedding.tokens": "model.encoder.embed_tokens"},
+    suits=lambda model: True,
+    found=lambda settings, names: True,
     copies={"lm_head.weight": _DECODER_EMBEDDING},
 )

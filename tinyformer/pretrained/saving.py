@@ -9,38 +9,35 @@ from itertools import accumulate
 from pathlib import Path
 
 import tinytensor as tt
-from tinyformer.common.errors import UserError
 from tinyformer.common.files import write_json
-from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
-from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.models.transformer import Transformer
-from tinyformer.pretrained.bert import BERT, BERT_CLASSIFIER, BERT_MASKED_LM
-from tinyformer.pretrained.families import Family
-from tinyformer.pretrained.gpt2 import GPT2
-from tinyformer.pretrained.llama import LLAMA, QWEN2, QWEN3
-from tinyformer.pretrained.loading import PretrainedModel
-from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
-from tinyformer.pretrained.weights import INDEX, WHOLE
+from tinyformer.models.quantizing import refuse_additions
+from tinyformer.pretrained import kept
+from tinyformer.pretrained.choosing import PretrainedModel, family_for
+from tinyformer.pretrained.families import Family, Source
+from tinyformer.pretrained.weights import INDEX, WHOLE, weight_beside
 from tinyformer.pretrained.writing import Writing
 from tinytensor import Tensor
-from tinytensor.device.backend import host
+from tinytensor.device.backend import Array, host
 from tinytensor.device.disk import make_folder, remove
 from tinytensor.io import save
-from tinytensor.nn import Module
+from tinytensor.nn.quantization import quantized_weights
 
 _SHARD = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")  # as Hugging Face's libraries name them
 
 
 def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing | None = None) -> None:
     """Write config.json and model.safetensors to a folder, which is made if it does not exist. ``from_pretrained`` reads them,
-    and so do Hugging Face's classes, such as AutoModelForCausalLM: the logits are the same.
+    and so do Hugging Face's classes, such as AutoModelForCausalLM: the logits are the same. Weights in int8 are written as they
+    are, with their scales, and only ``from_pretrained`` reads them.
 
     ``writing`` says how the model writes, for generation_config.json. A GPT becomes a GPT-2, or with rotary
-    positions a Llama, Qwen2 or Qwen3. Raises UserError for a model that is none of the architectures of ``from_pretrained``,
+    positions a Llama, Qwen2 or Qwen3; a Bert becomes a BERT, or without segments a DistilBERT, or with ``skip_padding`` a
+    RoBERTa. Raises UserError for a model that is none of the architectures of ``from_pretrained``,
     and OSError if the files cannot be written. The shards of a model that was there before are removed in the end.
     """
+    refuse_additions(model, "saved so (save_adapter saves them alone)")
     family = family_for(model)
-    described = family.describe(model)
+    described = {**family.describe(model), **kept.described(model)}
     tensors = dict(_tensors(model, family))
     folder = Path(folder)
     make_folder(folder)
@@ -60,41 +57,31 @@ def _remove_shards(folder: Path) -> None:
                 remove(path)
 
 
-def family_for(model: PretrainedModel) -> Family:
-    """The architecture as which a model is written. Raises UserError for a model of another kind."""
-    families: dict[type[Module], Family] = {
-        Bert: BERT,
-        BertForMaskedLM: BERT_MASKED_LM,
-        BertForClassification: BERT_CLASSIFIER,
-        Transformer: MARIAN,
-    }
-    if isinstance(model, GPT):
-        return _family_for_gpt(model.config)
-    if isinstance(model, Transformer) and not model.config.share_embeddings:
-        return MARIAN_SEPARATE
-    if type(model) not in families:
-        known = ", ".join(kind.__name__ for kind in families)
-        raise UserError(f"a {type(model).__name__} cannot be written in Hugging Face's layout; there are GPT, {known}")
-    return families[type(model)]
-
-
-def _family_for_gpt(config: GPTConfig) -> Family:
-    if config.positions != "rotary":
-        return GPT2
-    if config.query_key_norm:
-        return QWEN3
-    return QWEN2 if config.query_key_value_bias else LLAMA
-
-
 def _tensors(model: PretrainedModel, family: Family) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a model by the names of its family, and zeros for the biases that only the family has."""
-    state = model.state_dict()
-    for name, tensor in state.items():
+    """The tensors of a model by the names of its family, zeros for the biases that only the family has, and the biases that it
+    has twice beside the weight of their layer."""
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    for name, weight in quantized_weights(model):
+        values, scale = state.pop(f"{name}.values"), state.pop(f"{name}.scale", None)
+        state[name] = weight.numpy() if scale is None else values
+        if scale is not None:
+            source = family.source(name)
+            yield from ((theirs + kept.SCALE, tt.tensor(part)) for theirs, part in _parts(model, source, scale))
+    for name, values in state.items():
         source = family.source(name)
-        values = tensor.numpy()
-        ends = list(accumulate(source.lengths(model, len(values))))
-        for theirs, part in zip(source.names, host.split(values, ends[:-1])):
-            yield theirs, tt.tensor(source.as_theirs(part))
+        yield from ((theirs, tt.tensor(source.as_theirs(part))) for theirs, part in _parts(model, source, values))
+        for copy, original in family.copies.items():
+            if source.names == (weight_beside(copy),):
+                yield (
+                    copy,
+                    next(tensor for ours, tensor in model.state_dict().items() if family.source(ours).names == (original,)),
+                )
         bias = re.sub("weight$", "bias", name)
         if bias not in state and re.fullmatch(family.biases, bias):
             yield family.source(bias).names[0], tt.zeros(len(values))
+
+
+def _parts(model: PretrainedModel, source: Source, values: Array) -> Iterator[tuple[str, Array]]:
+    """What is one tensor here, in the parts that a file has, with their names there."""
+    ends = list(accumulate(source.lengths(model, len(values))))
+    return zip(source.names, host.split(values, ends[:-1]))

@@ -9,10 +9,7 @@ from typing import Any
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import read_json
 from tinyformer.common.schema import read_value
-from tinyformer.models.activations import ACTIVATIONS, PUBLISHED
-
-# The name in Hugging Face's files of each activation that has one, without a gate.
-ACTIVATION_NAMES = {name: activation.published[0] for name, activation in ACTIVATIONS.items() if activation.published}
+from tinyformer.models.activations import names_of_published
 
 
 class PretrainedSettings:
@@ -39,12 +36,17 @@ class PretrainedSettings:
         except UserError as error:
             raise self.error(str(error)) from None
 
+    def given(self) -> dict[str, Any]:
+        """The settings that are not null."""
+        return {name: value for name, value in self.values.items() if value is not None}
+
     def activation(self, name: str, default: str) -> str:
         """The activation that a setting names, by its name here."""
         found = self.read(str, name, default)
-        if found not in PUBLISHED:
-            raise self.error(f"{name} {shortened(repr(found), 40)} is not known; there are {', '.join(sorted(PUBLISHED))}")
-        return PUBLISHED[found]
+        known = names_of_published()
+        if found not in known:
+            raise self.error(f"{name} {shortened(repr(found), 40)} is not known; there are {', '.join(sorted(known))}")
+        return known[found]
 
     def refuse(self, **allowed: Any) -> None:
         """Check that each setting has the one value with which the model can be built here, or is missing."""

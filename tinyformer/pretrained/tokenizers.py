@@ -8,6 +8,9 @@ from typing import Any
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import read_json
+from tinyformer.pretrained.adapter_settings import model_folder
+from tinyformer.pretrained.folders import gguf_at
+from tinyformer.pretrained.gguf_tokenizers import gguf_tokenizer
 from tinyformer.tokenizers import BPETokenizer, MarianTokenizer, Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.tokenizer_json import read_tokenizer_json
@@ -25,8 +28,11 @@ _REMEDY = (
 def pretrained_tokenizer(folder: str | Path) -> Tokenizer:
     """The tokenizer of a folder with the files of a published model.
 
-    It may have source.spm, target.spm and vocab.json (Marian); tokenizer.json (byte-level BPE as in GPT-2, Llama 3, Qwen and
-    SmolLM2; BERT's WordPiece); vocab.json and merges.txt (GPT-2); or vocab.txt (BERT). The first of these that is there counts.
+    It may have source.spm, target.spm and vocab.json (Marian); tokenizer.json (BPE as in GPT-2, Llama, Mistral, Qwen, SmolLM2
+    and RoBERTa; WordPiece); vocab.json and merges.txt (GPT-2); or vocab.txt (BERT). The first of these that is there counts.
+    Without them it is the tokenizer of a GGUF file: ``folder`` itself, or the only one there; or that of the model which an
+    adapter in the folder belongs to.
+
     Raises UserError if none is there, if a file is missing or damaged, or if it asks for something that is not supported. A
     warning of the logger "tinyformer" tells if it has another number of tokens than the model, as a file that was cut off has.
     """
@@ -49,6 +55,12 @@ def _read(folder: Path) -> Tokenizer:
         return BPETokenizer.from_gpt2_files(folder / "vocab.json", folder / "merges.txt", rules)
     if "vocab.txt" in there:
         return _bert(folder)
+    if (file := gguf_at(folder)) is not None:
+        return gguf_tokenizer(file)
+    if (base := model_folder(folder)) != folder:
+        return pretrained_tokenizer(base)
+    if found := [name for name in ("tokenizer.model", "sentencepiece.bpe.model", "spiece.model") if (folder / name).exists()]:
+        raise UserError(f"{folder} has {found[0]}, of SentencePiece, and no tokenizer.json; {_REMEDY}")
     raise UserError(
         f"{folder} has no tokenizer: looked for tokenizer.json; vocab.json and merges.txt (GPT-2); vocab.txt (BERT); "
         "source.spm, target.spm and vocab.json (Marian)"

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
+import tinytensor as tt
 from tinyformer.common.errors import UserError
 from tinyformer.common.files import damaged, open_file, read_json
 from tinyformer.common.schema import read_value
+from tinyformer.models.quantizing import plain_errors_of_quantizing
 from tinyformer.pretrained.families import Family, Source
-from tinytensor.device.backend import Array, default_dtype, host
+from tinyformer.pretrained.folders import gguf_at
+from tinyformer.pretrained.gguf_file import PackedArray
+from tinyformer.pretrained.gguf_models import gguf_weights
+from tinyformer.pretrained.kept import AS_FLOAT32, SCALE, Kept
+from tinytensor.autograd.calling import wrap
+from tinytensor.device.backend import Array, default_dtype, from_numpy, host
 from tinytensor.device.disk import FileError
-from tinytensor.io import give_back, load_mapped
+from tinytensor.io import HALVES, as_numbers, give_back, load_mapped
 from tinytensor.nn import Module
+from tinytensor.nn.quantization import put_weight, quantize_weight
+from tinytensor.nn.weights import Int8Weight
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+Weights = dict[str, Array | PackedArray]
 _MOST_NAMED = 8  # so many tensors or files are named in a message
 
 
-def read_weights(folder: Path) -> dict[str, Array]:
-    """All tensors of the weights in a folder, by name. They are read from the files when they are used.
+def read_weights(folder: Path) -> Weights:
+    """All tensors of the weights in a folder, or in a GGUF file, by name. They are read from the files when they are used.
 
     An index decides which file each tensor comes from; what else its files hold is not used. Raises UserError if there are no
     weights, or only such as a program could hide in (pytorch_model.bin), if a file is missing or damaged, and if a file lacks a
     tensor that the index says it has.
     """
+    if (file := gguf_at(folder)) is not None:
+        return {**gguf_weights(file)}
     if (folder / WHOLE).exists():
-        return _read_file(folder / WHOLE)
+        return {**read_tensors(folder / WHOLE)}
     if not (folder / INDEX).exists():
         raise _no_weights(folder)
     index = read_json(folder / INDEX)
@@ -38,19 +51,22 @@ def read_weights(folder: Path) -> dict[str, Array]:
         raise UserError(f"{folder / INDEX} is damaged: it names files that are not safetensors files in its folder")
     names = sorted(set(file_of.values()))
     if missing := [name for name in names if not (folder / name).exists()]:
-        raise UserError(f"{folder} lacks {_listed(missing, ', ')}: download all files that {INDEX} names")
-    shards = {name: _read_file(folder / name) for name in names}
+        raise UserError(f"{folder} lacks {listed(missing, ', ')}: download all files that {INDEX} names")
+    shards = {name: read_tensors(folder / name) for name in names}
     if absent := [f"{file} has no {tensor}" for tensor, file in file_of.items() if tensor not in shards[file]]:
-        raise UserError(f"{folder / INDEX} does not fit its files: {_listed(absent, '; ')}. Download all of them again")
+        raise UserError(f"{folder / INDEX} does not fit its files: {listed(absent, '; ')}. Download all of them again")
     return {tensor: shards[file][tensor] for tensor, file in file_of.items()}
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of weights in a folder, whole or in parts."""
+    """The files of weights in a folder, whole or in parts, or the GGUF file."""
+    if (file := gguf_at(folder)) is not None:
+        return [file]
     return [file for file in sorted(folder.glob("*.safetensors")) if file.is_file()]
 
 
-def _read_file(path: Path) -> dict[str, Array]:
+def read_tensors(path: Path) -> dict[str, Array]:
+    """The tensors of a safetensors file, mapped, by name. Raises UserError for a file that is none."""
     try:
         return load_mapped(path)
     except FileError as error:
@@ -83,58 +99,96 @@ def _no_weights(folder: Path) -> UserError:
     )
 
 
-def load_into(model: Module, family: Family, found: dict[str, Array], where: object) -> list[str]:
-    """Give a model of this family the tensors of a file, without copying those that fit as they are.
+def load_into(model: Module, family: Family, found: Weights, where: object, kept: Kept = AS_FLOAT32) -> list[str]:
+    """Give a model of this family the tensors of a file, without copying those that fit as they are. ``kept`` says how many
+    bits of the weights the model gets. They are rounded one after the other, so that they are never all there in float32.
 
-    Returns the names, here, of tensors that the file may lack and does. Raises UserError with all that are missing, not
-    expected, or of other shapes; ``where`` names the file.
+    Returns the names, here, of tensors that the file may lack and does. A warning of the logger "tinyformer" names layers of
+    the file that are not used, such as another head. Raises UserError with all that are missing, not
+    expected, or of other shapes, and for weights that cannot be rounded; ``where`` names the file.
     """
     sources = {name: family.source(name) for name in model.state_dict()}
+    rounded = kept.names(model)
+    scaled = rounded if kept.in_file else []  # those that the file has as integers, with scales
     needed = {theirs for source in sources.values() for theirs in source.names}
+    needed |= {theirs + SCALE for name in scaled for theirs in sources[name].names}
     copies = {copy: original for copy, original in family.copies.items() if copy not in needed}
     found = _renamed(found, family.prefix, needed | set(copies))
-    problems = _drop_copies(found, copies)
-    state, left_out = {}, list[str]()
-    for name, tensor in model.state_dict().items():
+    problems = _drop_copies(found, copies, needed)
+    left_out = list[str]()
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    for name, shape in shapes.items():
         source = sources[name]
         if not any(theirs in found for theirs in source.names) and re.fullmatch(family.optional, name):
             left_out.append(name)
-            state[name] = host.zeros(tensor.shape, default_dtype)
-        elif misfits := _misfits(model, source, found, tensor.shape):
-            problems += misfits
         else:
-            state[name] = _put_together(source, found)
-    unknown = [name for name in found if name not in needed and not _is_ignored(name, family)]
-    problems += [f"{name} is not known" for name in unknown]
+            problems += misfits(model, source, found, shape, "i" if name in scaled else "f")
+    unknown = [name for name in found if name not in needed and not family.ignores(name, family.ignored)]
+    unused = [name for name in unknown if family.ignores(name, family.unused)]
+    problems += [f"{name} is not known" for name in unknown if name not in unused]
     if problems:
-        raise UserError(f"the weights in {where} are not those of its config.json: {_listed(problems, '; ')}")
+        raise UserError(f"the weights in {where} are not those of its settings: {listed(problems, '; ')}")
+    if unused:
+        layers = listed([*dict.fromkeys(name.rpartition(".")[0] for name in unused)], ", ")
+        read_as = type(model).__name__
+        logging.getLogger("tinyformer").warning("%s has layers that a %s does not use: %s", where, read_as, layers)
+    state = {name: host.zeros(shapes[name], default_dtype) for name in left_out}
+    state |= {name: put_together(sources[name], found) for name in shapes if name not in (*left_out, *rounded)}
     model.load_state_dict(state, strict=False, assign=True)
+    for name in rounded:
+        if name in scaled:
+            put_weight(model, name, _int8_weight(sources[name], found))
+        else:
+            model.load_state_dict({name: put_together(sources[name], found)}, strict=False, assign=True)
+            with plain_errors_of_quantizing(where):
+                quantize_weight(model, name, kept.dtype, give_back)
     return left_out
 
 
-def _renamed(found: dict[str, Array], prefix: str, known: Set[str]) -> dict[str, Array]:
+def _int8_weight(source: Source, found: Weights) -> Int8Weight:
+    """The weight that a file has as integers and scales."""
+    values, scales = ([numbers_of(found[name + ending]) for name in source.names] for ending in ("", SCALE))
+    integers = [source.as_ours(part) for part in values]
+    whole = integers[0] if len(integers) == 1 else host.concatenate(integers)
+    return Int8Weight(values=wrap(from_numpy(host.ascontiguousarray(whole))), scale=tt.tensor(host.concatenate(scales)))
+
+
+def _renamed(found: Weights, prefix: str, known: Set[str]) -> Weights:
     """The tensors of a file by the names that are known, where it has older names or leaves out the prefix."""
     new = {re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name): array for name, array in found.items()}
     new = {re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name): array for name, array in new.items()}
-    bare = {name for name in new if name not in known and prefix + name in known and prefix + name not in new}
-    return {prefix + name if name in bare else name: array for name, array in new.items()}
+    changed = {}
+    for name in new:
+        # The second is that of a Llama that answers questions.
+        found_as = [prefix + name, re.sub(r"^transformer\.", prefix, name)]
+        changed[name] = next((one for one in found_as if name not in known and one in known and one not in new), name)
+    return {changed[name]: array for name, array in new.items()}
 
 
-def _drop_copies(found: dict[str, Array], copies: Mapping[str, str]) -> list[str]:
-    """Leave one of each tensor that a file has twice. Returns what is wrong: copies that differ."""
+def _drop_copies(found: Weights, copies: Mapping[str, str], needed: Set[str]) -> list[str]:
+    """Leave one of each tensor that a file has twice. Returns what is wrong: copies that differ. The bias of a layer that the
+    model has is the one that counts."""
     problems = []
     for copy, original in copies.items():
         if copy in found:
             array = found.pop(copy)
-            if original not in found:
+            if original not in found or weight_beside(copy) in needed:
                 found[original] = array
-            elif not host.array_equal(array, found[original]):
+            elif not host.array_equal(numbers_of(array), numbers_of(found[original])):
                 problems.append(f"{copy} and {original} differ, but config.json has one for both (tie_word_embeddings)")
     return problems
 
 
-def _misfits(model: Module, source: Source, found: dict[str, Array], shape: tuple[int, ...]) -> list[str]:
-    """What is wrong with the tensors of a file that are to become one tensor here, of this shape."""
+def weight_beside(bias: str) -> str:
+    """The name of the weight of the layer with this bias; "" for what is no bias."""
+    return f"{bias.removesuffix('.bias')}.weight" if bias.endswith(".bias") else ""
+
+
+def misfits(
+    model: Module, source: Source, found: Mapping[str, Array | PackedArray], shape: tuple[int, ...], kind: str
+) -> list[str]:
+    """What is wrong with the tensors of a file that are to become one tensor here, of this shape. ``kind`` is "f" for numbers,
+    and "i" for integers with scales."""
     problems = []
     for name, length in zip(source.names, source.lengths(model, shape[0])):
         part = host.broadcast_to(host.float32(0), (length, *shape[1:]))  # it takes no memory: only its shape counts
@@ -143,32 +197,39 @@ def _misfits(model: Module, source: Source, found: dict[str, Array], shape: tupl
             problems.append(f"{name} is missing")
         elif found[name].shape != expected:
             problems.append(f"{name} has shape {found[name].shape} instead of {expected}")
-        elif found[name].dtype.kind != "f":
+        elif kind == "f" and found[name].dtype.kind != "f" and found[name].dtype != HALVES:
             problems.append(f"{name} has {found[name].dtype} values instead of floating-point ones")
+        elif kind == "i" and found[name].dtype != host.int8:
+            problems.append(f"{name} has {found[name].dtype} values instead of int8")
+        elif kind == "i" and getattr(found.get(name + SCALE), "shape", None) != (length,):
+            problems.append(f"{name + SCALE} is missing, or not of shape ({length},)")
     return problems
 
 
-def _is_ignored(name: str, family: Family) -> bool:
-    return any(re.fullmatch(family.ignored, whole) for whole in (name, family.prefix + name))
-
-
-def _listed(items: Sequence[str], between: str) -> str:
+def listed(items: Sequence[str], between: str) -> str:
     """The first items, and how many more there are."""
     more = f" (and {len(items) - _MOST_NAMED} more)" if len(items) > _MOST_NAMED else ""
     return between.join(items[:_MOST_NAMED]) + more
 
 
-def _put_together(source: Source, found: dict[str, Array]) -> Array:
+def put_together(source: Source, found: Mapping[str, Array | PackedArray]) -> Array:
     """The tensor here that a file's tensors make, in the dtype of parameters. It is a view of the file where it can be one;
     otherwise the file's values leave the memory again."""
-    parts = [found[name] for name in source.names]
+    files = [found[name] for name in source.names]
+    parts = [numbers_of(array) for array in files]
     whole = source.as_ours(parts[0]) if len(parts) == 1 else host.concatenate([source.as_ours(part) for part in parts])
     if whole.dtype != default_dtype or not (whole.flags.c_contiguous and whole.flags.aligned):
         whole = _copied(whole)
-    if whole.base is None:
-        for part in parts:
-            give_back(part)
+    stored = [array.stored if isinstance(array, PackedArray) else array for array in files]
+    if not any(host.may_share_memory(whole, array) for array in stored):
+        for array in stored:
+            give_back(array)
     return whole
+
+
+def numbers_of(array: Array | PackedArray) -> Array:
+    """A tensor of ``read_weights`` as numbers."""
+    return array.numbers() if isinstance(array, PackedArray) else as_numbers(array)
 
 
 def _copied(array: Array) -> Array:

@@ -21,6 +21,7 @@ from tinyformer.decoding.logits_rules import (
     RepetitionPenalty,
 )
 from tinyformer.decoding.sampling import Sampling
+from tinyformer.pretrained.adapter_settings import model_folder
 from tinyformer.pretrained.loading import read_settings
 from tinyformer.pretrained.marian import MARIAN
 from tinyformer.pretrained.settings import PretrainedSettings
@@ -35,13 +36,14 @@ UNSUPPORTED: Mapping[str, Sequence[Any]] = {
     "watermarking_config": (),
 }  # fmt: skip
 ONLY_SAMPLING: Mapping[str, Sequence[Any]] = {
-    "epsilon_cutoff": (0,), "eta_cutoff": (0,), "min_p": (0,), "top_h": (), "typical_p": (1,)
+    "epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": ()
 }  # fmt: skip
 
 # The settings of ``Writing`` that have the same names in the file; and those that are written also where they are the default.
 SAME_NAMES = (
     "max_length", "length_penalty", "early_stopping", "max_new_tokens", "num_beams", "min_length", "min_new_tokens",
-    "repetition_penalty", "no_repeat_ngram_size", "renormalize_logits", "do_sample", "temperature", "top_k", "top_p",
+    "repetition_penalty", "no_repeat_ngram_size", "renormalize_logits", "do_sample", "temperature", "top_k", "top_p", "min_p",
+    "typical_p",
 )  # fmt: skip
 TELLING = ("length_penalty", "early_stopping", "do_sample", "temperature", "top_k", "top_p")
 
@@ -60,7 +62,8 @@ class Writing:
       both, only the second counts.
     - ``repetition_penalty`` makes the tokens that a text has less likely, and no run of ``no_repeat_ngram_size`` tokens occurs
       twice. With ``renormalize_logits`` the probabilities of what the rules leave sum to 1 again.
-    - ``do_sample``, ``temperature``, ``top_k`` and ``top_p`` say how a token is picked; None where nothing is said.
+    - ``do_sample``, ``temperature``, ``top_k``, ``top_p``, ``min_p`` and ``typical_p`` say how a token is picked; None where
+      nothing is said.
     - ``unsupported`` are the names of settings that cannot be had here.
     """
 
@@ -85,6 +88,8 @@ class Writing:
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
     unsupported: tuple[str, ...] = ()
 
     def rules(self) -> tuple[LogitsRule, ...]:
@@ -107,9 +112,9 @@ class Writing:
         transformers' own values where nothing else is given."""
         if self.do_sample is False:
             return {"temperature": 0.0}
-        usual = {"temperature": 1.0, "top_k": TOP_K, "top_p": 1.0} if self.do_sample else {}
-        given = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
-        return {**usual, **{name: value for name, value in given.items() if value is not None}}
+        usual: dict[str, Any] = {"temperature": 1.0, "top_k": TOP_K, "top_p": 1.0} if self.do_sample else {}
+        names = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+        return usual | {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def length(self, prompt: int, usual: int) -> int:
         """How many tokens follow a prompt of so many where nobody says it: ``max_new_tokens``. Where that is not given either,
@@ -182,6 +187,7 @@ def read_writing(folder: Path) -> Writing:
     """How the model in a folder writes, from its generation_config.json and, where that says nothing of the tokens at the ends
     and of beam search, its config.json. Ids that are not in the vocabulary count for nothing: a small model may have kept the
     ids of a larger one. Settings that cannot be had here are named in a warning of the logger "tinyformer"."""
+    folder = model_folder(folder)
     config = read_settings(folder)
     size = config.read(int, "decoder_vocab_size", config.read(int, "vocab_size", sys.maxsize))
     path = folder / "generation_config.json"
@@ -218,6 +224,8 @@ def read_writing(folder: Path) -> Writing:
         temperature=rules.optional(float, "temperature"),
         top_k=rules.count("top_k", None),
         top_p=rules.optional(float, "top_p"),
+        min_p=rules.optional(float, "min_p"),
+        typical_p=rules.optional(float, "typical_p"),
         unsupported=tuple(sorted([*_unsupported(rules, translates), *["forced_eos_token_id"] * forces_others])),
     )
     try:

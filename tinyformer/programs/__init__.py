@@ -1,5 +1,4 @@
-"""What all command-line programs share: flags, their help and errors, and the steps around a training.
+"""The commands of ``tinyformer``: a program for each kind of model, which trains it and then uses it.
 
-``command_line`` has the flags, ``scripts`` the steps. The room imports common/, data/, tokenizers/, runs/, training/ and
-plots/.
+``main`` has the table of all commands, and imports a program when it runs it. Read ``gpt`` first. This is the highest room.
 """

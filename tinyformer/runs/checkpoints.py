@@ -15,8 +15,9 @@ from tinyformer.common.old_names import new_weight_name, with_new_names
 from tinytensor import FileError, Tensor, save
 from tinytensor.device.backend import is_floating
 from tinytensor.device.disk import UnsafeFileError
-from tinytensor.io import load_with_metadata
-from tinytensor.nn import Module
+from tinytensor.io import load_with_metadata, read_metadata
+from tinytensor.nn import Module, lora_state
+from tinytensor.nn.lora import lora_weights
 
 UNFINISHED = ".tinyformer.new"  # the folder of a run's files before its first step, in the run's folder
 
@@ -71,6 +72,17 @@ def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]]
     return groups, state
 
 
+def read_state(path: Path) -> dict[str, Any]:
+    """The state alone, which takes little time also where the weights are large; nothing else is checked. Raises UserError if
+    the file is missing or damaged."""
+    try:
+        return parse_json(read_metadata(path)["state"])
+    except FileError as error:
+        raise UserError(str(error)) from None
+    except (KeyError, ValueError):
+        raise UserError(f"{path} is not a checkpoint of tinyformer: it holds no training state") from None
+
+
 def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """The name of the first tensor that has a NaN or infinite value; None if there is none."""
     floating = [name for name, tensor in tensors.items() if is_floating(tensor.dtype)]
@@ -81,15 +93,25 @@ def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     return next((name for name, good in zip(floating, finite) if not good), None)
 
 
+def learned_state(model: Module) -> dict[str, Tensor]:
+    """What a checkpoint has of a model: all its values, or only those that training changes, where what is learned was added to
+    frozen weights (``tt.nn.add_lora``)."""
+    return lora_state(model) if any(lora_weights(model)) else model.state_dict()
+
+
 def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> None:
     """Put the weights of a checkpoint into a model. Raises UserError if their names or shapes do not fit, or if their dtype
     does not: integers for weights, or float64 for float32."""
-    for name, own in model.state_dict().items():
+    learned = learned_state(model)
+    for name, own in learned.items():
         given = weights.get(name)
         if given is not None and not _holds(own.dtype, given.dtype):
             raise UserError(f"{path} is damaged: {name} is of {given.dtype}, but the model's is of {own.dtype}")
+    has_additions = any(lora_weights(model))
+    if has_additions and learned.keys() != weights.keys():
+        raise UserError(f"{path} does not fit the model in {path.parent}: it has other additions to the weights")
     try:
-        model.load_state_dict(weights)
+        model.load_state_dict(weights, strict=not has_additions)
     except ValueError as error:
         raise UserError(f"{path} does not fit the model in {path.parent}: {shortened(str(error))}") from None
 

@@ -7,7 +7,6 @@ asks this file for a message that helps.
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Any
 from tinyformer.common.errors import SettingError, UserError, shortened
 from tinyformer.common.files import parse_json, read_file
 from tinyformer.common.schema import check_fields, read_dataclass
-from tinyformer.runs import example_names
+from tinyformer.runs import commands
 
 RECORD = "made_by"  # the part of config.json that holds a ``Maker``
 PRETRAINED = "pretrained model"
@@ -29,10 +28,11 @@ class Maker:
     """What a run is, and the program that made it: a part of the run's config.json.
 
     - ``kind``: what was trained, such as "language model". Programs use any run of their kind.
-    - ``program``: the file's name, such as my_gpt.py.
+    - ``program``: the file's name, such as my_gpt.py; or tinyformer, for the command of that name.
     - ``use``: the words with which that program uses the run, such as ["sample"].
     - ``several``: whether the program makes several runs in one folder, and --out names that folder. ``use`` then makes one of
       them.
+    - ``train``: the words with which the program trains, where it needs any.
 
     Raises SettingError for anything but the name of a file.
 
@@ -45,33 +45,46 @@ class Maker:
     program: str
     use: list[str] = field(default_factory=list)
     several: bool = False
+    train: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         check_fields(self)
         if not _is_file_name(self.program):  # it is shown in commands to paste into a shell
             raise SettingError(f"program must be the name of a file, not {shortened(repr(self.program), 40)}")
 
+    @classmethod
+    def of_kind(cls, kind: str, model: str = "") -> Maker:
+        """What a run of a command of ``tinyformer`` says, by the kind of the run. ``model``: the name of its folder, where the
+        kind has several runs in one."""
+        return cls(**commands.record(kind, model))
+
     @property
     def what(self) -> str:
-        """A run in words, as in "a run of my_gpt.py"."""
-        return f"a run of {shortened(self.program, 60)}"
+        """A run in words, as in "a run of my_gpt.py" or "a run of a language model"."""
+        return f"a run of {f'a {self.kind}' if self.program == commands.NAME else shortened(self.program, 60)}"
 
     def use_command(self, folder: str | Path) -> str:
         """The command that uses the run in a folder."""
-        return _command(self.program, *self.use, "--out", str(Path(folder).parent if self.several else folder))
+        return self._command(*self.use, "--out", str(Path(folder).parent if self.several else folder))
+
+    def train_command(self, folder: str | Path) -> str:
+        """The command that trains in a folder, to which flags may be added."""
+        return self._command(*self.train, "--out", str(folder))
 
     def resume_command(self, folder: str | Path) -> str:
         """The command that goes on with the run in a folder."""
-        return self.use_command(folder) if self.several else _command(self.program, "--resume", "--out", str(folder))
+        return self.use_command(folder) if self.several else f"{self.train_command(folder)} --resume"
+
+    def _command(self, *words: str) -> str:
+        return commands.command(*words) if self.program == commands.NAME else shlex.join(["python", self.program, *words])
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a folder holds: its ``kind``, and in words "a run of my_gpt.py". ``program`` uses it, with the ``command``."""
+    """What a folder holds: its ``kind``, and in words "a run of my_gpt.py"; and the ``command`` that uses it."""
 
     kind: str
     what: str
-    program: str
     command: str
 
     def refusal(self, path: str | Path, wanted: str) -> UserError:
@@ -81,9 +94,12 @@ class Found:
 
 def maker_of(settings: Mapping[str, Any], folder: Path) -> Maker | None:
     """What made a run with these settings in this folder; None if nothing tells. Raises UserError for a damaged record."""
+    name = folder.resolve().name
     if RECORD in settings:
-        return read_dataclass(Maker, settings[RECORD], RECORD)
-    record = example_names.record_of_before(settings, folder.resolve().name)
+        maker = read_dataclass(Maker, settings[RECORD], RECORD)
+        record = commands.record_of_script(maker.program, name)
+        return maker if record is None else Maker(**record)
+    record = commands.record_of_before(settings, name)
     return None if record is None else Maker(**record)
 
 
@@ -94,14 +110,13 @@ def found_in(path: str | Path) -> Found | None:
     with suppress(UserError):  # a damaged record is told by whoever needs it
         maker = maker_of(settings, folder)
         if maker is not None:
-            return Found(maker.kind, maker.what, maker.program, maker.use_command(folder))
+            return Found(maker.kind, maker.what, maker.use_command(folder))
     if "model_type" in settings:  # as in Hugging Face's files
-        program, *words = example_names.of_pretrained(str(settings["model_type"]))
-        return Found(PRETRAINED, f"a {PRETRAINED}", program, _command(program, *words, "--model", str(folder)))
+        words = commands.of_pretrained(str(settings["model_type"]))
+        return Found(PRETRAINED, f"a {PRETRAINED}", commands.command(*words, str(folder)))
     vectors = folder / "vectors.txt"
     if vectors.is_file():
-        program = example_names.OF_VECTORS
-        return Found("word vectors", "word vectors", program, _command(program, "--vectors", str(vectors)))
+        return Found("word vectors", "word vectors", commands.command("vectors", str(vectors)))
     return None
 
 
@@ -139,9 +154,3 @@ def _settings(folder: Path) -> Mapping[str, Any]:
         return parse_json(read_file(folder / "config.json").decode("utf-8"))
     except (OSError, ValueError):
         return {}
-
-
-def _command(program: str, *words: str) -> str:
-    """A command to paste into a shell. The program is named as this one was, if it lies beside it."""
-    beside = Path(sys.argv[0]).with_name(program)
-    return shlex.join(["python", str(beside if beside.exists() else example_names.path_of(program)), *words])

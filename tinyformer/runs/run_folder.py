@@ -176,7 +176,7 @@ class RunFolder:
         if overwrite:
             return
         maker = maker_of(json.loads(as_json(settings)), self.path)
-        is_other = found is not None and (maker is None or found.program != maker.program)
+        is_other = found is not None and (maker is None or found.what != maker.what)
         what = found.what if found is not None and is_other else "a run"
         how = "--resume continues it, " if self.latest.exists() and not is_other else ""
         raise UserError(f"{self.path} holds {what} already: {how}--overwrite replaces it, --out starts another")
@@ -237,6 +237,8 @@ class RunFolder:
             raise found.refusal(self.path, "a run")
         if below:
             raise UserError(f"{self.path} holds no run itself, but folders of runs: {', '.join(map(str, below))}")
+        if given("out") == str(self.path) and not os.path.lexists(self.path):
+            raise UserError(f"{self.path} does not exist: train first, or name the folder of another run")
         if given("out") == str(self.path) and not self.path.is_file():
             raise UserError(f"{self.settings} does not exist: is {self.path} the folder of a run? --out names another")
 
@@ -249,8 +251,22 @@ class RunFolder:
         with damaged(self.settings):
             self._parts[name] = kind
             part = read_dataclass(kind, settings.get(name, {}), name)  # a run of before may lack a part that came later
-        check_settings_fit(part, (self.best, self.latest), self.settings)
+        if not self.adds_to_another():
+            check_settings_fit(part, (self.best, self.latest), self.settings)
         return part
+
+    def adds_to_another(self) -> bool:
+        """Whether the run has only what was added to the weights of a pretrained model."""
+        part = self.read_settings().get("lora")
+        return isinstance(part, Mapping) and bool(part.get("lora_rank"))
+
+    def as_found(self, path: str | None) -> str | None:
+        """A path that the run was given, as it is found now: the run may be used in another working folder."""
+        base = self.read_settings().get("started_in")
+        if path is None or not isinstance(base, str):  # runs of early versions do not say where they began
+            return path
+        there = os.path.join(os.path.realpath(self.path), base, path)
+        return os.path.normpath(there) if os.path.exists(there) else path
 
     def resumed(self, name: str, kind: type[Settings], flags: Mapping[str, Any]) -> Settings:
         """One part of the settings of a run that is resumed. ``flags`` are those that were parsed.
@@ -312,6 +328,11 @@ class RunFolder:
     def _can_change(self, key: str) -> bool:
         part, _, name = key.partition(".")
         return part in self._parts and is_changeable(self._parts[part], name)
+
+    def check_resumable(self) -> None:
+        """Raise UserError for a run without a latest checkpoint, such as one that was saved when it was finished."""
+        if self.best.exists() and not self.latest.exists():
+            raise UserError(f"{self.latest} does not exist: without it this run can be used, but not resumed{another_out()}")
 
     def put_back(self) -> list[Path]:
         """Write config.json and tokenizer.json again if somebody has removed them since the run began, as no checkpoint is of

@@ -11,9 +11,11 @@ from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import CELLS, RecurrentConfig, RecurrentLM
 from tinyformer.pretrained.writing import Writing
 from tinyformer.runs.run_folder import RunFolder, load_weights
+from tinyformer.tasks.adding import LoraConfig
 from tinyformer.tasks.opened import Opened, without_tokens
 from tinyformer.tokenizers import load_tokenizer
 from tinyformer.tokenizers.texts import opening_text
+from tinytensor.nn import merge_lora
 
 KIND = "language model"
 
@@ -36,8 +38,12 @@ def open_run(folder: RunFolder, checkpoint: Path) -> Opened:
     config = folder.read_part("model", kind)
     # A pretrained model with which training began may have more outputs than its tokenizer has tokens.
     tokenizer = load_tokenizer(folder.tokenizer, None if text.get("init_from") else config.vocab_size)
-    model = make(config)
-    load_weights(model, checkpoint)
+    if folder.adds_to_another():
+        model = with_additions(folder, config, checkpoint)
+        merge_lora(model)
+    else:
+        model = make(config)
+        load_weights(model, checkpoint)
     first = tokenizer.encode(opening_text(tokenizer))
     return Opened(
         "language",
@@ -47,6 +53,17 @@ def open_run(folder: RunFolder, checkpoint: Path) -> Opened:
         forbidden=tuple(without_tokens(config.vocab_size, tokenizer)),
         longest=config.block_size if isinstance(model, GPT) else None,
     )
+
+
+def with_additions(folder: RunFolder, config: Any, checkpoint: Path) -> GPT:
+    """The pretrained model of a run that only added to its weights, and what it added. Raises UserError for another model."""
+    text = folder.read_settings().get("text")
+    path = text.get("init_from") if isinstance(text, Mapping) else None
+    if not isinstance(path, str) or not isinstance(config, GPTConfig):
+        raise UserError(f"{folder.settings} is damaged: it does not name the GPT that this run added to")
+    model = folder.read_part("lora", LoraConfig).base(str(folder.as_found(path)), config)
+    load_weights(model, checkpoint)
+    return model
 
 
 def of_pretrained(model: GPT, tokenizer: Any, writing: Writing) -> Opened:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.decoding.filling import with_wordpieces
-from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
+from tinyformer.models.bert import Bert, BertConfig, BertForMaskedLM, BertHead
 from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.tasks.opened import Opened, without_tokens
 from tinyformer.tokenizers import load_tokenizer
+from tinyformer.tokenizers.special import mask_name
 
 KIND = "masked language model"
 
@@ -23,18 +24,19 @@ def open_run(folder: RunFolder, checkpoint: Path) -> Opened:
     return opened(model, tokenizer)
 
 
-def opened(model: Bert | BertForMaskedLM | BertForClassification, tokenizer: Any) -> Opened:
-    """A BERT with its WordPiece tokenizer."""
+def opened(model: Bert | BertForMaskedLM | BertHead, tokenizer: Any) -> Opened:
+    """A BERT, or one of its relatives, with its tokenizer."""
     special = tokenizer.special
+    name = mask_name(special)
     return Opened(
         "masked" if isinstance(model, BertForMaskedLM) else "encoder",
         model,
         tokenizer,
-        before=(special["[CLS]"],),
-        after=(special["[SEP]"],),
+        before=tuple(tokenizer.before),
+        after=tuple(tokenizer.after),
         forbidden=tuple(without_tokens(model.config.vocab_size, tokenizer)),
         longest=model.config.max_length,
-        mask=special["[MASK]"],
+        mask=None if name is None else special[name],
     )
 
 

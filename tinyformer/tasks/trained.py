@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinyformer.common.errors import UserError
-from tinyformer.models.gpt import GPT
+from tinyformer.decoding.filling import with_mask
+from tinyformer.models.bert import BertForMaskedLM
+from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.models.transformer import Transformer
+from tinyformer.pretrained.folders import find_folder
 from tinyformer.pretrained.loading import from_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.writing import read_writing
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tasks import comparison, language, masked, translation
 from tinyformer.tasks.opened import Opened
-from tinyformer.tokenizers import WordPieceTokenizer
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,18 @@ def open_run(folder: RunFolder, checkpoint: Path | None = None, use: str = "open
     return kind_of(folder, use).load(folder, checkpoint or folder.best)
 
 
-def open_pretrained(path: Path) -> Opened:
-    """The pretrained model in a folder in Hugging Face's layout. Raises UserError as ``from_pretrained``, and for a BERT
-    without a WordPiece tokenizer."""
+def open_pretrained(path_or_name: str | Path) -> Opened:
+    """The pretrained model in a folder in Hugging Face's layout, in a GGUF file, or of this name on the Hugging Face hub.
+
+    Raises UserError as ``from_pretrained``, and for a BERT that fills masks whose tokenizer has none.
+    """
+    path = find_folder(path_or_name)
     model = from_pretrained(path)
     if isinstance(model, Transformer):
         return translation.opened(translation.pretrained_translator(path))
     tokenizer, writing = pretrained_tokenizer(path), read_writing(path)
     if isinstance(model, GPT):
         return language.of_pretrained(model, tokenizer, writing)
-    if not isinstance(tokenizer, WordPieceTokenizer):
-        raise UserError(f"{path} holds a BERT without a WordPiece tokenizer")
-    return masked.opened(model, tokenizer)
+    if isinstance(model, GPTVectors):
+        raise UserError(f"{path} holds a model without output layer, which writes no texts: take one with its head")
+    return masked.opened(model, with_mask(tokenizer, path) if isinstance(model, BertForMaskedLM) else tokenizer)

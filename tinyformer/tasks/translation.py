@@ -41,6 +41,8 @@ KIND = "translator"
 # What is translated together: at most so many sentences, with room in memory for at most so many tokens of all beams.
 SENTENCES_AT_ONCE = 64
 TOKENS_AT_ONCE = 64 * 5 * 101
+# Up to so many beams of all sentences, reading the weights takes longer than multiplying by them. So cores do it together.
+BEAMS_OF_A_CORE = 8
 
 Model = Transformer | EncoderDecoder
 
@@ -164,16 +166,22 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """What ``search`` finds, for any number of sentences. ``report`` is told how many more are done.
 
-        Sentences of similar length are translated together, so that there is little padding.
+        Sentences of similar length are translated together, so that there is little padding. Several cores share them.
         """
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
         at_once = min(SENTENCES_AT_ONCE, max(1, TOKENS_AT_ONCE // (beam * (self.task.max_tokens + 1))))
         found: dict[int, list[Hypothesis]] = {}
         for first in range(0, len(order), at_once):
-            part = order[first : first + at_once]
-            found.update(zip(part, self.search([sentences[i] for i in part], beam, n_best)))
+            together = order[first : first + at_once]
+            shards = min(tt.parallel.default_shards(), len(together), -(-len(together) * beam // BEAMS_OF_A_CORE))
+            parts = [together[i::shards] for i in range(shards)]
+            searched = tt.parallel.run(
+                lambda part: self.search([sentences[i] for i in part], beam, n_best), parts, [0] * shards
+            )
+            for part, hypotheses in zip(parts, searched):
+                found.update(zip(part, hypotheses))
             if report is not None:
-                report(len(part))
+                report(len(together))
         return [found[i] for i in range(len(sentences))]
 
     def has_attention(self) -> bool:

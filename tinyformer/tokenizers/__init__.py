@@ -14,6 +14,7 @@ from tinyformer.tokenizers.base import Tokenizer
 from tinyformer.tokenizers.bpe import BPETokenizer
 from tinyformer.tokenizers.char import CharTokenizer
 from tinyformer.tokenizers.marian import MarianTokenizer
+from tinyformer.tokenizers.pipeline import PipelineTokenizer
 from tinyformer.tokenizers.word import WordTokenizer
 from tinyformer.tokenizers.wordpiece import WordPieceTokenizer
 from tinytensor.common.wording import counted
@@ -22,13 +23,14 @@ __all__ = [
     "BPETokenizer",
     "CharTokenizer",
     "MarianTokenizer",
+    "PipelineTokenizer",
     "Tokenizer",
     "WordPieceTokenizer",
     "WordTokenizer",
     "load_tokenizer",
 ]
 
-TOKENIZERS = (CharTokenizer, WordTokenizer, BPETokenizer, WordPieceTokenizer, MarianTokenizer)
+TOKENIZERS = (CharTokenizer, WordTokenizer, BPETokenizer, WordPieceTokenizer, MarianTokenizer, PipelineTokenizer)
 
 
 def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> Tokenizer:
@@ -37,7 +39,7 @@ def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> Tokenizer
     kind = read_json(Path(path)).get("kind")
     tokenizers = [one for one in TOKENIZERS if one.kind == kind]
     if not tokenizers:
-        known = "'char', 'word', 'bpe', 'wordpiece' or 'marian'"
+        known = "'char', 'word', 'bpe', 'wordpiece', 'marian' or 'pipeline'"
         raise UserError(f"{path} holds no tokenizer: its kind is {shortened(repr(kind), 40)}, not {known}")
     tokenizer = tokenizers[0].load(path)
     if vocab_size is not None and tokenizer.vocab_size != vocab_size:

@@ -1,7 +1,7 @@
 """Byte-level byte-pair encoding (Sennrich et al. 2016; over bytes as in GPT-2, Radford et al. 2019).
 
 A text is cut into words, where a word keeps the space before it, and a word into its UTF-8 bytes. Then the pair of neighbours
-that training merged first is merged, again and again. Every text can be encoded, because every byte is a token.
+that training merged first is merged, again and again. Every text can be encoded if every byte is a token, as after training.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ class BPETokenizer:
     text unless ``allow_special``, so that a text cannot smuggle them in.
 
     What other models than GPT-2 have besides: ``rules`` that cut a text into words; ``added`` tokens with rules of their own;
-    ``ignore_merges``, with which a word that is a token is never built from merges; and the ids ``before`` and ``after`` that
-    the model expects around a whole text, such as Llama 3's <|begin_of_text|>, which ``encode`` leaves to the caller.
+    ``ignore_merges``, with which a word that is a token is never built from merges; the ids ``before`` and ``after`` that the
+    model expects around a whole text, such as Llama 3's <|begin_of_text|>, which ``encode`` leaves to the caller; and tokens
+    that lack some bytes, such as SmolLM2's. Such a byte becomes the id ``unknown``, with ``fuse_unknown`` one id for all that
+    stand together; without an id it is left out.
 
     Raises UserError if all these do not fit together.
 
@@ -60,6 +62,8 @@ class BPETokenizer:
         ignore_merges: bool = False,
         before: Iterable[int] = (),
         after: Iterable[int] = (),
+        unknown: int | None = None,
+        fuse_unknown: bool = False,
     ):
         self.tokens = list(tokens)
         self.merges = list(merges)
@@ -67,18 +71,18 @@ class BPETokenizer:
         self.added = list(added)
         self.ignore_merges = ignore_merges
         self.before, self.after = tuple(before), tuple(after)
+        self.unknown, self.fuse_unknown = unknown, fuse_unknown
         self.special = {**(special or {}), **{token.content: token.id for token in self.added if token.special}}
         named = [AddedToken(name, i, special=True) for name, i in (special or {}).items()] + self.added
         self._added = AddedTokens(named, self.rules.normalized)
         self._check_ids(named)
         reserved = {token.id for token in named if not token.in_vocabulary}
         self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
-        if b"" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):
-            raise UserError("a token is empty, or occurs twice")
-        missing = sum(bytes([b]) not in self._id_of for b in range(256))
-        if missing:
-            raise UserError(f"a byte-level tokenizer needs all 256 bytes as tokens, and lacks {missing} of them")
-        self._bytes = [self._id_of[bytes([b])] for b in range(256)]
+        if len(self._id_of) + len(reserved) < len(self.tokens):
+            raise UserError("a token occurs twice")
+        self._bytes = [self._id_of.get(bytes([b])) for b in range(256)]
+        if self._bytes.count(None) == 256:
+            raise UserError("a byte-level tokenizer needs bytes as tokens, and this one has none of them")
         self._merged = self._numbered_merges()
         self._encode_word = functools.lru_cache(maxsize=65536)(self._merge_word)
 
@@ -90,11 +94,9 @@ class BPETokenizer:
                 raise UserError(f"the {kind} token {token.content!r} is not the token of its id, {token.id}")
         if len({token.id for token in named}) < len(named):
             raise UserError("two special or added tokens have the same id")
-        if (around := len(self.before) + len(self.after)) > MOST_AROUND:
-            raise UserError(f"a whole text has {around:,} ids before and after it; there can be {MOST_AROUND}")
-        for i in (*self.before, *self.after):
-            if not 0 <= i < len(self.tokens):
-                raise UserError(f"a whole text has the id {i} before or after it, which is not an id")
+        check_around(self.before, self.after, len(self.tokens))
+        if self.unknown is not None and not 0 <= self.unknown < len(self.tokens):
+            raise UserError(f"the unknown token has the id {self.unknown}, which is not an id")
 
     def _numbered_merges(self) -> dict[Pair, tuple[int, int]]:
         """For each pair that merges, the rank of the merge and the id of the two together. Of two merges of one pair the last
@@ -125,7 +127,7 @@ class BPETokenizer:
     # ---------------------------------------------------------------------------------------------- both directions
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the text, a NumPy int64 array. Raises UserError for anything but text. Every text can be encoded."""
+        """The ids of the text, a NumPy int64 array. Raises UserError for anything but text."""
         ids: list[int] = []
         for part, added in self._added.cut(checked_text(text), allow_special):
             if added is not None:
@@ -145,7 +147,17 @@ class BPETokenizer:
         content = word.encode()
         if self.ignore_merges and content in self._id_of:
             return (self._id_of[content],)
-        return tuple(apply_merges([self._bytes[b] for b in content], self._merged))
+        return tuple(apply_merges(list(self._ids_of_bytes(content)), self._merged))
+
+    def _ids_of_bytes(self, content: bytes) -> Iterator[int]:
+        was_missing = False
+        for byte in content:
+            i = self._bytes[byte]
+            if i is not None:
+                yield i
+            elif self.unknown is not None and not (was_missing and self.fuse_unknown):
+                yield self.unknown
+            was_missing = i is None
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of the ids. Bytes that are not UTF-8, such as those of half a character, become U+FFFD. Raises UserError for
@@ -221,8 +233,10 @@ class BPETokenizer:
             "ignore_merges": self.ignore_merges,
             "before": self.before,
             "after": self.after,
+            "fuse_unknown": self.fuse_unknown,
         }
-        write_json(Path(path), saved | {key: value for key, value in more.items() if value})
+        unknown = {} if self.unknown is None else {"unknown": self.unknown}
+        write_json(Path(path), saved | unknown | {key: value for key, value in more.items() if value})
 
     def shown_tokens(self) -> list[str]:
         """The tokens as GPT-2's files show them: bytes as visible characters, and the names of special and added tokens."""
@@ -247,6 +261,8 @@ class BPETokenizer:
             ignore_merges=bool | None,
             before=list[int] | None,
             after=list[int] | None,
+            unknown=int | None,
+            fuse_unknown=bool | None,
         )
         tokenizer.file = path
         return tokenizer
@@ -286,8 +302,17 @@ class BPETokenizer:
             special,
             rules=rules,
             added=added,
-            **{key: value for key, value in more.items() if value},
+            **{key: value for key, value in more.items() if value is not None},
         )
+
+
+def check_around(before: Sequence[int], after: Sequence[int], vocab_size: int) -> None:
+    """Raise UserError for ids around a whole text that are not ids, or too many."""
+    if (around := len(before) + len(after)) > MOST_AROUND:
+        raise UserError(f"a whole text has {around:,} ids before and after it; there can be {MOST_AROUND}")
+    for i in (*before, *after):
+        if not 0 <= i < vocab_size:
+            raise UserError(f"a whole text has the id {i} before or after it, which is not an id")
 
 
 def tokens_in_order(ids: Mapping[str, int]) -> list[str]:

@@ -189,7 +189,7 @@ def _processor(model: bytes, language: str) -> Any:
         from sentencepiece import SentencePieceProcessor
     except ImportError as error:
         raise ImportError(
-            'a Marian tokenizer needs the package sentencepiece: pip install "tinytensor[sentencepiece]"'
+            'a Marian tokenizer needs the package sentencepiece: pip install "tinyformer[sentencepiece]"'
         ) from error
     try:
         return SentencePieceProcessor(model_proto=model)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import regex
@@ -20,16 +22,17 @@ import regex
 from tinyformer.common.errors import UserError, shortened
 
 Found = TypeVar("Found")
+Finder = Callable[[str], list[tuple[int, int]]]  # where something is in a text: from where to where
 
 # How GPT-2 cuts a text into words: English contractions; then letters, digits or other signs, each with one space before them;
 # then white space. Others begin in the same way.
 GPT2_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-_LLAMA3_WORDS = (
+LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # Patterns whose time is known to grow with the text and not faster. They need no clock, which takes a microsecond for a match.
 _QUICK = {
-    GPT2_WORDS, _LLAMA3_WORDS, _LLAMA3_WORDS.replace("{1,3}", ""), r"\p{N}", r"\p{N}+", r"\p{N}{1,3}", r"[\s\S]",
+    GPT2_WORDS, LLAMA3_WORDS, LLAMA3_WORDS.replace("{1,3}", ""), r"\p{N}", r"\p{N}+", r"\p{N}{1,3}", r"[\s\S]",
 }  # fmt: skip
 
 _MOST_PARTS = 10_000  # of a pattern whose repeats are written out; those of published tokenizers have up to some hundred
@@ -92,6 +95,39 @@ class Clock:
             except TimeoutError:  # of the processor's seconds: while other threads work, these pass faster than the clock's
                 allowed *= 2
         raise TooSlow(f"the regular expression {shortened(pattern, 120)!r} takes too long: it may be made to hang programs")
+
+
+@contextmanager
+def one_clock(length: int) -> Iterator[None]:
+    """A context in which what all finders find takes together no longer than it may for one text of this length."""
+    before = _shared_clock.set(Clock(length))
+    try:
+        yield
+    finally:
+        _shared_clock.reset(before)
+
+
+def finder(pattern: Mapping[str, str]) -> Finder:
+    """Finds the pattern of a section of tokenizer.json, which has one key: {"String": what is looked for}, or {"Regex": a
+    regular expression}. Raises UserError as ``compiled`` does; and TooSlow while it looks."""
+    ((kind, content),) = pattern.items()
+    if kind not in ("String", "Regex") or not content:
+        raise UserError(f"{shortened(repr(dict(pattern)), 80)} is no pattern")
+    if kind == "String":
+        literal = regex.compile(regex.escape(content, special_only=True)).finditer
+        return lambda text: [match.span() for match in literal(text)]
+    matches = compiled(content).finditer
+    if is_quick(content):
+        return lambda text: [match.span() for match in matches(text)]
+
+    def find(text: str) -> list[tuple[int, int]]:
+        clock = _shared_clock.get() or Clock(len(text))
+        return clock.run(content, lambda seconds: [match.span() for match in matches(text, timeout=seconds)])
+
+    return find
+
+
+_shared_clock: ContextVar[Clock | None] = ContextVar("_shared_clock", default=None)
 
 
 class _Reader:

@@ -39,6 +39,12 @@ def special_names(names: Iterable[str]) -> list[str]:
     return names
 
 
+def mask_name(special: Collection[str]) -> str | None:
+    """The name of the token that hides another one, of those named: BERT's [MASK], or <mask> of RoBERTa and MPNet. None if
+    there is none."""
+    return next((name for name in (MASK, "<mask>") if name in special), None)
+
+
 def skippable(special: Mapping[str, int]) -> Collection[int]:
     """The ids that stand for nothing in the text: all special ones except [UNK], which stands for a word."""
     return {i for name, i in special.items() if name != UNKNOWN}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tinyformer.tokenizers.base import Tokenizer, checked
 from tinyformer.tokenizers.bpe import BPETokenizer
 from tinyformer.tokenizers.marian import MarianTokenizer
+from tinyformer.tokenizers.pipeline import PipelineTokenizer
 
 
 def token_texts(tokenizer: Tokenizer, ids: Iterable[int], is_source: bool = False) -> list[str]:
@@ -23,6 +24,8 @@ def token_texts(tokenizer: Tokenizer, ids: Iterable[int], is_source: bool = Fals
     """
     if isinstance(tokenizer, BPETokenizer):
         return [tokenizer.decode_bytes(i).decode("utf-8", "backslashreplace") for i in ids]
+    if isinstance(tokenizer, PipelineTokenizer):
+        return [tokenizer.text_of(i) for i in ids]
     if isinstance(tokenizer, MarianTokenizer):
         pieces = tokenizer.tokens if is_source else tokenizer.target_tokens
         return [pieces[i].replace("▁", " ") for i in checked(ids, len(pieces))]

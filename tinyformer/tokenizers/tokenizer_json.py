@@ -1,8 +1,9 @@
 """Reading tokenizer.json, the file in which Hugging Face's ``tokenizers`` describes a tokenizer.
 
 Such a file is a small program: a normalizer, a pre-tokenizer, a model, a post-processor and a decoder, each with settings.
-Those of byte-level byte pairs (GPT-2, Llama 3, Qwen, SmolLM2), of BERT's WordPieces and of our characters are read. Whatever
-else a file asks for is refused, with its name: a tokenizer that is nearly right gives a model nonsense to read.
+Byte-level byte pairs (GPT-2, Llama 3, Qwen, SmolLM2), BERT's WordPieces and our characters have classes of their own; a
+``PipelineTokenizer`` does what other files say. Whatever cannot be done is refused, with its name: a tokenizer that is nearly
+right gives a model nonsense to read.
 
 The two libraries know different versions of Unicode. Characters that are new in one of them may be cut in different ways.
 """
@@ -10,163 +11,76 @@ The two libraries know different versions of Unicode. Characters that are new in
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import damaged, read_json
 from tinyformer.common.schema import read_value
 from tinyformer.tokenizers.added import AddedToken
-from tinyformer.tokenizers.bpe import MOST_AROUND, BPETokenizer, bytes_of_tokens, gaps_in, pairs_of_ids, tokens_in_order
-from tinyformer.tokenizers.byte_letters import can_be_hidden
+from tinyformer.tokenizers.bpe import BPETokenizer, bytes_of_tokens, pairs_of_ids
+from tinyformer.tokenizers.byte_letters import can_be_hidden, shown
 from tinyformer.tokenizers.char import CharTokenizer
 from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.patterns import GPT2_WORDS
+from tinyformer.tokenizers.pipeline import PipelineTokenizer, check_sections, tokens_of
+from tinyformer.tokenizers.sections import Section, Unsupported, added_tokens, allow, ends, parts, supported
 from tinyformer.tokenizers.special import UNKNOWN
+from tinyformer.tokenizers.word_models import kind_of, merges_of, unknown_of
 from tinyformer.tokenizers.wordpiece import SPECIAL, WordPieceTokenizer
 
 EACH_CHARACTER = r"[\s\S]"
-Section = dict[str, Any]
+Read = BPETokenizer | WordPieceTokenizer | CharTokenizer | PipelineTokenizer
 
 
-class Unsupported(Exception):
-    """A file asks for something that is not done here. It is no ValueError: the file is not damaged."""
-
-
-def read_tokenizer_json(path: str | Path) -> BPETokenizer | WordPieceTokenizer | CharTokenizer:
+def read_tokenizer_json(path: str | Path) -> Read:
     """The tokenizer of a tokenizer.json. What the file says on truncating and padding is left to the caller.
 
     Raises UserError, which names the file, if it is missing or damaged, or asks for something that is not supported.
     """
-    whole = read_json(Path(path))
-    try:
-        with damaged(path):
-            tokenizer = _read(whole)
-    except Unsupported as error:
-        raise UserError(f"{path} asks for something that is not supported: {error}") from None
-    if isinstance(tokenizer, BPETokenizer):
+    return tokenizer_of(read_json(Path(path)), path)
+
+
+def tokenizer_of(whole: Section, path: str | Path) -> Read:
+    """The tokenizer that the content of a tokenizer.json describes, or that of another file, ``path``, in these words. Raises
+    UserError, which names the file, as ``read_tokenizer_json`` does."""
+    with supported(path), damaged(path):
+        tokenizer = _read(whole)
+    if isinstance(tokenizer, BPETokenizer | PipelineTokenizer):
         tokenizer.file = path
     return tokenizer
 
 
-def _read(whole: Section) -> BPETokenizer | WordPieceTokenizer | CharTokenizer:
-    settings = ("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-    allow(whole, "the file", model=..., **dict.fromkeys(settings, ...))
+def _read(whole: Section) -> Read:
+    """The tokenizer of the class for its kind, or else the one that does what the file says."""
+    check_sections(whole)
     model = whole["model"]
-    # Files from before 2022 do not say what kind of model they hold.
-    kind = model.get("type", "BPE" if "merges" in model else "WordPiece" if "max_input_chars_per_word" in model else None)
-    readers: dict[Any, Callable[..., Any]] = {"BPE": _byte_pairs, "WordPiece": _wordpieces, "WordLevel": _characters}
-    if kind not in readers:
-        raise Unsupported(f"the model {shown(kind)}; there are byte-level BPE and WordPiece")
-    tokenizer: BPETokenizer | WordPieceTokenizer | CharTokenizer
-    tokenizer = readers[kind](whole, model, _added_tokens(whole, model["vocab"]))
-    return tokenizer
-
-
-# ------------------------------------------------------------------------------------------------ what all kinds share
-
-
-def allow(section: Mapping[str, Any], where: str, **allowed: Any) -> None:
-    """Raise Unsupported if a section has a key that is not named, or another value than those in its tuple. ``...`` stands for
-    any value. A ``type`` is allowed in every section."""
-    for key, value in section.items():
-        if key != "type" and (key not in allowed or (allowed[key] is not ... and value not in allowed[key])):
-            raise Unsupported(f"{key} = {shown(value)} of {where}")
-
-
-def shown(value: Any) -> str:
-    """A value for a message."""
-    return shortened(repr(value), 80)
-
-
-def _parts(section: Section | None, within: str) -> list[Section]:
-    """The parts of a section that may be missing, one part, or a sequence."""
-    if section is None:
-        return []
-    if section["type"] != "Sequence":
-        return [section]
-    return [part for inner in section[within] for part in _parts(inner, within)]
-
-
-def _added_tokens(whole: Section, vocabulary: Mapping[str, int]) -> list[AddedToken]:
-    """The added tokens, in the order of their ids."""
-    added = []
-    for fields in whole.get("added_tokens") or []:
-        token = read_value(AddedToken, fields, "added_tokens")
-        if vocabulary.get(token.content, token.id) != token.id:
-            raise UserError(f"the added token {token.content!r} has the id {token.id}, but another one in the vocabulary")
-        added.append(token)
-    unused = gaps_in({**vocabulary, **{token.content: token.id for token in added}})
-    if taken := next((name for name in unused if name in vocabulary), None):
-        raise UserError(f"the id {unused[taken]} has no token, but its name would be that of another one, {taken}")
-    return sorted([*added, *(AddedToken(name, i, special=True) for name, i in unused.items())], key=lambda token: token.id)
-
-
-def _tokens(vocabulary: Mapping[str, int], added: Iterable[AddedToken]) -> list[str]:
-    """All tokens, in the order of their ids."""
-    return tokens_in_order({**vocabulary, **{token.content: token.id for token in added}})
-
-
-def _ends(whole: Section) -> tuple[list[int], list[int]]:
-    """The ids that the post-processor puts before and after a text."""
-    templates = []
-    for part in _parts(whole.get("post_processor"), "processors"):
-        if part["type"] == "TemplateProcessing":
-            allow(part, "the post-processor", single=..., pair=..., special_tokens=...)
-            templates.append(_template_ends(part["single"], part["special_tokens"]))
-        elif part["type"] in ("RobertaProcessing", "BertProcessing"):
-            templates.append(([int(part["cls"][1])], [int(part["sep"][1])]))
-        elif part["type"] != "ByteLevel":  # that one is about places in the text only
-            raise Unsupported(f"the post-processor {shown(part['type'])}")
-    if len(templates) > 1:
-        raise Unsupported("several post-processors that add tokens")
-    return templates[0] if templates else ([], [])
-
-
-def _template_ends(template: list[Section], tokens: Section) -> tuple[list[int], list[int]]:
-    ends: tuple[list[int], list[int]] = [], []
-    places = [place for place, part in enumerate(template) if "Sequence" in part]
-    if len(places) != 1 or any(len(part) != 1 for part in template):
-        raise Unsupported(f"the template {shown(template)}, which does not have the text once")
-    for place, part in enumerate(template):
-        if "Sequence" not in part:
-            ends[place > places[0]].extend(int(i) for i in tokens[part["SpecialToken"]["id"]]["ids"])
-            if len(ends[0]) + len(ends[1]) > MOST_AROUND:
-                raise Unsupported(f"a template with more than {MOST_AROUND} ids around the text")
-    return ends
+    kind = kind_of(model)
+    tokenizer: Read | None = None
+    if kind == "BPE":
+        tokenizer = _byte_pairs(whole, model)
+    elif kind == "WordPiece":
+        tokenizer = _wordpieces(whole, model)
+    elif kind == "WordLevel":
+        tokenizer = _characters(whole, model, added_tokens(whole, model["vocab"]))
+    return PipelineTokenizer(whole) if tokenizer is None else tokenizer
 
 
 # ---------------------------------------------------------------------------------------------------- byte-level BPE
 
 
-def _byte_pairs(whole: Section, model: Section, added: list[AddedToken]) -> BPETokenizer:
-    allow(
-        model,
-        "the model",
-        vocab=...,
-        merges=...,
-        unk_token=...,  # with all bytes among the tokens, nothing is unknown
-        fuse_unk=...,
-        dropout=(None, 0.0),
-        continuing_subword_prefix=(None, ""),
-        end_of_word_suffix=(None, ""),
-        byte_fallback=(None, False),
-        ignore_merges=(None, False, True),
-    )
-    decoder = whole.get("decoder")
-    if not decoder or decoder["type"] != "ByteLevel":
-        raise Unsupported(f"BPE with the decoder {shown(decoder and decoder['type'])}; there is byte-level BPE")
-    rules = _cutting_rules(whole)
-    vocabulary = model["vocab"]
-    if not isinstance(model["merges"], list) or not all(isinstance(merge, str | list) for merge in model["merges"]):
-        raise UserError("the merges are not a list of pairs")
-    # Older files have "a b" for the merge of a and b, newer ones ["a", "b"].
-    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
-    added = _with_ordinary_ones(added, vocabulary, merges)
-    tokens = _tokens(vocabulary, added)
+def _byte_pairs(whole: Section, model: Section) -> BPETokenizer | None:
+    """A tokenizer of byte pairs, or None if the file asks for something else besides."""
+    decoder, rules = whole.get("decoder"), _cutting_rules(whole)
+    other = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    if rules is None or not decoder or decoder["type"] != "ByteLevel" or any(model.get(key) for key in other):
+        return None
+    vocabulary, merges = model["vocab"], merges_of(model)
+    added = _with_ordinary_ones(added_tokens(whole, vocabulary), vocabulary, merges)
+    tokens = tokens_of(vocabulary, added)
     named = {token.id for token in added if not token.in_vocabulary}
-    before, after = _ends(whole)
+    if not all(can_be_hidden(token) for i, token in enumerate(tokens) if i not in named):
+        return None
+    before, after = ends(whole)
     return BPETokenizer(
         bytes_of_tokens(tokens, named),
         pairs_of_ids(merges, tokens, named),
@@ -175,6 +89,8 @@ def _byte_pairs(whole: Section, model: Section, added: list[AddedToken]) -> BPET
         ignore_merges=bool(model.get("ignore_merges")),
         before=before,
         after=after,
+        unknown=None if all(shown(bytes([byte])) in vocabulary for byte in range(256)) else unknown_of(model),
+        fuse_unknown=bool(model.get("fuse_unk")),
     )
 
 
@@ -193,75 +109,63 @@ def _with_ordinary_ones(
     ]
 
 
-def _cutting_rules(whole: Section) -> CuttingRules:
-    forms = [part["type"] for part in _parts(whole.get("normalizer"), "normalizers")]
-    if len(forms) > 1 or not set(forms) <= {"NFC", "NFD", "NFKC", "NFKD"}:
-        raise Unsupported(f"the normalizer {shown(' and '.join(forms))} with BPE; there are NFC, NFD, NFKC and NFKD")
-    parts = _parts(whole.get("pre_tokenizer"), "pretokenizers")
-    if not parts or parts[-1]["type"] != "ByteLevel":
-        raise Unsupported("a pre-tokenizer that does not end with ByteLevel; there is byte-level BPE")
-    patterns = [_pattern(part) for part in parts[:-1]]
-    last = parts[-1]
-    allow(last, "ByteLevel", trim_offsets=..., add_prefix_space=(False, True), use_regex=(False, True))
-    if last.get("use_regex", True):
-        patterns.append(GPT2_WORDS)
-    elif last["add_prefix_space"]:
-        raise Unsupported("add_prefix_space = True of ByteLevel with use_regex = False")
-    return CuttingRules(patterns, forms[0] if forms else "", last["add_prefix_space"])
+def _cutting_rules(whole: Section) -> CuttingRules | None:
+    """The rules that cut a text, or None if they are more than ``CuttingRules`` can say."""
+    forms = [part["type"] for part in parts(whole.get("normalizer"), "normalizers")]
+    cutters = parts(whole.get("pre_tokenizer"), "pretokenizers")
+    if len(forms) > 1 or not set(forms) <= {"NFC", "NFD", "NFKC", "NFKD"} or not cutters or cutters[-1]["type"] != "ByteLevel":
+        return None
+    patterns = [_pattern(part) for part in cutters[:-1]]
+    space_before, own = cutters[-1]["add_prefix_space"], cutters[-1].get("use_regex", True)
+    if None in patterns or (space_before and not own):
+        return None
+    known = [pattern for pattern in patterns if pattern is not None]
+    return CuttingRules([*known, *([GPT2_WORDS] if own else [])], forms[0] if forms else "", space_before)
 
 
-def _pattern(part: Section) -> str:
-    """The regular expression of a pre-tokenizer that makes each match a piece."""
+def _pattern(part: Section) -> str | None:
+    """The regular expression of a pre-tokenizer that makes each match a piece, and what lies between two; None for others."""
     if part["type"] == "Digits":
-        allow(part, "Digits", individual_digits=(False, True))
         return r"\p{N}" if part["individual_digits"] else r"\p{N}+"
-    if part["type"] != "Split":
-        raise Unsupported(f"the pre-tokenizer {shown(part['type'])}; there are Split, Digits and ByteLevel")
-    allow(part, "Split", pattern=..., behavior=("Isolated",), invert=(False, True))  # a piece is a piece, inside and outside
-    allow(part["pattern"], "the pattern of Split", Regex=...)
-    pattern: str = part["pattern"]["Regex"]
-    return pattern
+    if part["type"] == "Split" and part["behavior"] == "Isolated":
+        pattern: str | None = part["pattern"].get("Regex")
+        return pattern
+    return None
 
 
 # ---------------------------------------------------------------------------------------------- WordPiece, characters
 
 
-def _wordpieces(whole: Section, model: Section, added: list[AddedToken]) -> WordPieceTokenizer:
-    allow(model, "the model", vocab=..., unk_token=(UNKNOWN,), continuing_subword_prefix=("##",), max_input_chars_per_word=...)
-    normalizer, cutter, decoder = whole["normalizer"], whole["pre_tokenizer"], whole["decoder"]
-    for section, kind in ((normalizer, "BertNormalizer"), (cutter, "BertPreTokenizer"), (decoder, "WordPiece")):
-        if not section or section["type"] != kind:
-            raise Unsupported(f"WordPiece with {shown(section and section['type'])} instead of {kind}")
-    lowercase = normalizer["lowercase"]
-    allow(
-        normalizer,
-        "BertNormalizer",
-        lowercase=(False, True),
-        clean_text=(True,),
-        handle_chinese_chars=(True,),
-        strip_accents=(None, lowercase),
-    )
-    allow(decoder, "the decoder", prefix=("##",), cleanup=(False, True))
-    before, after = _ends(whole)
+def _wordpieces(whole: Section, model: Section) -> WordPieceTokenizer | None:
+    """BERT's tokenizer, or None if the file asks for something else."""
+    normalizer, cutter, decoder = (whole.get(name) or {} for name in ("normalizer", "pre_tokenizer", "decoder"))
+    lowercase = normalizer.get("lowercase")
+    is_berts = [
+        normalizer.get("type") == "BertNormalizer" and normalizer["clean_text"] and normalizer["handle_chinese_chars"],
+        normalizer.get("strip_accents") in (None, lowercase) and cutter.get("type") == "BertPreTokenizer",
+        decoder.get("type") == "WordPiece" and decoder["prefix"] == model["continuing_subword_prefix"] == "##",
+        model["unk_token"] == UNKNOWN,
+    ]
+    added = added_tokens(whole, model["vocab"])
+    if not all(is_berts) or not set(SPECIAL) <= {token.content for token in added} or any(map(_has_rules, added)):
+        return None
     ours = WordPieceTokenizer(
-        _tokens(model["vocab"], added),
-        [name for name in _plain_names(added) if name not in SPECIAL],
-        lowercase=lowercase,
+        tokens_of(model["vocab"], added),
+        [token.content for token in added if token.content not in SPECIAL],
+        lowercase=read_value(bool, lowercase, "lowercase"),
         longest_word=read_value(int, model["max_input_chars_per_word"], "max_input_chars_per_word"),
         cleanup=decoder["cleanup"],
     )
-    if not set(SPECIAL) <= {token.content for token in added}:
-        raise Unsupported(f"WordPiece without the special tokens {', '.join(SPECIAL)}")
-    if (before, after) not in (([], []), (list(ours.before), list(ours.after))):
-        raise Unsupported("WordPiece with something other than [CLS] and [SEP] around a text")
-    return ours
+    return ours if ends(whole) in (([], []), (list(ours.before), list(ours.after))) else None
 
 
 def _characters(whole: Section, model: Section, added: list[AddedToken]) -> CharTokenizer:
     """Our tokenizer of characters, as ``save_pretrained_tokenizer`` writes it."""
     allow(model, "the model", vocab=..., unk_token=...)
-    names = _plain_names(added)
-    tokens = _tokens(model["vocab"], added)
+    if any(map(_has_rules, added)):
+        raise Unsupported("an added token with rules of its own, in a tokenizer of characters")
+    names = [token.content for token in added]
+    tokens = tokens_of(model["vocab"], added)
     characters = tokens[: len(tokens) - len(names)]
     kinds = [whole[key] and whole[key]["type"] for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")]
     if kinds != [None, "Split", None, "Fuse"] or _pattern(whole["pre_tokenizer"]) != EACH_CHARACTER:
@@ -271,11 +175,6 @@ def _characters(whole: Section, model: Section, added: list[AddedToken]) -> Char
     return CharTokenizer(characters, names)
 
 
-def _plain_names(added: Iterable[AddedToken]) -> list[str]:
-    """The names of special tokens without rules of their own. Raises Unsupported for others."""
-    for token in added:
-        if not token.special or token.single_word or token.lstrip or token.rstrip or token.normalized:
-            raise Unsupported(
-                f"the added token {token.content!r}, which has rules of its own, in a tokenizer without such rules"
-            )
-    return [token.content for token in added]
+def _has_rules(token: AddedToken) -> bool:
+    """Whether an added token is more than a special one that is found wherever it stands."""
+    return not token.special or token.single_word or token.lstrip or token.rstrip or token.normalized

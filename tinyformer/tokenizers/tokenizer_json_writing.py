@@ -15,12 +15,12 @@ from tinyformer.tokenizers.bpe import BPETokenizer
 from tinyformer.tokenizers.char import CharTokenizer
 from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.patterns import GPT2_WORDS
+from tinyformer.tokenizers.pipeline import PipelineTokenizer
+from tinyformer.tokenizers.sections import Section
 from tinyformer.tokenizers.special import BEGIN, CLASSIFY, END, MASK, PADDING, SEPARATE, UNKNOWN
 from tinyformer.tokenizers.tokenizer_json import EACH_CHARACTER
 from tinyformer.tokenizers.wordpiece import WordPieceTokenizer
 from tinytensor.device.disk import make_folder
-
-Section = dict[str, Any]
 
 # What transformers calls the tokens that have these names.
 _ROLES = {
@@ -34,6 +34,11 @@ _ROLES = {
     "<|endoftext|>": ("bos_token", "eos_token"),
     "<|begin_of_text|>": ("bos_token",),
     "<|end_of_text|>": ("eos_token",),
+    "<s>": ("bos_token",),
+    "</s>": ("eos_token",),
+    "<pad>": ("pad_token",),
+    "<unk>": ("unk_token",),
+    "<mask>": ("mask_token",),
 }
 
 
@@ -112,7 +117,9 @@ def _byte_pairs(tokenizer: BPETokenizer) -> Section:
         twice = next(token for i, token in enumerate(tokens) if ids[token] != i)
         raise UserError(f"tokenizer.json cannot tell the special token {twice!r} from an ordinary token that is written alike")
     named = {token.id for token in added if not token.in_vocabulary}
-    size = 1 + max(i for i in range(len(tokens)) if i not in named)  # names after all ordinary tokens are no part of the model
+    size = 1 + max(
+        i for i in range(len(tokens)) if i not in named or i == tokenizer.unknown
+    )  # names after all ordinary tokens are no part of the model
     return _whole(
         added,
         normalizer={"type": tokenizer.rules.normal_form} if tokenizer.rules.normal_form else None,
@@ -122,10 +129,10 @@ def _byte_pairs(tokenizer: BPETokenizer) -> Section:
         model={
             "type": "BPE",
             "dropout": None,
-            "unk_token": None,
+            "unk_token": None if tokenizer.unknown is None else tokens[tokenizer.unknown],
             "continuing_subword_prefix": None,
             "end_of_word_suffix": None,
-            "fuse_unk": False,
+            "fuse_unk": tokenizer.fuse_unknown,
             "byte_fallback": False,
             "ignore_merges": tokenizer.ignore_merges,
             "vocab": {token: i for token, i in ids.items() if i < size},
@@ -147,7 +154,12 @@ def _isolated(pattern: str) -> Section:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-# ---------------------------------------------------------------------------------------------- WordPiece, characters
+# ----------------------------------------------------------------------------------- pipelines, WordPiece, characters
+
+
+@tokenizer_json.register
+def _pipeline(tokenizer: PipelineTokenizer) -> Section:
+    return tokenizer.content
 
 
 @tokenizer_json.register

@@ -9,20 +9,20 @@ from __future__ import annotations
 import functools
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.files import damaged, read_utf8, write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
+from tinyformer.tokenizers.decoders import decoder_of
 from tinyformer.tokenizers.merging import Pair, learn_merges
+from tinyformer.tokenizers.normalizers import CharacterTable, cleaned, is_chinese
 from tinyformer.tokenizers.special import CLASSIFY, MASK, PADDING, SEPARATE, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.device.backend import host
 
 SPECIAL = (PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK)
-
-_CLOSE_TO_THE_WORD_BEFORE = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")  # as Hugging Face's decoder has it
 
 
 class WordPieceTokenizer:
@@ -65,6 +65,7 @@ class WordPieceTokenizer:
         self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
         if "" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):
             raise UserError("a token is empty, or occurs twice")
+        self._decode = decoder_of({"type": "WordPiece", "prefix": "##", "cleanup": cleanup})
         self._longest_piece = max(map(len, self.tokens))
         self._encode_word = functools.lru_cache(maxsize=65536)(self._pieces)
 
@@ -91,22 +92,9 @@ class WordPieceTokenizer:
         return host.array(ids, dtype=host.int64)
 
     def _pieces(self, word: str) -> tuple[int, ...]:
-        """The ids of a word's pieces: from the left, the longest piece each time. If no piece fits, the whole word is [UNK]."""
-        if len(word) > self.longest_word:
-            return (self.special[UNKNOWN],)
-        ids = []
-        start = 0
-        while start < len(word):
-            prefix = "##" if start else ""
-            for end in range(min(len(word), start + self._longest_piece), start, -1):
-                i = self._id_of.get(prefix + word[start:end])
-                if i is not None:
-                    ids.append(i)
-                    start = end
-                    break
-            else:
-                return (self.special[UNKNOWN],)
-        return tuple(ids)
+        """The ids of a word's pieces, or of [UNK]."""
+        found = longest_pieces(word, self._id_of, self._longest_piece) if len(word) <= self.longest_word else None
+        return (self.special[UNKNOWN],) if found is None else tuple(found)
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The words of the ids with spaces between them. What normalising removed does not come back. Raises UserError for a
@@ -115,16 +103,8 @@ class WordPieceTokenizer:
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
         """What ``decode`` returns, one piece at a time."""
-        is_first = True
-        for i in checked(ids, self.vocab_size, skippable(self.special) if skip_special else ()):
-            piece = self.tokens[i]
-            if is_first or (self.cleanup and piece.startswith(_CLOSE_TO_THE_WORD_BEFORE)):
-                yield piece
-            elif piece.startswith("##"):
-                yield piece[2:]
-            else:
-                yield f" {piece}"
-            is_first = False
+        leave_out = skippable(self.special) if skip_special else ()
+        return self._decode(self.tokens[i] for i in checked(ids, self.vocab_size, leave_out))
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -196,6 +176,24 @@ class WordPieceTokenizer:
             return cls(lines[:-1] if lines[-1] == "" else lines, lowercase=lowercase, cleanup=cleanup)
 
 
+def longest_pieces(word: str, id_of: Mapping[str, int], longest: int, prefix: str = "##") -> list[int] | None:
+    """The ids of a word's pieces: from the left, the longest piece each time, of at most ``longest`` characters. Inside a word
+    a piece has the prefix. None if no piece fits."""
+    ids = []
+    start = 0
+    while start < len(word):
+        before = prefix if start else ""
+        for end in range(min(len(word), start + longest), start, -1):
+            i = id_of.get(before + word[start:end])
+            if i is not None:
+                ids.append(i)
+                start = end
+                break
+        else:
+            return None
+    return ids
+
+
 # ------------------------------------------------------------------------------------------------- normalising and cutting
 
 
@@ -208,25 +206,9 @@ def words_of(text: str, lowercase: bool = True) -> list[str]:
     return text.translate(_PARTED).split()
 
 
-class _Table(dict[int, str]):
-    """A table for ``str.translate``. An entry is computed by ``rule`` when its character occurs for the first time."""
-
-    def __init__(self, rule: Callable[[str], str]):
-        self.rule = rule
-
-    def __missing__(self, point: int) -> str:
-        self[point] = replacement = self.rule(chr(point))
-        return replacement
-
-
-def _cleaned(c: str) -> str:
-    """The replacement of a character: a space for white space, nothing for a control character, and spaces around a Chinese
-    character."""
-    if c in "\t\n\r" or unicodedata.category(c) == "Zs":
-        return " "
-    if c == "\ufffd" or unicodedata.category(c) in ("Cc", "Cf", "Co", "Cs"):
-        return ""
-    return f" {c} " if _is_chinese(c) else c
+def _cleaned_and_apart(c: str) -> str:
+    """What ``cleaned`` says, and spaces around a Chinese character."""
+    return f" {c} " if is_chinese(c) else cleaned(c)
 
 
 def _lowered(c: str) -> str:
@@ -244,21 +226,4 @@ def _parted(c: str) -> str:
     return f" {c} " if punctuation else c
 
 
-_CHINESE = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B920, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
-)
-
-
-def _is_chinese(c: str) -> bool:
-    """Whether a character belongs to a block of Chinese characters, which are written without spaces."""
-    return any(low <= ord(c) <= high for low, high in _CHINESE)
-
-
-_CLEANED, _LOWERED, _PARTED = _Table(_cleaned), _Table(_lowered), _Table(_parted)
+_CLEANED, _LOWERED, _PARTED = CharacterTable(_cleaned_and_apart), CharacterTable(_lowered), CharacterTable(_parted)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tinyformer.common.errors import SettingError
 from tinyformer.models.attention import MultiHeadAttention
 from tinyformer.models.blocks import Block
@@ -12,24 +14,45 @@ from tinytensor.optim import AdamW, Muon
 
 def optimizer_for(model: Module, config: TrainingConfig) -> AdamW | Muon:
     """AdamW with weight decay for matrices, but not for biases and norms, as in GPT-2's training. With a
-    ``muon_learning_rate``, Muon changes the matrices of the blocks. Raises SettingError if the model has no blocks."""
-    of_blocks = matrices_of_blocks(model) if config.muon_learning_rate else {}
-    taken = {id(p) for matrices in of_blocks.values() for p in matrices}
-    rest = [p for p in model.parameters() if id(p) not in taken]
-    groups = [
-        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    ``muon_learning_rate``, it is ``muon_for`` the model. Raises SettingError if the model has no blocks."""
     betas = config.beta1, config.beta2
     if not config.muon_learning_rate:
+        groups = _with_decay_of_matrices(list(model.parameters()), config.weight_decay)
         return AdamW(groups, lr=config.learning_rate, betas=betas)
+    return muon_for(model, config.muon_learning_rate, config.learning_rate, betas, config.weight_decay)
+
+
+def least_moments(config: TrainingConfig) -> int:
+    """The least number of moments that this optimizer keeps of a parameter: AdamW 2, and Muon 1 of a matrix."""
+    return 1 if config.muon_learning_rate else 2
+
+
+def muon_for(
+    model: Module, lr: float, adamw_lr: float, betas: tuple[float, float] = (0.9, 0.95), weight_decay: float = 0.0
+) -> Muon:
+    """Muon with the learning rate ``lr`` for the matrices in the blocks of a Transformer, and AdamW with ``adamw_lr``,
+    ``betas`` and ``weight_decay`` for all its other parameters. Raises SettingError if the model has no blocks.
+
+    >>> from tinyformer import GPT, GPTConfig, muon_for
+    >>> optimizer = muon_for(GPT(GPTConfig(vocab_size=65)), lr=0.02, adamw_lr=0.01)
+    """
+    of_blocks = matrices_of_blocks(model)
     if not of_blocks:
         message = f"muon_learning_rate is for the blocks of Transformers, and a {type(model).__name__} has none: leave it out"
         raise SettingError(message, "muon_learning_rate")
-    orthogonal = {"orthogonal": True, "lr": config.muon_learning_rate}
+    taken = {id(p) for matrices in of_blocks.values() for p in matrices}
+    groups = _with_decay_of_matrices([p for p in model.parameters() if id(p) not in taken], weight_decay)
+    orthogonal = {"orthogonal": True, "lr": lr}
     groups += [{"params": matrices, "parts": parts, **orthogonal} for parts, matrices in of_blocks.items()]
-    return Muon(groups, lr=config.learning_rate, betas=betas, orthogonal=False)
+    return Muon(groups, lr=adamw_lr, betas=betas, orthogonal=False)
+
+
+def _with_decay_of_matrices(parameters: list[Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def matrices_of_blocks(model: Module) -> dict[int, list[Parameter]]:

@@ -42,7 +42,7 @@ class TensorBoardLogger(Logger):
 
             from tinyformer.training.events import EventFiles
         except ModuleNotFoundError as error:
-            raise UserError(f"a log for TensorBoard needs {error.name}: pip install 'tinytensor[tensorboard]'") from None
+            raise UserError(f"a log for TensorBoard needs {error.name}: pip install 'tinyformer[tensorboard]'") from None
         self.sample = sample
         self._make_files = EventFiles
         self._row: Any = None  # the row of the validation split whose attention is drawn

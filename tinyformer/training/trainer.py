@@ -17,13 +17,14 @@ from tinyformer.common.progress import Progress, lasting_progress
 from tinyformer.common.schema import read_dataclass
 from tinyformer.common.signals import stop_on_signals, write_or_stop
 from tinyformer.data.batches import Batches
-from tinyformer.runs.checkpoints import load_checkpoint, put_weights, save_checkpoint
+from tinyformer.models.quantizing import refuse_quantized
+from tinyformer.runs.checkpoints import learned_state, load_checkpoint, put_weights, save_checkpoint
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig, best_workers, training_dtype
-from tinyformer.training.evaluation import deal, evaluate, perplexity
+from tinyformer.training.evaluation import accuracy, deal, evaluate, perplexity
 from tinyformer.training.logging import CsvLog, Logger, at_work, measured, tell
-from tinyformer.training.losses import LossFunction, next_token_loss
-from tinyformer.training.optimizing import optimizer_for
+from tinyformer.training.losses import LossFunction, class_loss, next_token_loss
+from tinyformer.training.optimizing import least_moments, optimizer_for
 from tinyformer.training.replica import Replica
 from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, distributed, parallel
@@ -31,6 +32,7 @@ from tinytensor.common.wording import counted
 from tinytensor.device.disk import make_folder, remove
 from tinytensor.distributed import Alone, RankError, Team
 from tinytensor.nn import Module
+from tinytensor.nn.lora import lora_weights
 
 
 class Trainer:
@@ -38,7 +40,9 @@ class Trainer:
 
     ``on_evaluation`` returns a text about the model as it is now, such as a sample, which is shown after each evaluation. The
     ``loggers`` are told how training goes, beside the log in the run's folder. The model is converted to the dtype of
-    ``config``. Raises SettingError if the backend cannot train in it, and if training does not fit in memory.
+    ``config``. Where something was added to its weights (``tt.nn.add_lora``), checkpoints have only what is learned. Raises
+    UserError for a model with quantized weights and no additions to them, and SettingError if the backend cannot train in that
+    dtype, and if training does not fit in memory.
     """
 
     def __init__(
@@ -51,10 +55,12 @@ class Trainer:
         on_evaluation: Callable[[], str] | None = None,
         loggers: Sequence[Logger] = (),
     ):
+        if not any(lora_weights(model)):
+            refuse_quantized(model, "trained", "train it in float32 and quantize it afterwards, or tt.nn.add_lora(model) first")
         self.on_evaluation = on_evaluation
         self.loggers = [CsvLog(), *loggers]
         self.model = model.astype(training_dtype(config.dtype))
-        check_training_fits(model, batches, config.shards, moments=1 if config.muon_learning_rate else 2)
+        check_training_fits(model, batches, config.shards, least_moments(config))
         check_step_fits(batches, config.gradient_accumulation_steps)
         self.batches = batches
         self.config = config
@@ -238,12 +244,19 @@ class Trainer:
     def _validation_loss(self) -> float:
         return evaluate(self.model, self.batches, self.loss_function, self.shards, self._team)
 
+    def _told(self, loss: float) -> str:
+        """A validation loss in words, with what it means: the perplexity of tokens, or the accuracy of a classifier."""
+        if self.loss_function is not class_loss:
+            return f"validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}"
+        right = accuracy(self.model, self.batches.validation_batches())
+        return f"validation loss {loss:.4f}, {100 * right:.1f} % right"
+
     def _evaluate(self, bar: Progress) -> None:
         self._team.call_alike("check_weights")
         loss = self._validation_loss()
         self._check_finite("validation loss", loss, self.step, self.step)
         self._row()["validation_loss"] = loss
-        self._print(bar.write, f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
+        self._print(bar.write, f"step {self.step:5d}: {self._told(loss)}")
         if loss < self.best_loss:
             self._save_best(loss)
         if self.config.average > 1 and self.step > 0:  # the untrained weights are not averaged
@@ -262,26 +275,26 @@ class Trainer:
     def _save_best(self, loss: float) -> None:
         self.best_loss, self.best_step = loss, self.step
         state = {"kind": "best", "step": self.step, "validation_loss": loss, **self.folder.identity(lasting=True)}
-        save_checkpoint(self.folder.best, {"model": self.model.state_dict()}, state)
+        save_checkpoint(self.folder.best, {"model": learned_state(self.model)}, state)
 
     def _keep_weights(self) -> None:
         """Save the weights of this evaluation for averaging, and remove those that are too old for it."""
-        save_checkpoint(self.folder.weights(self.step), {"model": self.model.state_dict()}, {"kind": "weights"})
+        save_checkpoint(self.folder.weights(self.step), {"model": learned_state(self.model)}, {"kind": "weights"})
         for old in self.folder.kept_weights()[: -self.config.average]:
             remove(old)
 
     def _try_average(self, bar: Progress) -> None:
         """Evaluate the mean of the kept weights, and save it as the best if it is. The model's own weights do not change."""
-        own = {name: tensor.copy() for name, tensor in self.model.state_dict().items()}
+        own = {name: tensor.copy() for name, tensor in learned_state(self.model).items()}
         states = [load_checkpoint(path, "weights")[0]["model"] for path in self.folder.kept_weights()]
-        self.model.load_state_dict({name: _mean([s[name] for s in states]) for name in own})
+        self.model.load_state_dict({name: _mean([s[name] for s in states]) for name in own}, strict=False)
         self._team.call_alike("take_weights")
         loss = self._validation_loss()
         mean = f"the mean of the weights of the last {counted(len(states), 'evaluation')}"
-        self._print(bar.write, f"{mean}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
+        self._print(bar.write, f"{mean}: {self._told(loss)}")
         if loss < self.best_loss:
             self._save_best(loss)
-        self.model.load_state_dict(own)
+        self.model.load_state_dict(own, strict=False)
         self._team.call_alike("take_weights")
 
     def _save_latest(self) -> None:
@@ -303,7 +316,7 @@ class Trainer:
             "unread": self._unread,
             **self.folder.identity(lasting=False),
         }
-        groups = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(copy=False)}
+        groups = {"model": learned_state(self.model), "optimizer": self.optimizer.state_dict(copy=False)}
         save_checkpoint(self.folder.latest, groups, state)
         tell(self, "saved", self)
         if self.step > 0 or not self.folder.replaces:  # a run without a step must not replace another
@@ -325,7 +338,7 @@ class Trainer:
         if found.step > self.config.steps:
             raise SettingError(f"steps must be at least {found.step}, the number taken already, not {self.config.steps}")
         put_weights(self.model, groups.get("model", {}), latest)
-        own = [{name: group[name] for name in ("lr", "betas", "weight_decay")} for group in self.optimizer.param_groups]
+        own = [{name: group[name] for name in group if name != "params"} for group in self.optimizer.param_groups]
         try:
             self.optimizer.load_state_dict(groups.get("optimizer", {}))
             tt.random.set_state(found.random)

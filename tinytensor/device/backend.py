@@ -46,7 +46,7 @@ def _load_backend(name: str) -> Any:
         raise BackendError(f"TINYTENSOR_BACKEND=cupy, but {error}, or unset TINYTENSOR_BACKEND to run on the CPU") from None
 
 
-_INSTALL = "pip install 'tinytensor[cuda13]' (or [cuda12])"
+_INSTALL = "pip install 'tinyformer[cuda13]' (or [cuda12])"
 
 
 def _load_cupy() -> Any:
@@ -123,7 +123,7 @@ def _check_gpu(runtime: Any) -> None:
     device = runtime.getDeviceProperties(runtime.getDevice())
     lowest = (7, 5) if needed >= 13000 else (5, 0)  # CUDA 13 no longer compiles for Maxwell, Pascal and Volta
     if (device["major"], device["minor"]) < lowest:
-        older = " or, from 5.0 on, pip install 'tinytensor[cuda12]'" if needed >= 13000 else ""
+        older = " or, from 5.0 on, pip install 'tinyformer[cuda12]'" if needed >= 13000 else ""
         raise BackendError(
             f"the GPU {device['name'].decode()} has compute capability {device['major']}.{device['minor']}, and CUDA "
             f"{_version(needed)} compiles for {lowest[0]}.{lowest[1]} and later: use a newer GPU{older}"
@@ -133,7 +133,7 @@ def _check_gpu(runtime: Any) -> None:
 def _driver_problem(found: int, needed: int) -> str:
     if not found:
         return "CuPy finds no NVIDIA driver: install one, so that nvidia-smi lists a GPU"
-    older = ", or pip install 'tinytensor[cuda12]'" if needed >= 13000 else ""
+    older = ", or pip install 'tinyformer[cuda12]'" if needed >= 13000 else ""
     return f"the NVIDIA driver is for CUDA {_version(found)} and this CuPy for {_version(needed)}: update the driver{older}"
 
 

@@ -39,11 +39,11 @@ def world() -> Mpi | None:
         from mpi4py import MPI
     except ImportError as error:
         reason = "mpi4py is not installed" if isinstance(error, ModuleNotFoundError) else f"mpi4py does not load ({error})"
-        raise ImportError(f"mpiexec started this, but {reason}: pip install 'tinytensor[mpi]'") from None
+        raise ImportError(f"mpiexec started this, but {reason}: pip install 'tinyformer[mpi]'") from None
     if MPI.COMM_WORLD.size == 1:
         raise RankError(
             "mpiexec started several processes, but each is alone: mpi4py and mpiexec belong to different versions of MPI. "
-            "pip install 'tinytensor[mpi]' brings a pair that fits"
+            "pip install 'tinyformer[mpi]' brings a pair that fits"
         )
     ranks = Mpi(MPI)
     ranks.barrier()  # now all have opened the memory that those of one machine share

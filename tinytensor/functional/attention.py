@@ -14,7 +14,7 @@ from tinytensor.autograd.checks import check_probability
 from tinytensor.autograd.fused import fused
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import default_dtype, is_array, is_floating
-from tinytensor.kernels.heads import join_heads, queries_keys_values
+from tinytensor.kernels.heads import join_heads, queries_keys_values, split_heads
 from tinytensor.kernels.masks import causal_array, lowest, padding
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.ops import astype, exp, expand_dims, matmul, maximum, softmax, sum, swapaxes, where
@@ -146,13 +146,34 @@ def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: 
 def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: bool) -> Any:
     """Attention of new tokens to themselves and to all tokens before them, for arrays. No gradients flow.
 
-    ``projected`` (batch, length, 3 * width) holds the queries, keys and values of the new tokens. ``stored`` (2, batch, heads,
-    keys, width / heads) holds the keys and values of all tokens: those of the new ones are first written to its last places.
+    ``projected`` (batch, length, all heads * width) holds the queries, keys and values of the new tokens. ``stored`` (2, batch,
+    heads, keys, width) holds the keys and values of all tokens: those of the new ones are first written to its last places.
+    It may have fewer heads than there are of queries: then several neighbouring ones share one of its.
     """
-    query, key, value = queries_keys_values(projected, None, num_heads)
-    keys, values = stored
-    keys[:, :, -key.shape[2] :], values[:, :, -key.shape[2] :] = key, value
+    (batch, length, _), (_, _, shared, _, width) = projected.shape, stored.shape
+    heads = projected.reshape(batch, length, num_heads + 2 * shared, width).transpose(0, 2, 1, 3)
+    query, (keys, values) = heads[:, :num_heads], stored
+    keys[:, :, -length:], values[:, :, -length:] = heads[:, num_heads : num_heads + shared], heads[:, num_heads + shared :]
+    if shared == num_heads:
+        return join_heads(attention_of_arrays(query, keys, values, None, is_causal, 0.0))
+    if length == 1:  # what shares keys and values is as good as several queries of one head
+        query = query.reshape(batch, shared, num_heads // shared, width)
+        mixed = attention_of_arrays(query, keys, values, None, False, 0.0)
+        return mixed.reshape(batch, 1, num_heads * width)
+    keys, values = (array.repeat(num_heads // shared, 1) for array in (keys, values))
     return join_heads(attention_of_arrays(query, keys, values, None, is_causal, 0.0))
+
+
+def memory_attention(projected: Any, stored: Any, mask: Any, num_heads: int) -> Any:
+    """Attention of tokens to a memory, for arrays. No gradients flow.
+
+    ``projected`` (batch, length, width) holds the queries. ``stored`` (2, rows, heads, keys, width / heads) holds the keys and
+    values of the memory, and ``mask`` is (rows, 1, 1, keys) or None. There may be fewer rows than in the batch: then each is
+    for several rows of the batch, one after the other, whose queries read it together.
+    """
+    (query,) = split_heads(projected.reshape(stored.shape[1], -1, projected.shape[2]), 1, num_heads)
+    keys, values = stored
+    return join_heads(attention_of_arrays(query, keys, values, mask, False, 0.0)).reshape(projected.shape)
 
 
 _NOTHING = (False, False, False, False)

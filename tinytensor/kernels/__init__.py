@@ -22,7 +22,7 @@ def _choose() -> str:
         raise backend.BackendError(f"TINYTENSOR_KERNELS={choice!r} must be 'numpy' or 'numba'")
     is_installed = choice != "numpy" and importlib.util.find_spec("numba") is not None
     if choice == "numba" and not is_installed:
-        raise backend.BackendError("TINYTENSOR_KERNELS=numba, but Numba is not installed: pip install 'tinytensor[fast]'")
+        raise backend.BackendError("TINYTENSOR_KERNELS=numba, but Numba is not installed: pip install 'tinyformer[fast]'")
     return "numba" if is_installed else "numpy"
 
 

@@ -30,7 +30,9 @@ from tinytensor.nn.layers import (
     Softplus,
     Tanh,
 )
+from tinytensor.nn.lora import add_lora, lora_state, merge_lora, unmerge_lora
 from tinytensor.nn.module import Module, Parameter
+from tinytensor.nn.quantization import quantize_
 from tinytensor.nn.recurrent import GRU, LSTM, RNN
 
 __all__ = [
@@ -62,8 +64,13 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "add_lora",
     "init",
+    "lora_state",
+    "merge_lora",
+    "quantize_",
     "recording_outputs",
+    "unmerge_lora",
 ]
 
 if not typing.TYPE_CHECKING:

@@ -13,6 +13,7 @@ from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted
 from tinytensor.nn import init
 from tinytensor.nn.module import Module
+from tinytensor.nn.weights import embedding, linear
 from tinytensor.ops.shapes import normalize_axis
 
 
@@ -34,7 +35,7 @@ class Linear(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
-        return functional.linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         out_features, in_features = self.weight.shape
@@ -59,7 +60,7 @@ class Embedding(Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Integer ids (...) -> (..., embedding_dim)."""
-        vectors = functional.embedding(ids, self.weight)
+        vectors = embedding(ids, self.weight)
         if self.padding_idx is None:
             return vectors
         return ops.where((ids == self.padding_idx).reshape(*ids.shape, 1), vectors.detach(), vectors)

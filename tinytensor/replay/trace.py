@@ -209,9 +209,11 @@ def _parts(value: Any) -> Sequence[Any]:
 def _is_plain(op: Op, arguments: Sequence[Any], out: Tensor) -> bool:
     """Whether the op did nothing but call its kernel: nothing was converted before or after it, and no argument is a boolean
     array, which might decide how many elements the result has."""
-    dtypes = {x.dtype for x in arguments if isinstance(x, (Tensor, host.generic))}
-    has_mask = bool_dtype in [x.dtype for x in arguments if type(x) is xp.ndarray]
-    return not op.several and not has_mask and dtypes == {default_dtype} and out.dtype in (default_dtype, bool_dtype)
+    if op.several or out.dtype not in (default_dtype, bool_dtype):
+        return False
+    dtypes = {arguments[place].dtype for place in op.input_places if isinstance(arguments[place], (Tensor, host.generic))}
+    has_mask = bool_dtype in [x.dtype for x in arguments if isinstance(x, (Tensor, xp.ndarray))]
+    return not has_mask and dtypes == {default_dtype}
 
 
 def _general(op: Op, arguments: Sequence[Any], shape: tuple[int, ...]) -> Callable[..., Any]:

@@ -329,7 +329,8 @@ def _array_ufunc(self, ufunc, method, *inputs, **settings):
 
 
 def _astype(self, dtype, order="K", casting="unsafe", copy=True):
-    host = computed("astype", lambda x: x.astype(dtype, order, casting, copy=copy), [self._host])
+    with numpy.errstate(all="ignore"):  # CuPy gives no warnings, as of NaN that becomes an integer
+        host = computed("astype", lambda x: x.astype(dtype, order, casting, copy=copy), [self._host])
     return self if host is self._host else wrap(host)
 
 

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+import threading
 
 import numpy as np
 import pytest
 
 import tinytensor as tt
 from tinyformer import GPT
-from tinyformer.decoding.decoders import GPTDecoder
+from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.gpt import GPTConfig
+from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinytensor.functional.attention import memory_attention
 
 pytestmark = pytest.mark.needs("numba")
 LAYERS = 2
-
-
-@pytest.fixture
-def programs(monkeypatch):
-    """A list of all programs that are traced in the test."""
-    traced, original = [], sys.modules["tinytensor.replay.trace"].Tracer.program
-
-    def program(self, out):
-        traced.append(original(self, out))
-        return traced[-1]
-
-    monkeypatch.setattr(sys.modules["tinytensor.replay.trace"].Tracer, "program", program)
-    return traced
 
 
 def make(seed=0, **settings) -> GPT:
@@ -61,6 +50,7 @@ SETTINGS = {
     "rotary": {"positions": "rotary"},
     "norms of queries and keys": {"query_key_norm": True},
     "rotary, and norms": {"positions": "rotary", "query_key_norm": True, "norm_eps": 0.1},
+    "grouped heads": {"positions": "rotary", "num_heads": 4, "num_key_value_heads": 2, "query_key_norm": True},
 }
 
 
@@ -75,13 +65,9 @@ def test_a_token_is_one_call_after_the_embedding_and_the_caches(programs, settin
     assert len(program.steps) == 2 + positions + layers  # the embedding, the positions, each cache, and all else
 
 
-GROUPED = {"positions": "rotary", "num_heads": 2, "num_key_value_heads": 1, "query_key_norm": True}
-
-
-@pytest.mark.parametrize("settings, batch", [(GROUPED, 1), ({}, 9)], ids=["grouped heads", "many rows"])
-def test_what_the_compiled_loop_does_not_do_runs_step_by_step(programs, settings, batch):
-    model = make(**settings)
-    check(GPTDecoder(model), model, texts(batch, 6))
+def test_many_rows_run_step_by_step(programs):
+    model = make()
+    check(GPTDecoder(model), model, texts(9, 6))
     assert len(programs[0].steps) > 20
 
 
@@ -121,6 +107,45 @@ def test_rows_are_chosen_in_the_cache(programs):
         want = model(tt.tensor(np.concatenate([ids[rows, :4], ids[:, 4:5]], axis=1))).numpy()[:, -1]
     np.testing.assert_allclose(decoder.next_logits(ids[:, 4:5]), want, rtol=2e-4, atol=2e-5)
     assert len(programs) == 1
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_translated_token_is_one_call_too(programs, beams):
+    tt.seed(0)
+    sizes = {"d_model": 24, "num_heads": 3, "encoder_layers": 1, "decoder_layers": LAYERS, "d_ff": 40}
+    model = Transformer(TransformerConfig(11, 11, **sizes)).eval()
+    for parameter in model.parameters():
+        parameter.assign(parameter + tt.random.normal(parameter.shape, std=0.1))
+    source, ids = np.array([[3, 4, 5, 6], [7, 8, 0, 0]]), texts(2 * beams, 6)
+    decoder = TransformerDecoder(model, source, 6)
+    ids[:, 0] = 1
+    decoder.next_logits(ids[:2, :1])
+    decoder.select(np.repeat([0, 1], beams))
+    for end in range(2, 7):
+        with tt.no_grad():
+            want = model(tt.tensor(source.repeat(beams, axis=0)), tt.tensor(ids[:, :end])).numpy()[:, -1]
+        np.testing.assert_allclose(decoder.next_logits(ids[:, end - 1 : end]), want, rtol=2e-4, atol=2e-5)
+    (program,) = programs
+    assert len(program.steps) == 2 + 2 * LAYERS + 1  # the embedding, the positions, the caches, and all else
+
+
+def test_no_text_sees_a_memory_that_is_hidden():
+    stored, x = tt.random.normal((2, 2, 3, 4, 8)).numpy(), tt.random.normal((4, 1, 24)).numpy()
+    mask = np.array([[True, False, True, True], [False] * 4]).reshape(2, 1, 1, 4)
+    stored[:, 0, :, 1] = np.nan
+    attend = tt.opaque(memory_attention)
+
+    def function(x, stored, mask):
+        for _ in range(8):  # of fewer steps no program is made
+            x = attend(x, stored, mask, 3) * 2.0
+        return x
+
+    given = [tt.tensor(array) for array in (x, stored, mask)]
+    fast = tt.trace(function)
+    first = fast(*given).numpy()
+    again = fast(*given).numpy()
+    np.testing.assert_allclose(again, first, rtol=1e-4, atol=1e-5)
+    assert np.isfinite(again).all() and again[:2].any() and not again[2:].any()
 
 
 def test_logits_belong_to_the_caller():
@@ -182,21 +207,71 @@ def test_a_second_thread_changes_no_bit(monkeypatch):
 
 def test_parts_that_another_thread_took_and_did_not_finish_are_computed():
     from tinytensor.kernels.numba import program_loops
+    from tinytensor.kernels.numba.instructions import LINEAR
 
-    take_over = program_loops._take_over.compile(np.dtype("float32"))
+    take_parts = program_loops._take_parts.for_python(np.dtype("float32"))
     weight, x = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
     out, bias = np.zeros((1, 64), np.float32), np.zeros(64, np.float32)
     arrays = [x[:1].copy(), weight, bias, out]
-    addresses = np.array([array.ctypes.data for array in arrays])
-    instructions = np.array([[0, 3, 0, 1, 2, 1, 64, 64, 0, 8]])
+    places, settings = np.array([[array.ctypes.data for array in arrays]]), np.zeros(1, np.float32)
+    instructions = np.array([[LINEAR, 3, 0, 1, 2, 0, 1, 64, 64, 0, 0, 8]])
     tickets = np.full(16 + 8, -1)
-    take_over(instructions, addresses, tickets, 0)
+    tickets[0] = 8  # all parts are taken, and none is done
+    take_parts(settings, instructions, places, tickets, True)
     np.testing.assert_allclose(out, x[:1] @ weight.T, rtol=1e-4, atol=1e-4)
     out[:] = 0
-    tickets[16:] = 0  # all parts of instruction 0 are done
-    tickets[18] = -1
-    take_over(instructions, addresses, tickets, 0)
+    tickets[18] = -1  # all others are done
+    take_parts(settings, instructions, places, tickets, True)
     assert np.flatnonzero(out).tolist() == list(range(16, 24))
+
+
+@pytest.mark.parametrize("together", [1, 4])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("width", [70, 128, 3])
+def test_how_a_weight_is_cut_changes_no_bit(monkeypatch, together, dtype, width):
+    from tinytensor.kernels.numba import compiling, row_dots
+
+    monkeypatch.setattr(compiling, "_keeping", False)
+    monkeypatch.setattr(row_dots, "_several", lambda: together)
+    monkeypatch.setattr(row_dots, "_float32_dots", row_dots._dots(False))
+    monkeypatch.setattr(row_dots, "_bfloat16_dots", row_dots._dots(True))
+    part = row_dots.loop(getattr(row_dots, f"{dtype}_part").function)
+    weight, x = np.random.default_rng(0).standard_normal((2, 13, width)).astype(np.float32)
+    bias, out = np.arange(13, dtype=np.float32), np.empty((3, 13), np.float32)
+    stored = weight if dtype == "float32" else (weight.view(np.uint32) >> 16).astype(np.uint16)
+    if dtype == "bfloat16":
+        weight = (stored.astype(np.uint32) << 16).view(np.float32)
+    part(x[:3], stored.ctypes.data, bias, out)
+    np.testing.assert_allclose(out, x[:3] @ weight.T + bias, rtol=1e-4, atol=1e-4)
+    cut = np.empty_like(out)
+    for first, last in ((0, 1), (1, 6), (6, 13)):
+        part(x[:3], stored[first:last].ctypes.data, bias[first:last], cut[:, first:last])
+    np.testing.assert_array_equal(cut, out)
+
+
+def test_the_second_thread_sleeps_while_the_first_has_lost_its_core(monkeypatch):
+    from tinytensor.kernels.numba import programs as compiled
+
+    def end_help():
+        done = threading.Event()
+        while not done.wait(0.01):  # a call is left out while another waits
+            compiled.helper().call(done.set)
+
+    model, ids, naps = make(d_model=96), texts(1, 4), []
+    end_help()  # it may still sleep for the program before
+    monkeypatch.setattr(compiled, "has_second_core", lambda: True)
+    monkeypatch.setattr(compiled, "_SHARED", 0)
+    monkeypatch.setattr(compiled.time, "sleep", naps.append)
+    ended, original = iter([False, False, True]), compiled.run_of
+
+    def run_of(*kernels):
+        run = original(*kernels)
+        return lambda *arguments: run(*arguments) if arguments[-1] else next(ended, True)
+
+    monkeypatch.setattr(compiled, "run_of", run_of)
+    np.testing.assert_array_equal(written(model, ids), written(model, ids))
+    end_help()
+    assert naps[:2] == [compiled._PAUSE, 2 * compiled._PAUSE]
 
 
 def test_attention_is_recorded_also_after_tracing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,7 +17,8 @@ import pytest
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
-from tinyformer.decoding.sampling import Sampling, generate, sample
+from tinyformer.decoding.sampling import Sampling, compile_first, generate, sample
+from tinyformer.models.attention import recording_attention
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.transformer import Transformer, TransformerConfig
 
@@ -455,7 +457,7 @@ def test_gpt_writes_the_same_with_and_without_a_cache(make_gpt, choices: dict[st
 def test_the_cache_saves_work(model) -> None:
     lengths = []
     forward = model.forward
-    model.forward = lambda ids, cache: (lengths.append(ids.shape[1]), forward(ids, cache))[1]
+    model.forward = lambda ids, *settings, **named: (lengths.append(ids.shape[1]), forward(ids, *settings, **named))[1]
     list(generate(model, [1, 2, 3], 8))
     # One token's step is traced, and then runs without the model; the block is full after eight tokens: then it shifts.
     assert lengths == [3, 1, 8, 8]
@@ -545,6 +547,39 @@ def test_decoders_go_on_with_the_selected_rows(make_gpt, make_transformer) -> No
                 other.next_logits(prompt)
                 expected = other.next_logits(np.full((3, 1), new))[old]
                 np.testing.assert_allclose(logits[row], expected, rtol=1e-4, atol=1e-4)
+
+
+# Of three sources: beams of each, of which some change places; fewer of one; sources that end; and beams that mix.
+SELECTIONS = [
+    ([0, 0, 1, 1, 2, 2], 2), ([1, 0, 2, 2, 4, 5], 2), ([0, 1, 2, 4, 5], 1), ([0, 1, 3, 4], 2), ([2, 3, 3, 3], 4), ([0, 3], 2),
+]  # fmt: skip
+
+
+def test_texts_of_one_source_share_its_memory(make_transformer) -> None:
+    model, rng = make_transformer(), np.random.default_rng(0)
+    cached, plain = (TransformerDecoder(model, SOURCE, 8, use_cache) for use_cache in (True, False))
+    new = np.ones((3, 1), np.int64)
+    for rows, together in SELECTIONS:
+        np.testing.assert_allclose(cached.next_logits(new), plain.next_logits(new), rtol=1e-4, atol=1e-4)
+        cached.select(np.array(rows))
+        plain.select(rows)
+        assert cached.texts_of_each == together
+        assert all(block.cross_attention.read().shape[1] == len(rows) / together for block in cached.cache.blocks)
+        new = rng.integers(1, 4, (len(rows), 1))  # so that some texts begin alike
+    np.testing.assert_allclose(cached.next_logits(new), plain.next_logits(new), rtol=1e-4, atol=1e-4)
+
+
+def test_weights_of_texts_that_share_a_memory_are_recorded_for_each(make_transformer) -> None:
+    model = make_transformer()
+    recorded = []
+    for use_cache in (True, False):
+        decoder = TransformerDecoder(model, SOURCE, 4, use_cache)
+        decoder.next_logits(np.ones((3, 1), np.int64))
+        decoder.select([0, 0, 1, 1, 2, 2])
+        with recording_attention(model) as weights:
+            decoder.next_logits(np.arange(1, 7)[:, None])
+        recorded.append(weights["decoder.blocks.1.cross_attention"][0].numpy()[:, :, -1])
+    np.testing.assert_allclose(*recorded, rtol=1e-4, atol=1e-4)
 
 
 # ---------------------------------------------------------------------------------------------------------- sample
@@ -707,3 +742,20 @@ def test_without_a_seed_the_librarys_generator_picks_the_tokens(make_gpt):
     assert list(generate(model, [1, 2], 20)) == first
     assert list(generate(model, [1, 2], 20, Sampling(seed=2))) == list(generate(model, [1, 2], 20, Sampling(seed=2)))
     assert list(generate(model, [1, 2], 20)) == second  # a seed of its own draws nothing from the generator
+
+
+@pytest.mark.parametrize("context", [1, 2, 8])
+def test_kernels_are_compiled_before_a_text_begins_on_a_terminal(make_gpt, context: int, monkeypatch) -> None:
+    """And random numbers stay those of a text without it."""
+    model, sampling = make_gpt(block_size=context).eval(), Sampling(top_k=3)
+    tt.seed(0)
+    expected = list(generate(model, [1], 5, sampling))
+    counts = []
+    for is_terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda shown=is_terminal: shown)
+        with recording_attention(model) as recorded:
+            tt.seed(0)
+            compile_first(model, sampling)
+        counts.append(sum(map(len, recorded.values())))
+        assert list(generate(model, [1], 5, sampling)) == expected
+    assert counts[0] == 0 < counts[1]

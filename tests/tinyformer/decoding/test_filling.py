@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 
 import tinytensor as tt
-from tinyformer import BertConfig, BertForMaskedLM, CharTokenizer, WordPieceTokenizer, fill_masks, hide_words, with_wordpieces
+from tinyformer import (
+    BertConfig,
+    BertForMaskedLM,
+    BPETokenizer,
+    CharTokenizer,
+    WordPieceTokenizer,
+    fill_masks,
+    hide_words,
+    with_wordpieces,
+)
 from tinyformer.common.errors import SettingError, UserError
+from tinyformer.decoding.filling import with_mask
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +66,15 @@ def test_another_kind_of_tokenizer(tokenizer: WordPieceTokenizer) -> None:
     assert with_wordpieces(tokenizer, "run/tokenizer.json") is tokenizer
     with pytest.raises(UserError, match=r"run/tokenizer\.json has no WordPieces: it is not the tokenizer of a BERT"):
         with_wordpieces(CharTokenizer("abc"), "run/tokenizer.json")
+
+
+def test_a_mask_of_another_name(model: BertForMaskedLM) -> None:
+    tokenizer = BPETokenizer.train("the fox", 260, ["<s>", "</s>", "<mask>"])
+    assert with_mask(tokenizer, "folder") is tokenizer
+    with pytest.raises(UserError, match="there is no <mask> to fill in: 'the fox'"):
+        fill_masks(model, tokenizer, "the fox")
+    with pytest.raises(UserError, match=r"the tokenizer of folder has no token \[MASK\] or <mask> among its special ones"):
+        with_mask(CharTokenizer("abc"), "folder")
 
 
 def test_passages_with_a_hidden_word() -> None:

@@ -20,7 +20,6 @@ from tinyformer import (
 )
 from tinyformer.export.models import bert_graph, decoder_graph, gpt_graph
 from tinyformer.models.activations import ACTIVATIONS, Activation
-from tinyformer.pretrained import settings
 
 CONFIG = GPTConfig(vocab_size=11, block_size=8, num_layers=1, num_heads=2, d_model=8)
 
@@ -33,8 +32,6 @@ def squared(x: tt.Tensor) -> tt.Tensor:
 def with_squared_relu(monkeypatch: pytest.MonkeyPatch) -> None:
     row = Activation(squared, lambda x: x.function("Relu") * x.function("Relu"), ("relu2",))
     monkeypatch.setitem(ACTIVATIONS, "squared", row)
-    monkeypatch.setitem(settings.ACTIVATION_NAMES, "squared", "relu2")
-    monkeypatch.setitem(settings.PUBLISHED, "relu2", "squared")
 
 
 @pytest.mark.usefixtures("with_squared_relu")

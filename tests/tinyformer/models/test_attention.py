@@ -13,6 +13,7 @@ from tinyformer.models.attention import MultiHeadAttention, attention_weights, p
 from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
 from tinytensor.device.backend import to_numpy, xp
+from tinytensor.nn.hooks import hooked
 
 
 def by_hand(
@@ -288,6 +289,18 @@ def test_a_cache_selects_rows() -> None:
     np.testing.assert_array_equal(to_numpy(grown)[:, :, :3], to_numpy(key)[[2, 0, 2, 1]])
 
 
+@pytest.mark.parametrize("shared", [0, 2, 3])
+def test_tokens_that_rows_share_are_not_moved(shared: int) -> None:
+    cache = KeyValueCache(6)
+    parts = [x.copy() for x in keys_and_values(3)]
+    cache.append(*parts)
+    cache.select(np.array([0, 2, 1]), shared)
+    for now, was in zip(cache.read(), parts):
+        expected = to_numpy(was).copy()
+        expected[1, :, shared:], expected[2, :, shared:] = to_numpy(was)[2, :, shared:], to_numpy(was)[1, :, shared:]
+        np.testing.assert_array_equal(to_numpy(now), expected)
+
+
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize("steps", [[1, 1, 1, 1, 1], [2, 3], [4, 1]], ids=str)
 def test_attention_with_a_cache(x: np.ndarray, rotary: bool, steps: list[int]) -> None:
@@ -347,3 +360,25 @@ def test_recording_keeps_what_is_asked_for(x: np.ndarray, memory: np.ndarray, cr
     with recording_attention(attention) as full, recording_attention(attention, keep=lambda w: w.max(-1)) as small:
         attention(tt.tensor(x), **given)
     np.testing.assert_array_equal(small[""][0].numpy(), full[""][0].numpy().max(-1))
+
+
+@pytest.mark.parametrize("key_value_heads", [2, 1])
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_hook_may_replace_the_weights(x: np.ndarray, key_value_heads: int, is_cached: bool) -> None:
+    layer = make(2, num_key_value_heads=key_value_heads)
+    own = np.eye(5, dtype=np.float32)  # each token looks at itself
+    with hooked([(layer, "weights", lambda layer, inputs, weights: tt.zeros_like(weights) + tt.tensor(own))]), tt.no_grad():
+        found = layer(tt.tensor(x), is_causal=True, cache=KeyValueCache(5) if is_cached else None)
+    _, _, value = layer.heads(layer.query_key_value(tt.tensor(x)), None)
+    expected = layer.output(layer.for_each_query(value).swapaxes(1, 2).reshape(2, 5, 12))
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_hook_may_replace_what_the_heads_give(x: np.ndarray) -> None:
+    layer, found = make(2), []
+    for half in ([1] * 6 + [0] * 6, [0] * 6 + [1] * 6):
+        of_a_head = tt.tensor(np.array(half, np.float32))
+        with hooked([(layer, "heads", lambda layer, inputs, heads: heads * of_a_head)]):  # noqa: B023 (it is called here)
+            found.append(layer(tt.tensor(x)).numpy())
+    expected = layer(tt.tensor(x)).numpy() + layer.output.bias.numpy()
+    np.testing.assert_allclose(found[0] + found[1], expected, rtol=1e-5, atol=1e-6)

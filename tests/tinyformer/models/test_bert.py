@@ -11,7 +11,15 @@ from trainings import check_that_it_learns
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
+from tinyformer.models.bert import (
+    Bert,
+    BertConfig,
+    BertForClassification,
+    BertForMaskedLM,
+    BertForNextSentence,
+    BertForQuestionAnswering,
+    BertForTokenClassification,
+)
 from tinytensor.nn import Module
 
 SMALL = {"vocab_size": 13, "max_length": 8, "num_layers": 2, "num_heads": 2, "d_model": 16, "d_ff": 24, "dropout": 0.0}
@@ -57,6 +65,18 @@ def test_what_the_choices_add_and_spare() -> None:
     plain = make().num_parameters()
     assert make(norm_first=True).num_parameters() == plain + 2 * 16  # a norm after the last block
     assert make(positions="sinusoidal").num_parameters() == plain - 8 * 16
+
+
+def test_what_the_choices_of_its_relatives_add_and_spare() -> None:
+    plain = make().num_parameters()
+    for changes, more in (
+        ({"num_segments": 0}, -2 * 16),
+        ({"pooler": ""}, -(16 * 16 + 16)),
+        ({"skip_padding": True, "pad": 3}, 4 * 16),
+        ({"relative_ranges": 32}, 32 * 2),
+    ):
+        assert make(**changes).num_parameters() == plain + more == BertConfig(**{**SMALL, **changes}).num_parameters()
+    assert make(BertForMaskedLM, tie_output=False).num_parameters() == make(BertForMaskedLM).num_parameters() + 13 * 16
 
 
 def test_the_heads_add_few_parameters() -> None:
@@ -258,7 +278,7 @@ def test_classifies_one_batch() -> None:
         ({"num_heads": 5}, "num_heads=5 does not divide d_model=768"),
         ({"num_heads": 0}, "num_heads must be at least 1, not 0"),
         ({"vocab_size": 0}, "vocab_size must be at least 1, not 0"),
-        ({"num_segments": 0}, "num_segments must be at least 1, not 0"),
+        ({"num_segments": -1}, "num_segments must be at least 0, not -1"),
         ({"max_length": 0}, "max_length must be at least 1, not 0"),
         ({"num_layers": 0}, "num_layers must be at least 1, not 0"),
         ({"d_ff": 0}, "d_ff must be at least 1, not 0"),
@@ -358,3 +378,51 @@ def test_the_epsilon_of_all_norms_in_the_body() -> None:
 def test_an_activation_that_the_head_cannot_have() -> None:
     with pytest.raises(SettingError, match="activation must be one of relu, gelu_tanh, gelu_exact, silu, not 'swiglu'"):
         make(activation="swiglu")
+
+
+def test_positions_that_padding_does_not_move() -> None:
+    model = make(spread=True, skip_padding=True, pad=2).eval()
+    ids = random_ids(1, 5)
+    ids[ids == 2] = 3
+    padded = np.insert(ids, [0, 0, 3], 2, axis=1)  # before the text, and in it
+    found = model(tt.tensor(padded)).numpy()[:, padded[0] != 2]
+    np.testing.assert_allclose(found, model(tt.tensor(ids)).numpy(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="there are positions for 8 tokens: a text of 9 is too long, crop it"):
+        model(tt.tensor(random_ids(1, 9)))
+
+
+def test_relative_positions_are_numbers_of_the_distance() -> None:
+    model = make(spread=True, relative_ranges=32)
+    table = model.relative_positions.weight.numpy()
+    added = model.relative_positions(40).numpy()
+    assert added.shape == (1, 2, 40, 40)
+    for query, key, row in ((5, 5, 0), (5, 4, 1), (9, 2, 7), (5, 6, 17), (2, 9, 23), (30, 22, 8), (39, 23, 10), (0, 39, 28)):
+        np.testing.assert_array_equal(added[0, :, query, key], table[row])
+    with pytest.raises(ValueError, match="relative positions have 4 to 256 ranges of distances, not 3"):
+        make(relative_ranges=3)
+
+
+def test_heads_and_models_that_do_not_fit() -> None:
+    for arguments in ((0,), (2, ["a"])):
+        with pytest.raises(SettingError, match="needs as many labels, and at least one"):
+            make(BertForTokenClassification, *arguments)
+    with pytest.raises(SettingError, match="pooler must be tanh or relu for texts to be classified, not ''"):
+        make(BertForClassification, 2, pooler="")
+    with pytest.raises(ValueError, match="this model has no pooler: use the vectors of the tokens"):
+        make(pooler="").pool(tt.zeros((1, 3, 16)))
+    with pytest.raises(ValueError, match="this model has no segments: leave them out"):
+        make(num_segments=0)(tt.tensor([[1]]), tt.tensor([[0]]))
+    for changes in ({"positions": "rotary"}, {"pad": -1}):
+        with pytest.raises(SettingError, match="skip_padding needs learned positions, and a pad that is an id"):
+            make(skip_padding=True, **changes)
+
+
+@pytest.mark.parametrize("kind", [BertForTokenClassification, BertForQuestionAnswering, BertForNextSentence])
+def test_the_other_heads(kind: Any) -> None:
+    model = make(kind, *([3] if kind is BertForTokenClassification else []), spread=True).eval()
+    ids, segments = tt.tensor(random_ids(2, 5)), tt.tensor([[0, 0, 1, 1, 1]] * 2)
+    encoded = model.bert(ids, segments)
+    read = model.bert.pool(encoded) if kind is BertForNextSentence else encoded
+    expected = read.numpy() @ model.output.weight.numpy().T + model.output.bias.numpy()
+    np.testing.assert_allclose(model(ids, segments).numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert len(model.labels) == expected.shape[-1]

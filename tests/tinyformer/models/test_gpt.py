@@ -13,7 +13,7 @@ from trainings import check_that_it_learns
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.gpt import GPT, GPTConfig, GPTVectors
 from tinyformer.models.positions import RotaryScaling
 
 CHOICES = [
@@ -457,3 +457,33 @@ def test_state_dict_round_trip(make_gpt, bits) -> None:
     two.load_state_dict(one.state_dict())
     assert bits(two.state_dict()) == bits(one.state_dict())
     assert one(ids).numpy().tobytes() == two(ids).numpy().tobytes()
+
+
+def test_a_sliding_window_hides_what_is_before_it() -> None:
+    tt.seed(1)
+    model = GPT(
+        GPTConfig(vocab_size=11, block_size=12, num_layers=1, num_heads=2, d_model=16, positions="rotary", sliding_window=3)
+    )
+    ids = np.arange(10)[None] % 11
+    changed = ids.copy()
+    changed[0, 4] = 0
+    differs = (model(tt.tensor(ids)).numpy() != model(tt.tensor(changed)).numpy()).any(-1)[0]
+    assert np.flatnonzero(differs).tolist() == [4, 5, 6]
+    short = tt.tensor(ids[:, :3])
+    cache = model.new_cache()
+    assert cache.capacity == 3
+    with tt.no_grad():
+        parts = [model(short[:, :2], cache).numpy(), model(short[:, 2:], cache).numpy()]
+        with pytest.raises(ValueError, match="a cache holds at most the sliding_window of 3 tokens"):
+            model(tt.tensor([[1]]), cache)
+    np.testing.assert_allclose(np.concatenate(parts, 1), model(short).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_without_output_layer_gives_what_it_reads() -> None:
+    tt.seed(1)
+    model = GPTVectors(GPTConfig(vocab_size=11, block_size=8, num_layers=1, num_heads=2, d_model=16, tie_output=False))
+    ids = tt.tensor([[1, 2, 3]])
+    vectors = model(ids)
+    assert vectors.shape == (1, 3, 16)
+    logits = vectors.numpy() @ model.gpt.token_embedding.weight.numpy().T
+    np.testing.assert_allclose(model.gpt(ids).numpy(), logits, rtol=1e-4, atol=1e-5)

@@ -154,13 +154,28 @@ def test_queries_keys_and_values_lie_one_after_the_other(tmp_path: Path) -> None
     np.testing.assert_array_equal(np.concatenate([q, k, v]), ours)
 
 
-@pytest.mark.parametrize("architecture", ["BertForMaskedLM", "BertForPreTraining", "BertModel", "BertForTokenClassification"])
-def test_the_heads_of_bert(architecture: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("architecture", ["BertForMaskedLM", "BertForPreTraining", None])
+def test_the_head_of_bert_that_config_json_names_or_the_file_has(architecture: str | None, tmp_path: Path) -> None:
+    folder = written(MODELS["bert"](), tmp_path)
+    reconfigure(folder, architectures=architecture and [architecture])
+    assert type(from_pretrained(folder)) is BertForMaskedLM
+
+
+@pytest.mark.parametrize("architecture", ["BertModel", "BertForMultipleChoice"])
+def test_a_head_that_is_not_used_is_named(architecture: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = written(MODELS["bert"](), tmp_path)
     reconfigure(folder, architectures=[architecture])
-    assert type(from_pretrained(folder)) is (
-        BertForMaskedLM if architecture in ("BertForMaskedLM", "BertForPreTraining") else Bert
-    )
+    assert type(from_pretrained(folder)) is Bert
+    assert caplog.messages == [
+        f"{folder} has layers that a Bert does not use: cls.predictions, cls.predictions.transform.LayerNorm, "
+        "cls.predictions.transform.dense"
+    ]
+
+
+def test_a_head_that_config_json_names_and_the_file_lacks(tmp_path: Path) -> None:
+    folder = written(MODELS["bert"](), tmp_path)
+    reconfigure(folder, architectures=["BertForTokenClassification"])
+    assert refused(folder).endswith("classifier.weight is missing; classifier.bias is missing")
 
 
 def test_a_classifier_has_as_many_classes_as_labels(tmp_path: Path) -> None:
@@ -303,7 +318,7 @@ def test_folders_and_names_that_are_none(folder: Path, tmp_path: Path, monkeypat
         assert "is no name of a model on the Hugging Face hub" in refused(name)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert refused("org/model") == (
-        'the folder org/model does not exist. To download org/model from the Hugging Face hub: pip install "tinytensor[hub]"'
+        'the folder org/model does not exist. To download org/model from the Hugging Face hub: pip install "tinyformer[hub]"'
     )
 
 
@@ -346,7 +361,7 @@ def test_a_name_of_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (b"{}", "config.json: model_type is missing"),
         (
             b'{"model_type": "t5"}',
-            "config.json: the architecture 't5' is not known; there are gpt2, llama, qwen2, qwen3, bert, marian",
+            "config.json: the architecture 't5' is not known; there are gpt2, llama, qwen2, qwen3, mistral, bert, ",
         ),
     ],
 )
@@ -534,7 +549,7 @@ def test_values_that_begin_anywhere_in_the_file(folder: Path, off: int) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: tt.nn.Linear(2, 3), "a Linear cannot be written in Hugging Face's layout; there are GPT, Bert, "),
+        (lambda: tt.nn.Linear(2, 3), "a Linear cannot be written in Hugging Face's layout; there are GPT, GPTVectors, Bert"),
         (lambda: GPT(GPTConfig(**{**SHAPE, "positions": "sinusoidal"})), "GPT-2 has positions 'learned', and this model 'sin"),
         (lambda: GPT(GPTConfig(**SHAPE, norm="rms")), "GPT-2 has norm 'layer', and this model 'rms'"),
         (lambda: GPT(GPTConfig(**SHAPE, num_key_value_heads=2)), "GPT-2 has num_key_value_heads 0 or 4, and this model 2"),

@@ -64,6 +64,12 @@ def test_a_folder_without_a_tokenizer_names_the_files_looked_for(tmp_path: Path)
             assert name in str(caught.value)
 
 
+def test_a_file_of_sentencepiece_alone(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(b"")
+    with pytest.raises(UserError, match=r"has tokenizer\.model, of SentencePiece, and no tokenizer\.json; .* makes"):
+        pretrained_tokenizer(tmp_path)
+
+
 def test_a_missing_vocabulary(tmp_path: Path) -> None:
     (gpt2_files(tmp_path) / "vocab.json").unlink()
     with pytest.raises(UserError, match=r"vocab\.json does not exist"):

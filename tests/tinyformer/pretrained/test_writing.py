@@ -72,6 +72,8 @@ def test_ids_that_are_none_count_for_nothing(tmp_path: Path) -> None:
             temperature=0.5,
             top_k=0,
             top_p=0.9,
+            min_p=0.1,
+            typical_p=0.8,
         ),
     ],
 )
@@ -107,6 +109,7 @@ def test_rules_are_those_of_the_settings_that_say_something() -> None:
         ({"do_sample": False, "temperature": 0.6}, {"temperature": 0.0}),
         ({"do_sample": True}, {"temperature": 1.0, "top_k": 50, "top_p": 1.0}),
         ({"do_sample": True, "top_k": 0, "temperature": 0.6}, {"temperature": 0.6, "top_k": 0, "top_p": 1.0}),
+        ({"min_p": 0.05, "typical_p": 0.9}, {"min_p": 0.05, "typical_p": 0.9}),
     ],
 )
 def test_how_tokens_are_picked(tmp_path: Path, said: dict[str, object], expected: dict[str, object]) -> None:
@@ -145,10 +148,10 @@ NOTHING = {
 
 
 def test_settings_that_cannot_be_had_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert read_writing(write(tmp_path, {}, NOTHING)) == Writing(num_beams=1)
+    assert read_writing(write(tmp_path, {}, NOTHING)) == Writing(num_beams=1, typical_p=1.0)
     assert not caplog.records
-    said = {"sequence_bias": [[[1], 2.0]], "exponential_decay_length_penalty": [3, 1.1], "typical_p": 0.9, "num_beams": 4}
-    names = ("exponential_decay_length_penalty", "num_beams", "sequence_bias", "typical_p")
+    said = {"sequence_bias": [[[1], 2.0]], "exponential_decay_length_penalty": [3, 1.1], "eta_cutoff": 0.1, "num_beams": 4}
+    names = ("eta_cutoff", "exponential_decay_length_penalty", "num_beams", "sequence_bias")
     assert read_writing(write(tmp_path, {}, said)).unsupported == names
     (record,) = caplog.records
     assert record.getMessage() == (
@@ -156,7 +159,7 @@ def test_settings_that_cannot_be_had_are_named_once(tmp_path: Path, caplog: pyte
         + ", ".join(names)
     )
     greedy = read_writing(write(tmp_path, {}, {**said, "do_sample": False}))
-    assert "typical_p" not in greedy.unsupported  # which changes nothing then
+    assert "eta_cutoff" not in greedy.unsupported  # which changes nothing then
     translator = read_writing(write(tmp_path, {"model_type": "marian"}, {"do_sample": True, "num_beams": 4}))
     assert (translator.unsupported, translator.num_beams) == (("do_sample",), 4)
 
@@ -177,6 +180,8 @@ def test_settings_that_cannot_be_had_are_named_once(tmp_path: Path, caplog: pyte
         ({"do_sample": 1}, "do_sample must be true or false, not 1"),
         ({"temperature": -1}, r"temperature must be 0 \(greedy\) or more, not -1"),
         ({"top_p": 2}, "top_p must be above 0 and at most 1, not 2"),
+        ({"typical_p": 0}, r"typical_p must be above 0 and at most 1, not 0\.0"),
+        ({"min_p": -0.1}, r"min_p must be between 0 and 1, not -0\.1"),
         ({"max_length": "long"}, "max_length must be an integer, not 'long'"),
         ({"length_penalty": "x"}, "length_penalty must be a finite number, not 'x'"),
         ({"early_stopping": "soon"}, "early_stopping must be true, false or 'never', not 'soon'"),

@@ -227,7 +227,10 @@ def test_load_tokenizer(tmp_path: Path, kind: str) -> None:
         ("", "is damaged"),
         ("[1]", "no JSON object"),
         ("{}", "its kind is None"),
-        ('{"kind": "sentencepiece"}', "its kind is 'sentencepiece', not 'char', 'word', 'bpe', 'wordpiece' or 'marian'"),
+        (
+            '{"kind": "sentencepiece"}',
+            "its kind is 'sentencepiece', not 'char', 'word', 'bpe', 'wordpiece', 'marian' or 'pipeline'",
+        ),
         ('{"kind": ["bpe"]}', "its kind is ['bpe']"),
         ('{"kind": "word"}', "is damaged"),
     ],

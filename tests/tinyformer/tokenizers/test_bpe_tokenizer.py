@@ -296,7 +296,8 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"kind": "char"}, "not a byte-pair tokenizer's file"),
         ({"tokens": None}, "tokens must be a list, not None"),
         ({"tokens": [1]}, "tokens[0] must be text, not 1"),
-        ({"tokens": ["a", "b"], "merges": [], "special": {}}, "and lacks 254 of them"),
+        ({"tokens": ["ab", "<e>"], "merges": [], "special": {"<e>": 1}}, "needs bytes as tokens, and this one has none"),
+        ({"unknown": 10**6}, "the unknown token has the id 1000000, which is not an id"),
         ({"merges": "e s"}, "merges must be a list, not 'e s'"),
         ({"merges": ["e s t"]}, "the merge 'e s t'"),
         ({"merges": ["e s xyz"]}, "the merge 'e s xyz'"),
@@ -306,7 +307,7 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"merges": ["e <end>"]}, "the merge 'e <end>'"),
         ({"merges": ["e t"]}, "makes no token"),
         ({"special": []}, "special must be an object, not []"),
-        ({"size": 260}, "is of another version: size is "),
+        ({"size": 260}, "size is 260, a field that this version"),
         ({"special": {"<end>": 258}}, "'<end>' is not the token of its id"),
         ({"special": {"<end>": -1}}, "'<end>' is not the token of its id"),
         ({"special": {"<end>": 260}}, "'<end>' is not the token of its id"),
@@ -328,12 +329,26 @@ def test_tokens_that_are_there_twice_or_stand_for_no_bytes(tmp_path: Path) -> No
     assert isinstance(tokens, list)
     for changed, message in [
         ([*tokens, "es"], "occurs twice"),
-        ([*tokens, ""], "is empty"),
         ([*tokens, "日"], "'日' has characters that do not stand for bytes"),
     ]:
         (tmp_path / "t.json").write_text(json.dumps({**content, "tokens": changed}))
         with pytest.raises(UserError, match=message):
             BPETokenizer.load(tmp_path / "t.json")
+
+
+def test_bytes_that_are_missing_are_left_out_or_unknown(tmp_path: Path) -> None:
+    tokens = [b"a", b"b", b"ab", b"", b"<unk>"]
+    for unknown, fuse, expected in [
+        (None, False, [2, 2]),
+        (4, False, [2, 4, 4, 2, 4]),
+        (4, True, [2, 4, 2, 4]),
+        (0, False, [2, 0, 0, 2, 0]),
+    ]:
+        tokenizer = BPETokenizer(tokens, [(0, 1)], {"<unk>": 4}, unknown=unknown, fuse_unknown=fuse)
+        tokenizer.save(tmp_path / "t.json")
+        for one in (tokenizer, BPETokenizer.load(tmp_path / "t.json")):
+            assert one.encode("ab\u00e9ab!").tolist() == expected
+    assert tokenizer.decode([0, 3, 1]) == "ab"  # an empty token is no text, and no text has it
 
 
 def test_merges_of_special_tokens_or_of_no_tokens() -> None:

@@ -149,7 +149,7 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         (json.dumps({**good_file(), "characters": "ab"}), "is damaged: characters must be a list, not 'ab'"),
         (json.dumps({**good_file(), "characters": ["a", "bc"]}), "is damaged"),
         (json.dumps({**good_file(), "characters": ["a", 3]}), "is damaged: characters[1] must be text, not 3"),
-        (json.dumps({**good_file(), "version": 2}), "is of another version: version is 2, which this version does not know"),
+        (json.dumps({**good_file(), "version": 2}), "version is 2, a field that this version does not know"),
         (json.dumps({**good_file(), "characters": []}), "is damaged"),
         # Sorted again, these would quietly give other ids than the model was trained with.
         (json.dumps({**good_file(), "characters": ["b", "a"]}), "is damaged"),

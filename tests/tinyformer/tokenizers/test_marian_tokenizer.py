@@ -140,5 +140,5 @@ def test_missing_files(folder: Path, name: str) -> None:
 
 def test_without_sentencepiece(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(ImportError, match=r'needs the package sentencepiece: pip install "tinytensor\[sentencepiece\]"'):
+    with pytest.raises(ImportError, match=r'needs the package sentencepiece: pip install "tinyformer\[sentencepiece\]"'):
         pretrained_tokenizer(folder)

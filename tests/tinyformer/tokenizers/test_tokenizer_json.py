@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from tinyformer.common.errors import UserError
-from tinyformer.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
+from tinyformer.tokenizers import (
+    BPETokenizer,
+    CharTokenizer,
+    PipelineTokenizer,
+    Tokenizer,
+    WordPieceTokenizer,
+    WordTokenizer,
+    load_tokenizer,
+)
 from tinyformer.tokenizers.byte_letters import BYTES, shown
 from tinyformer.tokenizers.patterns import GPT2_WORDS
 from tinyformer.tokenizers.tokenizer_json import read_tokenizer_json
@@ -148,6 +156,28 @@ def test_word_pieces_and_characters(tmp_path: Path) -> None:
 Change = Callable[[Json], object]
 
 
+def nested(kind: str, depth: int) -> Json | None:
+    section = None
+    for _ in range(depth):
+        section = {"type": "Sequence", kind: [section] if section else []}
+    return section
+
+
+def replacing(times: int, within: str = "normalizers") -> Json:
+    return {"type": "Sequence", within: [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * times}
+
+
+def nothing_left(content: Json) -> None:
+    content["normalizer"] = {"type": "Replace", "pattern": {"String": "<t>"}, "content": ""}
+
+
+def metaspace_first(normalizer: str = "NFC", before: list[Json] | None = None) -> Change:
+    cutters = [*(before or []), {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}]
+    change = top(normalizer={"type": normalizer, "prepend": "x"} if normalizer == "Prepend" else {"type": normalizer})
+    other = top(pre_tokenizer={"type": "Sequence", "pretokenizers": cutters})
+    return lambda content: (change(content), other(content))
+
+
 def model(**changes: Any) -> Change:
     return lambda content: content["model"].update(changes)
 
@@ -176,32 +206,32 @@ def one_template(content: Json) -> Json:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (model(type="Unigram"), "the model 'Unigram'; there are byte-level BPE and WordPiece"),
+        (model(type="Other"), "the model 'Other'; there are BPE, WordPiece and Unigram"),
         (model(type="WordLevel"), "of the model"),
-        (model(dropout=0.1), "dropout = 0.1 of the model"),
-        (model(byte_fallback=True), "byte_fallback = True of the model"),
+        (model(dropout=0.1), "dropout = 0.1 of the model; it can be 0.0"),
         (model(continuing_subword_prefix="##"), "continuing_subword_prefix = '##' of the model"),
         (model(end_of_word_suffix="</w>"), "end_of_word_suffix = '</w>' of the model"),
         (model(new_option=1), "new_option = 1 of the model"),
         (top(new_section={}), "new_section = {} of the file"),
-        (top(decoder=None), "BPE with the decoder None"),
-        (top(decoder={"type": "Metaspace"}), "BPE with the decoder 'Metaspace'"),
-        (top(normalizer={"type": "Lowercase"}), "the normalizer 'Lowercase' with BPE"),
-        (top(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFD"}]}), "'NFC and NFD' with BPE"),
-        (top(pre_tokenizer=None), "a pre-tokenizer that does not end with ByteLevel"),
-        (top(pre_tokenizer={"type": "Whitespace"}), "a pre-tokenizer that does not end with ByteLevel"),
-        (first_cutter(type="Metaspace"), "the pre-tokenizer 'Metaspace'; there are Split, Digits and ByteLevel"),
-        (first_cutter(type="ByteLevel"), "the pre-tokenizer 'ByteLevel'"),
-        (first_cutter(behavior="Removed"), "behavior = 'Removed' of Split"),
-        (first_cutter(behavior="MergedWithPrevious"), "behavior = 'MergedWithPrevious' of Split"),
-        (first_cutter(pattern={"String": " "}), "String = ' ' of the pattern of Split"),
-        (last_cutter(add_prefix_space=True), "add_prefix_space = True of ByteLevel with use_regex = False"),
+        (top(decoder={"type": "CTC"}), "the decoder 'CTC'; there are ByteLevel, ByteFallback, Fuse"),
+        (top(normalizer={"type": "Nmt"}), "the normalizer 'Nmt'; there are NFC, NFD"),
+        (top(pre_tokenizer={"type": "UnicodeScripts"}), "the pre-tokenizer 'UnicodeScripts'; there are ByteLevel, Metaspace"),
+        (top(normalizer=nested("normalizers", 30)), "more than 20 sequences of normalizers in one another"),
+        (first_cutter(behavior="Other"), "behavior = 'Other' of Split; it can be 'Removed' or 'Isolated'"),
+        (first_cutter(new=1), "new = 1 of Split"),
         (last_cutter(other=1), "other = 1 of ByteLevel"),
-        (top(post_processor={"type": "Other"}), "the post-processor 'Other'"),
+        (top(normalizer=replacing(7)), "normalizers that may make a text more than 100 times as long"),
+        (top(normalizer={"type": "Prepend", "prepend": "x" * 101}), "more than 100 times as long"),
+        (top(decoder={**replacing(7, "decoders")}), "more than 100 times as long"),
+        (top(pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Digits"}] * 101}), "101 pretokenizers one after"),
+        (top(decoder={"type": "Replace", "pattern": {"Regex": "x"}, "content": ""}), "Regex = 'x' of the decoder Replace"),
+        (metaspace_first(normalizer="Prepend"), "prepend_scheme = 'first' of Metaspace after a normalizer other than one of"),
+        (metaspace_first(before=[{"type": "Whitespace"}]), "prepend_scheme = 'first' of a later Metaspace after NFC"),
+        (nothing_left, "an added token of which normalising leaves nothing"),
+        (top(post_processor={"type": "Other"}), "the post-processor 'Other'; there are TemplateProcessing"),
         (template(single=[]), "the template [], which does not have the text once"),
         (template(single=[{"Sequence": {"id": "A"}}] * 2), "which does not have the text once"),
         (template(other=1), "other = 1 of the post-processor"),
-        (lambda c: c["post_processor"]["processors"].append(one_template(c)), "several post-processors that add tokens"),
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_named(tmp_path: Path, change: Change, message: str) -> None:
@@ -211,6 +241,7 @@ def test_what_is_not_supported_is_named(tmp_path: Path, change: Change, message:
         read(content, tmp_path)
     assert str(caught.value).startswith(f"{tmp_path / 'tokenizer.json'} asks for something that is not supported: ")
     assert message in str(caught.value)
+    assert "the package tokenizers reads it" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -229,7 +260,12 @@ def test_what_is_not_supported_is_named(tmp_path: Path, change: Change, message:
         (model(vocab=[]), "damaged"),
         (model(vocab={"a": "b"}), "damaged"),
         (lambda c: c["model"]["vocab"].update(xy=10**9), "not the numbers from 0 to 260"),
-        (lambda c: c["model"]["vocab"].update({"x y": 260}), "'x y' has characters that do not stand for bytes"),
+        (model(unk_token="<unk>", byte_fallback=True), "the unknown token '<unk>' is not in the vocabulary"),
+        (top(normalizer={"type": "Prepend", "prepend": 5}), "damaged"),
+        (top(normalizer={"type": "Strip"}), "'strip_left'"),
+        (top(decoder={"type": "Strip", "content": " ", "start": "x", "stop": 0}), "damaged"),
+        (first_cutter(pattern={"String": ""}), "{'String': ''} is no pattern"),
+        (first_cutter(pattern={"Other": "x"}), "{'Other': 'x'} is no pattern"),
         (lambda c: c["model"]["vocab"].update({"<s>": 260}), "'<s>' has the id 258, but another one in the vocabulary"),
         (lambda c: c["added_tokens"].append(added(258, "<u>")), "not the numbers from 0 to"),
         (lambda c: c["added_tokens"].append(added(260, "<s>")), "the same name twice"),
@@ -259,28 +295,69 @@ def test_damaged_files(tmp_path: Path, change: Change, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (model(unk_token="<unk>"), "unk_token = '<unk>' of the model"),
-        (model(continuing_subword_prefix="@@"), "continuing_subword_prefix = '@@'"),
-        (top(normalizer=None), "WordPiece with None instead of BertNormalizer"),
-        (top(pre_tokenizer={"type": "Whitespace"}), "WordPiece with 'Whitespace' instead of BertPreTokenizer"),
-        (top(decoder={"type": "ByteLevel"}), "WordPiece with 'ByteLevel' instead of WordPiece"),
-        (lambda c: c["normalizer"].update(strip_accents=False), "strip_accents = False of BertNormalizer"),
-        (lambda c: c["normalizer"].update(handle_chinese_chars=False), "handle_chinese_chars = False of BertNormalizer"),
-        (lambda c: c["normalizer"].update(clean_text=False), "clean_text = False of BertNormalizer"),
-        (lambda c: c["added_tokens"][4].update(lstrip=True), "the added token '[MASK]', which has rules of its own"),
-        (lambda c: c["added_tokens"][0].update(special=False), "the added token '[PAD]', which has rules of its own"),
-        (lambda c: c["added_tokens"].pop(), "WordPiece without the special tokens [PAD], [UNK]"),
-        (lambda c: c["post_processor"]["single"].pop(), "something other than [CLS] and [SEP] around a text"),
+        lambda c: c["model"].update(unk_token="<u>", vocab={**c["model"]["vocab"], "<u>": len(c["model"]["vocab"])}),
+        model(continuing_subword_prefix="@@"),
+        top(normalizer=None),
+        top(pre_tokenizer={"type": "Whitespace"}),
+        top(decoder={"type": "Fuse"}),
+        lambda c: c["normalizer"].update(strip_accents=False),
+        lambda c: c["normalizer"].update(handle_chinese_chars=False),
+        lambda c: c["normalizer"].update(clean_text=False),
+        lambda c: c["added_tokens"][4].update(lstrip=True),
+        lambda c: c["added_tokens"][0].update(special=False),
+        lambda c: c["added_tokens"].pop(),
+        lambda c: c["post_processor"]["single"].pop(),
     ],
 )  # fmt: skip
-def test_word_pieces_that_are_not_supported(tmp_path: Path, change: Change, message: str) -> None:
+def test_word_pieces_that_are_not_berts(tmp_path: Path, change: Change) -> None:
     content = word_pieces()
     change(content)
-    with pytest.raises(UserError, match="asks for something that is not supported") as caught:
+    tokenizer = read(content, tmp_path)
+    assert isinstance(tokenizer, PipelineTokenizer)
+    assert tokenizer.decode(tokenizer.encode("low")).replace("##", "") == "low"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        model(byte_fallback=True),
+        top(decoder={"type": "Fuse"}),
+        top(decoder=None),
+        top(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFD"}]}),
+        top(normalizer={"type": "Lowercase"}),
+        top(pre_tokenizer=None),
+        first_cutter(behavior="Removed"),
+        first_cutter(pattern={"String": " "}),
+        last_cutter(add_prefix_space=True),
+        lambda c: c["model"]["vocab"].update({"x y": 260}),  # a token that is no bytes
+    ],
+)  # fmt: skip
+def test_byte_pairs_with_more_than_gpt2_has(tmp_path: Path, change: Change) -> None:
+    content = byte_pairs()
+    change(content)
+    tokenizer = read(content, tmp_path)
+    assert isinstance(tokenizer, PipelineTokenizer)
+    assert len(tokenizer.encode("hi!"))
+    assert tokenizer_json(tokenizer) == content
+
+
+def test_bytes_that_are_missing(tmp_path: Path) -> None:
+    content = byte_pairs()
+    for byte in range(40):  # of GPT-2's order: ! to H
+        del content["model"]["vocab"][shown(bytes([BYTES[byte]]))]
+    vocabulary = {token: i for i, token in enumerate(content["model"]["vocab"])}
+    content["model"] |= {"vocab": vocabulary, "unk_token": "a", "fuse_unk": True}
+    content["added_tokens"], content["post_processor"] = [], None
+    tokenizer = read(content, tmp_path)
+    assert isinstance(tokenizer, BPETokenizer)
+    assert tokenizer.decode(tokenizer.encode("hi!!")) == "hia"
+    again = tokenizer_json(tokenizer)["model"]
+    assert (again["unk_token"], again["fuse_unk"], again["vocab"]) == ("a", True, vocabulary)
+    content["model"]["unk_token"] = "xyz"
+    with pytest.raises(UserError, match="the unknown token 'xyz' is not in the vocabulary"):
         read(content, tmp_path)
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"rules": "spaces"}, "rules='spaces' is no way to cut words: use 'unicode' or 'letters'"),
         ({"rules": 1}, "rules must be text or null, not 1"),
         ({"lowercase": 1}, "lowercase must be true or false, not 1"),
-        ({"size": 2}, "is of another version: size is "),
+        ({"size": 2}, "size is 2, a field that this version"),
     ],
 )
 def test_a_foreign_or_damaged_file(tmp_path: Path, changes: dict[str, object], message: str) -> None:

@@ -184,7 +184,7 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"lowercase": "false"}, "lowercase must be true or false, not 'false'"),
         ({"longest_word": "100"}, "longest_word must be an integer, not '100'"),
         ({"longest_word": True}, "longest_word must be an integer, not True"),
-        ({"size": 6}, "is of another version: size is "),
+        ({"size": 6}, "size is 6, a field that this version"),
     ],
 )
 def test_a_foreign_or_damaged_file(tmp_path: Path, changes: dict[str, object], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,13 @@ from trainings import GivenBatches
 
 import tinytensor as tt
 from tinyformer.data.batches import Batch
-from tinyformer.training.evaluation import evaluate, perplexity
-from tinyformer.training.losses import next_token_loss
+from tinyformer.data.labelled import LabelledBatches
+from tinyformer.models.bert import BertConfig, BertForClassification
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.training.config import TrainingConfig
+from tinyformer.training.evaluation import accuracy, evaluate, perplexity
+from tinyformer.training.losses import class_loss, next_token_loss
+from tinyformer.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -67,3 +73,16 @@ def test_evaluation_in_shards(make_trainer, shards: int) -> None:
     trainer = make_trainer(dropout=0.5)
     expected = evaluate(trainer.model, trainer.batches)
     assert evaluate(trainer.model, trainer.batches, shards=shards) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_evaluations_of_a_classifier_are_told_with_its_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [([5, 6 + n % 3], n % 3) for n in range(30)]
+    batches = LabelledBatches(texts, [*texts[:3], ([5, 6], 1)], 0, 10)  # the last label is wrong
+    tt.seed(0)
+    config = BertConfig(9, max_length=4, num_layers=1, num_heads=1, d_model=8, d_ff=8, dropout=0.0)
+    model = BertForClassification(config, 3)
+    training = TrainingConfig(steps=200, batch_size=10, warmup=5, eval_every=100, learning_rate=0.02)
+    Trainer(model, batches, training, RunFolder(tmp_path), class_loss).train()
+    last = [line for line in capsys.readouterr().out.splitlines() if "validation loss" in line][-1]
+    assert last.startswith("step   200: validation loss ") and last.endswith(", 75.0 % right")
+    assert accuracy(model, batches.validation_batches()) == 0.75

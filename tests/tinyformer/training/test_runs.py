@@ -26,7 +26,10 @@ from tinyformer.training.config import TrainingConfig
 from tinyformer.training.logging import LOG_COLUMNS, write_log
 from tinytensor.nn import Linear, Module
 
-NEW = "which this version does not know: use the version that wrote it, or a later one"
+NEW = (
+    "a field that this version does not know: take it out if it was added by hand, "
+    "or use the version that wrote it, or a later one"
+)
 
 
 def save_model(path: Path, model: Linear, kind: str = "best", **state: object) -> None:
@@ -109,9 +112,9 @@ def test_a_part_that_is_not_there_or_is_another(tmp_path: Path, settings: dict[s
     folder = settled(tmp_path, **settings)
     with pytest.raises(UserError) as caught:
         folder.read_part("model", Model)
-    state = "of another version" if "this version" in message else "damaged"
+    state = "" if "this version" in message else " is damaged"
     state += ", or of another program" if message == "model is missing" else ""
-    assert str(caught.value) == f"{folder.settings} is {state}: {message}"
+    assert str(caught.value) == f"{folder.settings}{state}: {message}"
 
 
 def test_checkpoints_do_not_depend_on_what_made_the_run(tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ from tinytensor.kernels.cupy.rotation import norm_and_rotate_backward, norm_and_
 from tinytensor.kernels.cupy.sum_rows import sum_rows
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.kernels.numpy.dropout import survivors_scale
+from tinytensor.kernels.numpy.quantized import (
+    from_bfloat16,
+    linear_bfloat16,
+    linear_int8,
+    quantize_rows,
+    times_quantized,
+    to_bfloat16,
+)
 from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.steps import fuse
@@ -57,6 +65,7 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
+    "from_bfloat16",
     "fuse",
     "gelu_exact_backward",
     "gelu_exact_forward",
@@ -70,8 +79,10 @@ __all__ = [
     "layer_norm_backward",
     "layer_norm_forward",
     "linear",
+    "linear_bfloat16",
     "linear_cross_entropy_backward",
     "linear_cross_entropy_forward",
+    "linear_int8",
     "log_softmax",
     "log_softmax_gradient",
     "lstm_backward",
@@ -83,6 +94,7 @@ __all__ = [
     "norm_and_rotate_backward",
     "norm_and_rotate_forward",
     "norm_and_scale",
+    "quantize_rows",
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",
@@ -98,5 +110,7 @@ __all__ = [
     "softmax_gradient",
     "sum_rows",
     "survivors_scale",
+    "times_quantized",
+    "to_bfloat16",
     "where",
 ]

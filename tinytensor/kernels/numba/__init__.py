@@ -1,21 +1,25 @@
 """The CPU kernels as loops that Numba compiles. Other threads run while a loop does.
 
 Each function here replaces the one of kernels/numpy that has the same name and signature. Those are what to read first: this
-folder says how the same is computed in loops. What it does not replace, such as matrix products, remains NumPy's.
+folder says how the same is computed in loops. What it does not replace, such as matrix products by several cores, remains
+NumPy's.
 
 In this order:
 
 1. ``compiling``: how a loop is declared and compiled. ``cache`` and ``display``: where compiled code is kept, and what the user
    sees of it.
-2. ``exponential`` and ``hyperbolic_tangent``: exp and tanh in forms that are vectorised. ``largest`` and ``places``: two more
-   functions that loops call.
+2. ``exponential`` and ``hyperbolic_tangent``: exp and tanh in forms that are vectorised. ``largest``, ``places`` and
+   ``copying``: more functions that loops call.
 3. ``gelu``, then ``silu``, ``erf`` and ``dropout``: loops over elements.
 4. ``normalization``, then ``softmax``, ``cross_entropy``, ``rotation`` and ``sum_rows``: loops over rows.
 5. ``optimizers``: loops over parameters. ``negative_sampling``: a step of word2vec, which changes a few rows of them.
-6. ``attention_blocks``, whose matrix products are in ``tiles``; then ``attention``, which decides when it is used.
+6. ``tiles``: matrix products that fit the registers. ``product_loops``: large ones, of such tiles; then ``products``, which
+   decides when they are used. ``attention_blocks``, with smaller ones; then ``attention``, which decides when it is used.
 7. ``recurrence_loops``: recurrent layers, with the same products; then ``recurrence``, which decides when they are used.
-8. ``programs``: a whole traced program as one call. ``instructions`` writes it, ``program_loops`` runs it; ``pointers`` and
-   ``helper`` have what that needs of addresses and of a second thread.
+8. ``dots``: products of 8-bit integers, by the processor's own instructions. ``quantized_loops`` and ``quantized``: linear
+   layers with weights of fewer bits.
+9. ``programs``: a whole traced program as one call. ``instructions`` writes it, ``program_loops`` runs it, with the loops of
+   ``program_kernels``; ``pointers`` and ``helper`` have what that needs of addresses and of a second thread.
 """
 
 from tinytensor.kernels.numba.attention import (
@@ -40,7 +44,9 @@ from tinytensor.kernels.numba.normalization import (
     rms_norm_forward,
 )
 from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
+from tinytensor.kernels.numba.products import linear, matmul
 from tinytensor.kernels.numba.programs import fuse
+from tinytensor.kernels.numba.quantized import linear_int8
 from tinytensor.kernels.numba.recurrence import (
     gru_backward,
     gru_forward,
@@ -72,11 +78,14 @@ __all__ = [
     "gru_forward",
     "layer_norm_backward",
     "layer_norm_forward",
+    "linear",
     "linear_cross_entropy_forward",
+    "linear_int8",
     "log_softmax",
     "log_softmax_gradient",
     "lstm_backward",
     "lstm_forward",
+    "matmul",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
     "negative_sampling_step",

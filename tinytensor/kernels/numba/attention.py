@@ -22,7 +22,7 @@ from tinytensor.kernels.numba.attention_blocks import (
     forward,
     hide_later_keys,
 )
-from tinytensor.kernels.numba.compiling import loop
+from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numpy import attention as in_numpy
 from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale
 
@@ -33,7 +33,7 @@ from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_sca
 def _weigh_blocks(scores: Any, seen_by_first: int, floor: float, largest: Any, total: Any) -> None:
     blocks, keys, _ = scores.shape
     for b in range(blocks):
-        hide_later_keys(scores[b], keys, seen_by_first, -math.inf)
+        hide_later_keys(scores[b], keys, seen_by_first, real(-math.inf))
         find_largest(scores[b], keys, floor, largest[b, 0])
         exponentiate(scores[b], keys, largest[b, 0], total[b, 0])
 
@@ -42,7 +42,7 @@ def _weigh_blocks(scores: Any, seen_by_first: int, floor: float, largest: Any, t
 def _weigh_blocks_again(scores: Any, seen_by_first: int, largest: Any, total: Any) -> None:
     blocks, keys, _ = scores.shape
     for b in range(blocks):
-        hide_later_keys(scores[b], keys, seen_by_first, -math.inf)
+        hide_later_keys(scores[b], keys, seen_by_first, real(-math.inf))
         exponentiate(scores[b], keys, largest[b, 0], total[b, 0])
 
 

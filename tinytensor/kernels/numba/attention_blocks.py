@@ -152,7 +152,7 @@ def _scores(q: Any, k: Any, penalty: Any, queries: int, keys: int, width: int, s
     """Write the scores of a block's queries q, already scaled, to out. ``q_columns`` is memory for the transposed q."""
     _transpose(q, queries, width, q_columns)
     _keys_by_queries(k, q_columns, keys, width, seen, out)
-    hide_later_keys(out, keys, seen, -math.inf)
+    hide_later_keys(out, keys, seen, real(-math.inf))
     if penalty.size:
         _hide_padding(out, penalty, keys)
 

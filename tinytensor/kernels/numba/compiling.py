@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import hashlib
 import pickle
 import threading
 import types
@@ -65,48 +66,76 @@ class Compilable:
 class Loop(Compilable):
     """A function that is compiled at its first call for a dtype, together with the loops that it calls."""
 
-    def __init__(self, function: Callable[..., Any], liberties: set[str]):
+    def __init__(self, function: Callable[..., Any], liberties: set[str], left_out: frozenset[Loop] = frozenset()):
         self.function = function
         self.liberties = liberties  # what LLVM may do to floating-point arithmetic; none of them loses NaN, infinity or -0.0
-        self.compiled: dict[Any, Callable[..., Any]] = {}
+        self.left_out = left_out
+        self.compiled: dict[Any, Callable[..., Any]] = {}  # for calls from Python
+        self.called: dict[Any, Callable[..., Any]] = {}  # for calls from other loops
         _loops.append(self)
+
+    def without(self, *loops: Loop) -> Loop:
+        """The same loop for arguments with which neither it nor what it calls calls one of these: it is compiled without them,
+        which takes less time."""
+        return Loop(self.function, self.liberties, frozenset(loops))
+
+    @functools.cached_property
+    def reached(self) -> frozenset[Loop]:
+        """All loops that it calls, or that these call."""
+        called = [each for each in map(self.function.__globals__.get, _globals_in(self.function)) if isinstance(each, Loop)]
+        return frozenset(called).union(*[each.reached for each in called])
 
     def __call__(self, *arguments: Any) -> Any:
         """Call it with arrays and numbers. The first argument is an array; its dtype is that of all floating-point numbers.
 
-        Raises as ``compile``.
+        Raises as ``for_python``.
         """
         dtype = arguments[0].dtype
         given = [dtype.type(x) if type(x) is float else x for x in arguments]
         try:
-            return (self.compiled.get(dtype) or self.compile(dtype))(*given)
+            return (self.compiled.get(dtype) or self.for_python(dtype))(*given)
         except _OF_FILES:  # a loop raises none of them, so the folder of compiled code is at fault
             _keep_nothing()
-        return self.compile(dtype)(*given)
+        return self.for_python(dtype)(*given)
 
-    def compile(self, dtype: Any) -> Callable[..., Any]:
-        """The function as Numba compiles it for arrays of this dtype.
+    def for_python(self, dtype: Any) -> Callable[..., Any]:
+        """The function as Numba compiles it for arrays of this dtype. Its compiled code is kept.
 
         Raises TypeError for any dtype but float32 and float64, and BackendError if Numba cannot be imported.
         """
         if not dtype.isnative or dtype.name not in _COMPILED:
             remedy = "use x.astype('float64'), or TINYTENSOR_KERNELS=numpy"
             raise TypeError(f"the compiled kernels take {' and '.join(_COMPILED)}, not {dtype}: {remedy}")
-        numba = load_numba()
+        load_numba()
         with _compiling:
             if dtype not in self.compiled:
-                options = {"nogil": True, "cache": _keeping, "error_model": "numpy", "fastmath": self.liberties}
-                function = self._for(dtype)
                 with in_folder():
-                    self.compiled[dtype] = numba.njit(**options)(function)
+                    self.compiled[dtype] = self._declare(dtype, cache=_keeping)
         return self.compiled[dtype]
+
+    def compile(self, dtype: Any) -> Callable[..., Any]:
+        """What Numba calls in its place, in loops over arrays of this dtype: the function without what a call from Python
+        needs. It is not kept, as it becomes a part of what calls it."""
+        with _compiling:
+            if dtype not in self.called:
+                self.called[dtype] = self._declare(dtype, no_cpython_wrapper=True)
+        return self.called[dtype]
+
+    def _declare(self, dtype: Any, **options: bool) -> Callable[..., Any]:
+        usual = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "fastmath": self.liberties}
+        compiled: Callable[..., Any] = load_numba().njit(**usual, **options)(self._for(dtype))
+        return compiled
 
     def _for(self, dtype: Any) -> Callable[..., Any]:
         """The function with this dtype's constants and loops for its globals: Numba compiles globals as constants."""
         own: dict[str, Any] = {"real": dtype.type}
-        for name in {step.argval for step in dis.get_instructions(self.function) if step.opname == "LOAD_GLOBAL"}:
+        for name in _globals_in(self.function):
             value = self.function.__globals__.get(name)
-            if isinstance(value, Compilable):
+            if value in self.left_out:
+                own[name] = _nothing.compile(dtype)
+            elif isinstance(value, Loop) and not self.left_out.isdisjoint(value.reached):
+                own[name] = value.without(*self.left_out & value.reached).compile(dtype)
+            elif isinstance(value, Compilable):
                 own[name] = value.compile(dtype)
             elif type(value) is float:
                 own[name] = dtype.type(value)
@@ -116,8 +145,21 @@ class Loop(Compilable):
                 made = value.compute()
                 own[name] = made if isinstance(made, int) else tuple([dtype.type(x) for x in made])
         function = types.FunctionType(self.function.__code__, {**self.function.__globals__, **own}, self.function.__name__)
-        function.__qualname__, function.__module__ = self.function.__qualname__, self.function.__module__
+        function.__qualname__, function.__module__ = self._kept_as(), self.function.__module__
         return function
+
+    def _kept_as(self) -> str:
+        """The name of the files with its compiled code. It is short also if much is left out, as paths may have a limit."""
+        name = self.function.__qualname__
+        if not self.left_out:
+            return name
+        left_out = " ".join(sorted([each.function.__qualname__ for each in self.left_out]))
+        return f"{name}-{hashlib.sha256(left_out.encode()).hexdigest()[:8]}"
+
+
+def _globals_in(function: Callable[..., Any]) -> set[str]:
+    """The names of globals in the text of a function."""
+    return {step.argval for step in dis.get_instructions(function) if step.opname == "LOAD_GLOBAL"}
 
 
 class ByDtype(Compilable):
@@ -141,6 +183,18 @@ class ByNumba(Compilable):
     def compile(self, dtype: Any) -> Callable[..., Any]:
         """The function for this dtype."""
         return self.make(dtype)
+
+
+@ByNumba
+def _nothing(dtype: Any) -> Callable[..., Any]:
+    """Takes any arguments, and does nothing."""
+    from numba import types
+    from numba.extending import intrinsic
+
+    def do_nothing(context: Any, *arguments: Any) -> Any:
+        return types.void(types.StarArgTuple(arguments)), lambda context, *rest: context.get_dummy_value()
+
+    return intrinsic(do_nothing)
 
 
 class Later:

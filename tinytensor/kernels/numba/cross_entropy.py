@@ -14,6 +14,7 @@ from tinytensor.kernels.numba.compiling import real, reduction
 from tinytensor.kernels.numba.exponential import exp
 from tinytensor.kernels.numba.largest import largest
 from tinytensor.kernels.numba.places import place
+from tinytensor.kernels.numba.products import matmul
 from tinytensor.kernels.numpy import cross_entropy as in_numpy
 
 
@@ -127,4 +128,6 @@ def loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: flo
     return _replace_by_gradients(logits, _integers(target), scale, float(label_smoothing)), logits
 
 
-linear_cross_entropy_forward = partial(in_numpy.linear_cross_entropy_forward, loss_and_gradient=loss_and_gradient)
+linear_cross_entropy_forward = partial(
+    in_numpy.linear_cross_entropy_forward, loss_and_gradient=loss_and_gradient, matmul=matmul
+)

@@ -1,9 +1,9 @@
 """What a compiled program is made of: instructions, and how they are written from the steps of a trace.
 
-An instruction is ten integers, in the places that are named below: the number of its kernel, the slots of its result and of
-three operands, the sizes of its arrays, how many heads there are, and in how many parts two threads compute it. Its first
-operand is (rows, width) and its result (rows, outputs). One floating-point number belongs to it, too, its setting: the eps of a
-norm, or the scale of attention.
+An instruction is twelve integers, in the places that are named below: the number of its kernel, the slots of its result and of
+four operands, the sizes of its arrays, the heads of queries and of keys, and in how many parts two threads compute it (0 if one
+thread does). Its first operand is (rows, width) and its result (rows, outputs). One floating-point number belongs to it, too,
+its setting: the eps of a norm, or the scale of attention.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy
 
+from tinytensor.kernels.numba.quantized_loops import quantized_size
 from tinytensor.kernels.steps import Step
 
 LINEAR, ADD, MULTIPLY, RELU, SILU, GELU_TANH, GELU_EXACT, LAYER_NORM, RMS_NORM = range(9)
-NORM_HEADS, ROTATE_HEADS, ATTENTION = range(9, 12)
-KERNEL, RESULT, FIRST, SECOND, THIRD, ROWS, WIDTH, OUTPUTS, HEADS, PARTS = range(10)  # places in an instruction
+NORM_HEADS, ROTATE_HEADS, ATTENTION, QUANTIZE, LINEAR_INT8, LINEAR_BFLOAT16, MEMORY = range(9, 16)
+KERNEL, RESULT, FIRST, SECOND, THIRD, FOURTH, ROWS, WIDTH, OUTPUTS, HEADS, KEYS, PARTS = range(12)  # places in an instruction
+WEIGHT_BYTES = {LINEAR: 4, LINEAR_BFLOAT16: 2, LINEAR_INT8: 1}  # of a number of a weight
 
 _MOST_ROWS = 8  # with more, NumPy's products are faster
 
@@ -47,21 +49,29 @@ class Writer:
         _WRITERS[step.name](self, step, *values)
 
     def add(
-        self, kernel: int, step: Step, slots: list[int], sizes: tuple[int, int, int], setting: float = 0.0, heads: int = 0
+        self,
+        kernel: int,
+        step: Step,
+        slots: list[int],
+        sizes: tuple[int, int, int],
+        setting: float = 0.0,
+        heads: tuple[int, int] = (0, 0),
     ) -> None:
         """Add an instruction. ``slots`` are its operands, ``sizes`` its rows, width and outputs. Raises Unfit as ``write``."""
-        contiguous = slots[:1] if kernel == ATTENTION else slots
-        if not all(_is_usual(self.values[slot]) for slot in (*contiguous, step.result)):
-            raise Unfit
+        contiguous = slots[:1] if kernel in (ATTENTION, MEMORY) else slots
+        dtypes = _DTYPES.get(kernel, ())
+        for place, slot in enumerate((*contiguous, step.result)):
+            if not _is_usual(self.values[slot], dtypes[place] if place < len(dtypes) else "float32"):
+                raise Unfit
         self.contiguous.update([self.root(slot) for slot in contiguous])
-        first, second, third = [self.root(slot) for slot in (*slots, *slots[:1], *slots[:1])][:3]  # which repeats the first
-        self.instructions.append([kernel, step.result, first, second, third, *sizes, heads, 1])
+        four = [self.root(slot) for slot in (*slots, *3 * slots[:1])][:4]  # which repeat the first
+        self.instructions.append([kernel, step.result, *four, *sizes, *heads, 0])
         self.settings.append(setting)
         self.computed.append(step.result)
 
     def operands(self) -> set[int]:
         """The slots that instructions read."""
-        return {slot for instruction in self.instructions for slot in instruction[FIRST : THIRD + 1]}
+        return {slot for instruction in self.instructions for slot in instruction[FIRST : FOURTH + 1]}
 
     def root(self, slot: int) -> int:
         """The slot that has the elements of this one."""
@@ -77,18 +87,35 @@ class Writer:
         return slot if self.values[slot] is not None else self.constant(numpy.full(size, missing, numpy.float32))
 
 
-def _is_usual(x: Any) -> bool:
-    """Whether a loop that knows only the address of x can read it: float32 numbers, one after the other."""
-    return type(x) is numpy.ndarray and x.dtype == numpy.float32 and x.flags.c_contiguous
+_DTYPES = {LINEAR_INT8: ("float32", "int8"), LINEAR_BFLOAT16: ("float32", "uint16")}  # of operands, where not all are float32
 
 
-def _linear_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any) -> None:
+def _is_usual(x: Any, dtype: str = "float32") -> bool:
+    """Whether a loop that knows only the address of x can read it: numbers of this dtype, one after the other."""
+    return type(x) is numpy.ndarray and x.dtype == dtype and x.flags.c_contiguous
+
+
+def _linear(kernel: int) -> Callable[..., None]:
+    def write(writer: Writer, step: Step, x: Any, weight: Any, bias: Any, *passes_gradient: bool) -> None:
+        outputs, inputs = weight.shape
+        rows = x.size // inputs
+        if rows > _MOST_ROWS:
+            raise Unfit
+        of_x, of_weight, of_bias = step.arguments[:3]
+        writer.add(kernel, step, [of_x, of_weight, writer.vector(of_bias, 0.0, outputs)], (rows, inputs, outputs))
+
+    return write
+
+
+def _int8_step(writer: Writer, step: Step, x: Any, weight: Any, scale: Any, bias: Any, passes_gradient: bool) -> None:
+    """An instruction that quantizes the rows of x, and one for the product with them."""
     outputs, inputs = weight.shape
     rows = x.size // inputs
-    if rows > _MOST_ROWS:
-        raise Unfit
-    of_x, of_weight, of_bias = step.arguments
-    writer.add(LINEAR, step, [of_x, of_weight, writer.vector(of_bias, 0.0, outputs)], (rows, inputs, outputs))
+    of_x, of_weight, of_scale, of_bias, _ = step.arguments
+    quantized = writer.constant(numpy.empty(quantized_size(rows, inputs), numpy.float32))
+    writer.add(QUANTIZE, step._replace(result=quantized), [of_x], (rows, inputs, inputs))
+    operands = [quantized, of_weight, of_scale, writer.vector(of_bias, 0.0, outputs)]
+    writer.add(LINEAR_INT8, step, operands, (rows, inputs, outputs))
 
 
 def _binary(kernel: int) -> Callable[..., None]:
@@ -150,17 +177,17 @@ def _norm_and_rotate_step(
     """An instruction for the norms, and one for the rotation."""
     batch, length, width = projected.shape
     is_usual = all(_is_usual(x) for x in (query_weight, rotation) if x is not None)
-    if length != 1 or num_key_value_heads != num_heads or not is_usual or (query_weight is None and rotation is None):
+    if length != 1 or not is_usual or (query_weight is None and rotation is None):
         raise Unfit
     _, of_x, of_query, of_key, *_, of_rotation = step.arguments
-    sizes = batch, width, width
+    sizes, heads = (batch, width, width), (num_heads, num_key_value_heads)
     if query_weight is not None:
         normed = step.result if rotation is None else writer.constant(numpy.empty_like(projected))
         operands = [of_x, of_query, of_key]
-        writer.add(NORM_HEADS, step._replace(result=normed), operands, sizes, setting=eps, heads=num_heads)
+        writer.add(NORM_HEADS, step._replace(result=normed), operands, sizes, setting=eps, heads=heads)
         of_x = normed
     if rotation is not None:
-        writer.add(ROTATE_HEADS, step, [of_x, of_rotation], sizes, heads=num_heads)
+        writer.add(ROTATE_HEADS, step, [of_x, of_rotation], sizes, heads=heads)
 
 
 def is_cache(stored: Any, batch: int, heads: int, width: int) -> bool:
@@ -173,13 +200,28 @@ def is_cache(stored: Any, batch: int, heads: int, width: int) -> bool:
 
 def _attention_step(writer: Writer, step: Step, projected: Any, stored: Any, num_heads: int, is_causal: bool) -> None:
     rows, length, width = projected.shape
-    d_head = width // (3 * num_heads)
+    keys, d_head = stored.shape[2], stored.shape[4]
     is_usual = _is_usual(projected) and stored.dtype == numpy.float32
-    if length != 1 or not is_usual or not is_cache(stored, rows, num_heads, d_head):
+    if length != 1 or not is_usual or not is_cache(stored, rows, keys, d_head):
         raise Unfit
     writer.stored.add(step.arguments[1])
     scale = 1.0 / math.sqrt(d_head)
-    writer.add(ATTENTION, step, list(step.arguments[:2]), (rows, width, width // 3), setting=scale, heads=num_heads)
+    sizes = rows, width, num_heads * d_head
+    writer.add(ATTENTION, step, list(step.arguments[:2]), sizes, setting=scale, heads=(num_heads, keys))
+
+
+def _memory_step(writer: Writer, step: Step, projected: Any, stored: Any, mask: Any, num_heads: int) -> None:
+    """In the place of the heads of keys, the instruction has the rows of the memory."""
+    texts, length, width = projected.shape
+    _, rows, _, keys, d_head = stored.shape
+    is_usual = mask is not None and _is_usual(mask, "bool") and mask.shape == (rows, 1, 1, keys)
+    if length != 1 or not is_usual or stored.dtype != numpy.float32 or not is_cache(stored, rows, num_heads, d_head):
+        raise Unfit
+    _, of_stored, of_mask, _ = step.arguments
+    writer.stored.add(of_stored)
+    writer.contiguous.add(of_mask)
+    setting, heads = 1.0 / math.sqrt(d_head), (num_heads, rows)
+    writer.add(MEMORY, step, list(step.arguments[:3]), (texts, width, width), setting=setting, heads=heads)
 
 
 def _view(writer: Writer, step: Step, x: Any, *settings: Any) -> None:
@@ -191,7 +233,9 @@ def _view(writer: Writer, step: Step, x: Any, *settings: Any) -> None:
 
 
 _WRITERS: dict[str, Callable[..., None]] = {
-    "linear": _linear_step,
+    "linear": _linear(LINEAR),
+    "linear_int8": _int8_step,
+    "linear_bfloat16": _linear(LINEAR_BFLOAT16),
     "add": _binary(ADD),
     "multiply": _binary(MULTIPLY),
     "relu": _activation(RELU),
@@ -202,5 +246,6 @@ _WRITERS: dict[str, Callable[..., None]] = {
     "rms_norm": _norm(RMS_NORM),
     "norm_and_rotate": _norm_and_rotate_step,
     "cached_attention": _attention_step,
+    "memory_attention": _memory_step,
     "getitem": _view,
 }

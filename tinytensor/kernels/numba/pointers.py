@@ -8,27 +8,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy
+
 from tinytensor.kernels.numba.compiling import ByNumba
 
 
-@ByNumba
-def array_at(dtype: Any) -> Callable[..., Any]:
-    """``array_at(address, size)``: the array (size,) of the loop's dtype that lies there. The loop's caller keeps it alive."""
-    import numba
-    from numba.extending import intrinsic
+def _array(kind: str = "") -> ByNumba:
+    """``array(address, size)``: the array (size,) of a dtype that lies there. The loop's caller keeps it alive."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def pointer(context: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+    def make(dtype: Any) -> Callable[..., Any]:
+        import numba
+        from numba.extending import intrinsic
 
-        return numba.types.CPointer(numba.from_dtype(dtype))(numba.types.int64), generate
+        @intrinsic  # type: ignore[untyped-decorator]
+        def pointer(context: Any, address: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-    @numba.njit
-    def array_at(address, size):  # type: ignore[no-untyped-def]
-        return numba.carray(pointer(address), (size,))
+            return numba.types.CPointer(numba.from_dtype(numpy.dtype(kind or dtype)))(numba.types.int64), generate
 
-    return array_at
+        @numba.njit
+        def array(address, size):  # type: ignore[no-untyped-def]
+            return numba.carray(pointer(address), (size,))
+
+        return array
+
+    return ByNumba(make)
+
+
+array_at = _array()  # of the loop's dtype
+bytes_at = _array("int8")
+bits_at = _array("uint16")
+integers_at = _array("int32")
 
 
 def _atomic(name: str, num_arguments: int) -> ByNumba:
@@ -57,3 +68,14 @@ def _atomic(name: str, num_arguments: int) -> ByNumba:
 atomic_load = _atomic("load", 1)  # (address): the integer there
 atomic_add = _atomic("add", 2)  # (address, value): adds to it, and returns what it was
 atomic_exchange = _atomic("xchg", 2)  # (address, value): replaces it, and returns what it was
+
+
+def write_fetch(builder: Any, address: Any, level: int) -> None:
+    """Write an instruction, with a builder of LLVM's: the processor begins to read the line of its caches that holds this
+    address, into the first cache (``level`` 3) or the second (2). An address without memory does no harm."""
+    from llvmlite import ir
+
+    pointer, flag, name = ir.IntType(8).as_pointer(), ir.IntType(32), "llvm.prefetch.p0"
+    kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+    fetch = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    builder.call(fetch, [builder.inttoptr(address, pointer), flag(0), flag(level), flag(1)])  # to read, of data

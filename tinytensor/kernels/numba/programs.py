@@ -1,9 +1,10 @@
 """A traced program as one compiled call: a loop over its steps, each of which calls the loop of its kernel.
 
 A GPT that writes a text token by token is such a program: its kernels are so small that calling them one by one from Python
-would take longer than they do. The loop is compiled once, and runs every program: the steps are data, and so are the addresses
-of the arrays. instructions.py writes this data, and program_loops.py has the loop. Of a large program two threads share the
-products, see helper.py. Without compiled kernels ``trace.Program.run`` calls the kernels of the same steps one by one.
+would take longer than they do. The loop is compiled once for all programs of the same kernels: the steps are data, and so are
+the addresses of the arrays. instructions.py writes this data, and program_loops.py has the loop. Of a large program two threads
+share the products, see helper.py. Without compiled kernels ``trace.Program.run`` calls the kernels of the same steps one by
+one.
 
 Steps for which there is no instruction, such as the embedding, run before the loop, one by one. If one of them needs what the
 loop computes, the program stays as it is.
@@ -13,18 +14,34 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from typing import Any
 
 import numpy
 
+from tinytensor.device import cores
+from tinytensor.device.allocator import use_large_pages
 from tinytensor.kernels.numba.helper import has_second_core, helper
-from tinytensor.kernels.numba.instructions import KERNEL, LINEAR, OUTPUTS, PARTS, WIDTH, Unfit, Writer, is_cache
-from tinytensor.kernels.numba.program_loops import FLAGS, NOTHING_YET, help_to_run, run
+from tinytensor.kernels.numba.instructions import (
+    ATTENTION,
+    HEADS,
+    KERNEL,
+    OUTPUTS,
+    PARTS,
+    ROWS,
+    WEIGHT_BYTES,
+    WIDTH,
+    Unfit,
+    Writer,
+    is_cache,
+)
+from tinytensor.kernels.numba.program_loops import FLAGS, NOTHING_YET, run_of
 from tinytensor.kernels.steps import Step
 
 _FEWEST_STEPS = 8  # of fewer, a call of each takes hardly longer
 _SHARED = 1 << 25  # bytes of weights from which two threads share the products: fewer are read fast enough from the caches
-_PART = 1 << 16  # bytes of a weight that one thread takes at a time
+_PART = 1 << 18  # bytes of a weight that one thread takes at a time
+_PAUSE = 5e-5  # seconds that the helper sleeps when it has found nothing to do: each time twice as long
 
 
 def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> list[Step]:
@@ -57,13 +74,16 @@ class _Program:
     def __init__(self, writer: Writer, given: list[int], result: int):
         self.instructions = numpy.array(writer.instructions, numpy.int64)
         self.settings = numpy.array(writer.settings, numpy.float32)
-        self.parts = self._cut() if has_second_core() else 1  # the most that any instruction has
+        self.parts = self._cut() if has_second_core() else 0  # the most that any instruction has
         self.tickets = numpy.full(FLAGS // 8 + self.parts, -1)
         self.tickets[0] = NOTHING_YET
+        self.run = run_of(frozenset(self.instructions[:, KERNEL].tolist()), self.parts > 0)
         self.given, self.stored = given, [slot in writer.stored for slot in given]
-        self.shapes = [writer.values[slot].shape for slot in given]
+        self.kinds = [(writer.values[slot].shape, writer.values[slot].dtype) for slot in given]
         constants = writer.operands().difference(given, writer.computed)
         self.constants = {slot: writer.values[slot] for slot in constants}  # kept, because their addresses are
+        if self.parts > 0:
+            use_large_pages(self.constants.values())
         # Results lie one after the other in an array that is new in each call: here are their places in it, in bytes.
         sizes = [writer.values[slot].size for slot in writer.computed]
         self.size = sum(sizes)
@@ -79,35 +99,36 @@ class _Program:
         space = numpy.empty(self.size, numpy.float32)
         places = self.places.copy()
         kept = []
-        for slot, array, shape, is_stored in zip(self.given, arrays, self.shapes, self.stored):
+        for slot, array, (shape, dtype), is_stored in zip(self.given, arrays, self.kinds, self.stored):
             if is_stored:
                 places[1:, slot] = _length_and_capacity(array, shape)
             else:
-                array = numpy.asarray(array, numpy.float32, order="C")
+                array = numpy.asarray(array, dtype, order="C")
                 _check(array.shape == shape, array, shape)
             places[0, slot] = array.ctypes.data
             kept.append(array)
         tickets = self.tickets.copy()
-        if self.parts > 1:
-            kept.append(space)
-            helper().call(functools.partial(self._help, places[0], tickets, kept))
-        run(space, self.settings, self.instructions, places, tickets)
+        if self.parts > 0 and not cores.are_shared_out:
+            helper().call(functools.partial(self._help, space, places, tickets, kept))
+        self.run(space, self.settings, self.instructions, places, tickets, True)
         return space[self.place].reshape(self.shape).copy()  # a late helper does not write to a copy
 
     def _cut(self) -> int:
-        """Cut the products into parts if there are enough of them. Returns the most parts of an instruction."""
-        is_linear = self.instructions[:, KERNEL] == LINEAR
-        of_linear = self.instructions[is_linear]
-        sizes = 4 * of_linear[:, WIDTH] * of_linear[:, OUTPUTS]
+        """Cut products and attention into parts if the products are large enough. Returns the most parts of an instruction."""
+        kernels, rows, width, outputs, heads = self.instructions[:, [KERNEL, ROWS, WIDTH, OUTPUTS, HEADS]].T
+        sizes = width * outputs * [WEIGHT_BYTES.get(int(kernel), 0) for kernel in kernels]
         if sizes.sum() < _SHARED:
-            return 1
-        of_linear[:, PARTS] = numpy.clip(sizes // _PART, 1, of_linear[:, OUTPUTS])
-        self.instructions[is_linear] = of_linear
-        return int(of_linear[:, PARTS].max())
+            return 0
+        parts = numpy.where(sizes > 0, numpy.clip(sizes // _PART, 1, outputs), 0)
+        self.instructions[:, PARTS] = numpy.where(kernels == ATTENTION, rows * heads, parts)
+        return int(self.instructions[:, PARTS].max())
 
-    def _help(self, addresses: Any, tickets: Any, kept: list[Any]) -> None:
+    def _help(self, space: Any, places: Any, tickets: Any, kept: list[Any]) -> None:
         """What the helper calls. ``kept`` are the arrays at the addresses, which must not go away as long as this runs."""
-        help_to_run(self.settings, self.instructions, addresses, tickets)
+        pause = _PAUSE
+        while not self.run(space, self.settings, self.instructions, places, tickets, False):
+            time.sleep(pause)
+            pause *= 2
 
 
 def _check(fits: bool, array: Any, shape: tuple[int, ...]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy
 
 from tinytensor.kernels.numba.compiling import loop, real
+from tinytensor.kernels.numba.copying import copy_row
 from tinytensor.kernels.numba.hyperbolic_tangent import tanh
 from tinytensor.kernels.numba.silu import sigmoid_of
 from tinytensor.kernels.numba.tiles import COLUMNS, ROWS, set_product
@@ -101,7 +102,7 @@ def rnn(
         _multiply(old, weight, first, last, product)
         for b in range(first, last):
             if _is_padding(mask, t, b):
-                states[t, b] = old[b]
+                copy_row(old[b], states[t, b])
             elif is_relu:
                 _relu_of_sum(projected[t, b], product[b], states[t, b])
             else:
@@ -136,7 +137,8 @@ def rnn_gradients(
             d_new = d_state[b, :width]
             _add(g[t, b], passed[b], d_new)
             if _is_padding(mask, t, b):
-                passed[b], d_gates[t, b] = d_new, real(0)
+                copy_row(d_new, passed[b])
+                d_gates[t, b] = real(0)
             else:
                 passed[b] = real(0)
                 _rnn_gradients_of_row(d_new, states[t, b], is_relu, d_gates[t, b])
@@ -179,7 +181,7 @@ def gru(
         _multiply(old, weight, first, last, product)
         for b in range(first, last):
             if _is_padding(mask, t, b):
-                states[t, b] = old[b]
+                copy_row(old[b], states[t, b])
             else:
                 _gru_row(projected[t, b], product[b], bias, old[b], gates[t, b], of_state[t, b], states[t, b])
 
@@ -190,7 +192,7 @@ def _gru_row(projected: Any, product: Any, bias: Any, old: Any, gates: Any, of_s
     for j in range(bias.size):
         product[j] += bias[j]
     _sigmoid_of_sum(projected[: 2 * width], product[: 2 * width], gates[: 2 * width])
-    of_state[:] = product[2 * width : 3 * width]
+    copy_row(product[2 * width : 3 * width], of_state)
     r, z, n = gates[:width], gates[width : 2 * width], gates[2 * width :]
     for j in range(width):
         n[j] = r[j] * of_state[j]
@@ -226,7 +228,8 @@ def gru_gradients(
             d_new = d_state[b, :width]
             _add(g[t, b], passed[b], d_new)
             if _is_padding(mask, t, b):
-                passed[b], d_projected[t, b], d_product[t, b] = d_new, real(0), real(0)
+                copy_row(d_new, passed[b])
+                d_projected[t, b], d_product[t, b] = real(0), real(0)
             else:
                 rows = d_projected[t, b], d_product[t, b], passed[b]
                 _gru_gradients_of_row(d_new, gates[t, b], of_state[t, b], old[b], *rows)
@@ -244,7 +247,7 @@ def _gru_gradients_of_row(d_new: Any, gates: Any, u: Any, old: Any, d_p: Any, d_
         d_r[j] = d_n[j] * u[j] * r[j] * (real(1) - r[j])
     for j in range(width):
         d_z[j] = d_new[j] * (old[j] - n[j]) * z[j] * (real(1) - z[j])
-    d_u[: 2 * width] = d_p[: 2 * width]
+    copy_row(d_p[: 2 * width], d_u)
     for j in range(width):
         d_u_n[j] = d_n[j] * r[j]
     for j in range(width):
@@ -277,7 +280,8 @@ def lstm(
         _multiply(old, weight, first, last, product)
         for b in range(first, last):
             if _is_padding(mask, t, b):
-                states[t, b], cells[t, b] = old[b], old_cell[b]
+                copy_row(old[b], states[t, b])
+                copy_row(old_cell[b], cells[t, b])
             else:
                 _lstm_row(projected[t, b], product[b], old_cell[b], gates[t, b], cells[t, b], states[t, b])
 
@@ -324,7 +328,8 @@ def lstm_gradients(
             for j in range(width):
                 d_cell[b, j] += g[1, t, b, j]
             if _is_padding(mask, t, b):
-                passed[b], d_gates[t, b] = d_new, real(0)
+                copy_row(d_new, passed[b])
+                d_gates[t, b] = real(0)
             else:
                 passed[b] = real(0)
                 rows = gates[t, b], cells[t, b], old_cell[b], squashed, whole, d_cell[b], d_gates[t, b]

@@ -15,6 +15,7 @@ import numpy
 from tinytensor.device.backend import default_dtype
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import loop, real, reduction
+from tinytensor.kernels.numba.copying import copy_row
 from tinytensor.kernels.rows import as_rows
 
 
@@ -46,7 +47,7 @@ def rotate_pairs(x: Any, cosine: Any, sine: Any) -> Any:
 
 
 @reduction
-def _norm_heads(x: Any, query_weight: Any, key_weight: Any, queries: int, eps: float, rstd: Any) -> None:
+def norm_heads(x: Any, query_weight: Any, key_weight: Any, queries: int, eps: float, rstd: Any) -> None:
     """RMS norm of the heads of queries and keys in x. Their 1 / sqrt(mean(x^2) + eps) are written to rstd (heads,). The first
     heads, as many as ``queries`` says, are queries."""
     width = query_weight.size
@@ -79,7 +80,7 @@ def _norm_gradients(x: Any, query_weight: Any, key_weight: Any, queries: int, rs
 
 
 @loop
-def _rotate_heads(x: Any, angles: Any, direction: float, heads: int) -> None:
+def rotate_heads(x: Any, angles: Any, direction: float, heads: int) -> None:
     """Rotate the first ``heads`` in x by the angles of which the cosines and then the sines are given; back if ``direction`` is
     -1."""
     half = angles.size // 2
@@ -102,11 +103,11 @@ def norm_and_rotate_rows(
 ) -> None:
     """x and out (rows, width), rotation (length, d_head), rstd (rows, heads of queries and keys)."""
     for row in range(x.shape[0]):
-        out[row] = x[row]
+        copy_row(x[row], out[row])
         if query_weight.size:
-            _norm_heads(out[row], query_weight, key_weight, queries, eps, rstd[row])
+            norm_heads(out[row], query_weight, key_weight, queries, eps, rstd[row])
         if rotation.size:
-            _rotate_heads(out[row], rotation[row % rotation.shape[0]], real(1), rstd.shape[1])
+            rotate_heads(out[row], rotation[row % rotation.shape[0]], real(1), rstd.shape[1])
 
 
 @loop
@@ -115,9 +116,9 @@ def _gradients(
 ) -> None:
     """g and d_x (rows, width), d_weights (2, d_head)."""
     for row in range(x.shape[0]):
-        d_x[row] = g[row]
+        copy_row(g[row], d_x[row])
         if rotation.size:
-            _rotate_heads(d_x[row], rotation[row % rotation.shape[0]], real(-1), rstd.shape[1])
+            rotate_heads(d_x[row], rotation[row % rotation.shape[0]], real(-1), rstd.shape[1])
         if query_weight.size:
             _norm_gradients(x[row], query_weight, key_weight, queries, rstd[row], d_x[row], d_weights)
 

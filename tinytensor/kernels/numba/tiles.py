@@ -7,23 +7,14 @@ in LLVM's own vectors: it runs about as fast as BLAS does on large matrices.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinytensor.kernels.numba.compiling import ByNumba, Later, loop
+from tinytensor.kernels.numba.processor import has
 
-
-def _rows() -> int:
-    """How many rows of a tile the registers hold: a row of float32 numbers takes one of AVX-512, or several shorter ones.
-
-    It depends on nothing but what Numba compiles for, by which it also tells apart the compiled code that it keeps.
-    """
-    from numba.core.registry import cpu_target
-
-    _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return 8 if "+avx512f" in features.split(",") else 4
-
-
-ROWS: Any = Later(functools.cache(_rows))  # of a tile: an integer in the loops
+# Of a tile: an integer in the loops. The registers hold so many rows: a row of float32 numbers takes one of AVX-512, or
+# several shorter ones.
+ROWS: Any = Later(lambda: 8 if has("avx512f") else 4)
 COLUMNS = 16  # of a tile, and a multiple of ROWS
 
 
@@ -48,17 +39,45 @@ def contiguous(dtype: Any) -> Any:
     return intrinsic(function)
 
 
+class Place(NamedTuple):
+    """Where a matrix lies, as LLVM's values: a pointer, and how many bytes a row, and a column, is from the next one."""
+
+    pointer: Any
+    row: Any
+    column: Any
+
+
 def _product(dtype: Any, adds: bool) -> Any:
+    from llvmlite import ir
     from numba import types
     from numba.extending import intrinsic
 
     def function(typing: Any, a: Any, b: Any, start: Any, stop: Any, out: Any, i: Any, j: Any) -> Any:
         def write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            a, b, start, stop, out, i, j = arguments
-            kinds = (signature.args[0], signature.args[1], signature.args[4])
-            a, b, out = [context.make_array(kind)(context, builder, x) for kind, x in zip(kinds, (a, b, out))]
-            number, size = context.get_value_type(kinds[2].dtype), kinds[2].dtype.bitwidth // 8
-            _write_product(builder, number, size, a, b, start, stop, out, i, j, adds)
+            def place(argument: int, row: Any, column: Any) -> Place:
+                """Of this element of an array."""
+                array = context.make_array(signature.args[argument])(context, builder, arguments[argument])
+                strides = builder.extract_value(array.strides, 0), builder.extract_value(array.strides, 1)
+                pointer = builder.bitcast(array.data, ir.IntType(8).as_pointer())
+                for stride, count in zip(strides, (row, column)):
+                    pointer = builder.gep(pointer, [builder.mul(stride, count)])
+                return Place(pointer, *strides)
+
+            _, _, start, stop, _, i, j = arguments
+            target = place(4, i, j)
+            kind = context.get_value_type(signature.args[4].dtype), signature.args[4].dtype.bitwidth // 8
+            before = target if adds else None
+            write_tile(
+                builder,
+                *kind,
+                ROWS.compute(),
+                1,
+                builder.sub(stop, start),
+                place(0, i, start),
+                place(1, start, j),
+                before,
+                target,
+            )
             return context.get_dummy_value()
 
         return types.void(a, b, types.intp, types.intp, out, types.intp, types.intp), write
@@ -72,33 +91,37 @@ set_product = ByNumba(functools.partial(_product, adds=False))
 add_product = ByNumba(functools.partial(_product, adds=True))  # out += instead of out =
 
 
-def _write_product(
-    builder: Any, number: Any, alignment: int, a: Any, b: Any, start: Any, stop: Any, out: Any, i: Any, j: Any, adds: bool
+def write_tile(
+    builder: Any,
+    number: Any,
+    size: int,
+    rows: int,
+    vectors: int,
+    terms: Any,
+    a: Place,
+    b: Place,
+    before: Place | None,
+    out: Place,
 ) -> None:
-    """One loop over the terms: the tile's rows += a's column of numbers times b's row."""
+    """Write the instructions of out = before + a @ b: one loop over the terms, in which the tile's rows += a's column of
+    numbers times b's row. ``size`` is the bytes of a number. A tile's row has so many ``vectors`` of COLUMNS numbers."""
     from llvmlite import ir
 
-    vector, byte, integer = ir.VectorType(number, COLUMNS), ir.IntType(8).as_pointer(), start.type
-    rows = ROWS.compute()
+    vector, integer = ir.VectorType(number, COLUMNS), terms.type
     undefined, everywhere = (
         ir.Constant(vector, ir.Undefined),
         ir.Constant(ir.VectorType(ir.IntType(32), COLUMNS), [0] * COLUMNS),
     )
+    tile = [(row, v) for row in range(rows) for v in range(vectors)]
 
-    def moved(pointer: Any, *steps: tuple[Any, Any]) -> Any:
-        for stride, count in steps:
-            pointer = builder.gep(pointer, [builder.mul(stride, count)])
-        return pointer
+    def in_row(place: Place, row: int) -> Any:
+        return builder.gep(place.pointer, [builder.mul(place.row, integer(row))])
 
-    def at(array: Any, row: Any, column: Any) -> Any:
-        strides = builder.extract_value(array.strides, 0), builder.extract_value(array.strides, 1)
-        return moved(builder.bitcast(array.data, byte), (strides[0], row), (strides[1], column))
+    def in_vector(pointer: Any, v: int) -> Any:
+        return builder.bitcast(builder.gep(pointer, [integer(v * COLUMNS * size)]), vector.as_pointer())
 
-    def of_rows(array: Any, pointer: Any) -> list[Any]:
-        return [moved(pointer, (builder.extract_value(array.strides, 0), integer(row))) for row in range(rows)]
-
-    def load(kind: Any, pointer: Any) -> Any:
-        return builder.load(builder.bitcast(pointer, kind.as_pointer()), align=alignment)
+    def load(pointer: Any) -> Any:
+        return builder.load(pointer, align=size)
 
     def repeated(x: Any) -> Any:
         return builder.shuffle_vector(builder.insert_element(undefined, x, ir.IntType(32)(0)), undefined, everywhere)
@@ -106,28 +129,30 @@ def _write_product(
     def multiply_add(x: Any, y: Any, z: Any) -> Any:
         return builder.fadd(builder.fmul(x, y, flags=("contract",)), z, flags=("contract",))
 
-    targets = of_rows(out, at(out, i, j))
-    before = [load(vector, target) if adds else ir.Constant(vector, [0.0] * COLUMNS) for target in targets]
-    initial = [start, at(a, i, start), at(b, start, j), *before]
-    a_step, b_step = builder.extract_value(a.strides, 1), builder.extract_value(b.strides, 0)
+    zeros = ir.Constant(vector, [0.0] * COLUMNS)
+    initial = [load(in_vector(in_row(before, row), v)) if before else zeros for row, v in tile]
     entry, body, end = builder.block, builder.append_basic_block("term"), builder.append_basic_block("end")
-    builder.cbranch(builder.icmp_signed("<", start, stop), body, end)
+    builder.cbranch(builder.icmp_signed("<", integer(0), terms), body, end)
 
     builder.position_at_end(body)
-    phis = [builder.phi(x.type) for x in initial]
+    first = [integer(0), a.pointer, b.pointer, *initial]
+    phis = [builder.phi(x.type) for x in first]
     term, of_a, of_b, *sums = phis
-    row = load(vector, of_b)
-    added = [multiply_add(repeated(load(number, x)), row, total) for x, total in zip(of_rows(a, of_a), sums)]
-    following = [builder.add(term, integer(1)), builder.gep(of_a, [a_step]), builder.gep(of_b, [b_step]), *added]
-    for phi, x, y in zip(phis, initial, following):
+    row_of_b = [load(in_vector(of_b, v)) for v in range(vectors)]
+    column_of_a = [
+        repeated(load(builder.bitcast(in_row(a._replace(pointer=of_a), row), number.as_pointer()))) for row in range(rows)
+    ]
+    added = [multiply_add(column_of_a[row], row_of_b[v], total) for (row, v), total in zip(tile, sums)]
+    following = [builder.add(term, integer(1)), builder.gep(of_a, [a.column]), builder.gep(of_b, [b.row]), *added]
+    for phi, x, y in zip(phis, first, following):
         phi.add_incoming(x, entry)
         phi.add_incoming(y, body)
-    builder.cbranch(builder.icmp_signed("<", following[0], stop), body, end)
+    builder.cbranch(builder.icmp_signed("<", following[0], terms), body, end)
 
     builder.position_at_end(end)
-    results = [builder.phi(vector) for _ in targets]
-    for result, x, y in zip(results, before, added):
+    results = [builder.phi(vector) for _ in tile]
+    for result, x, y in zip(results, initial, added):
         result.add_incoming(x, entry)
         result.add_incoming(y, body)
-    for result, target in zip(results, targets):
-        builder.store(result, builder.bitcast(target, vector.as_pointer()), align=alignment)
+    for (row, v), result in zip(tile, results):
+        builder.store(result, in_vector(in_row(out, row), v), align=size)

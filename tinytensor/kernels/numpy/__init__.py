@@ -25,6 +25,14 @@ from tinytensor.kernels.numpy.normalization import (
 )
 from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, norm_and_scale, scale_all, sgd_step
 from tinytensor.kernels.numpy.products import linear, matmul
+from tinytensor.kernels.numpy.quantized import (
+    from_bfloat16,
+    linear_bfloat16,
+    linear_int8,
+    quantize_rows,
+    times_quantized,
+    to_bfloat16,
+)
 from tinytensor.kernels.numpy.recurrence import (
     gru_backward,
     gru_forward,
@@ -49,6 +57,7 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
+    "from_bfloat16",
     "fuse",
     "gelu_exact_backward",
     "gelu_exact_forward",
@@ -62,8 +71,10 @@ __all__ = [
     "layer_norm_backward",
     "layer_norm_forward",
     "linear",
+    "linear_bfloat16",
     "linear_cross_entropy_backward",
     "linear_cross_entropy_forward",
+    "linear_int8",
     "log_softmax",
     "log_softmax_gradient",
     "lstm_backward",
@@ -75,6 +86,7 @@ __all__ = [
     "norm_and_rotate_backward",
     "norm_and_rotate_forward",
     "norm_and_scale",
+    "quantize_rows",
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",
@@ -90,5 +102,7 @@ __all__ = [
     "softmax_gradient",
     "sum_rows",
     "survivors_scale",
+    "times_quantized",
+    "to_bfloat16",
     "where",
 ]

@@ -373,7 +373,7 @@ def _set(target: Any, x: Any, y: Any) -> None:
 
 
 def _add(target: Any, x: Any, y: Any) -> None:
-    target += matmul(x, y)
+    matmul(x, y, out=target, accumulate=True)
 
 
 def _zeros(shape: Sequence[int], dtype: Any) -> Any:

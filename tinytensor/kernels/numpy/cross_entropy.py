@@ -105,11 +105,12 @@ def linear_cross_entropy_forward(
     label_smoothing: float,
     reduction: str,
     loss_and_gradient: Callable[..., tuple[Any, Any]] = loss_and_gradient,
+    matmul: Callable[..., Any] = matmul,
 ) -> tuple[Any, Any]:
     """The cross-entropy of the logits x weightᵀ.
 
     The loss is one number, so its gradients are known up to one factor, the incoming gradient. They are computed here, while a
-    chunk's logits are in memory, and saved. ``loss_and_gradient`` is the function above, or a compiled one of kernels/numba.
+    chunk's logits are in memory, and saved. ``loss_and_gradient`` and ``matmul`` may be compiled ones of kernels/numba.
     """
     rows, kept, target = _flat(x, targets, ignore_index)
     count = max(int(kept.sum()), 1) if reduction == "mean" else 1
@@ -133,7 +134,7 @@ def linear_cross_entropy_forward(
         if d_x is not None:
             matmul(d_logits, weight, out=d_x[part])
         if d_weight is not None:
-            d_weight += matmul(d_logits.T, rows[part])
+            matmul(d_logits.T, rows[part], out=d_weight, accumulate=True)
     return loss, (d_x, d_weight)
 
 

@@ -7,7 +7,14 @@ from typing import Any
 from tinytensor.device.backend import xp
 from tinytensor.kernels.rows import as_rows
 
-matmul = xp.matmul
+
+def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
+    """a @ b: (..., n, k) and (..., k, m) -> (..., n, m), with leading axes broadcast. The product is written to ``out`` if it
+    is given; with ``accumulate`` it is added to what ``out`` holds. ``out`` must not overlap with a or b."""
+    if not accumulate:
+        return xp.matmul(a, b, out=out)
+    out += xp.matmul(a, b)
+    return out
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:

@@ -1,0 +1,287 @@
+"""Folders of sentence-transformers: what is read, how sentences become vectors, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinytensor as tt
+from tinyformer import (
+    GPT,
+    Bert,
+    BertConfig,
+    BertForMaskedLM,
+    BPETokenizer,
+    GPTConfig,
+    SentenceEncoder,
+    UserError,
+    WordPieceTokenizer,
+    quantize,
+    save_pretrained,
+    save_pretrained_tokenizer,
+    sentence_encoder,
+)
+from tinyformer.pretrained import sentences
+from tinytensor.io import save
+
+WORDS = "the cat dog sat ran on mat rug where is a station query search for".split()
+TOKENIZER = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, ":"])
+SENTENCES = ["The cat sat on the mat", "dog", "", "where is the station where is a cat", "a dog ran", "the rug"] * 3
+MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+OLD = {"word_embedding_dimension": 8, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+SIZES = {"max_length": 16, "num_layers": 1, "num_heads": 2, "d_model": 8, "d_ff": 16}
+
+
+def write(path: Path, content: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def modules(*kinds: tuple[str, str]) -> list[dict[str, Any]]:
+    return [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds)
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tt.seed(1)
+    folder = tmp_path / "model"
+    bert = Bert(BertConfig(TOKENIZER.vocab_size, **SIZES))  # type: ignore[arg-type]
+    for parameter in bert.parameters():
+        parameter.data[...] += 0.1 * tt.random.normal(parameter.shape).data
+    save_pretrained(bert, folder)
+    save_pretrained_tokenizer(TOKENIZER, folder)
+    write(folder / "modules.json", modules(*MODULES))
+    write(folder / "1_Pooling/config.json", OLD)
+    return folder
+
+
+def one_by_one(encoder: SentenceEncoder, texts: list[str]) -> np.ndarray:
+    """The vectors of texts, without padding and without batches."""
+    with tt.no_grad():
+        return np.concatenate([encoder.model(tt.tensor([encoder.ids_of("", text)])).numpy() for text in texts])
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        sentence_encoder(folder)
+    assert str(caught.value).count("\n") <= 1
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------------ encoding
+
+
+@pytest.mark.parametrize("at_once", [8, 40, 1024])
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_batches_and_cores_change_nothing(at_once: int, cores: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "_TOKENS_AT_ONCE", at_once)
+    monkeypatch.setattr(sentences, "default_shards", lambda: cores)
+    encoder = sentence_encoder(folder)
+    found = encoder.encode(SENTENCES)
+    assert (found.shape, found.dtype) == ((18, 8), np.float32)
+    np.testing.assert_allclose(found, one_by_one(encoder, SENTENCES), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(SENTENCES[3]), found[3], rtol=1e-4, atol=1e-6)
+    assert encoder.encode([]).shape == (0, 8)
+
+
+def test_batches_hold_texts_of_like_length() -> None:
+    lengths = [3, 900, 5, 4, 300, 299, 4, 2000]
+    assert sentences._batches(lengths) == [[7], [1], [4, 5, 2], [3, 6, 0]]
+
+
+def test_a_training_model_encodes_without_dropout_and_trains_on(folder: Path) -> None:
+    encoder = sentence_encoder(folder)
+    expected = encoder.encode(SENTENCES)
+    encoder.model.train()
+    np.testing.assert_array_equal(encoder.encode(SENTENCES), expected)
+    assert encoder.model.training
+    ids, mask = encoder.padded(SENTENCES[:4])
+    encoder.model(ids, mask).sum().backward()
+    assert encoder.model.encoder.token_embedding.weight.grad is not None
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+def test_fewer_bits(dtype: str, folder: Path) -> None:
+    encoder = sentence_encoder(folder)
+    expected = encoder.encode(SENTENCES)
+    found = sentence_encoder(folder, dtype=dtype).encode(SENTENCES)
+    assert 1e-6 < np.abs(found - expected).max() < 0.1
+    quantize(encoder.model, dtype)
+    np.testing.assert_array_equal(encoder.encode(SENTENCES), found)
+
+
+def test_long_texts_are_cut_and_the_marks_around_them_stay(folder: Path) -> None:
+    assert sentence_encoder(folder).ids_of("", "cat " * 30) == [2, *[6] * 14, 3]
+    write(folder / "tokenizer_config.json", {"model_max_length": 9})
+    assert sentence_encoder(folder).max_length == 9
+    write(folder / "sentence_bert_config.json", {"max_seq_length": 5, "do_lower_case": True})
+    encoder = sentence_encoder(folder)
+    assert (encoder.max_length, encoder.lowercase) == (5, True)
+    assert encoder.ids_of("", "cat " * 30) == [2, 6, 6, 6, 3]
+
+
+def test_prompts(folder: Path) -> None:
+    prompts = {"query": "query: ", "none": None}
+    write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": None})
+    encoder, sentence = sentence_encoder(folder), "the cat"
+    expected = encoder.encode(f"query: {sentence}")
+    np.testing.assert_array_equal(encoder.encode(sentence, prompt_name="query"), expected)
+    np.testing.assert_array_equal(encoder.encode(sentence, prompt="query: "), expected)
+    np.testing.assert_array_equal(encoder.encode(sentence, prompt_name="none"), encoder.encode(sentence))
+    with pytest.raises(UserError, match=r"there is no prompt 'document'; there are query, none. prompt= takes any text"):
+        encoder.encode(sentence, prompt_name="document")
+    write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"})
+    np.testing.assert_array_equal(sentence_encoder(folder).encode(sentence), expected)
+    write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "other"})
+    assert "default_prompt_name 'other' is not one of the prompts" in refused(folder)
+
+
+def test_a_prompt_that_pooling_leaves_out(folder: Path) -> None:
+    write(folder / "1_Pooling/config.json", {**OLD, "include_prompt": False})
+    encoder, sentence = sentence_encoder(folder), "the cat"
+    ids = encoder.ids_of("query: ", sentence)
+    counted = np.arange(len(ids)) >= 3  # [CLS], and two tokens of the prompt
+    with tt.no_grad():
+        expected = encoder.model(tt.tensor([ids]), counted=tt.tensor([counted])).numpy()[0]
+    np.testing.assert_allclose(encoder.encode(sentence, prompt="query: "), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_no_sentence(folder: Path) -> None:
+    encoder = sentence_encoder(folder)
+    for wrong in ([1], [None], [["a"]], [b"a"]):
+        with pytest.raises(UserError, match=r"a sentence is a text, not .*: pass a list of texts"):
+            encoder.encode(wrong)  # type: ignore[arg-type]
+
+
+def test_a_text_without_tokens_before_a_gpt(tmp_path: Path) -> None:
+    tokenizer = BPETokenizer.train("the cat sat", 260)
+    shape = {"block_size": 16, "num_layers": 1, "num_heads": 2, "d_model": 8}
+    save_pretrained(GPT(GPTConfig(tokenizer.vocab_size, **shape)), tmp_path)  # type: ignore[arg-type]
+    save_pretrained_tokenizer(tokenizer, tmp_path)
+    write(tmp_path / "modules.json", modules(*MODULES))
+    write(tmp_path / "1_Pooling/config.json", {"pooling_mode": "lasttoken"})
+    found = sentence_encoder(tmp_path).encode(["", "the cat"])
+    assert np.isfinite(found).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ folders
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds"),
+    [
+        (OLD, ["mean"]),
+        ({**OLD, "pooling_mode_cls_token": True, "pooling_mode_lasttoken": True}, ["cls", "mean", "lasttoken"]),
+        ({"pooling_mode_max_tokens": True, "pooling_mode_weightedmean_tokens": True}, ["max", "weightedmean"]),
+        ({"pooling_mode_mean_sqrt_len_tokens": True, "pooling_mode_mean_tokens": False}, ["mean_sqrt_len_tokens"]),
+        ({}, ["mean"]),
+        ({"pooling_mode": "cls", "embedding_dimension": 8}, ["cls"]),
+        ({"pooling_mode": ["lasttoken", "max"]}, ["lasttoken", "max"]),
+        ({"pooling_mode": "max", "pooling_mode_mean_tokens": True}, ["max"]),
+    ],
+)
+def test_settings_of_pooling_old_and_new(settings: dict[str, Any], kinds: list[str], folder: Path) -> None:
+    write(folder / "1_Pooling/config.json", settings)
+    encoder = sentence_encoder(folder)
+    assert encoder.model.pooling.kinds == tuple(kinds)
+    assert encoder.encode(SENTENCES).shape == (18, 8 * len(kinds)) == (18, encoder.width)
+
+
+@pytest.mark.parametrize("types", ["sentence_transformers.models.", "sentence_transformers.base.modules.x.", ""])
+def test_dense_layers_in_any_order_under_names_old_and_new(types: str, folder: Path) -> None:
+    kinds = [*MODULES[:2], ("2_Dense", "Dense"), ("3_Normalize", "Normalize"), ("4_Dense", "Dense")]
+    write(folder / "modules.json", [{"path": path, "type": types + kind} for path, kind in kinds])
+    weights = {"2": (8, 5, True, "torch.nn.modules.activation.Tanh"), "4": (5, 3, False, "torch.nn.modules.linear.Identity")}
+    made = []
+    for number, (width, new, bias, function) in weights.items():
+        settings = {"in_features": width, "out_features": new, "bias": bias, "activation_function": function}
+        write(folder / f"{number}_Dense/config.json", settings)
+        layer = {"linear.weight": tt.random.normal((new, width)), **({"linear.bias": tt.random.normal(new)} if bias else {})}
+        save(layer, folder / f"{number}_Dense/model.safetensors")
+        made.append({name: tensor.numpy() for name, tensor in layer.items()})
+    encoder = sentence_encoder(folder)
+    encoder.model.layers, layers = tt.nn.ModuleList([]), encoder.model.layers
+    x = np.tanh(encoder.encode(SENTENCES) @ made[0]["linear.weight"].T + made[0]["linear.bias"])
+    expected = x / np.linalg.norm(x, axis=1, keepdims=True) @ made[1]["linear.weight"].T
+    encoder.model.layers = layers
+    assert encoder.width == 3
+    np.testing.assert_allclose(encoder.encode(SENTENCES), expected, rtol=1e-4, atol=1e-5)
+    save({"linear.weight": tt.zeros((5, 9)), "linear.bias": tt.zeros(5)}, folder / "2_Dense/model.safetensors")
+    assert "the weights in" in refused(folder)
+    (folder / "2_Dense/model.safetensors").unlink()
+    assert "2_Dense has no model.safetensors; SentenceTransformer(folder).save(folder)" in refused(folder)
+    write(folder / "2_Dense/config.json", {"in_features": 8, "out_features": 5, "activation_function": "torch.nn.Softplus"})
+    assert "activation_function 'Softplus' is not known; there are Identity, Tanh, ReLU" in refused(folder)
+    write(folder / "2_Dense/config.json", {"in_features": 8, "out_features": 5, "use_residual": True})
+    assert "use_residual True cannot be used here; only False can" in refused(folder)
+
+
+def test_the_model_in_a_folder_of_its_own_with_a_head(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    expected = sentence_encoder(folder).encode(SENTENCES)
+    bert = sentence_encoder(folder).model.encoder
+    model = BertForMaskedLM(bert.config)
+    model.bert.load_state_dict(bert.state_dict())
+    inner = folder / "0_Transformer"
+    save_pretrained(model, inner)
+    for path in folder.glob("*.json"):
+        if path.name not in ("modules.json", "config.json", "generation_config.json"):
+            path.rename(inner / path.name)
+    for name in ("config.json", "model.safetensors", "generation_config.json"):
+        (folder / name).unlink()
+    write(folder / "modules.json", modules(("0_Transformer", "Transformer"), *MODULES[1:]))
+    np.testing.assert_array_equal(sentence_encoder(folder).encode(SENTENCES), expected)
+    assert "0_Transformer has layers that a Bert does not use: cls.predictions" in caplog.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("modules.json", modules(("", "Transformer"), ("1_CNN", "CNN")), "modules.json names Transformer, CNN; here it can be"),
+        (
+            "modules.json",
+            modules(("", "Transformer")),
+            "modules.json names Transformer; here it can be Transformer and Pooling",
+        ),
+        ("modules.json", [], "modules.json names nothing; here it can be"),
+        ("modules.json", "{", "modules.json is damaged"),
+        ("modules.json", {"a": 1}, "modules.json is damaged: modules must be a list, not"),
+        ("modules.json", [{"type": 1, "path": ""}], "modules.json is damaged: type must be text, not 1"),
+        ("modules.json", modules(("", "Transformer"), ("../..", "Pooling")), "is not in its folder"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": "median"},
+            "config.json: pooling_mode 'median' is not known; there are cls,",
+        ),
+        ("1_Pooling/config.json", {"pooling_mode": 3}, "pooling_mode must be a list, not 3"),
+        ("1_Pooling/config.json", {"pooling_mode_cls_token": "yes"}, "pooling_mode_cls_token must be true or false, not 'yes'"),
+        ("1_Pooling/config.json", {"pooling_mode": []}, "config.json: pooling_mode names no pooling; there are cls,"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"query": 3}},
+            "config_sentence_transformers.json: prompts['query'] must be text or null, not 3",
+        ),
+        ("config_sentence_transformers.json", {"default_prompt_name": []}, "default_prompt_name must be text, not []"),
+        ("sentence_bert_config.json", {"max_seq_length": "x"}, "max_seq_length must be an integer, not 'x'"),
+        ("sentence_bert_config.json", {"max_seq_length": -1}, "max_seq_length -1 leaves no room for a text"),
+        ("config.json", {"model_type": "marian", "vocab_size": 5}, "a model of this architecture gives tokens no vectors"),
+    ],
+)
+def test_folders_that_are_refused(file: str, content: Any, message: str, folder: Path) -> None:
+    write(folder / file, content)
+    assert message in refused(folder)
+
+
+def test_files_that_are_missing(folder: Path, tmp_path: Path) -> None:
+    (folder / "1_Pooling/config.json").unlink()
+    assert "1_Pooling/config.json" in refused(folder)
+    (folder / "modules.json").unlink()
+    assert refused(folder).endswith(
+        "has no modules.json: pass a folder of sentence-transformers. Of another model, SentenceModel makes vectors"
+    )

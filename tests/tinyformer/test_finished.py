@@ -1,0 +1,63 @@
+"""Runs that a script with a loop of its own saves when it is finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tinytensor as tt
+from tinyformer import GPT, CharTokenizer, GPTConfig, RunFolder, UserError, save_run
+from tinyformer.runs.checkpoints import load_checkpoint
+from tinyformer.runs.makers import found_in
+from tinyformer.tasks.trained import open_run
+
+ROWS = [
+    {"step": 10, "train_loss": 2.5, "validation_loss": None},
+    {"step": 20, "train_loss": 2.0, "validation_loss": 2.25},
+]
+
+
+@pytest.fixture
+def parts() -> tuple[Any, ...]:
+    tt.seed(0)
+    tokenizer = CharTokenizer.train("abc\n")
+    return GPT(GPTConfig(vocab_size=4, block_size=8, num_layers=1, num_heads=2, d_model=8)), tokenizer, ROWS
+
+
+def test_a_finished_run_opens_as_those_of_trainers_do(parts, tmp_path: Path) -> None:
+    model, tokenizer, _ = parts
+    path = tmp_path / "runs" / "mine"
+    save_run(path, "language model", *parts, model=model.config)
+    opened = open_run(RunFolder(path))
+    assert opened.tokenizer.decode(tokenizer.encode("cab")) == "cab"
+    for name, tensor in model.state_dict().items():
+        assert opened.model.state_dict()[name].tolist() == tensor.tolist()
+    _, state = load_checkpoint(path / "best.safetensors", "best")
+    assert (state["step"], state["validation_loss"]) == (20, 2.25)
+    assert (path / "log.csv").read_text(encoding="utf-8") == "step,train_loss,validation_loss\n10,2.5,\n20,2.0,2.25\n"
+    found = found_in(path)
+    assert found is not None and found.what == "a run of a language model"
+
+
+def test_a_run_that_is_there_stays(parts, tmp_path: Path) -> None:
+    save_run(tmp_path / "mine", "language model", *parts, model=parts[0].config)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+    with pytest.raises(UserError, match="holds a run already"):
+        save_run(tmp_path / "mine", "language model", *parts, model=parts[0].config)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()} == before
+
+
+def test_a_kind_that_is_not_known_is_refused(parts, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no kind of runs 'poet': choose among language model, masked language model,"):
+        save_run(tmp_path / "mine", "poet", *parts)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_weights_that_diverged_are_not_saved(parts, tmp_path: Path) -> None:
+    model = parts[0]
+    model.norm.weight.assign(model.norm.weight * float("nan"))
+    with pytest.raises(UserError, match="became NaN or infinite"):
+        save_run(tmp_path / "mine", "language model", *parts, model=model.config)
+    assert not (tmp_path / "mine" / "config.json").exists()

@@ -1,0 +1,8 @@
+"""``python -m tinyformer`` is the command ``tinyformer``."""
+
+from __future__ import annotations
+
+from tinyformer.programs.main import main
+
+if __name__ == "__main__":  # spawned processes import this file, too
+    main()

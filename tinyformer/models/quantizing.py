@@ -1,0 +1,77 @@
+"""Models whose weights have fewer bits: they take less memory, write faster, and only compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from tinyformer.common.errors import UserError
+from tinytensor import Tensor
+from tinytensor.nn import Module, quantize_
+from tinytensor.nn.lora import lora_weights
+from tinytensor.nn.quantization import KINDS, quantizable, quantized_weights
+
+DTYPES = ("float32", *KINDS)  # what the weights of a model can be
+
+AnyModule = TypeVar("AnyModule", bound=Module)
+
+
+def quantize(model: AnyModule, dtype: str = "int8") -> AnyModule:
+    """Round the weights of a model's linear layers, and of the embedding that is also its output layer, to "int8" or
+    "bfloat16", in place. Returns the model, in evaluation mode: only what ``tt.nn.add_lora`` adds can then be trained.
+
+    In int8 a weight takes a quarter of its memory, and a text is written two to four times as fast; see ``tt.nn.quantize_``.
+    Raises UserError for another dtype, for weights that are NaN or infinite, and for a model with layers that cannot be
+    quantized, such as an LSTM.
+
+    >>> from tinyformer import GPT, GPTConfig, quantize
+    >>> quantize(GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32))).blocks[0].feed_forward.up
+    Linear(32, 128, bias=False)
+      weight: Int8Weight((128, 32), int8)
+    """
+    with plain_errors_of_quantizing():
+        return quantize_(model, dtype, _tables(model))
+
+
+def names_to_round(model: Module, dtype: str) -> list[str]:
+    """The names of the weights that ``quantize`` rounds. Raises UserError as it does."""
+    with plain_errors_of_quantizing():
+        return quantizable(model, dtype, _tables(model))
+
+
+def dtype_of(model: Module) -> str:
+    """What the weights of a model are: "float32", unless they are quantized."""
+    return next((weight.kind for _, weight in quantized_weights(model)), "float32")
+
+
+def num_weights(model: Module) -> int:
+    """The number of a model's parameters, those that are quantized among them."""
+    return model.num_parameters() + sum(math.prod(weight.shape) for _, weight in quantized_weights(model))
+
+
+def refuse_quantized(model: Module, what: str, remedy: str) -> None:
+    """Raise UserError for a model whose weights are quantized: it ``cannot be trained``, with a ``remedy``."""
+    if (dtype := dtype_of(model)) != "float32":
+        raise UserError(f"a model in {dtype} cannot be {what}: {remedy}")
+
+
+def refuse_additions(model: Module, what: str) -> None:
+    """Raise UserError for a model with additions to its weights: it ``cannot be exported`` before they are merged."""
+    if any(lora_weights(model)):
+        raise UserError(f"a model with additions to its weights cannot be {what}: tt.nn.merge_lora(model) merges them")
+
+
+def _tables(model: Module) -> list[Tensor]:
+    return [model.output_weight()] if hasattr(model, "output_weight") else []
+
+
+@contextmanager
+def plain_errors_of_quantizing(where: object = "") -> Iterator[None]:
+    """A context in which what cannot be quantized is a UserError, which begins with the file ``where``."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error).removeprefix("quantize_: ")
+        raise UserError(f"{where}: {message}" if where else message) from None

@@ -1,0 +1,114 @@
+"""Models in GGUF files: their metadata as the settings of a config.json, and their tensors by Hugging Face's names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tinyformer.common.errors import shortened
+from tinyformer.models.positions import RotaryPositions, RotaryScaling
+from tinyformer.pretrained.gguf_file import GGUFFile, PackedArray, read_gguf
+from tinyformer.pretrained.settings import PretrainedSettings
+from tinytensor.device.backend import host
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")  # each has Hugging Face's name, and all have the same tensors
+NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_TENSOR = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
+_ROTARY_FACTORS = "rope_freqs.weight"  # by which each rotary frequency is divided
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_NOT_HAD = {"expert_count": 0, "rope.scale_linear": 1.0, "attention.causal": True, "attention.scale": 0.0}
+_NOT_HAD |= {f"{name}_scale": 0.0 for name in ("embedding", "residual", "logit")}
+
+
+def gguf_settings(path: Path) -> PretrainedSettings:
+    """The settings of the model in a GGUF file, as a config.json has them. Raises UserError, which names the file, as
+    ``read_gguf``, and for another architecture and settings that cannot be had here."""
+    file = read_gguf(path)
+    said = PretrainedSettings(path, file.metadata)
+    kind = said.read(str, "general.architecture")
+    if kind not in ARCHITECTURES:
+        raise said.error(
+            f"the architecture {shortened(repr(kind), 40)} is not known in a GGUF file; there are {', '.join(ARCHITECTURES)}. "
+            "Of others take the folder in Hugging Face's layout"
+        )
+    said.refuse(**{f"{kind}.{name}": value for name, value in _NOT_HAD.items()})
+    heads, width = said.read(int, f"{kind}.attention.head_count"), said.read(int, f"{kind}.embedding_length")
+    d_head = said.read(int, f"{kind}.attention.key_length", width // max(heads, 1))
+    said.refuse(**{f"{kind}.{name}": d_head for name in ("attention.value_length", "rope.dimension_count")})
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise said.error("it has no matrix token_embd.weight: is it the file of a language model?")
+    values = {
+        "model_type": kind,
+        "vocab_size": embedding.shape[0],
+        "max_position_embeddings": said.read(int, f"{kind}.context_length"),
+        "num_hidden_layers": said.read(int, f"{kind}.block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": said.read(int, f"{kind}.attention.head_count_kv", heads),
+        "head_dim": d_head,
+        "hidden_size": width,
+        "intermediate_size": said.read(int, f"{kind}.feed_forward_length"),
+        "rms_norm_eps": said.read(float, f"{kind}.attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "rope_parameters": _rotary(file, said, kind, d_head),
+        "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": [file.metadata[name] for name in _ENDS if name in file.metadata],
+    }
+    return PretrainedSettings(path, values)
+
+
+_ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")  # of a text, and of what one speaker says
+
+
+def _rotary(file: GGUFFile, said: PretrainedSettings, kind: str, d_head: int) -> dict[str, Any]:
+    """The base and the scaling of rotary positions, as config.json has them."""
+    base = said.read(float, f"{kind}.rope.freq_base", 10000.0)
+    scaling = said.read(str, f"{kind}.rope.scaling.type", "none")
+    if scaling != "none":
+        factor = said.read(float, f"{kind}.rope.scaling.factor", 1.0)
+        return {"rope_type": scaling, "rope_theta": base, "factor": factor}
+    if _ROTARY_FACTORS not in file.tensors:
+        return {"rope_type": "default", "rope_theta": base}
+    factors = file.tensors[_ROTARY_FACTORS].numbers()
+    if 2 * factors.size == d_head and base > 0 and (factors >= 1).all() and host.isfinite(factors).all():
+        largest = float(factors.max())
+        plain = RotaryPositions(d_head, base).frequencies
+        if host.allclose(plain / RotaryScaling("llama3", largest)(plain), factors, rtol=1e-4):
+            return {"rope_type": "llama3", "rope_theta": base, "factor": largest, **_LLAMA3}
+    raise said.error(f"the rotary scaling of {_ROTARY_FACTORS} is not that of Llama 3.1, the only one that is known")
+
+
+def gguf_weights(path: Path) -> dict[str, PackedArray]:
+    """The tensors of the model in a GGUF file, by Hugging Face's names. Those that are not known keep theirs."""
+    file = read_gguf(path)
+    said = PretrainedSettings(path, file.metadata)
+    kind = said.read(str, "general.architecture")
+    heads = {"attn_q": said.read(int, f"{kind}.attention.head_count")}
+    heads["attn_k"] = said.read(int, f"{kind}.attention.head_count_kv", heads["attn_q"])
+    found = {}
+    for name, array in file.tensors.items():
+        parts = _TENSOR.fullmatch(name)
+        if parts is not None and parts[2] in NAMES:
+            layer = "" if parts[1] is None else f"model.layers.{parts[1]}."
+            is_shuffled = kind == "llama" and parts[2] in heads
+            found[f"{layer}{NAMES[parts[2]]}.{parts[3]}"] = replace(array, heads=heads[parts[2]]) if is_shuffled else array
+        elif name != _ROTARY_FACTORS:
+            found[name] = array
+    return found

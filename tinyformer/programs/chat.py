@@ -1,0 +1,141 @@
+"""Talk to a pretrained model that was trained to talk, in a folder in Hugging Face's layout or a GGUF file.
+
+tinyformer chat FOLDER
+tinyformer chat smollm2.gguf   # a GGUF file of llama.cpp (tinyformer[gguf])
+echo "What is a tensor?" | tinyformer chat FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+from tinyformer.chat.conversation import MAX_TOKENS, USUAL, Chat, open_chat
+from tinyformer.common.errors import SettingError, UserError, print_line, stop_script
+from tinyformer.common.settings import check_effects, settings_from
+from tinyformer.common.signals import stop_on_signals
+from tinyformer.decoding.sampling import Sampling, compile_first
+from tinyformer.models.quantizing import DTYPES
+from tinyformer.scripting.command_line import Parser, add_settings, some_path, text_of_input
+from tinytensor.common.wording import counted
+
+CHOICE = {**USUAL, "seed": 1337}  # where neither a flag nor the model's own settings say it
+HELP = """/reset          begin anew
+/system TEXT    tell the model what it is; without TEXT, what its template says
+/help           show this
+/quit           end, as Ctrl-D does
+Ctrl-C stops an answer. All else is said to the model."""
+
+
+def talk(arguments: argparse.Namespace) -> None:
+    """Answer what is typed, or comes from a pipe, line by line."""
+    settings_from(Sampling, vars(arguments))  # refuses what cannot be before a model is loaded
+    if arguments.max_tokens is not None and arguments.max_tokens < 1:
+        raise SettingError(f"max_tokens must be at least 1, not {arguments.max_tokens}")
+    settings = {"max_tokens": arguments.max_tokens, "system": arguments.system}
+    chat = open_chat(arguments.model, arguments.revision, arguments.dtype, **settings)
+    chat.sampling = settings_from(Sampling, {**vars(chat.sampling), "seed": CHOICE["seed"], **vars(arguments)})
+    check_effects(chat.sampling, vars(arguments))
+    compile_first(chat.model, chat.sampling)
+    is_typed = sys.stdin.isatty() and sys.stdout.isatty()
+    if is_typed:
+        print_line("/help shows the commands, and Ctrl-D ends.", sys.stderr)
+    for line in typed() if is_typed else piped():
+        try:
+            if line.startswith("/"):
+                if obey(chat, line):
+                    return
+            elif line:
+                answer(chat, line, is_typed)
+        except UserError as error:
+            if not is_typed:
+                raise
+            print(f"error: {error}", file=sys.stderr)
+        except KeyboardInterrupt:  # a second Ctrl-C, which waits for no token
+            if not is_typed:
+                raise
+            print()
+
+
+def typed() -> Iterator[str]:
+    """The lines that are typed after a prompt."""
+    with suppress(ImportError):  # Windows has none
+        import readline  # noqa: F401 (input() edits lines with it)
+    while True:
+        try:
+            yield text_of_input(lambda: input("> ")).strip()
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print("\nCtrl-D or /quit ends.", file=sys.stderr)
+        except UserError as error:  # bytes that are no text
+            print(f"error: {error}", file=sys.stderr)
+
+
+def piped() -> Iterator[str]:
+    """The lines of a pipe or file."""
+    while line := text_of_input(sys.stdin.readline):
+        yield line.removeprefix("\ufeff").strip()  # Windows marks the beginning of a text so
+
+
+def obey(chat: Chat, line: str) -> bool:
+    """Do what a line that begins with / says. Returns whether that ends the conversation. Raises UserError for a command that
+    there is not."""
+    name, _, text = line.partition(" ")
+    if name == "/system":
+        chat.system = text.strip() or None
+    elif name == "/reset":
+        chat.reset()
+    elif name == "/help":
+        print(HELP)
+    elif name != "/quit":
+        raise UserError(f"there is no command {name}: /help shows them")
+    return name == "/quit"
+
+
+def answer(chat: Chat, line: str, is_typed: bool) -> None:
+    """Print the model's answer while it comes. A first Ctrl-C stops it after the token that comes, and
+    where nobody types, it ends the program."""
+    stopped: list[str] = []
+    with stop_on_signals(stopped.append):
+        pieces = chat.say(line)
+        if chat.forgotten:
+            what = f"Forgotten from its beginning: {counted(chat.forgotten, 'turn')}."
+            tell(f"The conversation outgrew {counted(chat.context, 'token')}. {what} /reset begins anew.")
+        for piece in pieces:
+            print(piece, end="", flush=True)
+            if stopped:
+                break
+        pieces.close()
+    print(flush=True)
+    if stopped and (stopped[0] != "Ctrl-C" or not is_typed):
+        stop_script(stopped[0], "")
+    if chat.is_cut:
+        number = counted(len(chat.answer_ids), "token")
+        more = ", or choose a higher --max-tokens" if len(chat.answer_ids) == chat.max_tokens else ""
+        tell(f"This stops after {number}. Ask it to go on{more}.")
+
+
+def tell(message: str) -> None:
+    """Tell what is not the model's, on standard error."""
+    print_line(f"({message})", sys.stderr)
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line."""
+    description = "Talk to a pretrained model that was trained to talk. /help shows what can be typed besides."
+    parser = Parser(prog="tinyformer chat", description=description)
+    text = "a folder in Hugging Face's layout, a GGUF file, or a name on its hub"
+    parser.add_argument("model", help=text, type=some_path, metavar="FOLDER_OR_NAME")
+    parser.add_argument("--revision", help="a branch, tag or commit of that name", metavar="TEXT")
+    of_weights = "what the weights become: with fewer bits they write faster (default: as in the folder)"
+    parser.add_argument("--dtype", help=of_weights, choices=DTYPES)
+    parser.add_argument("--system", help="tell the model what it is (default: what its template says)", metavar="TEXT")
+    said = f"the most tokens of an answer (default: as the model's own settings say, else {MAX_TOKENS})"
+    parser.add_argument("--max-tokens", help=said, type=int, metavar="INT")
+    add_settings(parser, Sampling, "choice of tokens", **CHOICE)
+    parser.set_defaults(run=talk)
+    return parser.parse_args(words)

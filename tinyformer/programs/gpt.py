@@ -1,0 +1,348 @@
+"""Train a GPT on the characters of a text (or on byte pairs), and let it write; or a recurrent network, as before GPTs.
+
+On Tiny Shakespeare that takes a little over a minute on two cores.
+
+tinyformer train gpt                              # train on Tiny Shakespeare
+tinyformer train gpt --data my.txt                # train on your own text: runs/char_gpt-my
+tinyformer train gpt --recipe nanogpt --out runs/nanogpt   # with nanoGPT's settings for a CPU
+tinyformer train gpt --resume                     # go on after an interruption
+tinyformer train gpt --architecture lstm --out runs/char_lstm   # about as many parameters as the GPT; or gru, or rnn
+tinyformer train gpt --init-from FOLDER --data my.txt --block-size 256   # go on from pretrained weights, such as GPT-2's
+tinyformer train gpt --init-from FOLDER --lora-rank 8    # train only small additions to its weights (LoRA)
+tinyformer sample --prompt "ROMEO:"               # write with a trained model
+tinyformer save FOLDER                            # for Hugging Face's transformers, and for tinyformer generate
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.common.errors import SettingError, UserError, note_refused, print_line, renamed_settings
+from tinyformer.common.schema import check_fields
+from tinyformer.common.settings import check_effects, one_of, setting, settings_from
+from tinyformer.data.text import TextBatches
+from tinyformer.decoding.sampling import Sampling, generate
+from tinyformer.decoding.streaming import stream_text
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.quantizing import num_weights, quantize
+from tinyformer.models.recurrent import RecurrentLM
+from tinyformer.pretrained.adapter_settings import model_folder
+from tinyformer.pretrained.adapters import save_adapter
+from tinyformer.pretrained.folders import find_folder
+from tinyformer.pretrained.loading import from_pretrained
+from tinyformer.pretrained.saving import save_pretrained
+from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
+from tinyformer.runs import commands
+from tinyformer.runs.makers import Maker
+from tinyformer.runs.run_folder import RunFolder, load_weights
+from tinyformer.scripting.command_line import Commands, add_run_settings, add_settings, add_text_flag, first_choice, some_path
+from tinyformer.scripting.scripts import RunSetup, draw_losses, tell_next, train_to_end
+from tinyformer.tasks.adding import LoraConfig, fingerprint_of
+from tinyformer.tasks.language import ARCHITECTURES, KIND, open_run, with_additions
+from tinyformer.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, load_tokenizer
+from tinyformer.tokenizers.texts import opening_text
+from tinyformer.training.config import TrainingConfig
+from tinyformer.training.evaluation import evaluate, perplexity
+from tinyformer.training.trainer import Trainer
+from tinytensor.common.wording import counted
+from tinytensor.device.disk import write_text
+
+DEFAULT_OUT = "runs/char_gpt"
+SAMPLE = 200  # tokens that --tensorboard shows with each evaluation
+MADE_BY = Maker.of_kind(KIND)
+# The settings of a GPT with new weights; those that are not named are the defaults of the dataclasses. nanoGPT's for a CPU are
+# these defaults. The modern ones make a small Qwen3: rotary positions, normed queries and keys, RMS norms, SwiGLU. Muon trains
+# its blocks, at a rate that falls to 0.
+RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "modern": {
+        "model": {
+            "block_size": 128, "num_layers": 3, "num_heads": 4, "d_model": 96, "positions": "rotary",
+            "query_key_norm": True, "norm": "rms", "activation": "swiglu",
+        },
+        "training": {
+            "steps": 1500, "learning_rate": 0.01, "muon_learning_rate": 0.02, "schedule": "linear", "min_learning_rate": 0.0,
+            "warmup": 20, "weight_decay": 0.0, "beta2": 0.95,
+        },
+        "text": {"test_fraction": 0.05},
+    },
+    "nanogpt": {"model": {}, "training": {}, "text": {}},
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig:
+    """How the text is cut into tokens, and what predicts them. Raises SettingError for a value that is not allowed."""
+
+    architecture: str = setting("gpt", "gpt, or a recurrent network: lstm, gru or rnn")
+    recipe: str = setting(
+        "", "the defaults of a GPT's other settings: modern, or nanogpt, those of nanoGPT for a CPU (default: modern)"
+    )
+    tokenizer: str = setting("char", "char (one token a character) or bpe (byte pairs, learned from the text)")
+    bpe_tokens: int = setting(1024, "tokens of the bpe tokenizer", unless={"tokenizer": ["char"]})
+    init_from: str = setting(
+        "", "a pretrained model, whose weights, settings and tokenizer are used: a folder, or a name on the Hugging Face hub"
+    )
+    test_fraction: float = setting(
+        0.0, "the fraction of the text, its beginning, that is not trained on, and only scored at the end"
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        usual = {"architecture": "gpt", "recipe": "", "tokenizer": "char", "bpe_tokens": 1024}
+        chosen = [name for name, value in usual.items() if getattr(self, name) != value]
+        if self.init_from and chosen:
+            message = f"init_from decides what the model and its tokens are: leave out {', '.join(chosen)}"
+            raise SettingError(message, "init_from", *chosen)
+        one_of(self, "architecture", ARCHITECTURES)
+        one_of(self, "tokenizer", ("char", "bpe"))
+        if self.recipe:
+            one_of(self, "recipe", RECIPES)
+        if self.recipe and self.architecture != "gpt":
+            raise SettingError(f"recipe is for a GPT, not for the architecture {self.architecture}: leave it out", "recipe")
+
+    def defaults(self) -> dict[str, dict[str, Any]]:
+        """The defaults of the settings, by part: those of the recipe, if there is one."""
+        is_new_gpt = self.architecture == "gpt" and not self.init_from
+        return RECIPES[self.recipe or "modern" if is_new_gpt else "nanogpt"]
+
+    def train_tokenizer(self, text: str) -> CharTokenizer | BPETokenizer:
+        """A tokenizer for the text."""
+        if self.tokenizer == "char":
+            return CharTokenizer.train(text)
+        with renamed_settings(vocab_size="bpe_tokens"):
+            return BPETokenizer.train(text, self.bpe_tokens, progress=True)
+
+
+def load_start(init_from: str) -> tuple[GPT, Tokenizer]:
+    """The pretrained model with which training begins, and its tokenizer. Of an adapter it is the model with it merged."""
+    folder = find_folder(init_from)
+    model = from_pretrained(folder)
+    if not isinstance(model, GPT):
+        raise UserError(f"{init_from} holds a {type(model).__name__}, which does not write texts: take GPT-2, Llama or Qwen")
+    tt.nn.merge_lora(model)
+    return model.train(), pretrained_tokenizer(folder)
+
+
+def lora_settings(setup: RunSetup, chosen: TextConfig, arguments: argparse.Namespace) -> LoraConfig:
+    """What is added to the weights of a pretrained model, if anything is. Raises SettingError where there is none, and where it
+    is an adapter: what is saved must belong to a whole model."""
+    rank = getattr(arguments, "lora_rank", 0)
+    if rank and not chosen.init_from:
+        raise SettingError(
+            "lora_rank adds to the weights of a pretrained model: name one with init_from", "lora_rank", "init_from"
+        )
+    if rank and not setup.is_resumed and model_folder(folder := find_folder(chosen.init_from)) != folder:
+        raise SettingError(
+            f"lora_rank adds to a whole model, and {chosen.init_from} is an adapter: leave it out, or name a whole one with "
+            "init_from",
+            "lora_rank",
+            "init_from",
+        )
+    return setup.settings(LoraConfig, base_sha256=fingerprint_of(chosen.init_from) if rank and not setup.is_resumed else "")
+
+
+def kind_of(model: GPT | RecurrentLM) -> str:
+    """The model's kind, for people: GPT, LSTM, GRU or RNN."""
+    return "GPT" if isinstance(model, GPT) else model.config.cell.upper()
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, GPT | RecurrentLM, TextBatches, Tokenizer]:
+    """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
+    chosen = folder.read_part("text", TextConfig) if arguments.resume else settings_from(TextConfig, vars(arguments))
+    make, kind = ARCHITECTURES[chosen.architecture]
+    kinds = {"model": kind, "training": TrainingConfig, "text": TextConfig, "lora": LoraConfig}
+    setup = RunSetup(folder, arguments, kinds, made_by=MADE_BY)
+    defaults = chosen.defaults()
+    config = setup.settings(TrainingConfig, defaults["training"])
+    text_config = setup.settings(TextConfig, defaults["text"])
+    if chosen.init_from:
+        note_refused({field.name for field in dataclasses.fields(kind)} - {"block_size", "dropout"})
+    lora = lora_settings(setup, chosen, arguments)
+    start = load_start(chosen.init_from) if chosen.init_from and not setup.is_resumed else None
+    text, source = setup.text(arguments.data, arguments.field)
+    if start is not None:
+        tokenizer = setup.tokenizer(lambda: start[1])
+        model_config = setup.settings(kind, vars(start[0].config))
+    elif chosen.init_from:
+        tokenizer, model_config = load_tokenizer(folder.tokenizer), setup.settings(kind)
+    else:
+        tokenizer = setup.tokenizer(lambda: text_config.train_tokenizer(text))
+        shape = defaults["model"] if kind is GPTConfig else {"cell": chosen.architecture}
+        model_config = setup.settings(kind, shape, vocab_size=tokenizer.vocab_size)
+
+    tt.seed(config.seed)
+    ids, vocab_size = tokenizer.encode(text), tokenizer.vocab_size
+    context = getattr(model_config, "context", 0)
+    batches = TextBatches(
+        ids,
+        model_config.block_size,
+        config.batch_size,
+        config.seed,
+        vocab_size=vocab_size,
+        context=context,
+        test_fraction=text_config.test_fraction,
+    )
+    if start is not None:
+        model = start[0].adapted(model_config)
+        model = lora.added_to(model) if lora.lora_rank else model
+    else:
+        model = lora.base(str(folder.as_found(chosen.init_from)), model_config) if lora.lora_rank else make(model_config)
+    trainer = Trainer(model, batches, config, folder)
+    prompt, sampling = opening_text(tokenizer), Sampling(seed=config.seed)
+    setup.begin(trainer, tokenizer, sample=lambda: tokenizer.decode(list(going_on(model, tokenizer, prompt, SAMPLE, sampling))))
+
+    held_out = f"the last {counted(len(batches.validation), 'token')} validate"
+    if len(batches.test):
+        held_out += f", the first {len(batches.test):,} test"
+    print_line(f"{source.name}: {counted(len(text), 'character')}, {counted(vocab_size, 'distinct token')}; {held_out}")
+    learned = f", of which {sum(p.size for p in model.parameters() if p.requires_grad):,} learn," if lora.lora_rank else ""
+    print(f"{kind_of(model)} with {num_weights(model):,} parameters{learned} on {tt.backend_name}; run folder {folder.path}")
+    return trainer, model, batches, tokenizer
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train, or go on training, and end with a sample."""
+    with RunFolder(arguments.out).held() as folder:
+        trainer, model, batches, tokenizer = prepare(folder, arguments)
+        train_to_end(trainer, MADE_BY.train_command(folder.path))
+        print(
+            f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. "
+            f"Best validation loss {trainer.best_loss:.4f}, perplexity {perplexity(trainer.best_loss):.2f}, "
+            f"at step {trainer.best_step}."
+        )
+        load_weights(model, folder.best)
+        if len(batches.test):
+            loss = evaluate(model, batches.with_test_split(), shards=trainer.shards)
+            print(f"On the test split, by which nothing was chosen: loss {loss:.4f}, perplexity {perplexity(loss):.2f}.")
+        draw_losses(trainer, kind_of(model), model.config.dropout)
+        print("A sample of 500 tokens:\n")
+        new_ids = going_on(model, tokenizer, opening_text(tokenizer), 500, Sampling(seed=trainer.config.seed))
+        text = show(tokenizer, new_ids)
+        write_text(folder.sample, text + "\n")
+        tell_next("Write more", MADE_BY, trainer)
+
+
+# ----------------------------------------------------------------------------------------------------------- writing
+
+
+def sample(arguments: argparse.Namespace) -> None:
+    """Write with a trained model."""
+    sampling = settings_from(Sampling, {"seed": TrainingConfig.seed, **vars(arguments)})
+    check_effects(sampling, vars(arguments))
+    model, tokenizer = trained(arguments)
+    prompt = opening_text(tokenizer) if arguments.prompt is None else arguments.prompt
+    new_ids = going_on(model, tokenizer, prompt, arguments.length, sampling)
+    print(prompt, end="", flush=True)
+    show(tokenizer, new_ids, tokenizer.encode(prompt).tolist())
+
+
+def save(arguments: argparse.Namespace) -> None:
+    """Write a trained model, and its tokenizer, in Hugging Face's layout."""
+    if arguments.adapter:
+        save_additions(arguments)
+        return
+    model, tokenizer = trained(arguments)
+    if not isinstance(model, GPT):
+        raise UserError(f"{kind_of(model)} networks have no place in that layout: only a GPT can be written")
+    folder = new_folder(arguments)
+    save_pretrained(quantize(model, arguments.dtype) if arguments.dtype == "int8" else model, folder)
+    save_pretrained_tokenizer(tokenizer, folder)
+    print(f"Wrote {folder}. Write with it: {commands.command('generate', str(folder))}")
+
+
+def new_folder(arguments: argparse.Namespace) -> Path:
+    """The folder to write to. Raises UserError if it holds anything."""
+    folder = Path(arguments.folder)
+    if folder.is_dir() and any(folder.iterdir()):  # it may hold a run, or the pretrained model that training began with
+        raise UserError(f"{folder} is not empty: name a new folder")
+    return folder
+
+
+def save_additions(arguments: argparse.Namespace) -> None:
+    """Write what a run added to the weights of a pretrained model, as PEFT reads it."""
+    run = RunFolder(arguments.out)
+    if not run.adds_to_another():
+        raise UserError(f"{run.path} has no adapter, as it trained all weights: leave out --adapter")
+    if arguments.dtype == "int8":
+        raise UserError("an adapter has its numbers in float32: leave out --dtype")
+    config = run.read_part("model", GPTConfig)
+    model = with_additions(run, config, run.latest if arguments.latest else run.best)
+    folder = new_folder(arguments)
+    save_adapter(model, folder, base=str(run.as_found(run.read_part("text", TextConfig).init_from)))
+    print(f"Wrote {folder}, which the package peft reads. It can be named in place of the whole model.")
+
+
+def trained(arguments: argparse.Namespace) -> tuple[GPT | RecurrentLM, Tokenizer]:
+    """The model and the tokenizer of a run."""
+    folder = RunFolder(arguments.out)
+    folder.read_part("text", TextConfig)  # which tells of what this version does not know
+    opened = open_run(folder, folder.latest if arguments.latest else folder.best)
+    return opened.model, opened.tokenizer
+
+
+def going_on(model: GPT | RecurrentLM, tokenizer: Tokenizer, prompt: str, length: int, sampling: Sampling) -> Iterator[int]:
+    """The ids with which a model goes on from a prompt. A pretrained model may have more outputs than its tokenizer has tokens;
+    these are never written."""
+    no_tokens = range(tokenizer.vocab_size, model.config.vocab_size)
+    return generate(model, tokenizer.encode(prompt), length, sampling, forbidden=no_tokens)
+
+
+def show(tokenizer: Tokenizer, ids: Iterable[int], prompt: Sequence[int] = ()) -> str:
+    """Print the text of the ids while they come, after that of a ``prompt`` if it was shown. Returns the text of the ids."""
+    pieces = []
+    for piece in stream_text(tokenizer, ids, prompt):
+        pieces.append(piece)
+        print(piece, end="", flush=True)
+    print()
+    return "".join(pieces)
+
+
+# ------------------------------------------------------------------------------------------------------ command line
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line, of ``train``, ``sample`` or ``save``."""
+    deciding = ("architecture", "recipe", "init_from")  # which flags there are, and what their defaults are
+    choices = {name: first_choice(words, name, "text", TextConfig, DEFAULT_OUT) for name in deciding}
+    chosen = settings_from(TextConfig, choices)
+    architecture = chosen.architecture
+    about = "Train a GPT, or a recurrent network, on a text, and sample from it."
+    parser = Commands("tinyformer", about, DEFAULT_OUT, KIND)
+    training = parser.add(
+        train,
+        help="train on a text",
+        description="Train a GPT, or a recurrent network, on a text. The flags of the model are those of --architecture "
+        f"{architecture}; with another before --help, its own are shown.",
+        choice=f"--architecture {architecture}",
+        shown="train gpt",
+    )
+    add_text_flag(training)
+    kinds = {"model": ARCHITECTURES[architecture][1], "text": TextConfig, "training": TrainingConfig, "lora": LoraConfig}
+    add_run_settings(training, DEFAULT_OUT, chosen.defaults(), **kinds)
+    sampling = parser.add_use(sample, help="write with a trained model", description="Write with a trained model.", run=True)
+    sampling.add_argument("--prompt", help="the text to go on from (default: a new line)", metavar="TEXT")
+    sampling.add_argument("--length", help="tokens to write", type=int, default=500, metavar="INT")
+    add_settings(sampling, Sampling, "choice of tokens", seed=TrainingConfig.seed)
+    saving = parser.add_use(
+        save,
+        help="write a trained model in Hugging Face's layout",
+        description="Write a trained model in Hugging Face's layout.",
+        run=True,
+    )
+    saving.add_argument(
+        "folder", metavar="FOLDER", help="a new folder, for config.json, model.safetensors and the tokenizer", type=some_path
+    )
+    of_weights = "of the weights: int8 takes a quarter of the room, and only tinyformer reads it (default: float32)"
+    saving.add_argument("--dtype", help=of_weights, choices=("float32", "int8"))
+    saving.add_argument("--adapter", help="only what --lora-rank added, in PEFT's layout", action="store_true")
+    for command in (sampling, saving):
+        command.add_argument("--latest", help="use the latest weights instead of the best", action="store_true")
+    return parser.parse(words)

@@ -1,0 +1,382 @@
+"""Command lines of training scripts: settings as flags, the flags of a run, and commands such as ``train`` and ``sample``."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import dataclasses
+import os
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tinyformer.common.encodings import encoding_of
+from tinyformer.common.errors import UserError, as_flag, escaped, note_command, note_refused, note_values, plain_errors
+from tinyformer.common.old_names import new_value, old_names
+from tinyformer.common.settings import settings_from
+
+_Text = TypeVar("_Text", str, list[str])
+
+# -------------------------------------------------------------------------------------------------------- settings
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults, but none for a switch, which is always off by default, nor an empty list. Never breaks a line inside
+    a flag."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, []) or action.nargs == 0 else super()._get_help_string(action)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = textwrap.wrap(" ".join(text.split()), width - len(indent), break_on_hyphens=False)
+        return "\n".join(indent + line for line in lines)
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose --help shows every default, and whose errors are one line (status 2).
+
+    ``choice`` is a flag that chose which other flags there are, such as --architecture lstm. The errors name it beside --help.
+    """
+
+    def __init__(self, choice: str = "", **options: Any):
+        super().__init__(**{"formatter_class": _Help, "allow_abbrev": False, **options})
+        self._choice = choice
+        self._effects: list[tuple[tuple[str, ...], Callable[[argparse.Namespace], Any], str]] = []
+
+    def has_no_effect(self, names: str | Sequence[str], when: Callable[[argparse.Namespace], Any], where: str) -> None:
+        """Refuse a flag, by its name in Python, or each of several, where it has no effect: ``when`` tells that from the parsed
+        flags, and ``where`` says it, as in "with --model". A setting that depends on others of its dataclass says so there."""
+        self._effects.append(((names,) if isinstance(names, str) else tuple(names), when, where))
+
+    def _check_effects(self, found: argparse.Namespace) -> None:
+        for names, when, where in self._effects:
+            if when(found):
+                for name in names:
+                    if getattr(found, name, self.get_default(name)) != self.get_default(name):
+                        self.error(f"{as_flag(name)} has no effect {where}: leave it out")
+                note_refused(names)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse does it. What the flags of the command are is noted for messages; a parser without help is of none."""
+        if "_ARGCOMPLETE" in os.environ and self.add_help and self._subparsers is None and type(self) is Parser:
+            import argcomplete
+
+            argcomplete.autocomplete(self)  # a shell asks what can follow: this answers, and ends the process
+        found, unknown = super().parse_known_args(args, namespace)
+        if self.add_help:
+            note_command({**{action.dest: None for action in self._actions}, **vars(found)})
+            if not unknown:
+                self._check_effects(found)
+        return found, unknown
+
+    def error(self, message: str) -> Any:
+        self.exit(2, f"error: {escaped(message)} (see {' '.join(filter(None, (self.prog, self._choice)))} --help)\n")
+
+
+def add_settings(parser: argparse.ArgumentParser, kind: type, title: str, **defaults: Any) -> None:
+    """Give the parser a flag for each ``setting`` of the dataclass ``kind``: d_model becomes --d-model.
+
+    ``title`` stands above these flags in --help. The parsed arguments hold only the flags that were given, and
+    ``settings_from`` makes a dataclass of them. ``defaults``: what --help shows as the default of a setting, where the script
+    has its own.
+    """
+    group = parser.add_argument_group(title)
+    for field in dataclasses.fields(kind):
+        if "help" not in field.metadata:
+            continue
+        default = defaults.get(field.name, field.default)
+        kind_of = type(default)
+        how: dict[str, Any] = {"type": _reader(field.name, kind_of), "metavar": kind_of.__name__.upper()}
+        if kind_of is bool:
+            how = {"action": argparse.BooleanOptionalAction}
+        text = field.metadata["help"] + ("" if default == "" else f" (default: {default})")
+        group.add_argument(as_flag(field.name), default=argparse.SUPPRESS, help=text, **how)
+        for old in map(as_flag, old_names(field.name)):  # such as --d-inner for --d-ff
+            group.add_argument(old, dest=field.name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **how)
+
+
+def _reader(name: str, kind: type) -> Callable[[str], Any]:
+    """What turns a flag's text into the setting's value."""
+
+    def read(text: str) -> Any:
+        return new_value(name, kind(text))
+
+    read.__name__ = kind.__name__  # argparse names it in its messages
+    return read
+
+
+def as_flags(settings: Mapping[str, Any]) -> str:
+    """Settings as a user would type them: --d-model 64 --norm-first.
+
+    >>> from tinyformer import as_flags
+    >>> as_flags({"d_model": 64, "norm_first": True})
+    '--d-model 64 --norm-first'
+    """
+    return " ".join(_as_flag(name, value) for name, value in settings.items())
+
+
+def _as_flag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return as_flag(name) if value else as_flag(f"no_{name}")
+    return f"{as_flag(name)} {value}"
+
+
+# -------------------------------------------------------------------------------------------------------- data and runs
+
+
+def first_choice(words: Sequence[str], name: str, part: str, kind: type, out: str) -> str:
+    """A setting that decides which other flags there are, and so is read from the ``words`` before all others.
+
+    Where the words do not give it, a run that they resume has it in its config.json: the setting ``name`` of a ``part`` of this
+    ``kind``, a dataclass. Otherwise it is the default. ``out`` is the default folder of a run.
+    """
+    from tinyformer.runs.run_folder import RunFolder  # here, as who only parses a command line may still choose the kernels
+
+    parser = Parser(add_help=False)
+    add_run_flags(parser, out)
+    for flag in ("--data", "--source", as_flag(name)):
+        parser.add_argument(flag)
+    found, _ = parser.parse_known_args(words)
+    given = vars(found)[name]
+    folder = RunFolder(_run_of(found, out))
+    if given is None and found.resume and folder.settings.exists():
+        with suppress(UserError):  # whoever reads all of the run's settings tells it
+            return str(getattr(folder.read_part(part, kind), name))
+    return str(getattr(settings_from(kind, {} if given is None else {name: given}), name))
+
+
+def some_path(text: str) -> str:
+    """The ``type`` of a flag for a path. An empty path is refused: it comes from a shell's variable that is not set."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the path is empty")
+    return text
+
+
+def some_text(text: str) -> str:
+    """The ``type`` of a flag for a name. An empty one is refused: it comes from a shell's variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
+def add_text_flag(parser: argparse.ArgumentParser, group: argparse._MutuallyExclusiveGroup | None = None) -> None:
+    """Give the parser --data, for a text, and --field, for a part of its records. ``group`` is a group of flags of which only
+    one can be given; --data is among them."""
+    text = "a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)"
+    (group or parser).add_argument("--data", help=text, metavar="PATH", type=some_path)
+    text = "learn only this key or column of the data, which are .jsonl, .json, .csv or .tsv; or the number of a column"
+    parser.add_argument("--field", help=text, metavar="NAME", type=some_text)
+
+
+def add_model_flag(parser: argparse.ArgumentParser) -> None:
+    """Give the parser --model, for a pretrained model in the place of a run's."""
+    text = "a pretrained model in place of the run's: a folder in Hugging Face's layout, or a name on its hub"
+    parser.add_argument("--model", help=text, type=some_path, metavar="FOLDER_OR_NAME")
+
+
+def add_pair_flags(parser: argparse.ArgumentParser) -> None:
+    """Give the parser a flag for each path of ``PairFiles``."""
+    files = parser.add_argument_group("data")
+    text = "a sentence, a tab and its translation on each line (.gz, too)"
+    files.add_argument("--data", help=text, type=some_path, metavar="FILE")
+    for part in ("", "validation-", "test-"):
+        default = " (default: pairs held out from the others)" if part else ""
+        for side in ("source", "target"):
+            text = f"{part.replace('-', ' ')}{side} sentences{default}"
+            files.add_argument(f"--{part}{side}", help=text, type=some_path, metavar="FILE")
+
+
+def add_run_flags(parser: argparse.ArgumentParser, default: str, help: str = "the run's folder") -> None:
+    """Give the parser --out; --resume, --resume-changed and --overwrite for a run that is already there; and --tensorboard.
+
+    ``default`` tells in --help which folder it is without --out. ``arguments.resume`` is False, True, or "changed".
+    """
+    parser.add_argument("--out", help=f"{help} (default: {default})", type=some_path, metavar="FOLDER")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--resume", help="go on with what is in --out, exactly as if not stopped", action="store_true")
+    choice.add_argument(
+        "--resume-changed",
+        help="go on with what is in --out, but with the training settings given here, or written in its config.json since",
+        action="store_const",
+        const="changed",
+        dest="resume",
+        default=False,
+    )
+    choice.add_argument(
+        "--overwrite", help="replace what is in --out, once the new run has trained a step", action="store_true"
+    )
+    parser.add_argument(
+        "--tensorboard",
+        help="also log for TensorBoard, in the run's folder: losses, samples, attention, weights; --resume goes on with that",
+        action="store_true",
+    )
+
+
+def add_run_settings(
+    parser: argparse.ArgumentParser, out: str, defaults: Mapping[str, Mapping[str, Any]] | None = None, **kinds: type
+) -> None:
+    """Give the parser ``add_run_flags``, then ``add_settings`` for each dataclass; its keyword is the title of its flags.
+    ``defaults`` has, by these titles, the settings for which the script has defaults of its own."""
+    add_run_flags(parser, f"{out}; with --data, {out}-NAME, after the data")
+    for title, kind in kinds.items():
+        add_settings(parser, kind, title, **(defaults or {}).get(title, {}))
+
+
+def folder_for(out: str, data: str | None) -> str:
+    """The folder of a run that is given none: ``out``, followed by the name of the user's own data if there are any."""
+    if data is None:
+        return out
+    name = re.sub(r"(\.(txt|tsv|csv|jsonl|ndjson|json|gz))+$", "", Path(data).resolve().name)
+    name = re.sub(r"[^\w.-]+", "_", name)
+    return f"{out}-{name or 'data'}"
+
+
+def _run_of(arguments: argparse.Namespace, out: str) -> str:
+    """The folder that --out names, or without it the data."""
+    data = getattr(arguments, "data", None) or getattr(arguments, "source", None)
+    return arguments.out or folder_for(out, data)
+
+
+# -------------------------------------------------------------------------------------------------------- commands
+
+
+class Commands:
+    """The command line of a script that trains a model and then uses it.
+
+    Its first command is ``train``, which also runs when the words name no command. ``out`` is the default folder of a run.
+    ``kind``: the kind of the runs that the script makes and uses, as ``Maker`` has it. Runs of other kinds are refused; without
+    a kind, none.
+
+    ::
+
+        commands = Commands("my_script.py", "Train a model, and sample from it.", "runs/my_script")
+        training = commands.add(train, help="train", description="Train a model.")
+        add_run_settings(training, commands.out, model=GPTConfig, training=TrainingConfig)
+        sampling = commands.add_use(sample, help="write with a trained model", description="Write.")
+        run_command(commands.parse)
+    """
+
+    def __init__(self, script: str, description: str, out: str, kind: str = ""):
+        self.out = out
+        self._kind = kind
+        self._parser = Parser(prog=script, description=description)
+        self._commands: argparse._SubParsersAction[Parser] = self._parser.add_subparsers(
+            dest="command", metavar="COMMAND", required=True
+        )
+
+    def add(
+        self, run: Callable[[argparse.Namespace], None], help: str, description: str, choice: str = "", shown: str = ""
+    ) -> Parser:
+        """Add a command, whose flags the returned parser takes. It has the name of the function ``run``; ``shown`` is what
+        --help calls it, where that differs. ``choice`` is that of ``Parser``. ``help`` says what the command does, as in
+        "write with a trained model"."""
+        prog = f"{self._parser.prog} {shown or run.__name__}"
+        command = self._commands.add_parser(run.__name__, help=help, description=description, choice=choice, prog=prog)
+        command.set_defaults(run=run)
+        first = next(iter(self._commands.choices.values()))
+        if command is not first:  # the first one's --help is what a user of the script sees, and there finds the others
+            first.epilog = f"{first.epilog or ''} `{command.prog} --help` tells how to {help}.".lstrip()
+        return command
+
+    def add_use(self, use: Callable[[argparse.Namespace], None], help: str, description: str, run: bool = False) -> Parser:
+        """Add a command that uses a trained model: it has the flag --out. With ``run``, the folder may also come first, as in
+        ``sample runs/char_gpt``."""
+        command = self.add(use, help, description)
+        command.set_defaults(uses_run=True)
+        where = f"the run's folder (default: {self.out})"
+        if run:
+            command.add_argument("run_folder", help=where, nargs="?", type=some_path, metavar="RUN")
+            command.has_no_effect("out", lambda given: given.run_folder, "where the run's folder comes first")
+        command.add_argument("--out", help=argparse.SUPPRESS if run else where, type=some_path, metavar="FOLDER")
+        return command
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """The arguments; ``arguments.run(arguments)`` runs the command. Without --out, the data (--data or --source) name the
+        folder, as ``folder_for`` says."""
+        arguments = parse_command(self._parser, self._commands.choices, words)
+        arguments.out = getattr(arguments, "run_folder", None) or _run_of(arguments, self.out)
+        note_values({"out": arguments.out})
+        uses_run = getattr(arguments, "uses_run", False) and not getattr(arguments, "model", None)
+        if self._kind and (uses_run or getattr(arguments, "resume", False)):
+            from tinyformer.runs.makers import check_kind
+
+            check_kind(self._kind, arguments.out)
+        return arguments
+
+
+def parse_command(
+    parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser], words: Sequence[str]
+) -> argparse.Namespace:
+    """Parse words that begin with one of the parser's ``commands``. Words that begin with none are for ``train``."""
+    words = words if words and words[0] in commands else ["train", *words]
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:  # the command's own --help shows the flags that there are
+        commands[words[0]].error(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments
+
+
+def next_command(out: str, default: str, *words: str) -> str:
+    """A command of this script for the run in ``out``, to be pasted into a shell. It does not name the ``default`` folder."""
+    return shlex.join(["python", sys.argv[0], *words, *([] if out == default else ["--out", out])])
+
+
+def run_command(parse: Callable[[list[str]], argparse.Namespace], words: list[str] | None = None) -> None:
+    """Run the command that the script was called with. Mistakes are told as ``plain_errors`` says. ``words``: those of the
+    command line, where they are not all that the script was given.
+
+    Under mpiexec rank 0 runs it, and the other ranks take their part of its training.
+    """
+
+    from tinytensor import distributed  # here, as who only parses a command line may still choose the kernels
+
+    def main() -> None:
+        note_command(None)
+        arguments = parse(sys.argv[1:] if words is None else words)
+        arguments.run(arguments)
+
+    with plain_errors():
+        try:
+            distributed.lead(main)
+        except distributed.RankError as error:
+            raise UserError(str(error)) from None
+
+
+def typed_lines(prompt: str) -> Iterator[str]:
+    """Show the ``prompt`` on standard error, then give each line that is typed, until an empty line or the input's end.
+
+    Raises UserError for bytes that are no text.
+    """
+    print(prompt, file=sys.stderr)
+    while line := text_of_input(sys.stdin.readline).strip():
+        yield line
+
+
+def piped_lines() -> list[str] | None:
+    """All lines that come from a pipe or a file, without the spaces around them. None where the input is a terminal, which has
+    ``typed_lines``.
+
+    Raises UserError for bytes that are no text.
+    """
+    if sys.stdin.isatty():
+        return None
+    lines = text_of_input(sys.stdin.readlines)
+    return [line.removeprefix("\ufeff").strip() for line in lines]  # Windows marks the beginning of a text so
+
+
+def text_of_input(read: Callable[[], _Text]) -> _Text:
+    """What ``read`` reads of standard input. Raises UserError for bytes that are no text."""
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        name, wanted = encoding_of(error.object), codecs.lookup(error.encoding).name
+        how = f": convert it, as in iconv -f {name} -t UTF-8"
+        if wanted != "utf-8":  # as PYTHONIOENCODING or the locale says: what is converted to UTF-8 would be refused, too
+            how = f": it seems to be {name}, so set PYTHONIOENCODING={name}"
+        elif name == "UTF-8":
+            how = ", or is damaged"
+        raise UserError(f"the input is not {error.encoding} text{how if name else ', or is damaged'}") from None

@@ -1,0 +1,168 @@
+"""Dot products of a row of float32 with rows of a weight, in vectors as wide as a line of the caches.
+
+LLVM's own vectors are half as wide on processors with AVX-512, and its loop over numbers of 16 bits computes more slowly than
+memory is read. Each row of the weight is added up in the same order, whichever rows are read with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from tinytensor.kernels.numba.compiling import ByNumba, Later, loop
+from tinytensor.kernels.numba.pointers import array_at, bits_at, write_fetch
+from tinytensor.kernels.numba.processor import reads_several_rows
+
+_LANES = 16  # numbers of float32 in a line
+_LINE = 4 * _LANES
+_SEVERAL: Any = Later(lambda: _several())
+_HALF = numpy.uint32(16)  # bits
+
+
+def _several() -> int:
+    """How many rows of the weight are read at once."""
+    return 4 if reads_several_rows() else 1
+
+
+def _dots(is_bfloat16: bool) -> ByNumba:
+    """``dots(x, weight, row, size, out)``: the sums over the first ``size`` bytes of ``_several()`` rows of a weight, of which
+    one begins ``row`` bytes after the other. All lines of those rows must be whole.
+
+    x, weight and out are addresses. Of a weight in bfloat16, a line holds twice as many numbers: x has half as many bytes as
+    ``size`` twice, first the numbers in even places, then those in odd ones.
+    """
+
+    def make(dtype: Any) -> Callable[..., Any]:
+        from numba import types
+        from numba.extending import intrinsic
+
+        def dots(context: Any, x: Any, weight: Any, row: Any, size: Any, out: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                write_dots(builder, is_bfloat16, _several(), *arguments)
+                return context.get_dummy_value()
+
+            return types.void(*[types.int64] * 5), generate
+
+        return intrinsic(dots)
+
+    return ByNumba(make)
+
+
+def write_dots(builder: Any, is_bfloat16: bool, rows: int, x: Any, weight: Any, row: Any, size: Any, out: Any) -> None:
+    """Write the instructions of ``_dots`` to where the builder of LLVM's is."""
+    from llvmlite import ir
+
+    long, word, number = ir.IntType(64), ir.IntType(32), ir.FloatType()
+    words, numbers = ir.VectorType(word, _LANES), ir.VectorType(number, _LANES)
+    unrolled = max(1, 4 // rows)  # sums of the same row, so that the next need not wait for the one before
+    halves = 2 if is_bfloat16 else 1
+
+    def load(place: Any, kind: Any) -> Any:
+        return builder.load(builder.inttoptr(place, kind.as_pointer()), align=4 // halves)
+
+    def of_weight(place: Any) -> list[Any]:
+        """The numbers of a line, as vectors of float32: those in even places, and those in odd ones."""
+        if not is_bfloat16:
+            return [load(place, numbers)]
+        both = load(place, words)  # of two neighbours, the second has the upper half
+        even = builder.shl(both, ir.Constant(words, [16] * _LANES))
+        odd = builder.and_(both, ir.Constant(words, [0xFFFF0000] * _LANES))
+        return [builder.bitcast(each, numbers) for each in (even, odd)]
+
+    def add_product(total: Any, a: Any, b: Any) -> Any:
+        return builder.fadd(total, builder.fmul(a, b, flags=("contract",)), flags=("contract",))
+
+    def add_line(at: Any, sums: list[Any]) -> list[Any]:
+        """The sums (rows, halves) with one more line of each row."""
+        of_x = [load(builder.add(x, builder.add(at, builder.mul(size, long(half)))), numbers) for half in range(halves)]
+        new = []
+        for i in range(rows):
+            place = builder.add(builder.add(weight, builder.mul(row, long(i))), at)
+            if rows > 1:  # one stream in order is foreseen by the processor
+                write_fetch(builder, builder.add(place, builder.mul(row, long(rows))), level=3)
+            line = of_weight(place)
+            new += [add_product(sums[i * halves + half], of_x[half], line[half]) for half in range(halves)]
+        return new
+
+    def add_lines(count: int, first: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
+        """A loop that adds ``count`` lines at a time, as long as there are so many: where it ends, and the sums."""
+        before, head, body, end = builder.block, *(builder.append_basic_block() for _ in range(3))
+        builder.branch(head)
+        builder.position_at_end(head)
+        phis = [builder.phi(value.type) for value in (first, *sums)]
+        for phi, value in zip(phis, (first, *sums)):
+            phi.add_incoming(value, before)
+        at, held = phis[0], phis[1:]
+        after, each = builder.add(at, long(count * _LINE)), rows * halves
+        builder.cbranch(builder.icmp_signed("<=", after, size), body, end)
+        builder.position_at_end(body)
+        new = list(held)
+        for step in range(count):
+            own = slice(step * each, (step + 1) * each)
+            new[own] = add_line(builder.add(at, long(step * _LINE)), new[own])
+        for phi, value in zip(phis, (after, *new)):
+            phi.add_incoming(value, body)
+        builder.branch(head)
+        builder.position_at_end(end)
+        return at, held
+
+    sums: list[Any] = [ir.Constant(numbers, [0.0] * _LANES)] * (unrolled * rows * halves)
+    at, sums = add_lines(unrolled, long(0), sums)
+    if unrolled > 1:
+        at, sums = add_lines(1, at, sums)
+    name = f"llvm.vector.reduce.fadd.v{_LANES}f32"
+    kind = ir.FunctionType(number, [number, numbers])
+    add_up = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    for i in range(rows):
+        own = [sums[step * rows * halves + i * halves + half] for step in range(unrolled) for half in range(halves)]
+        while len(own) > 1:
+            own = [builder.fadd(a, b) for a, b in zip(own[::2], own[1::2])]
+        total = builder.call(add_up, [ir.Constant(number, -0.0), own[0]], fastmath=("reassoc",))
+        builder.store(total, builder.inttoptr(builder.add(out, long(4 * i)), number.as_pointer()), align=4)
+
+
+_float32_dots, _bfloat16_dots = _dots(False), _dots(True)
+
+
+@loop
+def float32_part(x: Any, weight: int, bias: Any, out: Any) -> None:
+    """Some outputs of a linear layer: out (rows, count) of x (rows, width), and of ``count`` rows of the weight, which is an
+    address. The last rows that are read at once may be read again, so that all are added up in the same order."""
+    rows, width = x.shape
+    whole, count = width // _LANES * _LANES, bias.size
+    together = _SEVERAL if count >= _SEVERAL else 1
+    sums = numpy.empty(_SEVERAL, numpy.float32)
+    for j in range(0, count, together):
+        first = min(j, count - together)
+        row = 4 * width if together == _SEVERAL else 0
+        for i in range(rows):
+            _float32_dots(x.ctypes.data + 4 * i * width, weight + 4 * first * width, row, 4 * whole, sums.ctypes.data)
+            for each in range(together):
+                total, own = sums[each], array_at(weight + 4 * (first + each) * width, width)
+                for k in range(whole, width):
+                    total += x[i, k] * own[k]
+                out[i, first + each] = total + bias[first + each]
+
+
+@loop
+def bfloat16_part(x: Any, weight: int, bias: Any, out: Any) -> None:
+    """``float32_part`` with a weight in bfloat16."""
+    rows, width = x.shape
+    whole, count = width // (2 * _LANES) * (2 * _LANES), bias.size
+    together = _SEVERAL if count >= _SEVERAL else 1
+    sums, halves = numpy.empty(_SEVERAL, numpy.float32), numpy.empty((rows, 2, whole // 2), numpy.float32)
+    for i in range(rows):
+        for k in range(whole // 2):
+            halves[i, 0, k], halves[i, 1, k] = x[i, 2 * k], x[i, 2 * k + 1]
+    for j in range(0, count, together):
+        first = min(j, count - together)
+        row = 2 * width if together == _SEVERAL else 0
+        for i in range(rows):
+            _bfloat16_dots(halves.ctypes.data + 4 * i * whole, weight + 2 * first * width, row, 2 * whole, sums.ctypes.data)
+            for each in range(together):
+                total, own = sums[each], bits_at(weight + 2 * (first + each) * width, width)
+                for k in range(whole, width):
+                    total += x[i, k] * numpy.uint32(numpy.uint32(own[k]) << _HALF).view(numpy.float32)
+                out[i, first + each] = total + bias[first + each]

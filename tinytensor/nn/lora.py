@@ -1,0 +1,268 @@
+"""LoRA (Hu et al. 2021): the weights of a model are frozen, and small matrices beside them are learned.
+
+What is added to a weight is the product of two narrow matrices, which have far fewer numbers than the weight. So the gradients
+and what the optimizer keeps are small, and so is what has to be saved. The frozen weights may have fewer bits (QLoRA, Dettmers
+et al. 2023), see ``nn.quantization``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from tinytensor.autograd.modes import no_grad
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.arguments import checked
+from tinytensor.nn import init
+from tinytensor.nn.containers import ModuleList
+from tinytensor.nn.layers import Dropout, Linear
+from tinytensor.nn.module import Module, Parameter
+from tinytensor.nn.weights import QuantizedWeight, StandIn, embedding, linear, replace_weight
+from tinytensor.ops.shapes import pad
+
+AnyModule = TypeVar("AnyModule", bound=Module)
+
+
+class Addition(Module):
+    """scale * up @ down, which is added to the rows ``first`` to ``last`` of a weight: down (rank, inputs), called A in the
+    paper, and up (rows, rank), called B. At first up is zero, so that nothing is added.
+
+    The scale is alpha / rank, or ``rank_stabilized`` alpha / sqrt(rank) (Kalajdzievski 2023). Raises ValueError for a rank
+    below 1, an alpha that is not positive, and rows that the weight does not have.
+    """
+
+    def __init__(
+        self,
+        weight: Parameter | StandIn,
+        rank: int,
+        alpha: float,
+        dropout: float = 0.0,
+        rank_stabilized: bool = False,
+        rows: Sequence[int] | None = None,
+    ):
+        self.outputs, inputs = weight.shape
+        if rows is not None and len(rows) != 2:
+            raise ValueError(f"add_lora: rows must be the first and the last: two numbers, not {len(rows)}")
+        self.first, self.last = (0, self.outputs) if rows is None else rows
+        if rank < 1 or not 0 < alpha < math.inf:
+            raise ValueError(f"add_lora: rank must be at least 1 and alpha positive, not {rank} and {alpha}")
+        if not 0 <= self.first < self.last <= self.outputs:
+            raise ValueError(f"add_lora: a weight {weight.shape} has no rows {self.first} to {self.last}")
+        self.alpha, self.rank_stabilized = alpha, rank_stabilized
+        self.down = init.kaiming_uniform_(init.new_parameter((rank, inputs)), gain=3**-0.5)  # up to 1/sqrt(inputs)
+        self.up = init.zeros_(init.new_parameter((self.last - self.first, rank)))
+        self.dropout = Dropout(dropout)
+
+    @property
+    def scale(self) -> float:
+        """What the product is multiplied by."""
+        rank = self.down.shape[0]
+        return self.alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What is added to the outputs of the layer: (..., inputs) -> (..., outputs)."""
+        part = linear(linear(self.dropout(x), self.down) * self.scale, self.up)
+        return self._at_its_rows(part, axis=-1)
+
+    def rows(self) -> Tensor:
+        """What is added to the weight, as the factor (outputs, rank) of down."""
+        return self._at_its_rows(self.up * self.scale, axis=0)
+
+    def _at_its_rows(self, x: Tensor, axis: int) -> Tensor:
+        """x with zeros where the other outputs are."""
+        if x.shape[axis] == self.outputs:
+            return x
+        width = [(0, 0)] * x.ndim
+        width[axis] = (self.first, self.outputs - self.last)
+        return pad(x, width)
+
+    def extra_repr(self) -> str:
+        rank = self.down.shape[0]
+        part = "" if len(self.up) == self.outputs else f", rows {self.first} to {self.last}"
+        return f"rank={rank}, alpha={self.alpha:g}" + (", rank_stabilized=True" if self.rank_stabilized else "") + part
+
+
+class LoraWeight(StandIn):
+    """A frozen weight and what is added to it. Several additions may be to different rows, or to the same ones."""
+
+    base: Parameter | QuantizedWeight
+
+    def __init__(self, base: Parameter | QuantizedWeight):
+        self.base = base
+        self.additions = ModuleList()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(outputs, inputs)."""
+        return self.base.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype in which it computes."""
+        return self.base.dtype
+
+    def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x @ weight.T + bias: (..., inputs) -> (..., outputs). The large product is never made: x is multiplied by the narrow
+        matrices, one after the other."""
+        out = linear(x, self.base, bias)
+        for addition in self.additions:
+            out = out + addition(x)
+        return out
+
+    def rows(self, ids: Any) -> Tensor:
+        """The rows at integer ids (...), as numbers: (..., inputs)."""
+        out = embedding(ids, self.base)
+        for addition in cast("Iterator[Addition]", self.additions):
+            out = out + embedding(ids, addition.rows()) @ addition.down
+        return out
+
+    def change(self) -> Tensor:
+        """All that is added to the base: (outputs, inputs)."""
+        products = [addition.rows() @ addition.down for addition in cast("Iterator[Addition]", self.additions)]
+        return sum(products[1:], products[0])
+
+    def extra_repr(self) -> str:
+        return str(self.shape)
+
+
+@checked
+def add_lora(
+    model: AnyModule,
+    rank: int = 8,
+    alpha: float = 16.0,
+    targets: str | Sequence[str] | None = None,
+    dropout: float = 0.0,
+    rank_stabilized: bool = False,
+    rows: Sequence[int] | None = None,
+) -> AnyModule:
+    """Freeze a model, in place, and add products of narrow matrices to the weights of linear layers, which alone are learned.
+    Returns the model. At first it computes what it did before, bit by bit.
+
+    ``targets`` are names of linear layers or the ends of such names, as in ``["query_key_value", "feed_forward.up"]``, or one
+    regular expression for whole names; without them it is every linear layer. ``rows`` (first, last): the outputs that
+    something is added to; another call may add to others. ``rank`` is the inner width of a product, which is scaled by
+    ``alpha`` / rank, or with ``rank_stabilized`` by alpha / sqrt(rank). ``dropout`` is that of its inputs, in training.
+
+    The weights may be those of ``quantize_``: gradients then flow through them. What a call before added is learned further.
+    Let other parameters learn, such as those of a new head, by ``model.head.requires_grad_()``.
+
+    Raises ValueError for a target that is no linear layer, a rank or an alpha that is not positive, and rows that a weight does
+    not have. Then the model is unchanged.
+
+    >>> model = tt.nn.add_lora(tt.nn.Sequential(tt.nn.Linear(64, 64), tt.nn.ReLU(), tt.nn.Linear(64, 2)), rank=4, targets=["0"])
+    >>> sum(p.size for p in model.parameters() if p.requires_grad), model.num_parameters()
+    (512, 4802)
+    """
+    layers = _linear_layers(model, targets)
+    made = [Addition(layer.weight, rank, alpha, dropout, rank_stabilized, rows) for layer in layers]
+    for layer, addition in zip(layers, made):
+        attach(model, layer, addition)
+    freeze_base(model)
+    return model
+
+
+def attach(model: Module, layer: Linear, addition: Addition) -> None:
+    """Add something to the weight of a layer, wherever the model has that weight."""
+    weight: Any = layer.weight
+    if not isinstance(weight, LoraWeight):
+        weight = LoraWeight(weight)
+        replace_weight(model, layer.weight, weight)
+    weight.additions.append(addition.astype(weight.dtype))
+    weight.train(layer.training)
+
+
+def freeze_base(model: Module) -> None:
+    """Let only additions learn, and gradients flow through weights of fewer bits. Those of frozen weights are forgotten."""
+    learned = {id(p) for _, weight in lora_weights(model) for p in weight.additions.parameters()}
+    for p in model.parameters():
+        p.requires_grad = id(p) in learned
+        if not p.requires_grad:
+            p.grad = None
+    for module in model.modules():
+        if isinstance(module, QuantizedWeight):
+            module.passes_gradient = True
+
+
+def _linear_layers(model: Module, targets: str | Sequence[str] | None) -> list[Linear]:
+    """The linear layers that are targets, of those that share a weight one. Raises ValueError for a target that is none."""
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
+    if targets is None:
+        wanted = {"at all": ".*"}
+    elif isinstance(targets, str):
+        wanted = {f"that {targets!r} matches": targets}
+    else:
+        wanted = {f"named {target!r}": rf"(.*\.)?{re.escape(target)}" for target in targets}
+    if not wanted:
+        raise ValueError("add_lora: targets are empty: leave them out, and they are all linear layers")
+    chosen = set[str]()
+    for words, pattern in wanted.items():
+        try:
+            found = {name for name in layers if re.fullmatch(pattern, name)}
+        except re.error as error:
+            raise ValueError(f"add_lora: the regular expression {pattern!r} is wrong: {error}") from None
+        if not found:
+            known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers)) or "none"
+            raise ValueError(f"add_lora: the model has no linear layer {words}: there are {known}")
+        chosen |= found
+    return list({id(layer.weight): layer for name, layer in layers.items() if name in chosen}.values())
+
+
+def lora_weights(model: Module) -> Iterator[tuple[str, LoraWeight]]:
+    """The weights of a model that something is added to, with their names."""
+    for name, module in model.named_modules():
+        if isinstance(module, LoraWeight):
+            yield name, module
+
+
+def lora_state(model: Module) -> dict[str, Tensor]:
+    """The values of what is added to a model's weights, and of its other parameters that learn, by name: all that training
+    changes. ``model.load_state_dict(state, strict=False)`` puts them into a model with the same additions.
+
+    >>> list(tt.nn.lora_state(tt.nn.add_lora(tt.nn.Linear(3, 2))))
+    ['weight.additions.0.down', 'weight.additions.0.up']
+    """
+    added = {id(p) for _, weight in lora_weights(model) for p in weight.additions.parameters()}
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad or id(p) in added}
+
+
+def merge_lora(model: Module) -> dict[str, Module]:
+    """Add what was learned to the weights themselves, in place: the model is then one of plain layers, which computes the same
+    to rounding, and as fast as before. Weights of fewer bits become float32. All weights stay frozen.
+
+    Returns what was merged, by the names of the weights: ``unmerge_lora`` takes it out again. Empty if there was nothing.
+
+    >>> layer = tt.nn.add_lora(tt.nn.Linear(3, 2))
+    >>> merged = tt.nn.merge_lora(layer)
+    >>> type(layer.weight), sorted(merged)
+    (<class 'tinytensor.nn.module.Parameter'>, ['weight'])
+    """
+    merged = dict(lora_weights(model))
+    with no_grad():
+        for weight in merged.values():
+            base = weight.base
+            if isinstance(base, QuantizedWeight):
+                base = Parameter(base.numpy(), requires_grad=False)
+            base.assign(base + weight.change())
+            replace_weight(model, weight, base)
+    return {**merged}
+
+
+@checked
+def unmerge_lora(model: Module, merged: Mapping[str, Any]) -> None:
+    """Take out what ``merge_lora`` merged, and put it beside the weights again: these are then what they were, to rounding, or
+    where they had fewer bits exactly. Raises ValueError if the model has no such weights."""
+    places = {name: dict(model.named_parameters()).get(name) for name in merged}
+    for name, parameter in places.items():
+        if parameter is None or parameter.shape != merged[name].shape:
+            raise ValueError(f"unmerge_lora: the model has no weight {name} of shape {merged[name].shape}")
+    with no_grad():
+        for name, weight in merged.items():
+            parameter = cast(Parameter, places[name])
+            if not isinstance(weight.base, QuantizedWeight):
+                parameter.assign(parameter - weight.change())
+                weight.base = parameter
+            weight.additions.astype(weight.dtype)
+            weight.train(model.get_submodule(name.rpartition(".")[0]).training)
+            replace_weight(model, parameter, weight)
