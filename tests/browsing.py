@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 ROOT = Path(__file__).resolve().parents[1]
 # Where Chromium is: in PATH, or wherever the variable says.
@@ -25,7 +26,7 @@ class Explorer:
     """A process of the explorer, started as a user starts it."""
 
     def __init__(self, *folders: Path, port: int = 0, **variables: str):
-        words = [sys.executable, "-m", "tinyformer.explore", *map(str, folders), "--no-browser", "--port", str(port)]
+        words = [sys.executable, "-m", "tinyformer", "explore", *map(str, folders), "--no-browser", "--port", str(port)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **variables}
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         self.process = subprocess.Popen(words, env=environment, **pipes)
@@ -57,23 +58,30 @@ def exploring(*folders: Path, port: int = 0) -> Iterator[Explorer]:
 
 
 class Tab:
-    """A page of the browser, and what went wrong on it."""
+    """A page of the browser, and what went wrong on it. What it still asks of an explorer that a test has ended is no fault."""
 
     def __init__(self, browser: Any, width: int = 1280, scheme: str = "light"):
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.page = self.context.new_page()
+        self.explorer: Explorer | None = None
         self.faults: list[str] = []
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
+        self.page.on("console", self._listen)
+
+    def _listen(self, said: Any) -> None:
+        unanswered = said.text.startswith("Failed to load resource: net::ERR_CONNECTION")
+        ended = self.explorer is not None and self.explorer.process.poll() is not None
+        if said.type == "error" and not (unanswered and ended):
+            self.faults.append(said.text)
 
     def open(self, explorer: Explorer, view: str = "write", **texts: str) -> Any:
-        """Open the explorer's page at a view, with a ``text`` (and a ``source``). Returns Playwright's page."""
-        read = "#prompt[aria-busy='false']"
-        self.page.goto(explorer.address)
-        self.page.wait_for_selector(read)
-        for name, text in texts.items():
-            self.page.fill(f"#{name}", text)
-            self.page.wait_for_selector(read)
+        """Open the explorer's page at a view, with a ``text`` (and a ``source``) as a link brings them. Returns Playwright's
+        page."""
+        self.explorer = explorer
+        if self.page.url.startswith(explorer.address):
+            self.page.goto("about:blank")  # a link to the page that is open would not load it again
+        self.page.goto(explorer.address + (f"#{view}?{urlencode(texts)}" if texts else ""))
+        self.page.wait_for_selector("#prompt[aria-busy='false']")
         self.page.click(f"#tab-{view}")
         return self.page
 

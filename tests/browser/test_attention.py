@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Explorer, Tab
+from browsing import Explorer, Tab, wait_until
 from explored import gpt_run
 
 import tinytensor as tt
@@ -70,8 +70,9 @@ def test_the_numbers_of_each_head_are_those_of_the_library(tab: Tab, explorers: 
             assert page.text_content("#attention-title") == f"Layer {layer}, head {head}"
             row = layers[layer - 1][0, head - 1].numpy()[12]
             check_most(page, row)
-            expected = f"“x” (place 13) looks at “t” (place 1): {shown(float(row[0]))}"
-            assert readout(page) == expected
+            best = int(row.argmax())
+            token = "the␣quick␣fox"[best]
+            assert readout(page) == f"“x” (place 13) looks at “{token}” (place {best + 1}): {shown(float(row[best]))}"
     page.locator(".links button").first.hover()
     choose(page, "Mean over heads")
     assert readout(page) == "“t” (place 1) looks at “t” (place 1): 1.000"  # the first token is still chosen
@@ -141,8 +142,12 @@ def test_the_grid_is_used_by_keys(tab: Tab, explorers: Any) -> None:
 def test_a_model_without_attention_says_so(tab: Tab, explorers: Any, name: str) -> None:
     texts = {"source": SOURCE} if name == "context" else {}
     page = tab.open(explorers[name], "attention", **texts, text="the fox")
-    page.get_by_text("This model has no attention.").wait_for()
+    page.get_by_text("This model has no attention. It is a recurrent network").wait_for()
     assert not page.is_visible(".heads")
+    page.get_by_role("button", name="See its states over time in Inside").click()
+    page.wait_for_selector("#inside-states .heatmap")
+    assert page.get_attribute("#tab-inside", "aria-selected") == "true"
+    wait_until(page, "document.querySelector('#inside-states').getBoundingClientRect().top < innerHeight / 2")
 
 
 def test_a_bar_leads_to_its_cell(tab: Tab, explorers: Any) -> None:
@@ -178,7 +183,7 @@ def test_a_long_text_is_fetched_in_parts(browser: Any, tmp_path: Path, width: in
         page.on("request", lambda request: asked.append(request.url) if request.url.endswith("attention_rows") else None)
         opened(tab, explorer, text=text)
         assert page.text_content("#attention-note").startswith(
-            "The model sees only the last 1024 tokens: the first 56 are left out"
+            "The model sees only the last 1,024 tokens: the first 56 are left out"
         )
         page.wait_for_load_state("networkidle")
         assert 0 < len(asked) <= 6  # of 64 parts
@@ -188,7 +193,8 @@ def test_a_long_text_is_fetched_in_parts(browser: Any, tmp_path: Path, width: in
         page.wait_for_selector("#attention-most .number")
         page.keyboard.press("ArrowRight")
         row = weights_of(run, text)["blocks.0.attention"][0, 0].numpy()[1]
-        assert readout(page) == f"“o” (place 58) looks at “r” (place 57): {shown(float(row[0]))}"
+        best = int(row.argmax())
+        assert readout(page) == f"“o” (place 58) looks at “{'ro'[best]}” (place {57 + best}): {shown(float(row[best]))}"
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         page.evaluate("document.querySelector('.heatmap').scrollTop = 6000")
         page.wait_for_load_state("networkidle")
@@ -197,3 +203,67 @@ def test_a_long_text_is_fetched_in_parts(browser: Any, tmp_path: Path, width: in
     finally:
         tab.context.close()
         explorer.stop()
+
+
+LOOKS, IS_LOOKED_AT = "the token that looks (query)", "the token it looks at (key)"
+
+
+@pytest.mark.parametrize("name", ["gpt", "masked", "transformer", "attention"])
+def test_every_picture_says_who_looks_and_at_what(tab: Tab, explorers: Any, name: str) -> None:
+    texts = {"source": SOURCE} if name in ("transformer", "attention") else {}
+    page = opened(tab, explorers[name], **texts, text="the fox")
+    axes = f"Rows ↓ {LOOKS} · Columns → {IS_LOOKED_AT}"
+    assert axes in page.text_content("#attention-note")
+    assert page.locator(".one-head > div > .axes").all_text_contents() == [axes]
+    assert axes in page.get_attribute("#view-attention .heatmap", "aria-label")
+    said = page.locator(".links .axes").all_text_contents()
+    assert said == ([IS_LOOKED_AT, LOOKS] if texts else [f"Marked: {LOOKS} · lines lead to {IS_LOOKED_AT}"])
+    if texts:  # the keys stand above, as the sentence does, and the queries below
+        above, below = page.locator(".links .axes").all()
+        assert above.bounding_box()["y"] < below.bounding_box()["y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [("masked", "the fox", 2), ("masked", "the [MASK]", 2), ("gpt", "the fox", 6), ("transformer", "fox", 3)],
+)
+def test_the_first_token_that_looks_is_the_last_ordinary_one(
+    tab: Tab, explorers: Any, name: str, text: str, place: int
+) -> None:
+    page = opened(tab, explorers[name], **({"source": SOURCE} if name == "transformer" else {}), text=text)
+    assert page.get_attribute(".links [aria-current]", "data-query") == str(place)
+    if name == "transformer":  # the sentence ends with a special token
+        choose(page, "encoder layer 1, head 1")
+        assert page.get_attribute(".links [aria-current]", "data-query") == str(len(SOURCE) - 1)
+
+
+def test_a_token_that_was_chosen_stays_chosen_as_long_as_it_is_there(tab: Tab, explorers: Any) -> None:
+    page = opened(tab, explorers["gpt"], text="the quick fox")
+    page.locator(".links button").nth(6).click()
+    page.fill("#text", "the quick brown fox")
+    page.locator(".links button").nth(18).wait_for()
+    assert page.get_attribute(".links [aria-current]", "data-query") == "6"
+    page.fill("#text", "the")
+    wait_until(page, "document.querySelectorAll('.links button').length === 3")
+    assert page.get_attribute(".links [aria-current]", "data-query") == "2"
+
+
+def test_a_large_map_opens_where_there_is_something_to_see(browser: Any, tmp_path: Path) -> None:
+    run = gpt_run(tmp_path / "run", latest=False, block_size=1024)
+    text = ("The quick brown fox jumps over the lazy dog.\n" * 23)[:1000]
+    explorer, tab = Explorer(run), Tab(browser)
+    try:
+        page = opened(tab, explorer, text=text)
+        weights = [w[0].numpy() for w in weights_of(run, text).values()]
+        for layer, head in ((1, 1), (1, 2), (2, 2)):
+            choose(page, f"layer {layer}, head {head}")
+            row = weights[layer - 1][head - 1][999]
+            assert f"(place {row.argmax() + 1}): {shown(float(row.max()))}" in readout(page)
+            box = page.locator("#view-attention .heatmap")
+            left, wide, top, tall = box.evaluate("box => [box.scrollLeft, box.clientWidth, box.scrollTop, box.clientHeight]")
+            assert left <= 12 * row.argmax() <= left + wide - 12  # a cell is 12 pixels wide
+            assert top <= 12 * 999 <= top + tall
+    finally:
+        tab.context.close()
+        explorer.stop()
+    assert tab.faults == []

@@ -152,8 +152,11 @@ def test_another_model_keeps_the_texts_and_the_branches(tab: Tab, both: Explorer
     page.wait_for_selector(".status:text-matches('^4 tokens written')")
     written = page.locator(TOKENS).all_text_contents()
     choose(page, runs["transformer"])
+    page.wait_for_selector("#counted:has-text('of its translation')")
+    assert page.input_value("#text") != "the fox"  # the text of the other model is no translation
+    page.fill("#source", "")
     page.wait_for_selector("#counted:has-text('Type a sentence')")
-    assert page.input_value("#text") == ""  # the text of the other model is no translation
+    assert page.input_value("#text") == ""
     assert page.is_hidden("main")
     page.fill("#source", "lazy dog")
     page.fill("#text", "fox")

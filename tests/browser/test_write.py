@@ -170,7 +170,7 @@ def test_stop_and_many_tokens(tab: Any, explorers: Any) -> None:
     page.wait_for_selector(".status:text-matches('tokens written')")
     count = len(texts(page))
     assert count < 5007
-    assert page.text_content("#counted").startswith(f"{count} tokens")
+    assert page.text_content("#counted").startswith(f"{count:,} tokens")
     wait_until(page, f"{box}.scrollTop + {box}.clientHeight >= {box}.scrollHeight - 40")  # the newest token is seen
 
 

@@ -22,6 +22,25 @@ from tinyformer.runs.checkpoints import save_checkpoint
 SOURCE = "The lazy dog"
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "special", "of_source"),
+    [
+        ("masked", "the [MASK] fox", [0, 4], []),
+        ("masked", "the [PAD] fox", [0, 2, 4], []),
+        ("gpt", "the\n", [], []),
+        ("recurrent", "the", [], []),
+        ("transformer", "the", [0], [3]),
+        ("attention", "the", [0], [3]),
+    ],
+)
+def test_which_tokens_stand_for_no_text(
+    subjects: dict[str, Subjects], kind: str, text: str, special: list[int], of_source: list[int]
+) -> None:
+    mine = subjects[kind]
+    found = ask(mine, "attention", {"passage": passage(mine, text, "fox" if of_source else "")})
+    assert (found["special"], found["source_special"]) == (special, of_source)
+
+
 @pytest.fixture(scope="module")
 def subjects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subjects]:
     folder = tmp_path_factory.mktemp("runs")

@@ -23,8 +23,8 @@ import pytest
 from explored import gpt_run
 
 from tinyformer.common.errors import plain_errors
-from tinyformer.explore import __main__ as explore_main
-from tinyformer.explore.__main__ import _open, main
+from tinyformer.programs import explore as explore_main
+from tinyformer.programs.explore import _open, newest_run, parse, serve
 
 ROOT = Path(__file__).resolve().parents[3]
 PLACES = [str(ROOT), *(os.path.abspath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place)]
@@ -33,7 +33,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PLACES)}
 
 def start(*words: str | Path, **options: Any) -> subprocess.Popen[str]:
     """The process of a command line."""
-    command = [sys.executable, "-m", "tinyformer.explore", *map(str, words)]
+    command = [sys.executable, "-m", "tinyformer", "explore", *map(str, words)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, **{"env": ENVIRONMENT, **pipes, **options})
 
@@ -71,7 +71,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
 
     def told(*words: str | Path) -> str:
         with pytest.raises(SystemExit) as end, plain_errors():
-            main(list(map(str, words)))
+            serve(parse(list(map(str, words))))
         out, err = capsys.readouterr()
         lines = [line for line in err.splitlines() if "compiles its kernels" not in line]
         assert end.value.code == 2 and out == "" and 1 <= len(lines) <= 2 and lines[0].startswith("error: "), err
@@ -90,7 +90,6 @@ def test_a_mistake_is_no_traceback_and_status_2() -> None:
 @pytest.mark.parametrize(
     "words, told",
     [
-        ([], "required: FOLDER"),
         (["nowhere"], "config.json does not exist"),
         ([__file__], "test_main.py is a file: name the folder of a run, or of a model"),
         (["RUN", "RUN"], "given twice"),
@@ -110,6 +109,33 @@ def test_mistakes_are_told_in_a_line(refused: Refused, run: Path, words: list[st
     assert told in refused(*(word.replace("RUN", str(run)) for word in words))
 
 
+def test_who_names_no_folder_gets_the_newest_run_or_is_told_what_to_do(
+    refused: Refused, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = refused()
+    assert len(told.splitlines()) == 2 and "no run to explore in runs" in told and "explore runs/char_gpt" in told
+    for name, written in (("old", 100), ("new", 300), ("middle", 200)):
+        copied = shutil.copytree(run, tmp_path / "runs" / name)
+        os.utime(copied / "best.safetensors", (written, written))
+    (tmp_path / "runs" / "unfinished").mkdir()
+    assert newest_run() == Path("runs/new")
+    assert capsys.readouterr().out == (
+        "runs/new is the newest of 3 runs in runs. To see others, name them: runs/middle, runs/old\n"
+    )
+
+
+def test_a_field_that_is_not_known_is_named_with_its_file_and_what_to_do(refused: Refused, run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    settings = json.loads((folder / "config.json").read_text())
+    settings["model"]["num_head"] = 4
+    (folder / "config.json").write_text(json.dumps(settings))
+    assert refused(folder) == (
+        f"error: {folder}/config.json: model.num_head is 4, a field that this version does not know (was model.num_heads "
+        "meant?): take it out if it was added by hand, or use the version that wrote it, or a later one"
+    )
+
+
 def test_a_folder_that_holds_no_run_is_told(refused: Refused, run: Path, tmp_path: Path) -> None:
     assert "config.json does not exist" in refused(tmp_path)
     assert "is a file: name the folder of a run" in refused(run / "config.json")
@@ -118,7 +144,7 @@ def test_a_folder_that_holds_no_run_is_told(refused: Refused, run: Path, tmp_pat
     for damaged in ("", "{", "[]", "\xff", "null", *whole):
         config.write_bytes(damaged.encode("latin-1"))
         assert str(tmp_path) in refused(tmp_path)
-    for script, part in (("memory.py", {"distance": 3}), ("dial_tones.py", {"snr": 0})):
+    for script, part in (("a recall network", {"distance": 3}), ("a dial tone transcriber", {"snr": 0})):
         config.write_text(json.dumps({"task": part}))
         assert f"a run of {script}" in refused(tmp_path)
 
@@ -146,7 +172,7 @@ def test_a_port_that_is_taken_is_told(refused: Refused, run: Path) -> None:
 
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
+        parse(["--help"])
     out, err = capsys.readouterr()
     assert err == ""
     assert all(flag in out for flag in ("FOLDER", "--no-browser", "--port", "--host", "127.0.0.1", "8642", "Ctrl-C"))
@@ -291,7 +317,7 @@ def test_who_has_a_browser_that_opens_nothing_is_told(run: Path, monkeypatch: py
     monkeypatch.setattr(explore_main, "SLOW_START", 0.0)
     monkeypatch.setattr(explore_main, "print_line", print_line)
     monkeypatch.setattr(explore_main, "_open", lambda address: None)
-    main([str(run), "--port", "0"])
+    serve(parse([str(run), "--port", "0"]))
     assert [text.partition(" ")[0] for text in said] == ["Exploring", "No"]
 
 

@@ -1,15 +1,21 @@
-/** The page: the model, the prompt and the four views. */
+/** The page: the model, the prompt and the five views. */
 
+import { onVisit, follow as followAddress, tellPage } from "./address.js";
 import { ask, latest } from "./api.js";
+import { follow, learn, tell as tellWeights } from "./checkpoint.js";
 import { page } from "./state.js";
+import { counted } from "./text.js";
+import { isWriting } from "./writer.js";
 import * as write from "./write.js";
 import * as attention from "./attention.js";
 import * as inside from "./inside.js";
 import * as compare from "./compare.js";
+import * as whatif from "./whatif.js";
 
-const VIEWS = { write, attention, inside, compare }; // each has begin(section), and show() when it is looked at
+const VIEWS = { write, attention, inside, whatif, compare }; // each has begin(section), and show() when it is looked at
 const byId = (id) => document.getElementById(id);
-const counted = byId("counted");
+const line = byId("counted"); // how many tokens there are, or why none
+const MOST_IN_ADDRESS = 500; // characters of a text that is a part of the address
 
 let wanted = ""; // the model that was chosen last, which may be one that could not be read
 
@@ -36,8 +42,8 @@ const read = latest(async (signal) => {
   busy(false);
 }, (message) => {
   if (message) busy(false);
-  counted.textContent = message && page.passage ? `${message}. The views still show the text before it.` : message;
-  counted.classList.toggle("trouble", Boolean(message));
+  line.textContent = message && page.passage ? `${message}. The views still show the text before it.` : message;
+  line.classList.toggle("trouble", Boolean(message));
 });
 
 /** Whether the prompt has changed since it was cut into tokens. */
@@ -46,43 +52,107 @@ function busy(is) {
 }
 
 function count() {
-  counted.classList.remove("trouble");
+  line.classList.remove("trouble");
   if (!page.passage) {
-    counted.textContent = page.facts.kind === "translation" ? "Type a sentence to translate." : "";
+    line.textContent = page.facts.kind === "translation" ? "Type a sentence to translate." : "";
     return;
   }
   const { ids, source } = page.passage;
-  const read = source.length ? `${source.length} tokens of the sentence, ` : "";
+  const read = source.length ? `${counted(source.length, "token")} of the sentence, ` : "";
   const written = source.length ? " of its translation" : "";
   const { kind, longest } = page.facts;
   const beyond = kind === "language" && longest && ids.length > longest ? `; the model sees the last ${longest}` : "";
-  counted.textContent = `${read}${ids.length} token${ids.length === 1 ? "" : "s"}${written}${beyond}`;
+  line.textContent = `${read}${counted(ids.length, "token")}${written}${beyond}`;
 }
 
 const choose = latest(async (signal, model) => {
   wanted = model;
   busy(true);
-  const facts = await ask("facts", { model }, signal);
-  const translates = facts.kind === "translation";
-  if (page.translates !== translates) {
-    page.set({ translates, text: page.otherText, otherText: page.text });
-    byId("text").value = page.text;
-  }
+  const ofModel = (question) => ask(question, { model }, signal);
+  const isKnown = isTyped() && page.view;
+  const [facts, early] = await Promise.all([ofModel("facts"), isKnown ? null : ofModel("opening"), learn(signal)]);
+  turn(facts.kind === "translation");
+  const opening = early ?? (isTyped() ? null : await ofModel("opening"));
+  if (!isTyped()) page.set({ text: opening.text, sourceText: opening.source }); // nobody has typed while it was asked for
+  showTexts();
   page.set({ model, facts, passage: null }, "model");
   byId("model").value = model;
-  const { class: name, parameters, settings } = facts;
-  const sizes = ["num_layers", "encoder_layers", "decoder_layers", "num_heads", "d_model", "block_size", "vocab_size"];
-  const said = sizes.filter((key) => key in settings).map((key) => `${key} ${settings[key].toLocaleString("en")}`);
-  byId("facts").textContent = [`${name}, ${parameters.toLocaleString("en")} parameters`, ...said].join(" · ");
-  byId("source-field").hidden = !translates;
-  const fills = facts.kind === "masked" ? "Text with [MASK] where a token is to be filled in" : "Text";
-  byId("text-name").textContent = translates ? "Its translation, as far as it is given" : facts.kind === "language" ? "Text to go on from" : fills;
+  tellFacts();
+  tellWeights();
+  byId("source-field").hidden = !page.translates;
+  const fills = facts.kind === "masked" ? `Text with ${facts.mask_name} where a token is to be filled in` : "Text";
+  byId("text-name").textContent = page.translates ? "Its translation, as far as it is given" : facts.kind === "language" ? "Text to go on from" : fills;
+  if (!page.view) show(opening.view);
+  else tellAddress();
   await read();
 }, (message) => {
   if (message) busy(false);
+  if (message && !page.view) show("write");
   byId("facts").textContent = message;
   byId("facts").classList.toggle("trouble", Boolean(message));
 });
+
+function tellFacts() {
+  const { class: name, parameters, settings } = page.facts;
+  const sizes = ["num_layers", "encoder_layers", "decoder_layers", "num_heads", "d_model", "block_size", "vocab_size"];
+  const said = sizes.filter((key) => key in settings).map((key) => `${key} ${settings[key].toLocaleString("en")}`);
+  byId("facts").textContent = [`${name}, ${counted(parameters, "parameter")}`, ...said].join(" · ");
+}
+
+/** The chosen model has new weights: read the text again. What was chosen stays, unless it is another kind of model now. */
+const redraw = latest(async (signal) => {
+  const facts = await ask("facts", { model: page.model }, signal);
+  const isOther = JSON.stringify({ ...facts, settings: null }) !== JSON.stringify({ ...page.facts, settings: null });
+  if (isOther) return choose(page.model);
+  page.facts = facts;
+  tellFacts();
+  await read();
+}, () => {});
+
+/** The texts of models that translate are kept apart from those of the others. */
+function turn(translates) {
+  if (page.translates !== translates) page.set({ translates, text: page.otherText, otherText: page.text });
+}
+
+/** Whether the texts that are shown are the user's. Otherwise they are what the model was opened with. */
+function isTyped() {
+  return page.typed[page.translates ? "translation" : "other"];
+}
+
+function showTexts() {
+  for (const [field, key] of [["text", "text"], ["source", "sourceText"]]) {
+    if (byId(field).value !== page[key]) byId(field).value = page[key];
+  }
+}
+
+/** The address names the model, and holds short texts that the user has typed. */
+function tellAddress() {
+  const told = (text) => (isTyped() && text.length <= MOST_IN_ADDRESS ? text : null);
+  tellPage(page.view, { model: page.model, text: told(page.text), source: page.translates ? told(page.sourceText) : null });
+}
+
+/** Show what the address says. One from a link brings its texts; back and forward leave those that are there. */
+async function visit(isLink) {
+  const { view, values } = followAddress();
+  const hasText = isLink && ("text" in values || "source" in values);
+  if (hasText) takeTexts(values);
+  if (Object.hasOwn(VIEWS, view)) page.view = view;
+  if (page.models.includes(values.model) && values.model !== wanted) await choose(values.model);
+  else if (hasText) await read();
+  if (page.view) show(page.view);
+}
+
+function takeTexts({ text = "", source }) {
+  busy(true);
+  turn(source !== undefined);
+  typedNow();
+  page.set({ text, sourceText: source ?? page.sourceText });
+  showTexts();
+}
+
+function typedNow() {
+  page.set({ typed: { ...page.typed, [page.translates ? "translation" : "other"]: true } });
+}
 
 function show(view) {
   for (const name of Object.keys(VIEWS)) {
@@ -92,6 +162,8 @@ function show(view) {
     byId(`view-${name}`).hidden = name !== view;
   }
   page.set({ view });
+  document.title = `${byId(`tab-${view}`).textContent} – tinyformer explorer`;
+  if (page.facts) tellAddress();
   VIEWS[view].show();
 }
 
@@ -109,7 +181,11 @@ function typed(field, key) {
   let soon = null;
   field.value = page[key];
   field.addEventListener("input", () => {
+    if (key === "sourceText" && !isTyped()) page.set({ text: "" }); // the translation was that of another sentence
+    typedNow();
     page.set({ [key]: field.value });
+    showTexts();
+    tellAddress();
     busy(true);
     clearTimeout(soon);
     soon = setTimeout(read, 150);
@@ -128,20 +204,31 @@ async function begin() {
   byId("model").addEventListener("change", (event) => choose(event.target.value));
   page.addEventListener("passage", () => {
     count();
-    VIEWS[page.view].show();
+    if (page.view) VIEWS[page.view].show();
   });
-  show(Object.hasOwn(VIEWS, page.view) ? page.view : "write");
+  page.addEventListener("weights", () => {
+    tellWeights();
+    if (page.view === "compare") compare.show();
+  });
+  const { view, values } = followAddress();
+  if ("text" in values || "source" in values) takeTexts(values);
+  if (values.model) page.model = values.model;
+  if (Object.hasOwn(VIEWS, view)) page.view = view;
+  if (page.view && !Object.hasOwn(VIEWS, page.view)) page.view = "";
+  if (page.view) show(page.view);
   window.addEventListener("returned", () => connect());
+  onVisit(visit);
   await connect();
+  follow(redraw, isWriting);
 }
 
 /** Ask for the models, and choose the one that was chosen before. */
 const connect = latest(async (signal) => {
-  const { models } = await ask("about", {}, signal);
-  page.models = models;
+  const { folders, models, beside } = await ask("about", {}, signal);
+  Object.assign(page, { folders, models, beside });
   byId("model").replaceChildren(...models.map((name) => new Option(name, name)));
   const before = wanted || page.model;
   await choose(models.includes(before) ? before : models[0]);
-}, (message) => { counted.textContent = message; });
+}, (message) => { line.textContent = message; });
 
 begin();

@@ -1,10 +1,13 @@
 /** The view "attention": which tokens each token looks at, in each layer and head. */
 
+import { addressed } from "./address.js";
 import { ask, latest } from "./api.js";
 import { page } from "./state.js";
-import { element, visible } from "./text.js";
+import { saveSvg } from "./save.js";
+import { counted, element, visible } from "./text.js";
+import { headNames } from "./headnames.js";
 import { HeadGrid } from "./heads.js";
-import { HeatMap } from "./heatmap.js";
+import { HeatMap, axesOf } from "./heatmap.js";
 import { Links } from "./links.js";
 import { Weights } from "./weights.js";
 
@@ -12,7 +15,11 @@ const MOST = 5; // the tokens that are looked at most, which are told in numbers
 const WITH_NUMBERS = 20; // a map with at most so many columns has room for a number in each cell
 
 const part = {}; // the elements of the view, by name
-const chosen = { name: "", head: 0, query: null, key: 0 }; // the layer's name, a head, "mean" or "rollout", and the cell
+const LOOKS = "the token that looks (query)"; // in every picture of this view a row, or the token below
+const IS_LOOKED_AT = "the token it looks at (key)";
+
+const chosen = { name: "", head: 0, query: 0, key: 0 }; // the layer's name, a head, "mean" or "rollout", and the cell
+const picked = { side: "", query: false, key: false }; // whether the user has chosen the query, of a text, and the key
 let drawn = null; // the passage that is shown, or asked about
 let shown = null; // the answer about it, its passage and its texts
 let layer = null; // the one of it that is chosen
@@ -21,6 +28,14 @@ let links = null;
 let map = null;
 let weights = null;
 let told = null; // the row that is drawn
+let names = null; // of the heads, once they are known
+
+const remember = addressed("attention", ["layer", "head"], ({ layer: name, head, token }) => {
+  const together = ["mean", "rollout"].includes(head);
+  if (name && (together || Number(head) >= 1)) Object.assign(chosen, { name, head: together ? head : Math.floor(Number(head)) - 1 });
+  if (Number(token) >= 1) chosen.query = Math.floor(Number(token)) - 1;
+  if (shown?.layers.length && drawn === page.passage) chooseKept();
+});
 
 /** Fill the section of this view once. */
 export function begin(section) {
@@ -34,15 +49,20 @@ export function begin(section) {
   const choices = element("div", { class: "controls", role: "group", "aria-label": "All heads together" },
     choice("mean", "mean", "Mean over heads", "the mean of the weights of all heads of this layer"),
     choice("rollout", "rollout", "Rollout", "how much of each token comes through all layers up to this one"));
-  make("choices", "div", {}, choices);
+  make("choices", "div", { class: "together" }, choices);
   make("links", "div", {});
   make("most", "div", { class: "bars", id: "attention-most" });
   make("map", "div", {});
   make("legend", "p", { class: "note" });
-  const one = element("div", { class: "one-head" }, part.title, part.choices, part.links, part.most, part.map, part.legend);
-  make("body", "div", { class: "attention", hidden: true }, part.grid, one);
+  const save = saveSvg(() => `Attention, ${part.title.textContent}`, () => [part.links, part.most]);
+  make("one", "div", { class: "one-head" }, part.title, part.choices, part.links, part.most, save, part.map, part.legend);
+  make("body", "div", { class: "attention", hidden: true }, part.grid, part.one);
   section.replaceChildren(part.note, part.trouble, part.body);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => grid?.draw());
+  page.addEventListener("head", ({ detail }) => {
+    Object.assign(chosen, detail); // where the attention is still being computed, it is shown when that has come
+    if (shown?.passage === page.passage) choose(chosen.name, chosen.head);
+  });
 }
 
 /** Draw what the page holds now. It is called when the view is chosen, and when the passage changes while it is. */
@@ -58,22 +78,26 @@ export function show() {
 }
 
 const load = latest(async (signal, passage, asked) => {
-  const soon = setTimeout(() => (part.note.textContent = `Computing the attention of ${passage.ids.length} tokens…`), 500);
+  const soon = setTimeout(() => (part.note.textContent = `Computing the attention of ${counted(passage.ids.length, "token")}…`), 500);
   const answer = await ask("attention", { passage: asked }, signal).finally(() => clearTimeout(soon));
   const { first } = answer;
   const target = passage.texts.slice(first);
-  shown = { ...answer, asked, texts: { text: target, target, source: passage.sourceTexts } };
+  shown = { ...answer, asked, passage, texts: { text: target, target, source: passage.sourceTexts } };
   for (const one of shown.layers) one.label = labelOf(one);
+  names = null;
   part.body.hidden = !shown.layers.length;
-  part.note.textContent = shown.layers.length ? about(first) : "This model has no attention.";
+  part.note.replaceChildren(...(shown.layers.length ? [about(first)] : insteadOfAttention()));
   if (!shown.layers.length) return;
+  picked.side = ""; // another text
   grid = new HeadGrid(part.grid, shown.layers, (at, head) => {
     const together = typeof chosen.head === "string" ? chosen.head : "mean";
     choose(shown.layers[at].name, head ?? (shown.layers[at].heads > 1 || together === "rollout" ? together : 0));
-  });
-  const kept = shown.layers.find(({ name, heads }) => name === chosen.name && (typeof chosen.head === "string" || chosen.head < heads));
-  if (kept) choose(kept.name, chosen.head);
-  else choose((shown.layers.find(({ kind }) => kind === "cross") ?? shown.layers[0]).name, 0);
+  }, part.note);
+  chooseKept();
+  names = await headNames().catch(() => null); // the maps are of use without names
+  if (!names || shown.passage !== passage) return;
+  grid.name(names);
+  retitle();
 }, (message) => {
   part.trouble.textContent = message;
   part.trouble.hidden = !message;
@@ -81,13 +105,37 @@ const load = latest(async (signal, passage, asked) => {
   if (message) part.note.textContent = "";
 });
 
+/** Choose the layer and the head that were chosen before, if this model has them. */
+function chooseKept() {
+  const kept = shown.layers.find(({ name, heads }) => name === chosen.name && (typeof chosen.head === "string" || chosen.head < heads));
+  if (kept) choose(kept.name, chosen.head);
+  else choose((shown.layers.find(({ kind }) => kind === "cross") ?? shown.layers[0]).name, 0);
+}
+
+/** What a model without attention has in the place of it: only recurrent networks are such models. */
+function insteadOfAttention() {
+  const go = element("button", { type: "button", class: "link" }, "See its states over time in Inside");
+  go.addEventListener("click", () => {
+    document.getElementById("tab-inside").click();
+    goTo("inside-states");
+  });
+  return ["This model has no attention. It is a recurrent network: it reads one token after the other, and what it knows of those before stands in its state, a row of numbers that each token changes. ", go];
+}
+
+/** Scroll to a part of the page as soon as it is shown. */
+function goTo(id, tries = 100) {
+  const place = document.getElementById(id);
+  if (place?.checkVisibility({ visibilityProperty: true })) place.scrollIntoView();
+  else if (tries) setTimeout(goTo, 50, id, tries - 1);
+}
+
 function about(first) {
-  const words = "Each small map is a head: a row for each token that looks, a column for each token that it looks at. Choose one to read its numbers.";
-  return first ? `The model sees only the last ${shown.texts.text.length} tokens: the first ${first} are left out here. ${words}` : words;
+  const words = `Each small map is a head. ${axesOf({ rows: LOOKS, columns: IS_LOOKED_AT })}. Choose one to read its numbers.`;
+  return first ? `The model sees only the last ${counted(shown.texts.text.length, "token")}: the first ${counted(first, "is", "are")} left out here. ${words}` : words;
 }
 
 /** What a layer is called: "layer 2", "encoder layer 2", "decoder layer 1 to source". */
-function labelOf({ name, kind, queries }) {
+export function labelOf({ name, kind, queries }) {
   const number = name.match(/\d+/);
   const side = { text: "", source: "encoder ", target: "decoder " }[queries];
   const layer = `${side}layer ${Number(number?.[0] ?? 0) + 1}`;
@@ -101,23 +149,47 @@ function choose(name, head) {
   if (head === "mean" && layer.heads === 1) head = 0;
   Object.assign(chosen, { name, head });
   const [queries, keys] = [shown.texts[layer.queries], shown.texts[layer.keys]];
-  chosen.query = Math.min(chosen.query ?? queries.length - 1, queries.length - 1);
-  chosen.key = Math.min(chosen.key, keys.length - 1);
+  if (picked.side !== layer.queries) begins(layer.queries, queries.length);
+  picked.key &&= chosen.key < keys.length;
+  if (!picked.key) chosen.key = 0; // until the weights are there
   grid.mark(shown.layers.indexOf(layer), head);
   part.mean.hidden = layer.heads === 1;
   part.rollout.hidden = layer.kind === "cross";
   for (const together of ["mean", "rollout"]) part[together].setAttribute("aria-pressed", String(head === together));
-  const what = { mean: ", mean over heads", rollout: ": rollout through all layers up to it" }[head] ?? (layer.heads > 1 ? `, head ${head + 1}` : "");
-  part.title.textContent = capital(layer.label) + what;
+  retitle();
   weights?.close();
   told = null;
+  part.one.classList.add("waiting");
   weights = new Weights({ passage: shown.asked, layer: name, head }, queries.length, keys.length, arrived, (message) => {
     part.legend.textContent = message;
+    part.one.classList.remove("waiting");
   });
   drawLinks(queries, keys);
   drawMap(queries, keys);
   part.legend.textContent = legend(head);
   look(chosen.query, chosen.key);
+}
+
+/** The chosen token of a text that was not looked at before: the one that the user chose, or else the last ordinary one. */
+function begins(side, length) {
+  const special = new Set(side === "source" ? shown.source_special : shown.special);
+  const ordinary = [...Array(length).keys()].filter((place) => !special.has(place));
+  picked.query &&= chosen.query < length;
+  if (!picked.query) chosen.query = ordinary.at(-1) ?? length - 1;
+  picked.side = side;
+}
+
+/** The user has chosen a token that looks, or a cell. */
+function pick(query, key) {
+  if (query !== chosen.query) picked.query = true;
+  if (key !== chosen.key) picked.key = true;
+  look(query, key);
+}
+
+function retitle() {
+  const { name, head } = chosen;
+  const what = { mean: ", mean over heads", rollout: ": rollout through all layers up to it" }[head] ?? (layer.heads > 1 ? `, head ${head + 1}` : "");
+  part.title.textContent = capital(layer.label) + what + (names?.ending(name, head) ?? "");
 }
 
 function legend(head) {
@@ -135,8 +207,9 @@ function drawLinks(queries, keys) {
     queries,
     keys: layer.kind === "cross" ? keys : null,
     label: side[layer.queries],
+    axes: { queries: LOOKS, keys: IS_LOOKED_AT },
     name: (query) => named(layer.queries, query),
-    onchoose: (query) => look(query, chosen.key),
+    onchoose: (query) => pick(query, chosen.key),
   });
 }
 
@@ -145,6 +218,9 @@ function drawMap(queries, keys) {
   const wide = keys.length <= WITH_NUMBERS;
   map = new HeatMap(part.map, {
     label: `Attention weights, ${part.title.textContent}`,
+    axes: { rows: LOOKS, columns: IS_LOOKED_AT },
+    legend: [0, 0.01, 0.1, 0.5, 1].map((weight) => [Math.sqrt(weight), String(weight)]),
+    complete: () => weights.all(),
     rows: queries.map(visible),
     columns: keys.map(visible),
     cell: wide ? 22 : keys.length <= 64 ? 16 : 12,
@@ -153,7 +229,7 @@ function drawMap(queries, keys) {
     value: (query, key) => weights.row(query)?.[key] ?? null,
     hidden,
     tell,
-    onmove: (query, key) => look(query, key),
+    onmove: (query, key) => pick(query, key),
     onseen: () => want(),
   });
 }
@@ -161,9 +237,10 @@ function drawMap(queries, keys) {
 /** The chosen token is the map's row and the token of the links at once. */
 function look(query, key) {
   Object.assign(chosen, { query, key });
+  remember({ layer: chosen.name, head: typeof chosen.head === "number" ? chosen.head + 1 : chosen.head, token: query + 1 });
   if (map.at.row !== query || map.at.column !== key || !map.line.textContent) {
     reveal(query, key);
-    map.move(query, key); // which calls look again, with the same cell
+    map.move(query, key); // which calls pick, and so look again, with the same cell
     return;
   }
   want();
@@ -176,6 +253,15 @@ function reveal(query, key) {
   const within = (at, size, now, room) => (room > size ? Math.max(Math.min(now, at * size), (at + 1) * size - room) : now);
   box.scrollTop = within(query, how.cell, box.scrollTop, box.clientHeight - top);
   if (key !== map.at.column) box.scrollLeft = within(key, how.width, box.scrollLeft, box.clientWidth - left);
+}
+
+/** Until the user has chosen a cell, the chosen one is that to which its token looks most, in the middle of what is seen. */
+function lookAtMost(row) {
+  const best = row.reduce((most, weight, key) => (weight > row[most] && !hidden(chosen.query, key) ? key : most), 0);
+  if (best === chosen.key && map.line.textContent) return;
+  chosen.key = best;
+  map.box.scrollLeft = (best + 0.5) * map.how.width - (map.box.clientWidth - map.left) / 2;
+  map.move(chosen.query, best);
 }
 
 /** Fetch the chosen query's weights first, and then those that are seen. */
@@ -197,6 +283,8 @@ function tellAll() {
   const row = weights.row(query);
   if (row && told === row) return;
   told = row;
+  if (row) part.one.classList.remove("waiting");
+  if (row && !picked.key) lookAtMost(row);
   links.show(query, row, (key, value) => tell(query, key, value), (key) => hidden(query, key));
   const keys = row ? [...row.keys()].filter((key) => !hidden(query, key)).sort((a, b) => row[b] - row[a]).slice(0, MOST) : [];
   part.most.replaceChildren(
@@ -207,7 +295,7 @@ function tellAll() {
 
 /** A token that is looked at, which leads to its cell of the map; and its number. */
 function bar(query, key, value) {
-  const name = element("button", { class: "token", type: "button", title: "show it in the map", onclick: () => look(query, key) }, named(layer.keys, key));
+  const name = element("button", { class: "token", type: "button", title: "show it in the map", onclick: () => pick(query, key) }, named(layer.keys, key));
   const filled = element("span", { class: "bar", "aria-hidden": "true" });
   filled.style.width = `${100 * value}%`;
   return [name, filled, element("span", { class: "number" }, number(value))];

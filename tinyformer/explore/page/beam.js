@@ -1,13 +1,15 @@
 /** Beam search beside greedy search: the tree of what was searched, and the texts that were found. A part of the view "write". */
 
 import { latest, stream } from "./api.js";
+import { numberOf } from "./controls.js";
 import { page } from "./state.js";
-import { element, number, percent, visible } from "./text.js";
+import { counted, element, number, percent, visible } from "./text.js";
 import { SearchTree } from "./searchtree.js";
 
 const WIDEST = 16;
 const LONGEST = 200;
 
+const sizes = { width: 4, length: 12 };
 let section = null;
 let parts = null; // the elements that change
 let tree = null;
@@ -21,26 +23,29 @@ let found = null; // the last line of the answer
  */
 export function begin(given) {
   section = given;
-  const field = (name, label, value, most) => {
-    const input = element("input", { type: "number", id: `beam-${name}`, min: 1, max: most, value });
-    return [element("label", {}, label, input), input];
-  };
-  const [widthLabel, width] = field("width", `Beam width (1–${WIDEST})`, 4, WIDEST);
-  const [lengthLabel, length] = field("length", `Length, at most (1–${LONGEST})`, 12, LONGEST);
+  const row = element("div", { class: "controls" });
   const button = element("button", { class: "first", id: "beam-search", type: "button" }, "Search");
   const line = element("p", { class: "note", id: "beam-said", role: "status" });
   const picture = element("div", { id: "beam-tree" });
   const table = element("div", { class: "found", id: "beam-found" });
   const legend = element("p", { class: "note", hidden: true }, ...legendParts());
-  parts = { width, length, button, line, picture, table, legend };
+  row.append(button);
+  const field = (key, name, more, max) =>
+    numberOf(row, { name, label: `${name}${more} (1–${max})`, id: `beam-${key}`, min: 1, max, get: () => sizes[key], set: (value) => { sizes[key] = value; } });
+  field("width", "Beam width", "", WIDEST);
+  parts = { showLength: field("length", "Length", ", at most", LONGEST), button, line, picture, table, legend };
   section.replaceChildren(
     element("h2", {}, "Greedy and beam search"),
     element("p", { class: "note" }, "A greedy search takes the likeliest token at each step. A beam search keeps several texts at once, so that it can find one that begins less likely and ends likelier."),
-    element("div", { class: "controls" }, button, widthLabel, lengthLabel),
-    line, table, picture, legend,
+    row, line, table, picture, legend,
   );
   button.addEventListener("click", () => (parts.running ? stop() : start()));
-  for (const input of [width, length]) input.addEventListener("keydown", (event) => event.key === "Enter" && !parts.running && start());
+  row.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || parts.running || !event.target.matches("input")) return;
+    event.target.blur(); // so that it is brought into its range
+    event.target.focus();
+    start();
+  });
   page.addEventListener("model", forget);
 }
 
@@ -69,7 +74,8 @@ function forget() {
   [tree, searched, taken, found] = [null, null, null, null];
   parts.table.replaceChildren();
   parts.legend.hidden = true;
-  parts.length.value = page.facts.kind === "translation" ? LONGEST : 12; // a translation ends by itself
+  sizes.length = page.facts.kind === "translation" ? LONGEST : 12; // a translation ends by itself
+  parts.showLength();
   tell();
 }
 
@@ -87,8 +93,8 @@ const search = latest(async (signal, asked) => {
 });
 
 function start() {
-  const [beam, length] = [parts.width, parts.length].map((input) => input.valueAsNumber);
-  if (!page.passage || !parts.width.reportValidity() || !parts.length.reportValidity() || !beam || !length) return;
+  const { width: beam, length } = sizes;
+  if (!page.passage) return;
   tree?.remove();
   tree = new SearchTree(parts.picture);
   [searched, taken, found] = [beginning(page.passage), null, null];
@@ -152,7 +158,7 @@ function takeOver({ ids, texts }) {
 function tell() {
   const lines = [];
   if (parts.trouble) lines.push(parts.trouble);
-  else if (parts.running) lines.push(`Searching: ${parts.steps} tokens so far.`);
+  else if (parts.running) lines.push(`Searching: ${counted(parts.steps, "token")} so far.`);
   else if (searched && !found) lines.push("The search was stopped.");
   if (searched && page.passage && page.passage === taken) lines.push("The text that was taken is the page's text now. A new search goes on from it.");
   else if (searched && page.passage && !same(beginning(page.passage), searched)) lines.push("The text has changed since this search: press Search to search again.");

@@ -1,6 +1,6 @@
 /** The branches, drawn as a small tree. */
 
-import { element, visible } from "./text.js";
+import { counted, element, visible } from "./text.js";
 
 const FIRST = 24; // characters that are shown of a branch
 
@@ -32,7 +32,7 @@ export function drawTree(parent, tree, onlook, onremove) {
 
 function line(tree, branch, onlook, onremove) {
   const name = branch === tree.root ? "The text as it was given" : first(branch);
-  const count = `${branch.tokens.length} token${branch.tokens.length === 1 ? "" : "s"}`;
+  const count = counted(branch.tokens.length, "token");
   const where = branch === tree.root ? count : `from place ${branch.at + 1}, ${count}`;
   const go = element("button", { type: "button", class: "branch" }, element("span", { class: "start" }, name), element("span", { class: "where" }, ` ${where}`));
   go.dataset.branch = branch.number;

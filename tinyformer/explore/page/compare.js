@@ -1,9 +1,13 @@
 /** The view "compare": two models on the same prompt, and the loss of each token of a text. */
 
+import { addressed } from "./address.js";
 import { Refusal, ask, latest, stream } from "./api.js";
+import { different, folderOf } from "./checkpoint.js";
 import { page } from "./state.js";
-import { element, number, percent, visible } from "./text.js";
+import { counted, element, number, percent, visible } from "./text.js";
 import { ColouredText } from "./colouredtext.js";
+import { numberOf } from "./controls.js";
+import { saveSvg } from "./save.js";
 
 const KEY = "explorer.compare"; // where this tab of the browser keeps what was chosen here
 const SOON = 2000; // characters of a text whose losses are computed without being asked for
@@ -13,8 +17,12 @@ let section = null;
 let other = ""; // the name of model B
 let parts = null; // the elements that change
 let drawn = ""; // what the page showed when this view last asked
+let drawnWeights = ""; // and with which weights of A and B
 const sides = { a: null, b: null }; // of the losses: {model, texts, losses, last}
 let colours = null; // the ColouredText of the losses
+
+let linked = ""; // model B of an address
+const remember = addressed("compare", ["other"], ({ other: name }) => (linked = name ?? ""));
 
 /** Fill the section of this view once. */
 export function begin(given) {
@@ -28,7 +36,7 @@ export function begin(given) {
     nextTrouble: trouble(),
     go: element("button", { type: "button", class: "first" }, "Continue with both"),
     stop: element("button", { type: "button", "aria-disabled": "true" }, "Stop"),
-    length: element("input", { type: "number", min: 1, max: 5000, value: kept.length }),
+    controls: element("div", { class: "controls" }),
     sampling: element("p", { class: "note" }),
     written: element("div", { class: "both" }),
     writeTrouble: trouble(),
@@ -45,12 +53,14 @@ export function begin(given) {
     meaning: element("p", { class: "note" }),
   };
   parts.sourceField = element("label", { hidden: true }, "Sentence that it translates ", parts.source);
+  parts.controls.append(parts.go, parts.stop);
+  numberOf(parts.controls, { name: "Length", min: 1, max: 5000, get: () => kept.length, set: (length) => keep({ length }) });
   parts.goOn = element("div", {},
     element("h2", {}, "Go on from the same prompt"),
-    element("div", { class: "controls" }, parts.go, parts.stop, element("label", {}, "Length ", parts.length)),
-    parts.sampling, parts.writeTrouble, parts.written);
+    parts.controls, parts.sampling, parts.writeTrouble, parts.written);
   parts.nextName = element("h2", {});
-  parts.two = element("div", {}, parts.nextName, parts.nextTrouble, parts.next, parts.goOn);
+  parts.nextPicture = element("div", { hidden: true }, parts.nextName, parts.next, saveSvg(() => `${parts.nextName.textContent}, A ${page.model} and B ${other}`, () => [parts.next]));
+  parts.two = element("div", {}, parts.nextTrouble, parts.nextPicture, parts.goOn);
   parts.lossPart = lossPart();
   section.replaceChildren(
     element("div", { class: "controls" }, element("label", {}, "Model A ", parts.first), element("label", {}, "Model B ", parts.second)),
@@ -60,11 +70,13 @@ export function begin(given) {
 
 /** The part about losses. */
 function lossPart() {
+  const save = saveSvg(() => `Losses of each token, A ${page.model}${sides.b ? ` and B ${sides.b.model}` : ""}`, () => [parts.table, parts.legend, parts.losses]);
+  parts.lossPicture = element("div", { hidden: true }, parts.table, parts.shown, parts.legend, parts.losses, save);
   return element("div", {},
     element("h2", {}, "The loss of each token of a text"), parts.meaning,
     element("div", { class: "pasted" }, parts.sourceField, element("label", {}, "Text ", parts.text)),
     element("div", { class: "controls" }, parts.compute, parts.stopLosses), parts.progress, parts.lossTrouble,
-    parts.table, parts.shown, parts.legend, parts.losses);
+    parts.lossPicture);
 }
 
 function trouble() {
@@ -77,7 +89,6 @@ function listen() {
     keep({ others: { ...kept.others, [page.facts.kind]: parts.second.value } });
     show();
   });
-  parts.length.addEventListener("change", () => keep({ length: parts.length.value }));
   const on = (button, act) => button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || act());
   on(parts.go, () => write(true));
   on(parts.stop, () => write(false));
@@ -101,38 +112,59 @@ function chooseFirst(name) {
 /** Draw what the page holds now. It is called when the view is chosen, and when the passage changes while it is. */
 export function show() {
   if (!page.passage) return;
-  const others = page.models.filter((name) => name !== page.model);
+  const others = different(page.model);
   other = otherOf(others);
+  remember({ other });
   fill(parts.first, page.models, page.model);
   fill(parts.second, others, other);
   parts.second.parentElement.hidden = parts.two.hidden = !others.length;
-  parts.note.textContent = others.length ? "A is the model that is chosen above. Both models read the text above, without what Write has added to it. The longer a bar, the likelier the token." : "There is one model only, so there is nothing to compare it with. Start the explorer with several folders, or with one that has both a best and a latest checkpoint. Its losses are below.";
+  parts.note.textContent = others.length ? `A is the model that is chosen above. Both models read the text above, without what Write has added to it. The longer a bar, the likelier the token. ${sameAs()}` : alone();
   const predicts = page.facts.kind !== "encoder";
+  const tells = page.facts.labels !== null; // classes
   parts.lossPart.hidden = !predicts;
-  if (!predicts) {
+  if (!predicts && !(tells && others.length)) {
     parts.two.hidden = true;
-    parts.note.textContent = "This model predicts no tokens, so there are no predictions and no losses to compare.";
+    parts.note.textContent = `This model predicts no tokens, so there are no predictions and no losses to compare.${tells ? " What it says of the text is in Write." : ""}`;
     return;
   }
   parts.sourceField.hidden = page.facts.kind !== "translation";
   const fills = page.facts.kind === "masked";
-  parts.nextName.textContent = fills ? "The first [MASK]" : "The next token";
-  parts.goOn.hidden = fills;
+  parts.nextName.textContent = !predicts ? "The classes of the text" : fills ? "The first mask" : "The next token";
+  parts.goOn.hidden = fills || !predicts;
+  if (!predicts) parts.note.textContent = "A is the model that is chosen above. The longer a bar, the likelier the class.";
   tellSampling();
   const now = JSON.stringify([page.model, other, page.text, page.sourceText]);
-  if (now === drawn) return;
-  drawn = now;
-  write(false);
-  parts.written.replaceChildren();
+  const weights = JSON.stringify([page.model, other].map((name) => page.weights[name]?.stamp));
+  if (now === drawn && weights === drawnWeights) return;
+  if (now !== drawn) {
+    write(false);
+    parts.written.replaceChildren(); // what was written stays where only the weights are new
+  }
+  [drawn, drawnWeights] = [now, weights];
   if (others.length) compareNext();
-  loseIfShort();
+  if (predicts) loseIfShort();
 }
 
 /** Model B: the one that was chosen for models of this kind, or else the other checkpoint of A's folder, or else any. */
 function otherOf(names) {
-  const folder = (name) => name.slice(0, Math.max(0, name.lastIndexOf(": ")));
+  if (names.includes(linked)) keep({ others: { ...kept.others, [page.facts.kind]: linked } });
+  linked = "";
   const chosen = kept.others?.[page.facts.kind];
-  return names.includes(chosen) ? chosen : names.find((name) => folder(name) === folder(page.model)) ?? names[0] ?? "";
+  return names.includes(chosen) ? chosen : names.find((name) => folderOf(name) === folderOf(page.model)) ?? names[0] ?? "";
+}
+
+/** Which models are left out, as there is nothing to compare. */
+function sameAs() {
+  const same = page.weights[page.model]?.same ?? [];
+  return same.length ? `${same.join(" and ")} ${same.length === 1 ? "is" : "are"} left out: the weights are the same as those of ${page.model}.` : "";
+}
+
+/** What to do where there is nothing to compare with. */
+function alone() {
+  const why = page.models.length > 1 ? `${page.models.join(" and ")} have the same weights` : "There is one model only";
+  const folder = folderOf(page.model) || page.folders[0];
+  const how = `tinyformer explore ${folder} ${page.beside[0] ?? "ANOTHER"}`;
+  return `${why}, so there is nothing to compare. To compare two runs, start the explorer with both folders: ${how}. The model's losses are below.`;
 }
 
 /** Whether a button does something. One that does nothing keeps the focus, so that the keyboard does not lose its place. */
@@ -157,7 +189,7 @@ async function passageOf(model, signal) {
   const { kind, mask } = await ask("facts", { model }, signal);
   if (kind !== page.facts.kind) throw new Refusal(`${page.model} and ${model} cannot be compared: they are models of different kinds.`);
   const { ids } = await ask("encode", { model, text: page.text }, signal);
-  if (kind === "masked" && !ids.includes(mask)) throw new Refusal("There is no [MASK] in the text, so there are no predictions to compare.");
+  if (kind === "masked" && !ids.includes(mask)) throw new Refusal("There is no mask in the text, so there are no predictions to compare.");
   const source = kind === "translation" ? await ask("encode", { model, text: page.sourceText, source: true }, signal) : { ids: [] };
   return { model, ids, source: source.ids };
 }
@@ -167,10 +199,14 @@ async function passageOf(model, signal) {
 const compareNext = latest(async (signal) => {
   const a = await passageOf(page.model, signal);
   const b = await passageOf(other, signal);
-  const found = await ask("divergence", { a, b }, signal);
-  parts.next.replaceChildren(...(found.alike ? together(found) : apart(found)));
+  if (page.facts.kind === "encoder") parts.next.replaceChildren(await classesOfBoth(a, b, signal));
+  else {
+    const found = await ask("divergence", { a, b }, signal);
+    parts.next.replaceChildren(...(found.alike ? together(found) : apart(found)));
+  }
+  parts.nextPicture.hidden = false;
 }, (message) => {
-  if (message) parts.next.replaceChildren();
+  if (message) parts.nextPicture.hidden = true;
   refused(parts.nextTrouble)(message);
 });
 
@@ -185,6 +221,17 @@ function together({ tokens, a, b, a_to_b, b_to_a }) {
     element("p", { class: "readout", id: "divergence" }, `Kullback-Leibler divergence: ${nats}. Entropy: A ${number(a.entropy)}, B ${number(b.entropy)} nats.`),
     element("p", { class: "note" }, "The models' own probabilities, without temperature, top-k and top-p. A divergence of 0: both predict the same."),
   ];
+}
+
+/** The classes of the text, likeliest under A first, each with a bar for A and one for B. */
+async function classesOfBoth(a, b, signal) {
+  const [one, two] = [await ask("classes", { passage: a }, signal), await ask("classes", { passage: b }, signal)];
+  if ([one, two].some(({ of, value }) => of !== "text" || value !== null)) throw new Refusal("Only probabilities of classes of a whole text are compared here. What a model says of each token is in Write.");
+  if (one.labels.join("\n") !== two.labels.join("\n")) throw new Refusal("The models tell different classes, which cannot be compared.");
+  const rows = element("div", { class: "pairs", role: "table", "aria-label": "The classes of the text under A and B" }, line("", head("A"), head("B")));
+  const order = [...one.labels.keys()].sort((i, j) => one.probabilities[j] - one.probabilities[i]);
+  for (const i of order) rows.append(line(one.labels[i], bar(one.probabilities[i], ""), bar(two.probabilities[i], "other")));
+  return rows;
 }
 
 /** For models with different tokens: the likeliest of each by itself. */
@@ -225,13 +272,16 @@ const write = latest(async (signal, start) => {
   able(parts.go, !start);
   able(parts.stop, start);
   if (!start) return;
-  const length = Math.max(1, Math.min(5000, Math.round(Number(parts.length.value)) || 1));
+  const { length } = kept;
   const names = [page.model, other];
   const columns = ["A", "B"].map((name, i) => ({ place: element("div", {}), heading: element("h3", {}, `${name}: ${names[i]}`), trouble: trouble() }));
-  parts.written.replaceChildren(...columns.map(({ heading, trouble, place }) => element("div", {}, heading, trouble, place)));
+  const save = saveSvg(() => `What ${names.join(" and ")} write`, () => [parts.written]);
+  save.hidden = true;
+  parts.written.replaceChildren(...columns.map(({ heading, trouble, place }) => element("div", {}, heading, trouble, place)), save);
   const { sampling } = page;
   await Promise.all(columns.map((column, i) => writeOne(column, names[i], length, sampling, signal)));
   if (signal.aborted) return;
+  save.hidden = !parts.written.querySelector(".tokens:not([hidden])");
   able(parts.go, true);
   able(parts.stop, false);
 }, (message) => {
@@ -243,8 +293,9 @@ const write = latest(async (signal, start) => {
 });
 
 /** Let one model write, and show each token as it comes. */
-async function writeOne({ place, trouble }, model, length, sampling, signal) {
+async function writeOne({ place, heading, trouble }, model, length, sampling, signal) {
   const found = [];
+  place.hidden = heading.hidden = true; // until there is a token
   const text = new ColouredText(place, {
     label: `What ${model} writes`,
     colour: (i) => strength("high", found[i].probability),
@@ -255,11 +306,13 @@ async function writeOne({ place, trouble }, model, length, sampling, signal) {
     for await (const token of stream("write", { passage, length, sampling }, signal)) {
       found.push(token);
       text.append([token.text]);
+      place.hidden = heading.hidden = false;
     }
     const logarithm = found.reduce((sum, { probability }) => sum - Math.log(probability), 0) / found.length;
-    if (found.length) place.append(element("p", { class: "note" }, `${found.length} tokens, mean −log p ${number(logarithm)} nats`));
+    if (found.length) place.append(element("p", { class: "note" }, `${counted(found.length, "token")}, mean −log p ${number(logarithm)} nats`));
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
+    heading.hidden = false; // it says whose trouble it is
     refused(trouble)(error.message);
   }
 }
@@ -297,7 +350,7 @@ const lose = latest(async (signal, how) => {
   clear();
   const text = entered("text", "text");
   parts.meaning.textContent = MEANINGS[page.facts.kind] ?? "";
-  if (how === "wait") parts.progress.textContent = `This text has ${text.length.toLocaleString("en")} characters: its losses are computed when you ask for them.`;
+  if (how === "wait") parts.progress.textContent = `This text has ${counted(text.length, "character")}: its losses are computed when you ask for them.`;
   if (how === "wait" || !text) return working(false);
   const asked = { text, source: page.facts.kind === "translation" ? entered("source", "sourceText") : "" };
   const names = { a: page.model, b: other };
@@ -357,6 +410,7 @@ function clear() {
   drawnOf = null;
   colours?.remove();
   colours = null;
+  parts.lossPicture.hidden = true;
   parts.table.replaceChildren();
   parts.legend.replaceChildren();
   parts.progress.textContent = "";
@@ -387,6 +441,7 @@ function paint(all = true) {
   }
   colours.append(side.texts.slice(colours.texts.length));
   colours.paint(all ? 0 : painted);
+  parts.lossPicture.hidden = false;
   painted = Math.min(...Object.values(sides).filter(Boolean).map(({ losses }) => losses.length));
   means(same);
   legend(mode);
@@ -443,7 +498,8 @@ function means(same) {
     ...[last.tokens.toLocaleString("en"), number(last.mean), number(last.perplexity), number(last.bits_per_character)].map((text) => element("td", {}, text)));
   const known = Object.entries(sides).filter(([, side]) => side?.last);
   const rows = known.map(([name, side]) => row(name.toUpperCase(), side, side.last));
-  const titles = ["", "tokens", "mean loss (nats)", "perplexity", "bits per character"];
+  const isPseudo = page.facts.kind === "masked"; // each token was hidden in turn
+  const titles = ["", "tokens", "mean loss (nats)", isPseudo ? "pseudo-perplexity" : "perplexity", "bits per character"];
   const note = known.length === 2 && !same ? [element("caption", {}, "The models cut the text into different tokens. Compare the bits per character.")] : [];
   parts.table.replaceChildren(...note, element("thead", {}, element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)))), element("tbody", {}, ...rows));
 }
@@ -466,7 +522,7 @@ function legend(mode) {
 }
 
 function progress(before) {
-  const said = Object.entries(sides).filter(([, side]) => side?.last).map(([name, { last }]) => `${name.toUpperCase()} ${last.done.toLocaleString("en")} of ${last.tokens.toLocaleString("en")} tokens`);
+  const said = Object.entries(sides).filter(([, side]) => side?.last).map(([name, { last }]) => `${name.toUpperCase()} ${last.done.toLocaleString("en")} of ${counted(last.tokens, "token")}`);
   parts.progress.textContent = before + said.join(", ");
 }
 

@@ -41,22 +41,42 @@ function sliderOf(parent, { key, name, min, max, step, told }) {
 }
 
 /**
- * A whole number. What is no such number is marked, and changes nothing.
+ * A whole number. One that is out of range is brought into it when the field is left, and a line says so.
  * @param {HTMLElement} parent
- * @param {{name: string, min: number, max: number, get: () => number, set: (value: number) => void}} how
+ * @param {{name: string, label?: string, id?: string, min: number, max: number, get: () => number, set: (value: number) => void}} how
  * @returns {() => void} shows the value again
  */
-export function numberOf(parent, { name, min, max, get, set }) {
-  const input = element("input", { type: "number", min, max, step: 1, required: true, name: name.toLowerCase() });
+export function numberOf(parent, { name, label = name, id = "", min, max, get, set }) {
+  const line = element("p", { class: "range", role: "status", hidden: true });
+  const input = element("input", { type: "number", min, max, step: 1, required: true, id, name: name.toLowerCase() });
+  const range = `${name} goes from ${min.toLocaleString("en")} to ${max.toLocaleString("en")}, in whole numbers`;
+  const say = (text) => {
+    line.textContent = text;
+    line.hidden = !text;
+  };
   input.addEventListener("input", () => {
     const bad = !input.checkValidity();
     input.setAttribute("aria-invalid", String(bad));
+    say(bad ? `${range}.` : "");
     if (!bad) set(Number(input.value));
   });
-  parent.append(element("label", {}, `${name} `, input));
+  input.addEventListener("change", () => {
+    if (input.checkValidity()) return;
+    const typed = input.value;
+    const value = typed === "" ? get() : Math.max(min, Math.min(max, Math.round(Number(typed))));
+    input.value = value;
+    input.setAttribute("aria-invalid", "false");
+    say(`${range}: ${typed === "" ? "what was typed is none, so it stays" : `${shortened(typed)} became`} ${value.toLocaleString("en")}.`);
+    set(value);
+  });
+  parent.append(element("label", {}, `${label} `, input), line);
   const show = () => {
     if (input.value !== String(get()) && document.activeElement !== input) input.value = get();
   };
   show();
   return show;
+}
+
+function shortened(text) {
+  return text.length > 30 ? `${text.slice(0, 30)}…` : text;
 }

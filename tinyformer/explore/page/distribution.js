@@ -2,7 +2,8 @@
 
 import { ask } from "./api.js";
 import { newest } from "./newest.js";
-import { element, number, percent, visible } from "./text.js";
+import { saveSvg } from "./save.js";
+import { counted, element, number, percent, visible } from "./text.js";
 
 /** The likeliest tokens at a place, as buttons with bars; the token that stands there is marked. */
 export class Distribution {
@@ -15,7 +16,9 @@ export class Distribution {
     this.line = element("p", { class: "readout entropy" });
     this.list = element("div", { class: "choices", role: "group", "aria-label": "The likeliest tokens. Arrow keys move." });
     this.trouble = element("p", { class: "trouble", hidden: true });
-    parent.append(this.title, this.trouble, this.list, this.line);
+    this.save = saveSvg(() => `Likeliest tokens, ${this.title.textContent}`, () => [this.list, this.line]);
+    this.save.hidden = true;
+    parent.append(this.title, this.trouble, this.list, this.line, this.save);
     this.tokens = [];
     this.list.addEventListener("click", (event) => {
       const row = event.target.closest("button");
@@ -27,7 +30,7 @@ export class Distribution {
   }
 
   /**
-   * Ask for a distribution and show it, unless it is what is shown.
+   * Ask for a distribution and show it, unless it is what is shown. Until it comes, that of before stands there with its title.
    * @param {string} question its name
    * @param {object} asked
    * @param {string} title
@@ -37,8 +40,7 @@ export class Distribution {
     const key = JSON.stringify([question, asked, title]);
     if (key === this.shown) return;
     this.shown = key;
-    this.title.textContent = title;
-    this.list.setAttribute("aria-busy", "true"); // what is drawn is still that of before
+    this.list.setAttribute("aria-busy", "true");
     this.request(key, question, asked, title, standing);
   }
 
@@ -75,6 +77,7 @@ export class Distribution {
     this.list.replaceChildren();
     this.tokens = [];
     this.line.textContent = "";
+    this.save.hidden = true;
   }
 
   refuse(message) {
@@ -84,12 +87,13 @@ export class Distribution {
 
   draw({ best, entropy, possible, probability }, title, standing) {
     this.title.textContent = title;
+    this.save.hidden = false;
     this.list.setAttribute("aria-busy", "false");
     const stands = standing !== null && best.some(({ id }) => id === standing.id);
     this.tokens = standing === null || stands ? best : [...best, { ...standing, probability }];
     while (this.list.children.length > this.tokens.length) this.list.lastChild.remove();
     this.tokens.forEach((token, i) => this.drawRow(this.list.children[i] ?? this.addRow(), token, token.id === standing?.id));
-    this.line.textContent = `Entropy ${number(entropy)} nats; ${possible.toLocaleString("en")} token${possible === 1 ? " is" : "s are"} possible`;
+    this.line.textContent = `Entropy ${number(entropy)} nats; ${counted(possible, "token is", "tokens are")} possible`;
   }
 
   addRow() {

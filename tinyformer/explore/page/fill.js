@@ -1,13 +1,13 @@
-/** Filling in: a BERT's likeliest tokens for each [MASK]. */
+/** Filling in: a BERT's likeliest tokens for each mask. */
 
 import { samplingControls } from "./controls.js";
 import { Distribution } from "./distribution.js";
 import { page } from "./state.js";
 import { element, visible } from "./text.js";
+import { saveSvg } from "./save.js";
 import { TokenButtons, legend } from "./tokens.js";
 
-const MASK = "[MASK]";
-const HOW = "Choose a [MASK] to see the likeliest tokens there, and one of those to fill it in. The key M masks any other token.";
+const HOW = "Choose a mask to see the likeliest tokens there, and one of those to fill it in. The key M masks any other token.";
 
 let prompt = null; // the passage as it was given
 let tokens = []; // those that are looked at: {id, text, probability}
@@ -30,6 +30,7 @@ export function begin(part) {
   const right = element("div", { class: "distribution" });
   part.append(how, row, element("div", { class: "side" }, left, right));
   text = new TokenButtons(left, "The text. M masks a token", look);
+  left.append(saveSvg(() => "The text, coloured by probability", () => [left]));
   text.box.addEventListener("keydown", (event) => {
     if (event.key.toLowerCase() === "m" && !event.ctrlKey && !event.metaKey && !event.altKey) mask(text.at);
   });
@@ -48,12 +49,13 @@ export function show() {
 /** Take over a passage that was set elsewhere, as it was filled in before. */
 function adopt() {
   if (!page.passage || page.passage === own) return;
+  const before = prompt;
   own = prompt = null;
   if (page.facts.kind !== "masked") return;
   prompt = page.passage;
   const kept = page.writing.filled;
   tokens = kept && samePrompt(kept) ? kept.tokens.map((token) => ({ ...token })) : given();
-  place = nextMask(0);
+  if (!before || !samePrompt({ ...before, tokens })) place = nextMask(0); // otherwise only the weights are new
   change();
 }
 
@@ -98,8 +100,8 @@ function showPlace() {
   const masked = place !== null && tokens[place].id === page.facts.mask;
   hide.setAttribute("aria-disabled", String(place === null || masked || isAround(place)));
   undo.setAttribute("aria-disabled", String(own === prompt));
-  if (place === null) panel.say("Choose a token. There is no [MASK] to fill in");
-  else if (masked) panel.ask("fill", { passage: page.asked(), place, sampling: page.sampling }, `Place ${place + 1}: [MASK]`);
+  if (place === null) panel.say("Choose a token. There is no mask to fill in");
+  else if (masked) panel.ask("fill", { passage: page.asked(), place, sampling: page.sampling }, `Place ${place + 1}: ${page.facts.mask_name}`);
   else panel.say(`Place ${place + 1}: “${visible(tokens[place].text)}” is given${isAround(place) ? "" : ". Mask it to see what could stand there"}`);
 }
 
@@ -111,7 +113,7 @@ function look(at) {
 
 function mask(at) {
   if (at === null || isAround(at) || tokens[at].id === page.facts.mask) return;
-  tokens[at] = { id: page.facts.mask, text: MASK, probability: null };
+  tokens[at] = { id: page.facts.mask, text: page.facts.mask_name, probability: null };
   place = at;
   change();
 }

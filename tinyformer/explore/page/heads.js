@@ -1,5 +1,6 @@
 /** A grid of small maps: a row for each attention layer, and a button in it for each head. */
 
+import { saveSvg } from "./save.js";
 import { element } from "./text.js";
 
 /** The grid. The arrow keys move in it. */
@@ -8,8 +9,9 @@ export class HeadGrid {
    * @param {HTMLElement} parent gets the grid
    * @param {object[]} layers of the answer to the question "attention", each with a "label"
    * @param {(layer: number, head: number|null) => void} onchoose a head was chosen, or a whole layer (null)
+   * @param {Element} about says what rows and columns are: for a picture that is saved
    */
-  constructor(parent, layers, onchoose) {
+  constructor(parent, layers, onchoose, about) {
     this.layers = layers;
     this.maps = [];
     this.rows = layers.map((layer, at) => {
@@ -26,7 +28,7 @@ export class HeadGrid {
     const many = Math.max(...layers.map(({ heads }) => heads)) > 8;
     this.box = element("div", { class: many ? "heads many" : "heads", role: "group", "aria-label": "Layers and heads. Arrow keys move." }, ...rows);
     this.box.addEventListener("keydown", (event) => this.key(event));
-    parent.replaceChildren(this.box);
+    parent.replaceChildren(this.box, saveSvg(() => "Attention of all heads", () => [about, this.box]));
     this.draw();
   }
 
@@ -46,6 +48,22 @@ export class HeadGrid {
       }
       pen.putImageData(image, 0, 0);
     }
+  }
+
+  /**
+   * Write beneath the maps what the heads are called.
+   * @param {HeadNames} names
+   */
+  name(names) {
+    this.layers.forEach((layer, row) => layer.maps.forEach((_, head) => {
+      const found = names.of(layer.name, head);
+      const button = this.rows[row][head + 1];
+      button.querySelector(".named")?.remove();
+      if (!found) return;
+      button.append(element("span", { class: "named", "aria-hidden": "true" }, found.short));
+      button.title = `${layer.label}, head ${head + 1}${names.ending(layer.name, head)}`;
+      button.setAttribute("aria-label", button.title);
+    }));
   }
 
   /**

@@ -1,9 +1,11 @@
 /** A map of numbers: rows by columns of coloured cells, of which only those that are seen are drawn. */
 
+import { savePng } from "./save.js";
 import { element, inks } from "./text.js";
 
 const FONT = "12px ui-monospace, monospace";
 const WIDE = 40; // pixels: columns of this width have their names across, cut where they are longer
+const MOST_SAVED = 4096; // pixels: of a map that is wider or taller only the part that is seen is saved
 
 /**
  * A map of numbers in a scrolling box, with names of the rows and columns, and a line below that tells the number of the cell
@@ -16,6 +18,9 @@ export class HeatMap {
    * @param {string} how.label what the map shows, for those who cannot see it
    * @param {string[]} how.rows names of the rows
    * @param {string[]} how.columns names of the columns
+   * @param {{rows: string, columns: string}} [how.axes] what the rows are, and what the columns are
+   * @param {[number, string][]} [how.legend] strengths of the colour from -1 to 1, each with its number: for a picture that is saved
+   * @param {() => Promise<void>} [how.complete] fetches all values that are not known yet: for a picture that is saved
    * @param {(row: number, column: number) => (number|null)} how.value a number; null where it is not known yet
    * @param {(row: number, column: number, value: number|null) => string} how.tell the line about a cell
    * @param {(value: number) => number} [how.scale] from a number to 0..1, the strength of its colour; below 0 another colour
@@ -34,9 +39,11 @@ export class HeatMap {
     this.at = { row: 0, column: 0 };
     this.canvas = element("canvas", { "aria-hidden": "true" });
     this.sheet = element("div", {}, this.canvas);
-    this.box = element("div", { class: "heatmap", tabIndex: 0, role: "application", "aria-label": `${how.label}. Arrow keys move.` }, this.sheet);
+    this.box = element("div", { class: "heatmap", tabIndex: 0, role: "application", "aria-label": [how.label, axesOf(how.axes), "Arrow keys move."].filter(Boolean).join(". ") }, this.sheet);
     this.line = element("p", { class: "readout", "aria-live": "polite" });
-    parent.replaceChildren(this.box, this.line);
+    this.axes = element("p", { class: "axes", "aria-hidden": "true", hidden: !how.axes }, axesOf(how.axes));
+    this.save = savePng(() => how.label, () => this.picture());
+    parent.replaceChildren(this.axes, this.box, this.line, this.save);
     this.measure();
     this.box.addEventListener("scroll", () => this.draw());
     this.box.addEventListener("pointermove", (event) => this.point(event));
@@ -54,8 +61,7 @@ export class HeatMap {
   remove() {
     this.watcher.disconnect();
     this.dark.removeEventListener("change", this.redraw);
-    this.box.remove();
-    this.line.remove();
+    for (const part of [this.axes, this.box, this.line, this.save]) part.remove();
   }
 
   measure() {
@@ -77,41 +83,66 @@ export class HeatMap {
     return width >= WIDE || pen.measureText(name).width <= width - 2;
   }
 
-  /** The cells that are seen now. */
-  seen() {
+  /** The part of the map that is seen now, in pixels. */
+  view() {
+    const { scrollLeft, scrollTop, clientWidth, clientHeight } = this.box;
+    return { left: scrollLeft, top: scrollTop, width: Math.min(clientWidth, this.size.width), height: Math.min(clientHeight, this.size.height) };
+  }
+
+  /** The cells of a view: by default those that are seen now. */
+  seen(view = this.view()) {
     const { cell, width, rows, columns } = this.how;
-    const row = Math.floor(this.box.scrollTop / cell);
-    const column = Math.floor(this.box.scrollLeft / width);
+    const row = Math.floor(view.top / cell);
+    const column = Math.floor(view.left / width);
     return {
       row,
       column,
-      rows: Math.max(0, Math.min(rows.length - row, Math.ceil((this.box.clientHeight - this.top) / cell) + 1)),
-      columns: Math.max(0, Math.min(columns.length - column, Math.ceil((this.box.clientWidth - this.left) / width) + 1)),
+      rows: Math.max(0, Math.min(rows.length - row, Math.ceil((view.height - this.top) / cell) + 1)),
+      columns: Math.max(0, Math.min(columns.length - column, Math.ceil((view.width - this.left) / width) + 1)),
     };
   }
 
   /** Draw what is seen. Call it when values have come. */
   draw() {
     if (!this.box.clientWidth) return; // not on the screen
-    const { cell, width, rows, columns, value, scale, write, paint, hidden } = this.how;
-    const across = Math.min(this.box.clientWidth, this.size.width);
-    const down = Math.min(this.box.clientHeight, this.size.height);
+    const view = this.view();
     const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = across * ratio;
-    this.canvas.height = down * ratio;
-    this.canvas.style.width = `${across}px`;
-    this.canvas.style.height = `${down}px`;
+    this.canvas.width = view.width * ratio;
+    this.canvas.height = view.height * ratio;
+    this.canvas.style.width = `${view.width}px`;
+    this.canvas.style.height = `${view.height}px`;
     const pen = this.canvas.getContext("2d");
     pen.scale(ratio, ratio);
+    this.drawView(pen, view, true);
+    this.how.onseen?.(this.seen());
+  }
+
+  /** What is saved of the map: all of it, or of a large map what is seen. */
+  async picture() {
+    const { axes, legend, rows, columns, complete } = this.how;
+    const isWhole = Math.max(this.size.width, this.size.height) <= MOST_SAVED;
+    if (isWhole) await complete?.();
+    const size = isWhole ? this.size : this.view();
+    const view = isWhole ? { left: 0, top: 0, ...size } : size;
+    const part = this.seen(view);
+    const last = (first, count, all) => Math.min(first + count, all);
+    const note = isWhole ? "" : `Rows ${part.row + 1} to ${last(part.row, part.rows, rows.length)} of ${rows.length}, columns ${part.column + 1} to ${last(part.column, part.columns, columns.length)} of ${columns.length}.`;
+    return { lines: axes ? [axesOf(axes)] : [], size, legend, note, draw: (pen) => this.drawView(pen, view, false) };
+  }
+
+  /** Draw a view; with the mark of the cell that is told about, if it is for the page. */
+  drawView(pen, view, isMarked) {
+    const { cell, width, rows, columns, value, scale, write, paint, hidden } = this.how;
+    const { width: across, height: down } = view;
     pen.font = FONT;
     const style = getComputedStyle(document.documentElement);
     const [paper, ink, high, bad] = ["--paper", "--ink", "--high", "--bad"].map((name) => style.getPropertyValue(name).trim());
     pen.fillStyle = paper;
     pen.fillRect(0, 0, across, down);
-    const range = this.seen();
+    const range = this.seen(view);
     const inkOn = inks();
-    const x = (column) => this.left + column * width - this.box.scrollLeft;
-    const y = (row) => this.top + row * cell - this.box.scrollTop;
+    const x = (column) => this.left + column * width - view.left;
+    const y = (row) => this.top + row * cell - view.top;
     pen.save();
     pen.beginPath();
     pen.rect(this.left, this.top, across, down);
@@ -137,7 +168,7 @@ export class HeatMap {
     }
     pen.strokeStyle = ink;
     pen.lineWidth = 2;
-    pen.strokeRect(x(this.at.column), y(this.at.row), width - 1, cell - 1);
+    if (isMarked) pen.strokeRect(x(this.at.column), y(this.at.row), width - 1, cell - 1);
     pen.restore();
     pen.fillStyle = ink;
     pen.textBaseline = "middle";
@@ -170,7 +201,6 @@ export class HeatMap {
       pen.restore();
     }
     pen.restore();
-    this.how.onseen?.(range);
   }
 
   /** Tell about a cell. */
@@ -215,4 +245,9 @@ export class HeatMap {
     this.box.scrollTop = Math.max(Math.min(this.box.scrollTop, y), y - room.y);
     this.move(row, column);
   }
+}
+
+/** What the rows and columns of a map are, in a line. */
+export function axesOf(axes) {
+  return axes ? `Rows ↓ ${axes.rows} · Columns → ${axes.columns}` : "";
 }

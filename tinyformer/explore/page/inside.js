@@ -2,12 +2,15 @@
 
 import { ask, latest } from "./api.js";
 import { page } from "./state.js";
-import { element } from "./text.js";
+import { counted, element } from "./text.js";
 import { drawNorms } from "./norms.js";
 import { drawLens } from "./lens.js";
+import { drawAttribution } from "./attribution.js";
+import { drawNamedHeads } from "./namedheads.js";
 import { drawEntropy } from "./entropy.js";
 import { drawStates } from "./states.js";
 import { drawEmbeddings, lightPassage } from "./map.js";
+import { drawNeurons } from "./neurons.js";
 import { drawPositions } from "./positions.js";
 
 /**
@@ -24,6 +27,24 @@ const PARTS = [
     id: "lens", title: "What each layer would predict (logit lens)", of: "passage", draw: drawLens,
     say: "Each cell is the likeliest token if the model ended after this row: the stronger the colour, the likelier. The last row " +
       "is the model's own prediction. Click a cell, or press Enter in it, to see the ten likeliest.",
+  },
+  {
+    id: "attribution", title: "Who wrote this token (direct logit attribution)", of: "passage", draw: drawAttribution,
+    say: "Choose a token: the bars are what each part of the model adds to a logit of the prediction made after it, with the scale " +
+      "of the final norm held at what it is there. Blue adds, orange takes away. A logit counts only beside others, so choose a " +
+      "second token, too: then the bars say what speaks for the one against the other. Click a head to look at it in Attention.",
+  },
+  {
+    id: "heads", title: "What the heads do (named heads)", of: "passage", draw: drawNamedHeads,
+    say: "A head has a name where it does one thing: where a score of the first table reaches its threshold. Click a head to look " +
+      "at it in Attention.",
+  },
+  {
+    id: "neurons", title: "What a neuron does", of: "passage", draw: drawNeurons,
+    say: "A neuron is a unit inside of a feed-forward network (MLP). Choose a token, and one of the neurons that write most there, or " +
+      "name any. Its output weights raise the logits of some tokens, and lower those of others, where it is positive: a number is " +
+      "what one unit of activation adds, before the final norm divides by its scale, compared with all tokens. Below stand the " +
+      "tokens of the data that excite it most.",
   },
   {
     id: "entropy", title: "How sure the model is along the text", of: "passage", draw: drawEntropy,
@@ -91,7 +112,7 @@ const read = latest(async (signal, passage) => {
   const texts = passage.texts.slice(found.first, found.first + found.count);
   const asked = { model: passage.model, ids: passage.ids, source: passage.source };
   const recurrent = found.states.length ? "; the state holds those before" : ", which are all that it reads here";
-  cut.textContent = `Of the ${passage.ids.length.toLocaleString("en")} tokens, the last ${found.count.toLocaleString("en")} are shown${recurrent}.`;
+  cut.textContent = `Of the ${counted(passage.ids.length, "token")}, the last ${counted(found.count, "is", "are")} shown${recurrent}.`;
   cut.hidden = !found.first;
   draw("passage", { ...found, asked, passage, texts, facts: page.facts });
 }, (message) => {

@@ -1,10 +1,12 @@
 /** The logit lens: what each layer would predict. */
 
 import { ask, latest } from "./api.js";
+import { saveSvg } from "./save.js";
 import { element, number, percent, visible } from "./text.js";
 import { tiledMap } from "./tiledmap.js";
 
 const WIDE = 32; // tokens of a question
+const SEES = "The model sees every token that is not hidden, so in its place it mostly finds that token again. Hide one as [MASK] (the key M in Write) to see what each layer would fill in.";
 
 /**
  * Draw the lens, and the ten likeliest tokens of the cell that is chosen.
@@ -17,17 +19,24 @@ export function drawLens(box, found) {
   const texts = found.texts.map(visible);
   const place = element("div");
   const bars = element("div", { id: "lens-best", role: "status" });
-  box.append(place, bars);
+  const save = saveSvg(() => `Likeliest tokens, ${bars.firstChild?.textContent ?? ""}`, () => [bars]);
+  save.hidden = true;
+  if (found.predicts === "here") box.append(element("p", { class: "note" }, SEES));
+  box.append(place, bars, save);
   const after = (column) => (found.predicts === "here" ? "in the place of" : "after");
   const where = (row, column) => `${rows[row]}, ${after(column)} “${texts[column]}” (place ${column + 1 + found.first})`;
   const choose = latest(async (signal, row, column) => {
     const answer = await ask("lens_cell", { passage: found.asked, row, place: column }, signal);
     bars.replaceChildren(element("h3", {}, where(row, column)), ...best(answer));
+    save.hidden = false;
   }, (message) => {
+    save.hidden ||= Boolean(message);
     if (message) bars.replaceChildren(element("p", { class: "trouble" }, message));
   });
   return tiledMap(place, {
     label: "Likeliest token after each layer",
+    axes: { rows: "after which layer", columns: "the token that was read" },
+    legend: [[0, "probability 0"], [0.5, "0.5"], [1, "1"]],
     rows,
     columns: texts,
     wide: WIDE,

@@ -17,6 +17,7 @@ export class Links {
    * @param {string[]} how.queries texts of the tokens that look
    * @param {string[]|null} how.keys texts of those that are looked at; null: the same tokens
    * @param {string} how.label what the queries are, for those who cannot see them
+   * @param {{queries: string, keys: string}} how.axes what the queries and the keys are called in the picture
    * @param {(query: number) => string} how.name what a query is called
    * @param {(query: number) => void} how.onchoose a query was chosen
    */
@@ -28,9 +29,10 @@ export class Links {
     this.queries = how.queries.map((text, query) =>
       element("button", { class: "token", type: "button", tabIndex: -1, "data-query": query, "aria-label": how.name(query), "aria-describedby": "attention-most" }, visible(text)));
     this.keys = how.keys?.map((text) => element("span", { class: "token" }, visible(text))) ?? this.queries;
-    const below = element("div", { class: "tokens", role: "group", "aria-label": `${how.label}. Arrow keys move.` }, ...this.queries);
-    const above = how.keys ? [element("div", { class: "tokens" }, ...this.keys)] : [];
-    this.sheet = element("div", {}, ...above, this.lines, below);
+    const title = (text) => element("p", { class: "axes", "aria-hidden": "true" }, text);
+    const below = element("div", { class: "tokens", role: "group", "aria-label": `${how.label}: ${how.axes.queries}. Arrow keys move.` }, ...this.queries);
+    const above = how.keys ? [title(how.axes.keys), element("div", { class: "tokens" }, ...this.keys)] : [];
+    this.sheet = element("div", {}, ...above, this.lines, below, title(how.keys ? how.axes.queries : `Marked: ${how.axes.queries} · lines lead to ${how.axes.keys}`));
     this.box = element("div", { class: "links" }, this.sheet);
     parent.replaceChildren(this.box);
     for (const kind of ["pointerover", "focusin", "click"]) {

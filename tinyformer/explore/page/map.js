@@ -2,7 +2,7 @@
 
 import { ask, latest } from "./api.js";
 import { page } from "./state.js";
-import { element, number, percent, visible } from "./text.js";
+import { counted, element, number, percent, visible } from "./text.js";
 import { Scatter } from "./scatter.js";
 
 const MOST_LISTED = 50;
@@ -66,13 +66,14 @@ function embeddingMap(place, answer, source) {
   const count = element("p", { class: "note", id: "embeddings-count", role: "status" });
   const list = element("ul", { class: "found", id: "embeddings-found", "aria-label": "The tokens that were found. Enter shows one on the map." });
   place.replaceChildren(
-    element("p", { id: "embeddings-explained" }, `Of the variance of the ${shown.length.toLocaleString("en")} embeddings of ${answer.width} numbers, ${across} lies along the axis to the right and ${up} along the axis upwards.`),
+    element("p", { id: "embeddings-explained" }, `Of the variance of the ${counted(shown.length, "embedding")} of ${counted(answer.width, "number")}, ${across} lies along the axis to the right and ${up} along the axis upwards.`),
     element("div", { class: "controls" }, element("label", {}, "Search a token", search)),
     holder,
     count,
     list,
   );
-  const scatter = new Scatter(holder, { points, names: shown, tell, label: "The embeddings of the vocabulary" });
+  const lines = [`Axes: the first two principal components, → ${across} and ↑ ${up} of the variance`];
+  const scatter = new Scatter(holder, { points, names: shown, tell, lines, label: "The embeddings of the vocabulary" });
   const light = () => {
     const passage = page.passage;
     const ids = passage ? [...new Set(source ? passage.source : passage.ids)].filter((id) => id < shown.length) : [];
@@ -85,7 +86,7 @@ function embeddingMap(place, answer, source) {
       return element("li", {}, button);
     });
     const rest = found.length - items.length;
-    const said = wanted ? `${found.length.toLocaleString("en")} ${found.length === 1 ? "token matches" : "tokens match"}` : `Tokens of the text: ${found.length}`;
+    const said = wanted ? counted(found.length, "token matches", "tokens match") : `Tokens of the text: ${found.length}`;
     const line = `${said}${rest > 0 ? `; here are the first ${MOST_LISTED}` : ""}`;
     if (count.textContent !== line) count.textContent = line;
     list.replaceChildren(...items);

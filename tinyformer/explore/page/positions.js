@@ -40,7 +40,9 @@ function drawTable(box, model, table, named) {
   box.append(place);
   const what = table.kind === "rotary" ? "pair" : "dimension";
   return tiledMap(place, {
-    label: `Positions, ${table.kind}`,
+    label: `Positions, ${table.kind}${named ? `, ${table.name}` : ""}`,
+    axes: { rows: "the position", columns: `the ${what}` },
+    legend: [-1, 0, 1].map((share) => [share, number(share * table.largest)]),
     rows: Array.from({ length: table.rows }, (_, i) => `${i}`),
     columns: Array.from({ length: table.columns }, (_, i) => `${i}`),
     tall: TALL,

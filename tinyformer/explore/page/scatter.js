@@ -1,5 +1,6 @@
 /** Many named points on a canvas. Only those in view are drawn, and names where there is room. */
 
+import { savePng } from "./save.js";
 import { element } from "./text.js";
 
 const FONT = "12px ui-monospace, monospace";
@@ -18,6 +19,7 @@ export class Scatter {
    * @param {string[]} how.names one of each
    * @param {(index: number) => string} how.tell the line about a point
    * @param {string} how.label what it shows
+   * @param {string[]} [how.lines] that stand above a picture that is saved
    */
   constructor(parent, how) {
     this.how = how;
@@ -39,6 +41,7 @@ export class Scatter {
       button("+", "Enlarge", () => this.zoom(1.5)),
       button("−", "Shrink", () => this.zoom(1 / 1.5)),
       button("All", "Show all points", () => this.showAll()),
+      savePng(() => how.label, () => this.picture()),
     );
     parent.replaceChildren(this.box, this.line, this.buttons);
     this.rings = []; // indices of the points of the text
@@ -185,6 +188,12 @@ export class Scatter {
     this.draw();
   }
 
+  /** What is saved of it: what is seen. */
+  picture() {
+    const { clientWidth: width, clientHeight: height } = this.box;
+    return { size: { width, height }, lines: this.how.lines, note: "○ the tokens of the text · ● those that were found", draw: (pen) => this.drawOn(pen, width, height) };
+  }
+
   /** Draw it with the next frame of the screen, however often this is called before. */
   draw() {
     this.frame ??= requestAnimationFrame(() => {
@@ -203,6 +212,10 @@ export class Scatter {
     this.canvas.style.height = `${down}px`;
     const pen = this.canvas.getContext("2d");
     pen.scale(ratio, ratio);
+    this.drawOn(pen, across, down);
+  }
+
+  drawOn(pen, across, down) {
     pen.font = FONT;
     pen.textBaseline = "middle";
     const style = getComputedStyle(document.documentElement);

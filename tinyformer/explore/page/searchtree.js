@@ -1,5 +1,6 @@
 /** The tree of a beam search: a column for each step, of which only those that are seen are drawn. */
 
+import { saveSvg } from "./save.js";
 import { element, number, percent, shade, visible } from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -33,7 +34,8 @@ export class SearchTree {
     this.svg = drawn("svg", { "aria-hidden": "true" });
     this.box = element("div", { class: "searchtree", tabIndex: 0, role: "application", "aria-label": "Tree of the search. Arrow keys move." }, this.svg);
     this.line = element("p", { class: "readout", "aria-live": "polite" });
-    parent.replaceChildren(this.box, this.line);
+    this.save = saveSvg(() => "Greedy and beam search", () => this.whole());
+    parent.replaceChildren(this.box, this.line, this.save);
     this.box.addEventListener("scroll", () => this.draw());
     this.box.addEventListener("keydown", (event) => this.key(event));
     for (const kind of ["pointerover", "click"]) {
@@ -49,8 +51,7 @@ export class SearchTree {
   /** Take the tree away. */
   remove() {
     this.watcher.disconnect();
-    this.box.remove();
-    this.line.remove();
+    for (const part of [this.box, this.line, this.save]) part.remove();
   }
 
   /**
@@ -121,15 +122,22 @@ export class SearchTree {
     return EDGE + node.row * DOWN;
   }
 
-  /** Draw the columns that are seen. */
-  draw() {
+  /** The picture with all its columns. The next draw() leaves those that are not seen out again. */
+  whole() {
+    this.draw(true);
+    requestAnimationFrame(() => this.draw());
+    return [this.svg];
+  }
+
+  /** Draw the columns that are seen, or all. */
+  draw(isWhole = false) {
     const width = 2 * EDGE + (this.columns.length - 1) * ACROSS + WIDTH;
     const height = 2 * EDGE + (this.rows - 1) * DOWN + HEIGHT;
     this.svg.setAttribute("width", width);
     this.svg.setAttribute("height", height);
     if (!this.box.clientWidth) return; // not on the screen
     const first = Math.max(0, Math.floor((this.box.scrollLeft - EDGE) / ACROSS) - 1);
-    const seen = this.columns.slice(first, first + Math.ceil(this.box.clientWidth / ACROSS) + 3).flat();
+    const seen = (isWhole ? this.columns : this.columns.slice(first, first + Math.ceil(this.box.clientWidth / ACROSS) + 3)).flat();
     const lines = seen.filter((id) => id).map((id) => this.edge(id));
     this.svg.replaceChildren(...lines.flat(), ...seen.map((id) => this.node(id)));
   }

@@ -2,18 +2,23 @@
  * What all views share: the model, the passage, and how tokens are chosen. Kept for this tab of the browser, so that a page that
  * is opened again, also after the explorer was started again, goes on where it was.
  *
- * Events: "model" (another model was chosen), "passage" (other tokens), "sampling" (how tokens are chosen).
+ * Events: "model" (another model was chosen), "passage" (other tokens), "sampling" (how tokens are chosen),
+ * "weights" (a model has others, or it became known which).
  */
 
 const KEY = "explorer";
-const KEPT = ["model", "text", "otherText", "translates", "sourceText", "sampling", "view", "writing"];
+const KEPT = ["model", "text", "otherText", "typed", "translates", "sourceText", "sampling", "view", "writing"];
 
 class Page extends EventTarget {
+  folders = [];
   models = [];
+  beside = []; // folders of other runs, which the explorer was not started with
+  weights = {}; // by the name of each model: what the question "checkpoints" says of its weights
   model = "";
   facts = null; // of the model: see the question "facts"
   text = "";
   sourceText = "";
+  typed = { translation: false, other: false }; // whether the texts are the user's, of models that translate and of others
   translates = false; // whether the text is a translation
   otherText = ""; // the text of the models that translate, while one is chosen that does not; or the other way round
   /**
@@ -22,7 +27,7 @@ class Page extends EventTarget {
    */
   passage = null;
   sampling = { temperature: 1, top_k: 0, top_p: 1, seed: 1337 };
-  view = "write";
+  view = ""; // the tab; "" until it is known which one shows most of the model
   writing = { length: 100, trees: [], filled: null }; // what the view "write" keeps: see branches.js and fill.js
 
   /** Take over some of these values, keep them, and tell everyone by an event. */

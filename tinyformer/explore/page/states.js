@@ -37,6 +37,8 @@ function drawOne(place, found, state, layer) {
   const largest = state.largest[layer] || 1;
   return tiledMap(place, {
     label: `State ${state.name} of layer ${layer + 1}`,
+    axes: { rows: "the unit of the state", columns: "the token that was read" },
+    legend: [[-1, number(-largest)], [-0.5, number(-largest / 2)], [0, "0"], [0.5, number(largest / 2)], [1, number(largest)]],
     rows,
     columns: texts,
     tall: TALL,

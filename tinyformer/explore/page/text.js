@@ -17,6 +17,11 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+/** A number of things, such as "1 token" and "2,000 tokens"; with "several" where the plural has no mere s. */
+export function counted(count, what, several = `${what}s`) {
+  return `${count.toLocaleString("en")} ${count === 1 ? what : several}`;
+}
+
 const SIGNS = { "\n": "↵", "\t": "→", "\r": "␍", " ": "␣", "": "∅" };
 
 /** A token in one line, with signs for what cannot be seen: "↵" for a new line, "␣" for a space alone or at an end. */
@@ -36,6 +41,11 @@ export function percent(p) {
 /** A number with three digits after the point. */
 export function number(x) {
   return x === null || x === undefined ? "–" : x.toFixed(3);
+}
+
+/** The same with its sign, as of what is added: "+1.250", "−0.300". */
+export function signed(x) {
+  return `${x > 0 ? "+" : ""}${number(x).replace("-", "−")}`;
 }
 
 /**

@@ -13,7 +13,7 @@ import { Tiles } from "./tiles.js";
  * @returns {{remove: () => void, map: HeatMap, tiles: Tiles}}
  */
 export function tiledMap(parent, how) {
-  const place = element("div");
+  const place = element("div", { class: "waiting" }); // its part is not shown before there are values
   const trouble = element("p", { class: "trouble", hidden: true });
   parent.append(place, trouble);
   const { pick = (found) => found } = how;
@@ -25,12 +25,14 @@ export function tiledMap(parent, how) {
     wide: how.wide,
     load: how.load,
     arrived: () => {
+      place.classList.remove("waiting");
       map.draw();
       map.say();
     },
     refused: (message) => {
       trouble.textContent = message;
       trouble.hidden = !message;
+      if (message) place.classList.remove("waiting");
     },
   });
   const value = (row, column) => {
@@ -44,6 +46,7 @@ export function tiledMap(parent, how) {
     write: how.write && ((row, column) => how.write(row, column, tiles.value(row, column))),
     paint: how.paint && ((pen, box, row, column) => how.paint(pen, box, row, column, tiles.value(row, column))),
     onseen: (range) => tiles.seen(range),
+    complete: () => tiles.all(),
   });
   const remove = () => {
     tiles.remove();

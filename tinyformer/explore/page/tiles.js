@@ -19,6 +19,7 @@ export class Tiles {
     this.parts = new Map();
     this.range = null;
     this.loading = false;
+    this.running = null; // what is asked now
     this.removed = false;
     this.run = latest((signal) => this.fill(signal), how.refused);
   }
@@ -36,9 +37,19 @@ export class Tiles {
     if (this.loading || this.removed || !this.missing()) return;
     this.loading = true;
     try {
-      await this.run();
+      await (this.running = this.run());
     } finally {
       this.loading = false;
+    }
+  }
+
+  /** Ask for all that is not known yet, unless the server refuses. */
+  async all() {
+    const { rows, columns } = this.how;
+    for (let before = -1; before < this.parts.size && !this.removed;) {
+      before = this.parts.size;
+      await this.running; // what is asked for already
+      await this.seen({ row: 0, rows, column: 0, columns });
     }
   }
 

@@ -17,6 +17,7 @@ export class TokenButtons {
   constructor(parent, label, onpick) {
     this.box = element("div", { class: "tokens written", role: "group", "aria-label": `${label}. Arrow keys move, Enter looks at a token.` });
     parent.append(this.box);
+    this.given = Infinity; // how many of them were given: a mark stands before the next one
     this.buttons = [];
     this.at = 0; // which one Tab reaches
     this.lit = null;
@@ -70,6 +71,7 @@ export class TokenButtons {
     }
     button.setAttribute("aria-label", button.title);
     button.dataset.place = this.buttons.length;
+    if (this.buttons.length === this.given) this.block.append(element("span", { class: "prompt-end", title: "Here the given text ends. What follows was written." }, "written:"));
     this.buttons.push(button);
     this.block.append(button);
     if (this.buttons.length === 1) this.reach(0);

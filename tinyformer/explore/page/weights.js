@@ -20,6 +20,7 @@ export class Weights {
     this.blocks = new Map(); // those that were used last are at the end
     this.wanted = [];
     this.asking = false;
+    this.fetching = null; // what is fetched now
     this.controller = new AbortController();
   }
 
@@ -35,7 +36,17 @@ export class Weights {
   want(queries) {
     this.wanted = [...new Set(queries.map((query) => Math.floor(query / this.size)))];
     for (const block of [...this.wanted].reverse()) this.touch(block);
-    if (!this.asking) this.fetch();
+    if (!this.asking) this.fetching = this.fetch();
+  }
+
+  /** Fetch all, of a map whose weights may all be kept. */
+  async all() {
+    const queries = [...Array(this.queries).keys()];
+    for (let before = -1; before < this.blocks.size && this.blocks.size * this.size < this.queries;) {
+      before = this.blocks.size;
+      this.want(queries);
+      await this.fetching;
+    }
   }
 
   /** Ask for nothing more. */

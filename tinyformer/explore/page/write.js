@@ -1,22 +1,22 @@
-/** The view "write": a text as it is written, or as its masks are filled in; and beam search. */
+/** The view "write": a text as it is written, as its masks are filled in, or its classes; and beam search. */
 
 import { page } from "./state.js";
 import { element } from "./text.js";
 import * as beam from "./beam.js";
+import * as classes from "./classes.js";
 import * as fill from "./fill.js";
 import * as writer from "./writer.js";
 
-const NOTE = "This model predicts no tokens: it reads a text, and says something about all of it. The other views show how it reads.";
 const parts = {};
 
 /** Fill the section of this view once. */
 export function begin(section) {
-  for (const name of ["writer", "fill", "beam"]) parts[name] = element("div", { class: name, hidden: true });
-  parts.note = element("p", { class: "note", hidden: true }, NOTE);
+  for (const name of ["writer", "fill", "beam", "classes"]) parts[name] = element("div", { class: name, hidden: true });
   section.append(...Object.values(parts));
   writer.begin(parts.writer);
   fill.begin(parts.fill);
   beam.begin(parts.beam);
+  classes.begin(parts.classes);
 }
 
 /** Draw what the page holds now. It is called when the view is chosen, and when the passage changes while it is. */
@@ -25,9 +25,10 @@ export function show() {
   const writes = kind === "language" || kind === "translation";
   parts.writer.hidden = parts.beam.hidden = !writes;
   parts.fill.hidden = kind !== "masked";
-  parts.note.hidden = kind !== "encoder";
+  parts.classes.hidden = kind !== "encoder";
   if (!page.passage) return;
   if (writes) writer.show();
   if (kind === "masked") fill.show();
   if (writes) beam.show();
+  if (kind === "encoder") classes.show();
 }

@@ -1,11 +1,13 @@
 /** Writing: a text as it is sampled, the likeliest tokens at each place, and the branches that leave there. */
 
+import { addressed } from "./address.js";
 import { latest, stream } from "./api.js";
 import { Trees } from "./branches.js";
 import { numberOf, samplingControls } from "./controls.js";
 import { Distribution } from "./distribution.js";
 import { page } from "./state.js";
-import { element, visible } from "./text.js";
+import { saveSvg } from "./save.js";
+import { counted, element, visible } from "./text.js";
 import { TokenButtons, legend } from "./tokens.js";
 import { drawTree } from "./branchtree.js";
 
@@ -21,6 +23,24 @@ let place = null; // the token that is looked at; null: the one that comes next
 let running = null; // what is being written: {branch, found}
 let text, panel, buttons, status, trouble, branches;
 
+let linked = null; // the token of an address whose text is not there yet
+const remember = addressed("write", [], ({ token }) => {
+  linked = Number(token) >= 1 ? Math.floor(Number(token)) - 1 : null;
+  if (tree && own === page.passage && takeLinked()) draw();
+});
+
+/** Look at the token that an address names, if the text has it. */
+function takeLinked() {
+  if (linked === null || linked >= tree.length()) return false;
+  [place, linked] = [linked, null];
+  return true;
+}
+
+/** Whether a text is being written. */
+export function isWriting() {
+  return running !== null;
+}
+
 /** Fill this part of the view once. */
 export function begin(part) {
   trees.trees = Array.isArray(page.writing.trees) ? page.writing.trees : [];
@@ -33,6 +53,7 @@ export function begin(part) {
   branches = element("div", { class: "branches" });
   part.append(trouble, status, element("div", { class: "side" }, left, right), element("h3", {}, "Branches"), branches);
   text = new TokenButtons(left, "The text", look);
+  left.append(saveSvg(() => "The text, coloured by probability", () => [left]));
   panel = new Distribution(right, choose);
   part.addEventListener("keydown", (event) => event.key === "Escape" && escape());
   page.addEventListener("passage", adopt);
@@ -76,10 +97,11 @@ function adopt() {
     tree = own = null;
     return;
   }
+  const before = tree;
   tree = trees.of(page.passage);
   tree.prompt = page.passage;
-  place = null;
-  say("");
+  if (tree !== before && !takeLinked()) place = null; // with new weights it is the same tree
+  if (tree !== before) say("");
   lookAt();
 }
 
@@ -93,6 +115,7 @@ function lookAt() {
 function draw() {
   drawn = own;
   text.follows = true;
+  text.given = tree.prompt.ids.length;
   text.set(tree.tokens().map(withKind));
   text.reach(place ?? text.buttons.length - 1);
   text.light(place);
@@ -123,6 +146,7 @@ function hasEnded() {
 
 /** Show the likeliest tokens at the place that is looked at. */
 function showPlace() {
+  remember({ token: place === null ? null : place + 1 });
   if (running && place === null) return; // then the newest token is shown
   const tokens = tree.tokens();
   const asked = (ids) => ({ passage: { ...page.asked(), ids }, sampling: page.sampling });
@@ -251,7 +275,7 @@ function finish(mine) {
   if (running !== mine) return;
   running = null;
   if (!mine.branch.tokens.length) tree.remove(mine.branch);
-  say(`${mine.count} token${mine.count === 1 ? "" : "s"} written${hasEnded() ? "; the text ends here" : ""}`);
+  say(`${counted(mine.count, "token")} written${hasEnded() ? "; the text ends here" : ""}`);
   if (place === null && !text.box.contains(document.activeElement)) text.reach(text.buttons.length - 1);
   text.follow();
   own = drawn = tree.passage();

@@ -106,13 +106,17 @@ def _is_ip(text: str) -> bool:
 
 
 def page_files() -> dict[str, tuple[str, bytes]]:
-    """The files of the page by name, each with its type. They are read once: no request reaches the disk."""
+    """The files of the page by name, each with its type. They are read once: no request reaches the disk. The page names all
+    its modules, so that the browser asks for them at once, and not for each when another one imports it."""
     folder = resources.files("tinyformer.explore") / "page"
     found = {}
     for file in folder.iterdir():
         kind = TYPES.get(file.name.rpartition(".")[2])
         if kind:
             found[file.name] = (f"{kind}; charset=utf-8", file.read_bytes())
+    modules = "\n".join(f'<link rel="modulepreload" href="{name}">' for name in sorted(found) if name.endswith(".js"))
+    kind, index = found["index.html"]
+    found["index.html"] = kind, index.replace(b"<!-- modules -->", modules.encode())
     return found
 
 

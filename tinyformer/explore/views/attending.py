@@ -188,7 +188,7 @@ def _record(reading: Reading, module: Module, keep: Callable[[Tensor], Tensor] =
     return {name: tt.concatenate(calls, -2)[0].numpy().astype(host.float32) for name, calls in recorded.items()}
 
 
-def _of_each(reading: Reading, what: str, shrink: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+def of_each(reading: Reading, what: str, shrink: Callable[[Tensor], Tensor]) -> dict[str, Any]:
     """What ``shrink`` makes of the weights (batch, heads, queries, keys) of each layer, by name: arrays without the batch. It
     is kept as ``what``. Where not all weights may be kept, it is made of each layer's as soon as the pass has them."""
     layers = attention_layers(reading.subject)
@@ -227,11 +227,12 @@ def attention(subjects: Subjects, asked: AboutAttention) -> Answer:
     query i * queries // rows; so do the columns with the keys. No layers: the model has no attention.
 
     ``first`` is the place in the passage of the first token that the model sees, as a GPT sees only the last block_size ones;
-    ``unseen`` are places of padding among the keys of the source, or of the text if there is no source.
+    ``unseen`` are places of padding among the keys of the source, or of the text if there is no source. ``special`` and
+    ``source_special`` are the places of tokens that stand for no text, such as [CLS]: see ``Subject.special_places``.
     """
     with subjects.for_long():
         reading = read(subjects, asked.passage)
-        maps = _of_each(reading, "small", small_maps)
+        maps = of_each(reading, "small", small_maps)
     layers = []
     for name, layer in attention_layers(reading.subject).items():
         heads = small_maps(tt.tensor(maps[name])[None])[0].numpy()  # those of a recurrent network came row by row
@@ -240,7 +241,9 @@ def attention(subjects: Subjects, asked: AboutAttention) -> Answer:
         shown = host.rint(255 * heads).astype(host.uint8)
         texts = [base64.b64encode(head.tobytes()).decode() for head in shown]
         layers.append({**asdict(layer), "rows": heads.shape[1], "columns": heads.shape[2], "maps": texts})
-    return {"layers": layers, "first": reading.first, "unseen": reading.unseen()}
+    places = reading.subject.special_places
+    special = {"special": places(reading.ids), "source_special": places(reading.source)}
+    return {"layers": layers, "first": reading.first, "unseen": reading.unseen(), **special}
 
 
 @dataclass(frozen=True)

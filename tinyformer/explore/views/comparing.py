@@ -55,7 +55,7 @@ def _predicted(subjects: Subjects, subject: Subject, passage: Passage) -> Any:
         if subject.kind != "masked":
             return subjects.decoder(subject, len(passage.ids), passage.source).next_logits([passage.ids])[0]
         if subject.mask not in passage.ids:
-            raise UserError("there is no [MASK] in the text to compare predictions for")
+            raise UserError("there is no mask in the text to compare predictions for")
         _check_length(subject, passage.ids)
         places = ([0], [passage.ids.index(subject.mask)])
         with tt.no_grad(), evaluating(subject.model):

@@ -17,7 +17,6 @@ from tinyformer.explore.views.passages import Answer, Named
 from tinyformer.explore.views.reading import NOT_FINITE
 from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.models.attention import MultiHeadAttention
-from tinyformer.models.bert import BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.positions import RotaryPositions
 from tinyformer.models.seq2seq import EncoderDecoder
@@ -26,6 +25,7 @@ from tinyformer.tokenizers.texts import token_texts
 from tinyformer.word_vectors.components import principal_components
 from tinytensor import Tensor
 from tinytensor.device.backend import host
+from tinytensor.nn.weights import QuantizedWeight
 
 MOST_KEPT = 64 * 2**20  # bytes
 MOST_POSITIONS = 8192  # of which a table shows the first, where a model has no last one or very many
@@ -54,8 +54,8 @@ def embeddings(subjects: Subjects, asked: Embedded) -> Answer:
 
 def _in_two_dimensions(subject: Subject, source: bool) -> Answer:
     weight = token_embedding(subject, source)
-    count = min(len(weight), subject.tokenizer.vocab_size)  # some models have more rows than there are tokens
-    rows = weight[:count].numpy()
+    count = min(weight.shape[0], subject.tokenizer.vocab_size)  # some models have more rows than there are tokens
+    rows = weight.numpy()[:count]
     if not host.isfinite(rows).all():
         raise UserError(NOT_FINITE)
     coordinates, explained = principal_components(rows, 2)
@@ -71,7 +71,7 @@ def _size(answer: Answer) -> int:
     return len(answer["coordinates"]) + sum(60 + 2 * len(text) for text in answer["texts"])
 
 
-def token_embedding(subject: Subject, source: bool = False) -> Tensor:
+def token_embedding(subject: Subject, source: bool = False) -> Tensor | QuantizedWeight:
     """The embeddings of a model's tokens, (tokens, width); with ``source``, of those that an encoder-decoder reads. Raises
     UserError for a ``source`` of other models."""
     model: Any = subject.model
@@ -81,9 +81,7 @@ def token_embedding(subject: Subject, source: bool = False) -> Tensor:
         return _embedding_of(model, source).tokens.weight
     if isinstance(model, EncoderDecoder):
         return _embedding_of(model, source).weight
-    if isinstance(model, (BertForMaskedLM, BertForClassification)):
-        model = model.bert
-    return model.token_embedding.weight
+    return getattr(model, "bert", model).token_embedding.weight
 
 
 def _embedding_of(model: Any, source: bool) -> Any:

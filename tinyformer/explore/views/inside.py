@@ -10,7 +10,15 @@ import tinytensor as tt
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.decoding.sampling import Sampling
 from tinyformer.explore.views.passages import Answer, Passage
-from tinyformer.explore.views.reading import Reading, is_recurrent, predicting, probabilities, reading, uncertainty
+from tinyformer.explore.views.reading import (
+    Reading,
+    is_recurrent,
+    predicting,
+    probabilities,
+    reading,
+    uncertainty,
+    why_no_shares,
+)
 from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.explore.views.writing import distribution
 from tinyformer.models.evaluating import evaluating
@@ -19,6 +27,7 @@ from tinytensor.device.backend import host
 
 MOST_PLACES = 128  # that one answer tells about
 MOST_NUMBERS = 20_000  # in one answer
+HIDDEN_AT_ONCE = 2048  # tokens of a pass over copies of a text in each of which another one is hidden
 
 
 def check_part(count: int, first: int, length: int, most: int, what: str) -> None:
@@ -48,6 +57,7 @@ def inside(subjects: Subjects, asked: Inside) -> Answer:
       ``largest`` absolute value in each layer.
     - ``predicts``: the "next" token, that "here", or null.
     - ``lens``: the names of the rows of ``lens``; null where there is none.
+    - ``no_shares``: why there is no ``attribution``, in a sentence; null where there is.
 
     With two stacks, or states whose names begin with "encoder", the first of them are over the source.
     """
@@ -62,6 +72,7 @@ def inside(subjects: Subjects, asked: Inside) -> Answer:
             "states": [_kind_of_state(subject, *item) for item in found.streams.items()] if is_recurrent(subject) else [],
             "predicts": {"encoder": None, "masked": "here"}.get(subject.kind, "next"),
             "lens": None if name is None else _row_names(subject, len(found.streams[name])),
+            "no_shares": why_no_shares(subject),
         }
 
 
@@ -186,7 +197,12 @@ def _logits(subject: Subject, stream: Tensor) -> Any:
 
 def entropies(subjects: Subjects, asked: Places) -> Answer:
     """How sure the model is at each of the places: the ``entropies`` of its predictions in nats, and the ``losses`` of the
-    tokens that were to be predicted there, -log of their probabilities; null where the passage has no such token."""
+    tokens that were to be predicted there, -log of their probabilities; null where the passage has no such token.
+
+    Of a BERT, each of the tokens is hidden in turn and predicted from all others (the pseudo-log-likelihood of Salazar et al.
+    2020): what it predicts for a token that it sees says nothing. Both are null for the tokens around a text, and the loss is
+    null for a mask. It takes a pass for each place, so ask for few.
+    """
     subject = asked.passage.subject(subjects)
     if subject.kind == "encoder":
         raise UserError("this model predicts no tokens")
@@ -196,10 +212,35 @@ def entropies(subjects: Subjects, asked: Places) -> Answer:
         check_part(asked.count, first, len(found.ids), MOST_PLACES, "tokens")
         if found.entropies:
             return {"entropies": found.entropies[first:stop], "losses": found.losses[first:stop]}
-        logits = _logits(subject, _lens_rows(subject, found)[-1][first:stop])
-        ahead = 0 if subject.kind == "masked" else 1
-        sure, losses = uncertainty(subject, logits, found.ids[first + ahead : stop + ahead])
+        sure: Sequence[float | None]
+        if subject.kind == "masked":
+            sure, losses = _hidden_in_turn(subjects, subject, found.ids, range(first, stop))
+        else:
+            logits = _logits(subject, _lens_rows(subject, found)[-1][first:stop])
+            sure, losses = uncertainty(subject, logits, found.ids[first + 1 : stop + 1])
         return {"entropies": sure, "losses": losses}
+
+
+def _hidden_in_turn(
+    subjects: Subjects, subject: Subject, ids: Sequence[int], places: Sequence[int]
+) -> tuple[list[float | None], list[float | None]]:
+    """The entropies and losses at the places of a BERT's text, each of which is hidden while the model predicts it."""
+    around = {*subject.before, *subject.after}
+    predicted = [place for place in places if ids[place] not in around]
+    sure: dict[int, float] = {}
+    lost: dict[int, float | None] = {}
+    step = max(1, HIDDEN_AT_ONCE // len(ids))
+    for start in range(0, len(predicted), step):
+        some = predicted[start : start + step]
+        rows = host.tile(host.array(ids), (len(some), 1))
+        rows[host.arange(len(some)), some] = subject.mask
+        with tt.no_grad(), evaluating(subject.model):
+            logits = subject.model(tt.tensor(rows), places=(tt.arange(len(some)), tt.tensor(some))).numpy()
+        entropies, losses = uncertainty(subject, logits, [ids[place] for place in some])
+        sure |= zip(some, entropies)
+        lost |= {place: None if ids[place] == subject.mask else loss for place, loss in zip(some, losses)}
+        subjects.lock.let_others()
+    return [sure.get(place) for place in places], [lost.get(place) for place in places]
 
 
 @dataclass(frozen=True)

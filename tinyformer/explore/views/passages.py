@@ -42,8 +42,8 @@ class About:
 
 
 def about(subjects: Subjects, asked: About) -> Answer:
-    """The folders, and the names of the models in them."""
-    return {"folders": subjects.folders, "models": subjects.names}
+    """The folders, the names of the models in them, and the other runs ``beside`` these folders, which were not named."""
+    return {"folders": subjects.folders, "models": subjects.names, "beside": subjects.beside()}
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Named:
 
 
 def facts(subjects: Subjects, asked: Named) -> Answer:
-    """The kind of a model, its class, size and settings, and the ids of its start, end and mask tokens."""
+    """The kind of a model, its class, size and settings, the ids of its start, end and mask tokens, and the ``labels`` of the
+    classes that it tells, or null."""
     return subjects.get(asked.model).facts()
 
 

@@ -11,11 +11,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tinyformer.common.schema import read_dataclass
+from tinyformer.explore.views.ablating import ablated, blocks, edited, ranking
 from tinyformer.explore.views.attending import attention, attention_rows
+from tinyformer.explore.views.attributing import attribution
+from tinyformer.explore.views.checkpoints import checkpoints
+from tinyformer.explore.views.classifying import classes
 from tinyformer.explore.views.comparing import divergence, losses
 from tinyformer.explore.views.embeddings import embeddings, position_tables, positions
 from tinyformer.explore.views.inside import entropies, hidden_states, inside, lens, lens_cell, norms
+from tinyformer.explore.views.naming import head_names, text_scores
+from tinyformer.explore.views.neurons import neuron_examples, neuron_tokens, neurons
+from tinyformer.explore.views.opening import opening
 from tinyformer.explore.views.passages import Answer, about, encode, facts
+from tinyformer.explore.views.patching import patched
 from tinyformer.explore.views.searching import search
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.explore.views.writing import fill, next_token, write
@@ -24,11 +32,14 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
     function.__name__: function
     for function in (
         about,
+        checkpoints,
         facts,
+        opening,
         encode,
         next_token,
         write,
         fill,
+        classes,
         attention,
         attention_rows,
         inside,
@@ -37,12 +48,23 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         lens_cell,
         entropies,
         hidden_states,
+        attribution,
+        head_names,
+        text_scores,
+        neurons,
+        neuron_tokens,
+        neuron_examples,
         embeddings,
         position_tables,
         positions,
         search,
         divergence,
         losses,
+        blocks,
+        ablated,
+        ranking,
+        edited,
+        patched,
     )
 }
 

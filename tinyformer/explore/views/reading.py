@@ -15,6 +15,7 @@ from tinyformer.explore.views.kept import Kept
 from tinyformer.explore.views.passages import Passage
 from tinyformer.explore.views.subjects import AT_ONCE, LONGEST, Subject, Subjects
 from tinyformer.models.evaluating import evaluating
+from tinyformer.models.gpt import GPT
 from tinyformer.models.recording import recording_outputs, residual_streams
 from tinyformer.models.recurrent import RecurrentLM
 from tinyformer.models.seq2seq import EncoderDecoder
@@ -123,6 +124,28 @@ def predicting(subject: Subject, found: Reading) -> str | None:
     if subject.kind == "encoder" or isinstance(subject.model, EncoderDecoder):
         return None
     return "hidden" if is_recurrent(subject) else list(found.streams)[-1]
+
+
+def why_no_shares(subject: Subject) -> str | None:
+    """Why a logit of this model is no sum of its layers' shares, in a sentence; None where it is."""
+    if isinstance(subject.model, GPT):
+        return None
+    if subject.kind == "encoder":
+        return "This model predicts no tokens, so there are no logits to share out."
+    if subject.kind == "masked":
+        return (
+            "A BERT's prediction passes one more layer with an activation and a norm after its last block, so a logit is no "
+            "sum of what its layers wrote."
+        )
+    config = subject.model.config
+    if not hasattr(config, "norm_first"):
+        return "A recurrent network passes its state through gates, so a logit is no sum of what its layers wrote."
+    if config.norm_first:
+        return "Shares of a logit are shown for models without an encoder: here the decoder's layers read another text, too."
+    return (
+        "This model norms the residual stream after each sub-layer, so what a layer wrote is scaled again by all later ones, "
+        "and a logit is no sum of their shares."
+    )
 
 
 def probabilities(subject: Subject, logits: Any) -> Any:

@@ -14,11 +14,18 @@ from tinyformer.common.errors import UserError, shortened
 from tinyformer.data.batches import check_ids
 from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder, translation_decoder
 from tinyformer.explore.serving.turns import Turns
+from tinyformer.models.bert import BertHead
+from tinyformer.models.quantizing import num_weights
+from tinyformer.pretrained.adapter_settings import model_folder
+from tinyformer.pretrained.folders import gguf_at
+from tinyformer.pretrained.weights import weight_files
+from tinyformer.runs.checkpoints import read_state
+from tinyformer.runs.makers import found_in, runs_below
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tasks.opened import Opened
-from tinyformer.tasks.trained import kind_of, open_pretrained, open_run
+from tinyformer.tasks.trained import KINDS, kind_of, open_pretrained, open_run
 from tinyformer.tasks.translation import Translator
-from tinyformer.tokenizers.special import cut_at_special
+from tinyformer.tokenizers.special import cut_at_special, mask_name
 from tinyformer.tokenizers.texts import token_texts
 from tinytensor.common.wording import counted
 from tinytensor.device.forks import free_in_forks
@@ -62,6 +69,14 @@ class Subject(Opened):
         if source:
             check_ids(batch_of_ids([list(source)], "sources"), config.source_vocab_size)
 
+    def special_places(self, ids: Sequence[int]) -> list[int]:
+        """The places of tokens that stand for no text: those around each text, starts, ends, padding. A mask stands for one."""
+        config, named = self.model.config, getattr(self.tokenizer, "special", {})
+        pads = [getattr(config, name, None) for name in ("pad", "source_pad", "target_pad")]
+        starts = self.start if self.kind == "translation" else ()  # a GPT may begin with a new line
+        special = {*named.values(), *self.before, *self.after, *starts, *self.ends, *pads} - {self.mask}
+        return [place for place, i in enumerate(ids) if i in special]
+
     def decoder(self, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
         """A new decoder for one text of this model, of up to ``max_tokens``. An encoder-decoder translates ``source``."""
         if self.kind == "translation":
@@ -95,12 +110,14 @@ class Subject(Opened):
         return {
             "kind": self.kind,
             "class": type(self.model).__name__,
-            "parameters": self.model.num_parameters(),
+            "parameters": num_weights(self.model),
             "settings": settings,
             "longest": self.longest,
             "start": list(self.start),
             "ends": list(self.ends),
             "mask": self.mask,
+            "mask_name": mask_name(getattr(self.tokenizer, "special", ())),
+            "labels": list(self.model.labels) if isinstance(self.model, BertHead) else None,
         }
 
     def _translator(self) -> Translator:
@@ -114,16 +131,19 @@ Stamp = tuple[tuple[str, int, int, int], ...]
 
 @dataclass
 class _Entry:
-    """A model by its name: how to load it, from which files, and the one that was loaded with their ``stamp``."""
+    """A model by its name: how to load it, its files of weights and the others; and what was loaded with their ``stamp``."""
 
     load: Callable[[], Subject]
-    files: Callable[[], list[Path]]
+    weights: Callable[[], list[Path]]
+    others: Sequence[Path] = ()
+    run: Path | None = None  # the folder, if it is a run's; then the weights are one checkpoint
     loaded: tuple[Stamp, Subject] | None = field(default=None, repr=False)
+    state: tuple[Stamp, Mapping[str, Any]] | None = field(default=None, repr=False)
 
-    def stamp(self) -> Stamp:
-        """What differs once a file was replaced. Raises UserError for a file that is gone."""
+    def stamp(self, files: Iterable[Path] | None = None) -> Stamp:
+        """What differs once one of the files was replaced, by default any. Raises UserError for a file that is gone."""
         found = []
-        for file in self.files():
+        for file in [*self.weights(), *self.others] if files is None else files:
             try:
                 about = file.stat()
             except OSError as error:
@@ -145,6 +165,7 @@ class Subjects:
         self.lock = free_in_forks(Turns())
         self._line = free_in_forks(Turns())
         self.folders = [_as_text(folder) for folder in folders]
+        self._paths = list(map(Path, folders))
         self._entries: dict[str, _Entry] = {}
         seen: set[Path] = set()
         for path, folder in zip(map(Path, folders), self.folders):
@@ -161,6 +182,12 @@ class Subjects:
         with self._line, self.lock:
             yield
 
+    def _entry(self, name: str) -> _Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise UserError(f"there is no model {shortened(name, 40)!r}: there are {', '.join(self._entries)}")
+        return entry
+
     @property
     def names(self) -> list[str]:
         """The names of the models: best and latest of a run, after the folder's name if there are several folders."""
@@ -168,15 +195,44 @@ class Subjects:
 
     def get(self, name: str) -> Subject:
         """The model of this name. Raises UserError if there is none, and if its files cannot be read."""
-        entry = self._entries.get(name)
-        if entry is None:
-            raise UserError(f"there is no model {shortened(name, 40)!r}: there are {', '.join(self._entries)}")
+        entry = self._entry(name)
         with self.lock:
             stamp = entry.stamp()
             if entry.loaded is None or entry.loaded[0] != stamp:
                 entry.loaded = None  # the old weights need not stay in memory beside the new ones
                 entry.loaded = stamp, entry.load()
             return entry.loaded[1]
+
+    def folder(self, name: str) -> RunFolder | None:
+        """The folder of the run that a model is of; None for a pretrained one."""
+        run = self._entry(name).run
+        return None if run is None else RunFolder(run)
+
+    def stamp(self, name: str) -> Stamp:
+        """What differs once a file of a model was replaced: for each the name, two numbers and when it was written.
+        Raises UserError for a file that is gone."""
+        return self._entry(name).stamp()
+
+    def written(self, name: str) -> float:
+        """When a model's weights were written, in seconds since 1970. Raises UserError for a file that is gone."""
+        entry = self._entry(name)
+        return max(time for *_, time in entry.stamp(entry.weights())) / 1e9
+
+    def state(self, name: str) -> Mapping[str, Any]:
+        """What a run's checkpoint says of itself; nothing for a pretrained model. Raises UserError for a damaged file."""
+        entry = self._entry(name)
+        if entry.run is None:
+            return {}
+        stamp = entry.stamp(entry.weights())
+        if entry.state is None or entry.state[0] != stamp:
+            entry.state = stamp, read_state(*entry.weights())
+        return entry.state[1]
+
+    def beside(self) -> list[str]:
+        """The other runs in the folders where these are, the newest first: they could be explored, too."""
+        places = {Path(folder).parent for folder in self._paths}
+        known = {path.resolve() for path in self._paths}
+        return [_as_text(run) for place in places for run in runs_to_explore(place) if run.resolve() not in known]
 
     def decoder(self, subject: Subject, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
         """A new decoder as ``Subject.decoder`` makes it. While a language model reads a long text, others have their turns. The
@@ -212,6 +268,17 @@ class _InParts:
         self.decoder.select(rows)
 
 
+def runs_to_explore(place: str | Path) -> list[Path]:
+    """The folders in a folder that hold runs which can be explored, the newest first."""
+    found = []
+    for folder in runs_below(place):
+        run, holds = RunFolder(folder), found_in(folder)
+        written = [file.stat().st_mtime for file in (run.best, run.latest) if file.is_file()]
+        if written and holds is not None and holds.kind in KINDS:
+            found.append((max(written), folder))
+    return [folder for _, folder in sorted(found, reverse=True)]
+
+
 def _as_text(folder: str | Path) -> str:
     """A folder's name as text that JSON can hold: bytes of it that are no UTF-8 are shown as such as ``\\xff``."""
     return os.fsencode(folder).decode(errors="backslashreplace")
@@ -219,22 +286,25 @@ def _as_text(folder: str | Path) -> str:
 
 def _entries_of(path: Path) -> Mapping[str, _Entry]:
     folder = RunFolder(path)
-    settings = folder.read_settings()
-    if "model_type" in settings:  # as in Hugging Face's files
-        return {"pretrained": _Entry(lambda: Subject(**vars(open_pretrained(path))), partial(_weights_in, path))}
+    is_elsewhere = gguf_at(path) is not None or model_folder(path) != path
+    if is_elsewhere or "model_type" in folder.read_settings():  # as in Hugging Face's files
+        base = model_folder(path)
+        others = [base / "config.json"] if gguf_at(base) is None else []
+        return {"pretrained": _Entry(lambda: Subject(**vars(open_pretrained(path))), partial(_weights_in, path), others)}
     kind_of(folder, "explored")
     checkpoints = {file.stem: file for file in (folder.best, folder.latest) if file.exists()}
     if not checkpoints:
         raise UserError(f"{path} has the settings of a run, but no checkpoint: start that run again")
     others = [folder.settings, folder.tokenizer]
     return {
-        name: _Entry(partial(_load_checkpoint, path, file), partial(list, (file, *others)))
+        name: _Entry(partial(_load_checkpoint, path, file), partial(list, (file,)), others, path)
         for name, file in checkpoints.items()
     }
 
 
 def _weights_in(path: Path) -> list[Path]:
-    return [path / "config.json", *sorted(path.glob("*.safetensors"))]
+    base = model_folder(path)
+    return [*weight_files(base), *(weight_files(path) if base != path else [])]
 
 
 def _load_checkpoint(path: Path, file: Path) -> Subject:

@@ -16,6 +16,7 @@ from tinyformer.decoding.sampling import Sampling, sample
 from tinyformer.decoding.token_rules import TokenRules
 from tinyformer.explore.views.passages import Answer, Passage
 from tinyformer.explore.views.subjects import Subject, Subjects
+from tinyformer.models.quantizing import num_weights
 from tinytensor.device.backend import host
 from tinytensor.parallel import one_blas_thread
 
@@ -147,7 +148,7 @@ def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
 def threads_for(subject: Subject) -> AbstractContextManager[None]:
     """A context with one thread of BLAS for a small model. Its products for one token take some microseconds, and threads that
     wait for each other take milliseconds where the browser and other programs use the cores, too."""
-    return one_blas_thread() if subject.model.num_parameters() < SMALL else nullcontext()
+    return one_blas_thread() if num_weights(subject.model) < SMALL else nullcontext()
 
 
 def distribution(

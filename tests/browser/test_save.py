@@ -1,0 +1,138 @@
+"""Pictures that are saved: their files hold what the page shows."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from browsing import Tab, exploring
+from heads import head_folder
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def saved(page: Any, button: Any) -> tuple[str, bytes]:
+    """The name and the content of the file that a button saves, which is pressed by the keyboard."""
+    button.focus()
+    with page.expect_download() as download:
+        button.press("Enter")
+    return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+
+def texts_of(svg: bytes) -> list[str]:
+    """The texts of an SVG file, which uses no style sheet."""
+    root = ElementTree.fromstring(svg)
+    assert not [one for one in root.iter() if one.get("class") or one.tag == f"{SVG}style"]
+    return [text.text or "" for text in root.iter(f"{SVG}text")]
+
+
+def pixels_of(png: bytes) -> tuple[int, int, list[bytes]]:
+    """The width, the height and the rows of a PNG file with 4 bytes a pixel."""
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height, depth, kind = struct.unpack(">IIBB", png[16:26])
+    assert (depth, kind) in ((8, 6), (8, 2))
+    data, at, size = b"", 8, 4 if kind == 6 else 3
+    while at < len(png):
+        (length,) = struct.unpack(">I", png[at : at + 4])
+        if png[at + 4 : at + 8] == b"IDAT":
+            data += png[at + 8 : at + 8 + length]
+        at += 12 + length
+    raw, rows, before = zlib.decompress(data), [], bytes(width * size)
+    for row in range(height):
+        method, *line = raw[row * (width * size + 1) : (row + 1) * (width * size + 1)]
+        for i in range(len(line)):
+            left, up = line[i - size] if i >= size else 0, before[i]
+            corner = before[i - size] if i >= size else 0
+            guess = left + up - corner
+            paeth = min((left, up, corner), key=lambda one: abs(guess - one))
+            line[i] = (line[i] + (0, left, up, (left + up) // 2, paeth)[method]) % 256
+        before = bytes(line)
+        rows.append(before)
+    return width, height, [bytes(byte for i, byte in enumerate(row) if i % size < 3) for row in rows]
+
+
+def test_a_map_is_saved_whole(tab: Tab, explorers: Any) -> None:
+    page = tab.open(explorers["recurrent"], "inside", text="The quick fox " * 8)
+    page.wait_for_selector("#inside-states .heatmap")
+    box = page.locator("#inside-states .heatmap")
+    assert box.evaluate("box => box.scrollWidth > box.clientWidth")  # a part of it is not seen, and was not asked for
+    name, png = saved(page, page.locator("#inside-states .save"))
+    assert name == "best-state-hidden-of-layer-1.png"
+    width, height, rows = pixels_of(png)
+    sheet = box.evaluate("box => [box.scrollWidth, box.scrollHeight]")
+    assert width == sheet[0] + 24 and height > sheet[1]  # of more than 2,048 pixels a picture is not made finer
+    right = {row[3 * x : 3 * x + 3] for row in rows[height // 3 : 2 * height // 3] for x in range(width - 60, width - 30)}
+    assert len(right) > 3  # colours, also in the part that was out of sight
+
+
+def test_a_large_map_is_saved_as_it_is_seen(tab: Tab, explorers: Any) -> None:
+    page = tab.open(explorers["recurrent"], "inside", text="The quick fox " * 60)
+    page.wait_for_selector("#inside-lens .heatmap")
+    name, png = saved(page, page.locator("#inside-lens > div .save").first)
+    assert name == "best-likeliest-token-after-each-layer.png"
+    width, _, _ = pixels_of(png)
+    assert width <= 2 * (1240 + 24)
+
+
+def test_bars_links_and_trees_are_saved_with_their_texts(tab: Tab, explorers: Any) -> None:
+    page = tab.open(explorers["gpt"], text="the fox")
+    page.wait_for_selector(".writer .choices:not([aria-busy='true']) button")
+    rows = page.locator(".writer .choices button").all()
+    shown = [part for row in rows for part in (row.locator(".name").text_content(), row.locator(".number").text_content())]
+    name, svg = saved(page, page.locator(".writer .distribution .save"))
+    assert name == "best-likeliest-tokens-the-next-token-at-place-8.svg"
+    title, *texts = texts_of(svg)
+    assert title == "Likeliest tokens, The next token, at place 8"
+    assert texts[: len(shown)] == shown
+    page.click("#beam-search")
+    page.wait_for_selector("#beam-found tr")
+    seen = page.locator(".searchtree .name").count()
+    _, svg = saved(page, page.locator("#beam-tree .save"))
+    tree = page.evaluate("document.querySelector('.searchtree svg').clientWidth")
+    assert "the text" in texts_of(svg) and len(texts_of(svg)) >= 1 + 2 * seen
+    assert float(ElementTree.fromstring(svg).get("width") or 0) >= tree
+    page.click("#tab-attention")
+    page.wait_for_selector("#attention-most .number")
+    name, svg = saved(page, page.locator(".one-head > .save"))
+    assert name == "best-attention-layer-1-head-1.svg"
+    numbers = page.locator("#attention-most .number").all_text_contents()
+    assert [text for text in texts_of(svg) if text in numbers] == numbers
+    paths = list(ElementTree.fromstring(svg).iter(f"{SVG}path"))
+    assert len(paths) == page.locator(".links path").count() > 0 and all("stroke:" in (p.get("style") or "") for p in paths)
+    _, svg = saved(page, page.locator(".heads-box .save"))
+    assert any("Rows ↓ the token that looks (query)" in text for text in texts_of(svg))
+    images = list(ElementTree.fromstring(svg).iter(f"{SVG}image"))
+    assert len(images) == 4 and all(image.get("href", "").startswith("data:image/png;base64,") for image in images)
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_every_picture_has_a_named_button(browser: Any, explorers: Any, width: int) -> None:
+    tab = Tab(browser, width)
+    page = tab.open(explorers["gpt"], "inside", text="the fox")
+    page.locator("#inside-embeddings").scroll_into_view_if_needed()
+    page.wait_for_selector("#embeddings-found button")
+    for view in ("inside", "attention", "compare"):
+        page.click(f"#tab-{view}")
+        page.wait_for_selector({"attention": "#attention-most .number", "compare": "#divergence"}.get(view, "#inside-norms td"))
+        names = [one.get_attribute("aria-label") for one in page.locator(f"#view-{view} .save").filter(visible=True).all()]
+        assert len(names) >= {"inside": 5, "attention": 3, "compare": 2}[view]
+        assert all(name.startswith(("Save PNG: ", "Save SVG: ")) for name in names) and len(set(names)) == len(names)
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.click("#tab-inside")
+    name, png = saved(page, page.locator("#inside-embeddings .save"))
+    assert name == "best-the-embeddings-of-the-vocabulary.png" and png.startswith(b"\x89PNG")
+    tab.context.close()
+    assert tab.faults == []
+
+
+def test_text_of_a_vocabulary_stays_text_in_a_picture(tab: Tab, tmp_path: Path) -> None:
+    with exploring(head_folder(tmp_path / "head", "texts")) as explorer:
+        page = tab.open(explorer, text="the <b> fox")
+        page.wait_for_selector("#classes .bar")
+        name, svg = saved(page, page.locator("#classes .save"))
+    assert name == "pretrained-the-classes-of-the-text.svg"
+    assert "<b>neither" in texts_of(svg)

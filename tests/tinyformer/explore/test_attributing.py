@@ -1,0 +1,163 @@
+"""Who wrote this token: the shares of a logit are what the parts add to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from explored import RUNS, gpt_run
+
+import tinytensor as tt
+from tinyformer.common.errors import UserError
+from tinyformer.explore.views import attributing
+from tinyformer.explore.views.questions import ask
+from tinyformer.explore.views.subjects import Subjects
+from tinyformer.models.evaluating import evaluating
+from tinytensor.nn.hooks import hooked
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "learned": {},
+    "biases": {"bias": True, "norm_eps": 0.1},
+    "llama": {"norm": "rms", "positions": "rotary", "tie_output": False, "activation": "swiglu", "num_key_value_heads": 1},
+    "sinusoidal": {"positions": "sinusoidal", "bias": True, "query_key_norm": True},
+    "wide heads": {"d_head": 24, "query_key_value_bias": True},
+}
+
+
+class Opened:
+    """A GPT that is explored, and a passage."""
+
+    def __init__(self, path: Path, text: str = "The quick fox", **settings: Any):
+        self.subjects = Subjects([gpt_run(path, latest=False, **settings)])
+        self.subject = self.subjects.get("best")
+        self.model = self.subject.model
+        for parameter in self.model.parameters():  # norms and biases that do something
+            parameter.assign(parameter + 0.1 * tt.random.normal(parameter.shape))
+        self.ids = self.subject.encode(text)
+
+    def ask(self, place: int, **asked: Any) -> Any:
+        passage = {"model": "best", "ids": self.ids}
+        return json.loads(json.dumps(ask(self.subjects, "attribution", {"passage": passage, "place": place, **asked})))
+
+    def logits(self) -> np.ndarray:
+        with tt.no_grad(), evaluating(self.model):
+            return self.model(tt.tensor([self.ids[-32:]])).numpy()[0].astype(np.float64)
+
+
+@pytest.fixture(params=SHAPES)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    return Opened(tmp_path / "run", **SHAPES[request.param])
+
+
+def test_the_shares_sum_to_the_models_own_logit(opened: Opened) -> None:
+    logits = opened.logits()
+    for place in (0, 5, len(opened.ids) - 1):
+        found = opened.ask(place, token=7)
+        assert found["sum"] == pytest.approx(logits[place, 7], abs=1e-4)
+        assert found["logit"] == pytest.approx(logits[place, 7], abs=1e-5)
+        assert found["sum"] == pytest.approx(sum(parts_of(found)), abs=1e-9)
+        both = opened.ask(place, token=7, other="x")
+        x = int(opened.subject.encode("x")[0])
+        assert both["other"]["id"] == x and both["token"]["id"] == 7
+        assert both["sum"] == pytest.approx(logits[place, 7] - logits[place, x], abs=1e-4)
+        assert both["logit"] == pytest.approx(logits[place, 7] - logits[place, x], abs=1e-5)
+
+
+def parts_of(found: Any) -> list[float]:
+    """All shares, in order."""
+    layers = [share for layer in found["layers"] for share in (*layer["heads"], layer["feed_forward"])]
+    return [found["embedding"], found["position"] or 0.0, *layers, found["biases"]]
+
+
+def test_a_share_is_what_is_missing_without_its_part(opened: Opened) -> None:
+    """Taken out of the last stream, with the norm's scale as it was, a part takes its share of the logit with it."""
+    model, ids = opened.model, tt.tensor([opened.ids])
+    mixed: list[tt.Tensor] = []
+    block = model.blocks[0]
+    layer = block.attention.output
+    with hooked([(block.attention, "heads", lambda module, inputs, heads: mixed.append(heads))]), tt.no_grad():
+        model(ids)
+    place, head, token = 6, 1, 3
+    width = block.attention.d_head
+    of_head = slice(head * width, (head + 1) * width)
+    part = mixed[0].numpy()[0, place, of_head].astype(float) @ layer.weight.numpy()[:, of_head].T.astype(float)
+    streams: list[tt.Tensor] = []
+    with hooked([(model.norm, "forward", lambda module, inputs, output: streams.append(inputs[0]))]), tt.no_grad():
+        model(ids)
+    stream = streams[0].numpy()[0, place].astype(float)
+    centred = stream - stream.mean() if model.config.norm == "layer" else stream
+    scale = np.sqrt((centred**2).mean() + model.config.norm_eps)
+    row = model.output_weight().numpy()[token].astype(float) * model.norm.weight.numpy()
+    expected = ((part - part.mean() if model.config.norm == "layer" else part) / scale) @ row
+    assert opened.ask(place, token=token)["layers"][0]["heads"][head] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_likeliest_token_is_told_without_another(tmp_path: Path) -> None:
+    run = Opened(tmp_path / "run", "The quick brown fox jumps over the lazy dog.")  # longer than the block of 32
+    logits = run.logits()
+    found = run.ask(4)
+    odds = np.exp(logits[4]) / np.exp(logits[4]).sum()
+    order = np.argsort(-odds)[:10].tolist()
+    assert [one["id"] for one in found["best"]] == order and found["token"]["id"] == order[0]
+    assert found["best"][2]["probability"] == pytest.approx(odds[order[2]], rel=1e-5)
+    assert found["best"][2]["text"] == run.subject.texts([order[2]])[0]
+    assert found["next"]["id"] == run.ids[-32:][5] and run.ask(31)["next"] is None
+    assert [layer["name"] for layer in found["layers"]] == ["blocks.0.attention", "blocks.1.attention"]
+    assert found["position"] is not None and not found["rounded"]
+
+
+def test_a_long_text_is_recorded_a_place_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Opened(tmp_path / "run")
+    first = run.ask(5, token=3)
+    monkeypatch.setattr(attributing, "MOST_KEPT", 1)
+    attributing._kept._found.clear()
+    again = run.ask(5, token=3)
+    assert parts_of(again) == pytest.approx(parts_of(first), abs=1e-6)
+    assert attributing._kept.num_bytes < 5000
+
+
+def test_eight_bits_round_and_say_so(tmp_path: Path) -> None:
+    run = Opened(tmp_path / "run")
+    tt.nn.quantize_(run.model, "int8")
+    found = run.ask(5, token=3)
+    assert found["rounded"]
+    assert found["sum"] == pytest.approx(found["logit"], abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("recurrent", "through gates"),
+        ("attention", "through gates"),
+        ("transformer", "after each sub-layer"),
+        ("masked", "one more layer"),
+    ],
+)
+def test_where_a_logit_is_no_sum_the_model_says_why(tmp_path: Path, kind: str, why: str) -> None:
+    subjects = Subjects([RUNS[kind](tmp_path / "run")])
+    name = subjects.names[0]
+    source = [1, 2] if subjects.get(name).kind == "translation" else []
+    passage = {"model": name, "ids": [1, 2, 3], "source": source}
+    inside: Any = ask(subjects, "inside", {"passage": passage})
+    assert why in inside["no_shares"] and inside["no_shares"].endswith(".")
+    with pytest.raises(UserError, match=why):
+        ask(subjects, "attribution", {"passage": passage, "place": 0})
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"place": 13}, "are not among the tokens"),
+        ({"place": -1}, "are not among the tokens"),
+        ({"place": 0, "token": 10_000}, "no token 10000"),
+        ({"place": 0, "token": -1}, "no token -1"),
+        ({"place": 0, "token": ""}, "it is empty"),
+    ],
+)
+def test_what_is_not_there_is_refused(tmp_path: Path, asked: dict[str, Any], message: str) -> None:
+    run = Opened(tmp_path / "run")
+    with pytest.raises(UserError, match=message):
+        run.ask(**asked)

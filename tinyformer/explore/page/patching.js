@@ -1,0 +1,127 @@
+/** Two prompts beside each other: what a block gives at a token for one is put into the other (activation patching). */
+
+import { ask, latest, stream } from "./api.js";
+import { element, number, percent, visible } from "./text.js";
+import { HeatMap } from "./heatmap.js";
+
+const PROBABILITY = "none"; // against nothing: the probability of the token is measured
+
+/** The second prompt, what is measured, and the map. */
+export class Patching {
+  /** @param {HTMLElement} parent gets it */
+  constructor(parent) {
+    this.text = element("textarea", { rows: 3, spellcheck: false, autocomplete: "off" });
+    this.first = element("div", { class: "tokens" });
+    this.second = element("div", { class: "tokens" });
+    this.go = element("button", { type: "button", class: "first", onclick: () => this.run(false) }, "Compare the prompts");
+    this.token = element("select", { "aria-label": "Token", onchange: () => this.run(true) });
+    this.against = element("select", { "aria-label": "Its logit minus that of", onchange: () => this.run(true) });
+    this.measured = element("div", { class: "controls", hidden: true }, element("label", {}, "Token ", this.token), element("label", {}, "Its logit minus that of ", this.against));
+    this.said = element("p", { class: "note", role: "status" });
+    this.trouble = element("p", { class: "trouble", role: "alert", hidden: true });
+    this.place = element("div", {});
+    parent.append(
+      element("div", { class: "pasted" }, element("label", {}, "Prompt B ", this.text)),
+      element("div", { class: "prompts" }, element("span", {}, "A"), this.first, element("span", {}, "B"), this.second),
+      element("div", { class: "controls" }, this.go), this.trouble, this.measured, this.said, this.place);
+    this.cut = latest((signal) => this.encode(signal), (message) => this.refuse(message));
+    this.run = latest((signal, chosen) => this.fill(signal, chosen), (message) => this.refuse(message));
+    this.text.addEventListener("input", () => {
+      this.typed = true;
+      this.cut();
+    });
+  }
+
+  /**
+   * Take over a passage, which is prompt A. Prompt B is the same until something else is typed.
+   * @param {object} passage with its texts
+   * @param {object} asked the same as questions take it
+   * @param {string} text of the passage
+   */
+  prepare(passage, asked, text) {
+    Object.assign(this, { passage, asked });
+    if (!this.typed) this.text.value = text;
+    this.cut();
+  }
+
+  async encode(signal) {
+    this.empty();
+    const { model, texts } = this.passage;
+    this.b = await ask("encode", { model, text: this.text.value }, signal);
+    const [own, other] = [texts, this.b.texts];
+    const tokens = (mine, theirs) => mine.map((text, i) => element("span", { class: text === theirs[i] ? "token" : "token differs" }, visible(text)));
+    this.first.replaceChildren(...tokens(own, other));
+    this.second.replaceChildren(...tokens(other, own));
+    const counts = `A has ${counted(own.length)}, B ${counted(other.length)}`;
+    const same = own.length === other.length && own.every((text, i) => text === other[i]);
+    this.go.disabled = own.length !== other.length || same;
+    this.said.textContent = own.length !== other.length ? `${counts}: change one of them until they have as many.` : same ? `${counts}: they are the same. Change a word of B.` : `${counts}.`;
+  }
+
+  async fill(signal, chosen) {
+    const asked = { a: this.asked, b: { ...this.asked, ids: this.b.ids } };
+    if (chosen) {
+      asked.token = Number(this.token.value);
+      asked.against = this.against.value === PROBABILITY ? null : Number(this.against.value);
+    }
+    for await (const line of stream("patched", asked, signal)) {
+      if (signal.aborted) return;
+      if (line.blocks) this.begin(line);
+      else this.add(line);
+    }
+  }
+
+  begin(found) {
+    this.found = found;
+    const { candidates, token, against, blocks, a, b } = found;
+    const options = () => candidates.map((one) => new Option(`“${visible(one.text)}”: ${percent(one.a)} after A, ${percent(one.b)} after B`, String(one.id)));
+    this.token.replaceChildren(...options());
+    this.against.replaceChildren(...options(), new Option("nothing: its probability", PROBABILITY));
+    this.token.value = String(token);
+    this.against.value = against === null ? PROBABILITY : String(against);
+    this.measured.hidden = false;
+    const texts = this.passage.texts.map((text, i) => (text === this.b.texts[i] ? visible(text) : `${visible(text)}→${visible(this.b.texts[i])}`));
+    this.values = blocks.map(() => texts.map(() => null));
+    const name = (id) => `“${visible(candidates.find((one) => one.id === id)?.text ?? "")}”`;
+    const what = against === null ? `The probability of ${name(token)}` : `The logit of ${name(token)} minus that of ${name(against)}`;
+    const told = against === null ? percent : number;
+    this.said.textContent = `${what}: ${told(a)} after A, ${told(b)} after B. A cell is a block’s output at one token of A, replaced by that of B. The stronger its colour, the further this alone moves the number from A’s towards B’s; red is the other way.`;
+    const part = (value) => (b === a ? 0 : (value - a) / (b - a));
+    this.map?.remove();
+    this.map = new HeatMap(this.place, {
+      label: `${what} with a block’s output at a token from prompt B`,
+      rows: blocks.map((_, i) => `block ${i + 1}`),
+      columns: texts,
+      cell: 24,
+      width: texts.length > 32 ? 18 : 28,
+      scale: part,
+      value: (row, column) => this.values[row][column],
+      tell: (row, column, value) => `block ${row + 1}, ${texts[column]} (place ${column + 1}): ${value === null ? "…" : `${told(value)}, ${Math.round(100 * part(value))} % of the way from A to B`}`,
+    });
+    const first = this.passage.texts.findIndex((text, i) => text !== this.b.texts[i]); // before it nothing can change
+    this.map.box.scrollLeft = (first - 1) * this.map.how.width;
+    this.map.move(0, first);
+  }
+
+  add({ block, first, values }) {
+    this.values[block].splice(first, values.length, ...values);
+    this.map.draw();
+    this.map.say();
+  }
+
+  /** Take the map away: it is that of other prompts. */
+  empty() {
+    this.map?.remove();
+    this.map = null;
+    this.measured.hidden = true;
+  }
+
+  refuse(message) {
+    this.trouble.textContent = message;
+    this.trouble.hidden = !message;
+  }
+}
+
+function counted(count) {
+  return `${count} token${count === 1 ? "" : "s"}`;
+}

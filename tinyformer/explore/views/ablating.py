@@ -1,0 +1,274 @@
+"""Questions that ask what if: parts of a model are switched off or replaced, and its predictions for a passage change.
+
+What is switched off gives nothing ("zero"), or its mean over the tokens of the passage as the whole model reads it ("mean"):
+see ``tinyformer.models.intervening``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.common.errors import UserError, shortened
+from tinyformer.explore.views.attending import Reading, read
+from tinyformer.explore.views.kept import Kept
+from tinyformer.explore.views.passages import Answer, Named, Passage
+from tinyformer.explore.views.reading import probabilities
+from tinyformer.explore.views.subjects import Subject, Subjects
+from tinyformer.explore.views.writing import threads_for
+from tinyformer.models.attention import MultiHeadAttention
+from tinyformer.models.blocks import Block
+from tinyformer.models.evaluating import evaluating
+from tinyformer.models.intervening import (
+    WAYS,
+    AttentionRow,
+    BlockOff,
+    HeadOff,
+    Intervention,
+    MeanAttention,
+    NetworkOff,
+    NeuronOff,
+    intervening,
+    recording_means,
+)
+from tinytensor.device.backend import host
+
+MOST_KEPT = 32 * 2**20  # bytes of what models make of passages with nothing changed
+MOST_CHANGED = 10  # tokens that are told
+MOST_OFF = 10_000  # parts that are off at once
+
+_kept = Kept(MOST_KEPT)
+
+
+@dataclass(frozen=True)
+class Off:
+    """A part of a model that is off: a "head" of an attention layer, the "network" (MLP) of a block, a "neuron" of such a
+    network, or a whole "block". ``name`` is that of the layer, network or block, and ``index`` which head or neuron it is. What
+    it gives is replaced ``by`` "zero" or by its "mean" over the passage. A head's "choice" is off where all its tokens look
+    alike: see ``mean_attention``."""
+
+    kind: str
+    name: str
+    index: int = 0
+    by: str = "zero"
+
+    def intervention(self) -> Intervention:
+        """What happens to the part. Raises UserError for another kind."""
+        if self.kind == "head":
+            return HeadOff(self.name, self.index, self.by)
+        if self.kind == "choice":
+            return MeanAttention(self.name, self.index)
+        if self.kind == "network":
+            return NetworkOff(self.name, self.by)
+        if self.kind == "neuron":
+            return NeuronOff(self.name, self.index, self.by)
+        if self.kind == "block":
+            return BlockOff(self.name, self.by)
+        raise UserError(f"kind must be head, choice, network, neuron or block, not {shortened(self.kind, 40)!r}")
+
+
+def blocks(subjects: Subjects, asked: Named) -> Answer:
+    """The ``blocks`` of a model, in their order, and what can be switched off in them. Each has the ``name`` by which it is
+    switched off, its ``stack`` ("encoder" or "decoder", "" if there is only one), its ``attention`` layers with ``name``,
+    ``kind`` ("self" or "cross") and the number of ``heads``, and its ``network`` with ``name`` and the number of ``neurons``.
+    Where nothing can be switched off, ``why`` says so in a sentence, and otherwise it is null."""
+    subject = subjects.get(asked.model)
+    return {"blocks": _blocks_of(subject), "why": _why_not(subject)}
+
+
+def _why_not(subject: Subject) -> str | None:
+    if not any(isinstance(module, Block) for module in subject.model.modules()):
+        return "This model is a recurrent network: it has no heads, MLPs or blocks that could be switched off."
+    if subject.kind == "encoder":
+        return "This model predicts no tokens, so there are no predictions that could change."
+    return None
+
+
+def _blocks_of(subject: Subject) -> list[dict[str, Any]]:
+    found = []
+    for name, block in subject.model.named_modules():
+        if not isinstance(block, Block):
+            continue
+        layers = [(part, layer) for part, layer in block.named_modules(name) if isinstance(layer, MultiHeadAttention)]
+        found.append(
+            {
+                "name": name,
+                "stack": name.partition(".")[0] if subject.kind == "translation" else "",
+                "attention": [
+                    {"name": part, "kind": "cross" if layer.cross else "self", "heads": layer.num_heads}
+                    for part, layer in layers
+                ],
+                "network": {"name": f"{name}.feed_forward", "neurons": block.feed_forward.down.weight.shape[1]},
+            }
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Ablated:
+    """A passage, and what is ``off`` while the model reads it."""
+
+    passage: Passage
+    off: list[Off] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if len(self.off) > MOST_OFF:
+            raise UserError(f"at most {MOST_OFF:,} parts can be off at once")
+
+
+def ablated(subjects: Subjects, asked: Ablated) -> Answer:
+    """What the model predicts after the passage, or for its first mask, ``before`` and ``after`` parts of it are switched off:
+    of the ten ``tokens`` whose probability changes most (where none does, the likeliest) the ``id``, the ``text``, and both
+    probabilities; the ``divergence``, D(before ‖ after) of Kullback and Leibler in nats; and the mean losses of the passage's
+    tokens, ``loss_before`` and ``loss_after``: null for a BERT, which reads what it predicts, and for a single token. ``place``
+    is the place in the passage after which the token is predicted, or that of the mask."""
+    return _compared(subjects, asked.passage, [part.intervention() for part in asked.off])
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A passage, and a row of attention in it: where the token at the place ``query`` looks in a ``head`` of a ``layer``, as
+    ``weights`` that sum to 1, one for each key. Places are those of ``attention_rows``. Other parts may be ``off``."""
+
+    passage: Passage
+    layer: str
+    head: int
+    query: int
+    weights: list[float]
+    off: list[Off] = field(default_factory=list)
+
+
+def edited(subjects: Subjects, asked: Edited) -> Answer:
+    """What the model predicts before and after a row of attention is replaced: see ``ablated``."""
+    row = AttentionRow(asked.layer, asked.head, asked.query, tuple(asked.weights))
+    return _compared(subjects, asked.passage, [*(part.intervention() for part in asked.off), row])
+
+
+@dataclass(frozen=True)
+class Clean:
+    """What a model makes of a passage with nothing changed: the ``logits`` of the predicted token, the ``loss`` of the passage,
+    and the ``means`` of what its parts give."""
+
+    logits: Any
+    loss: float | None
+    means: Mapping[str, tt.Tensor]
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the arrays."""
+        return int(self.logits.nbytes) + sum(mean.data.nbytes for mean in self.means.values())
+
+
+def can_intervene(subject: Subject) -> None:
+    """Raise UserError, with what ``blocks`` says, for a model that cannot be changed so."""
+    why = _why_not(subject)
+    if why is not None:
+        raise UserError(why)
+
+
+def clean_of(reading: Reading) -> Clean:
+    """What the model makes of a passage with nothing changed. The last are kept. The caller holds the lock of the models."""
+    return _kept.get(reading.subject.model, (reading.ids, reading.source), lambda: _clean(reading), lambda made: made.num_bytes)
+
+
+def _clean(reading: Reading) -> Clean:
+    with recording_means(reading.subject.model) as means:
+        logits, loss = predicted(reading)
+    return Clean(logits, loss, means)
+
+
+def predicted(reading: Reading) -> tuple[Any, float | None]:
+    """The logits (vocab_size,) of the predicted token, and the mean loss of the passage's tokens, if they have one."""
+    subject, targets = reading.subject, reading.ids[1:]
+    texts = (reading.source, reading.ids) if reading.source else (reading.ids,)
+    with tt.no_grad(), evaluating(subject.model), threads_for(subject):
+        logits = subject.model(*(tt.tensor([text]) for text in texts))[0]
+        loss = None
+        if targets and subject.kind != "masked":
+            loss = float(tt.cross_entropy(logits[:-1], tt.tensor(targets)).item())
+    return logits[place_of(reading)].numpy(), loss
+
+
+def place_of(reading: Reading) -> int:
+    """The place, among the tokens that the model reads, of its prediction: the last one, or a BERT's first mask. Raises
+    UserError if there is no mask."""
+    if reading.subject.kind != "masked":
+        return len(reading.ids) - 1
+    if reading.subject.mask not in reading.ids:
+        raise UserError("there is no mask in the text: put one where a token is to be predicted")
+    return reading.ids.index(reading.subject.mask)
+
+
+def _compared(subjects: Subjects, passage: Passage, interventions: Sequence[Intervention]) -> Answer:
+    subject = passage.subject(subjects)
+    can_intervene(subject)
+    with subjects.for_long():
+        reading = read(subjects, passage)
+        clean = clean_of(reading)
+        with intervening(subject.model, interventions, clean.means):
+            logits, loss = predicted(reading)
+    before, after = probabilities(subject, host.stack([clean.logits, logits]))
+    order = host.lexsort((-before, -abs(after - before)))[:MOST_CHANGED].tolist()
+    return {
+        "tokens": [
+            {"id": i, "text": text, "before": float(before[i]), "after": float(after[i])}
+            for i, text in zip(order, subject.texts(order))
+        ],
+        "divergence": divergence_of(before, after),
+        "loss_before": clean.loss,
+        "loss_after": loss,
+        "place": reading.first + place_of(reading),
+    }
+
+
+def divergence_of(p: Any, q: Any) -> float:
+    """The Kullback-Leibler divergence D(p ‖ q) of two distributions, in nats."""
+    positive = (p > 0) & (q > 0)
+    return max(0.0, float((p[positive] * host.log(p[positive] / q[positive])).sum()))  # not -0.0
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A passage for which all heads and networks are ranked."""
+
+    passage: Passage
+
+
+def ranking(subjects: Subjects, asked: Ranking) -> Iterator[Answer]:
+    """How much worse the model is on a passage without each of its heads and networks (MLPs), one after the other.
+
+    The first line has the number of ``parts``, the ``measure``, and the ``loss`` of the whole model. Each line after it is
+    about a part: its ``kind``, ``name`` and ``index``, as ``ablated`` takes them, and what is measured with the part at "zero"
+    and at its "mean", as ``zero`` and ``mean``. The measure is "loss", by how much the mean loss of the passage's tokens grows;
+    where these have no loss (see ``ablated``) it is "divergence", that of the prediction. Others may ask in between.
+    """
+    subject = asked.passage.subject(subjects)
+    can_intervene(subject)
+    parts = [
+        Off(kind, name, i)
+        for block in _blocks_of(subject)
+        for kind, name, count in [
+            *(("head", layer["name"], layer["heads"]) for layer in block["attention"]),
+            ("network", block["network"]["name"], 1),
+        ]
+        for i in range(count)
+    ]
+    with subjects.for_long():
+        reading = read(subjects, asked.passage)
+        clean = clean_of(reading)
+    has_loss = clean.loss is not None
+    yield {"parts": len(parts), "measure": "loss" if has_loss else "divergence", "loss": clean.loss}
+    (before,) = probabilities(subject, clean.logits[None])
+    for part in parts:
+        found = {}
+        for by in WAYS:
+            changed = Off(part.kind, part.name, part.index, by).intervention()
+            with subjects.for_long(), intervening(subject.model, [changed], clean.means):
+                logits, loss = predicted(reading)
+            if loss is None or clean.loss is None:
+                found[by] = divergence_of(before, probabilities(subject, logits[None])[0])
+            else:
+                found[by] = loss - clean.loss
+        yield {"kind": part.kind, "name": part.name, "index": part.index, **found}

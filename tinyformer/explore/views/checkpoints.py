@@ -1,0 +1,60 @@
+"""Which weights the models have: a run that trains writes new ones, and two models may have the same."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tinyformer.common.errors import UserError
+from tinyformer.explore.views.passages import About, Answer
+from tinyformer.explore.views.subjects import Subjects
+
+
+def checkpoints(subjects: Subjects, asked: About) -> Answer:
+    """Of each of the ``models``, in the order of their names: the ``step`` that its weights are from; their ``validation_loss``
+    and the step at which that was ``measured``, which may be an earlier one; when they were ``written``, in seconds since 1970;
+    a ``stamp``, which is another one once they were replaced; and the names of those with the ``same`` weights. What is not
+    known is null, and a model whose files cannot be read has only an ``error``."""
+    found = {name: _described(subjects, name) for name in subjects.names}
+    for name, one in found.items():
+        if "error" not in one:
+            one["same"] = [other for other in found if other != name and _are_same(one, found[other])]
+    return {"models": [{"name": name, **one} for name, one in found.items()]}
+
+
+def _described(subjects: Subjects, name: str) -> dict[str, Any]:
+    try:
+        stamp = hashlib.sha256(repr(subjects.stamp(name)).encode()).hexdigest()[:16]
+        return {**_measured(subjects.state(name)), "written": subjects.written(name), "stamp": stamp}
+    except UserError as error:
+        return {"error": str(error)}
+
+
+def _measured(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The step and the validation loss of a checkpoint's state. The latest one has a log, in which the newest loss stands."""
+    step, loss = _integer(state.get("step")), _number(state.get("validation_loss"))
+    measured = step if loss is not None else None
+    rows = state.get("rows")
+    for row in reversed(rows if isinstance(rows, list) else []):
+        if isinstance(row, Mapping) and (found := _number(row.get("validation_loss"))) is not None:
+            measured, loss = _integer(row.get("step")), found
+            break
+    return {"step": step, "validation_loss": loss, "measured": measured}
+
+
+def _are_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two models have the same weights, as far as their steps and losses tell: no two have the same loss to its last
+    digit by chance. So no weights are read. The best weights may be the mean of several, whose loss is another."""
+    known = ("step", "validation_loss", "measured")
+    measured_now = one.get("step") is not None and one.get("step") == one.get("measured")
+    return measured_now and all(one.get(key) == other.get(key) for key in known)
+
+
+def _integer(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 1 << 53 else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if type(value) in (int, float) and math.isfinite(value) else None

@@ -1,0 +1,228 @@
+"""Questions about neurons: the units inside of feed-forward networks, what excites them, and what they write."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.common.errors import UserError
+from tinyformer.explore.views.attributing import read_ids, recorded
+from tinyformer.explore.views.inside import check_part
+from tinyformer.explore.views.passages import Answer, Passage
+from tinyformer.explore.views.reading import why_no_shares
+from tinyformer.explore.views.run_texts import validation_text
+from tinyformer.explore.views.subjects import LONGEST, Subject, Subjects
+from tinyformer.models.blocks import FeedForward
+from tinyformer.models.evaluating import evaluating
+from tinyformer.models.gpt import GPT
+from tinyformer.models.quantizing import num_weights
+from tinytensor import Tensor
+from tinytensor.device.backend import host
+from tinytensor.nn import LayerNorm
+from tinytensor.nn.hooks import hooked
+from tinytensor.nn.weights import linear
+
+BEST = 10  # neurons, tokens and places that an answer has
+MOST_TOKENS = 20_000  # of the data, that are read for a neuron
+MOST_SECONDS = 30.0  # of computing, after which a search ends
+WINDOW = 128  # tokens that are read together
+AT_ONCE = 8  # windows in a pass
+SMALL = 16 * 2**20  # parameters; a larger model reads one window in a pass, so that others need not wait for long
+BEFORE, AFTER = 16, 8  # tokens of context that are shown
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place of a passage, of those that the model has read; 0 is the first of them."""
+
+    passage: Passage
+    place: int
+
+
+def neurons(subjects: Subjects, asked: Place) -> Answer:
+    """The neurons of a model: ``units``, how many there are in each layer; and the most active ones at a place, ``best``, each
+    with its ``layer`` and ``unit``, both from 0 on, and its ``activation``. They are ordered by how much they write there: the
+    absolute activation times the norm of the neuron's output weights."""
+    subject = asked.passage.subject(subjects)
+    with subjects.for_long():
+        layers = _layers(subject)
+        ids = read_ids(subject, asked.passage) if subject.kind == "language" else asked.passage.ids
+        check_part(1, asked.place, len(ids), 1, "tokens")
+        if isinstance(subject.model, GPT):
+            found = recorded(subject, ids, asked.place)
+            active = [layer[asked.place - found.first] for layer in found.neurons]
+        else:
+            _check_length(subject, len(ids))
+            active = [layer[0, asked.place] for layer in _activations(subject, tt.tensor([ids], dtype=int), layers)]
+        written = [abs(x) * host.linalg.norm(layer.down.weight.numpy(), axis=0) for x, layer in zip(active, layers)]
+    order = heapq.nlargest(BEST, ((float(x), i, j) for i, of in enumerate(written) for j, x in enumerate(of)))
+    best = [{"layer": i, "unit": j, "activation": float(active[i][j])} for _, i, j in order]
+    return {"units": [len(x) for x in active], "best": best}
+
+
+@dataclass(frozen=True)
+class Neuron:
+    """A neuron of a model: a ``unit`` of a ``layer``, both from 0 on."""
+
+    model: str
+    layer: int
+    unit: int
+
+
+def neuron_tokens(subjects: Subjects, asked: Neuron) -> Answer:
+    """The tokens whose logits a neuron's output weights raise most and lower most: ``raised`` and ``lowered``, each with
+    ``id``, ``text`` and ``value``. The value is what one unit of activation adds to the logit through the final norm's weight
+    and the output layer, before the norm divides by its scale, less the mean over all tokens, which changes no probability.
+    Both lists are null for a model whose logits are no sum, and ``why`` says why."""
+    subject = subjects.get(asked.model)
+    why = why_no_shares(subject)
+    with subjects.lock:
+        layer = _layer(subject, asked.layer, asked.unit)
+        if why is not None:
+            return {"raised": None, "lowered": None, "why": why}
+        norm = subject.model.norm
+        written = layer.down.weight.numpy()[:, asked.unit].astype(host.float32)
+        if isinstance(norm, LayerNorm):
+            written = written - written.mean()
+        with tt.no_grad():
+            direction = tt.tensor(written) * norm.weight
+            values = linear(direction[None], subject.model.output_weight(), None).numpy()[0].astype(host.float64)
+    values -= values.mean()
+    forbidden = set(subject.forbidden)
+    order = [int(i) for i in host.argsort(-values, kind="stable") if int(i) not in forbidden]
+
+    def told(ids: list[int]) -> list[dict[str, Any]]:
+        return [{"id": i, "text": text, "value": float(values[i])} for i, text in zip(ids, subject.texts(ids))]
+
+    return {"raised": told(order[:BEST]), "lowered": told(order[: -BEST - 1 : -1]), "why": None}
+
+
+@dataclass(frozen=True)
+class Excited:
+    """A neuron of the passage's model: a ``unit`` of a ``layer``, both from 0 on. With ``smallest`` the most negative
+    activations are looked for, in place of the largest."""
+
+    passage: Passage
+    layer: int
+    unit: int
+    smallest: bool = False
+
+
+def neuron_examples(subjects: Subjects, asked: Excited) -> Iterator[Answer]:
+    """The tokens that excite a neuron most, searched for in parts. A line has how many tokens are ``done`` of ``tokens``, and
+    the ``best`` so far, each with its ``value`` and the texts of the ``token`` and of those ``before`` and ``after`` it.
+
+    They are tokens of the last tenth of the text that the model's run was trained on, by which a GPT is validated: ``text`` is
+    its name. Where there is no such text, or it cannot be read any more, they are those of the passage, and ``text`` is null.
+    At most 20,000 tokens are read, in windows of 128, and a search ends after 30 seconds of computing; the last line then has
+    less ``done`` than there are ``tokens``.
+    """
+    subject = asked.passage.subject(subjects)
+    with subjects.lock:
+        _layer(subject, asked.layer, asked.unit)
+        found = validation_text(subjects, asked.passage.model, subject)
+        ids = _without_ends(subject, asked.passage.ids)
+        if found is not None:
+            ids = [int(i) for i in subject.tokenizer.encode(found[0])][:MOST_TOKENS] or ids
+        ids = ids[:MOST_TOKENS]
+    sign = -1.0 if asked.smallest else 1.0
+    best: list[tuple[float, int, int]] = []  # a heap: the value with its sign, minus the place, and the place
+    spent, width = 0.0, _window(subject)
+    for start in range(0, len(ids), _at_once(subject) * width):
+        part = ids[start : start + _at_once(subject) * width]
+        with subjects.for_long():
+            begun = time.monotonic()
+            values = sign * _of_unit(subject, asked.layer, asked.unit, part, width)
+            spent += time.monotonic() - begun
+        for i in host.argsort(-values, kind="stable")[:BEST].tolist():
+            if host.isfinite(values[i]):
+                heapq.heappush(best, (float(values[i]), -start - i, start + i))
+        best = heapq.nlargest(BEST, best)
+        heapq.heapify(best)
+        yield {
+            "text": None if found is None else found[1],
+            "done": start + len(part),
+            "tokens": len(ids),
+            "best": [_example(subject, ids, place, sign * value) for value, _, place in sorted(best, reverse=True)],
+        }
+        if spent > MOST_SECONDS:
+            return
+
+
+def _without_ends(subject: Subject, ids: list[int]) -> list[int]:
+    """The ids of a text without those that stand around every text, which a window gets anyway."""
+    before, after = list(subject.before), list(subject.after)
+    first = len(before) if ids[: len(before)] == before else 0
+    last = len(ids) - (len(after) if after and ids[-len(after) :] == after else 0)
+    return ids[first:last] or ids
+
+
+def _example(subject: Subject, ids: list[int], place: int, value: float) -> dict[str, Any]:
+    first = max(0, place - BEFORE)
+    texts = subject.texts(ids[first : place + AFTER + 1])
+    here = place - first
+    return {"value": value, "before": texts[:here], "token": texts[here], "after": texts[here + 1 :]}
+
+
+def _at_once(subject: Subject) -> int:
+    return AT_ONCE if num_weights(subject.model) <= SMALL else 1
+
+
+def _window(subject: Subject) -> int:
+    """How many tokens of a text are read together, those around them not counted."""
+    around = len(subject.before) + len(subject.after)
+    return max(1, min(WINDOW, subject.longest or WINDOW) - around)
+
+
+def _of_unit(subject: Subject, layer: int, unit: int, ids: list[int], width: int) -> Any:
+    """The activations of a neuron at these tokens, read in windows, the last of which may be shorter."""
+    full = len(ids) // width * width
+    parts = [ids[i : i + width] for i in range(0, full, width)]
+    found = []
+    for windows in filter(None, (parts, [ids[full:]] if full < len(ids) else [])):
+        batch = tt.tensor([[*subject.before, *window, *subject.after] for window in windows], dtype=int)
+        (values,) = _activations(subject, batch, [_layer(subject, layer, unit)], unit)
+        first = len(subject.before)
+        found.append(values[:, first : first + len(windows[0])].ravel())
+    return host.concatenate(found)
+
+
+def _activations(subject: Subject, batch: Tensor, layers: list[FeedForward], unit: int | None = None) -> list[Any]:
+    """The units inside of these feed-forward networks, (batch, length, units) for each, or of one ``unit`` alone, (batch,
+    length), while the model reads a batch of ids."""
+    kept: dict[int, Any] = {}
+
+    def keep(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        kept[id(module)] = inputs[0].numpy()[..., slice(None) if unit is None else unit].astype(host.float32)
+
+    model: Any = subject.model
+    read = model.vectors if isinstance(model, GPT) else getattr(model, "bert", model)
+    with hooked([(layer.down, "forward", keep) for layer in layers]), tt.no_grad(), evaluating(model):
+        read(batch)
+    return [kept[id(layer.down)] for layer in layers]
+
+
+def _layers(subject: Subject) -> list[FeedForward]:
+    """The feed-forward networks of a model, first to last. Raises UserError for a model whose neurons are not shown."""
+    if subject.kind == "translation":
+        raise UserError("neurons are shown of models that read one text, not of an encoder-decoder")
+    layers = [module for module in subject.model.modules() if isinstance(module, FeedForward)]
+    if not layers:
+        raise UserError("a recurrent network has no feed-forward networks: its units are shown as its state")
+    return layers
+
+
+def _layer(subject: Subject, layer: int, unit: int) -> FeedForward:
+    layers = _layers(subject)
+    check_part(1, layer, len(layers), 1, "layers")
+    check_part(1, unit, layers[layer].down.weight.shape[1], 1, "neurons")
+    return layers[layer]
+
+
+def _check_length(subject: Subject, count: int) -> None:
+    if count > min(subject.longest or LONGEST, LONGEST):
+        raise UserError(f"the model reads at most {subject.longest or LONGEST} tokens at once, not {count}: shorten the text")

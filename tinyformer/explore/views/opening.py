@@ -1,0 +1,109 @@
+"""A text to open a model with: the page begins with what the model has read, and in the view that shows most of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from tinyformer.common.errors import UserError
+from tinyformer.data.reading import TextSource
+from tinyformer.explore.views.passages import Answer, Named
+from tinyformer.explore.views.subjects import Subject, Subjects
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks.comparison import middle_sentence, read_translations
+from tinyformer.tasks.dates import dates
+from tinyformer.tokenizers.special import mask_name
+from tinyformer.tokenizers.texts import opening_text
+
+MOST_BYTES = 1 << 24  # of a run's own text, which is read for one line of it
+SHORTEST, LONGEST_LINE = 36, 72  # characters: the maps of such a line fit the page
+# Texts for models that have none of their own. Two names in the first make heads that look back at the same word easy to see.
+PROMPTS = ("When Mary and John went to the store, John gave a drink to", "to be, or not to be", "the cat sat on the mat")
+MASKED = "The capital of France is {mask}."
+SENTENCES = (dates(1)[0][0], "The house is small.", "hello")
+
+
+def opening(subjects: Subjects, asked: Named) -> Answer:
+    """What the page opens a model with where nobody has typed anything yet: a ``text``, for an encoder-decoder the translation
+    of the ``source``; and the ``view`` that shows most of it, "attention" for a model that has some, or else "write". The text
+    is a line of the run's own, if that is still where it was."""
+    subject, folder = subjects.get(asked.model), subjects.folder(asked.model)
+    source, text = "", ""
+    if subject.kind == "translation":
+        source, text = _translated(subject, folder)
+    elif subject.kind == "masked":
+        name = mask_name(subject.tokenizer.special) or ""
+        masked = filter(None, (_with_mask(subject, line, name) for line in _own_lines(folder)))
+        text = _first(subject, [*_some(masked), MASKED.format(mask=name), name])
+    else:
+        text = _first(subject, [*_some(_own_lines(folder)), *PROMPTS, opening_text(subject.tokenizer)])
+    config = subject.model.config
+    attends = hasattr(config, "num_heads") or getattr(config, "attention", False) is True
+    return {"view": "attention" if attends else "write", "text": text, "source": source}
+
+
+def _translated(subject: Subject, folder: RunFolder | None) -> tuple[str, str]:
+    """A sentence and its translation: of the run's held-out ones if it has ended, otherwise as the model translates it now."""
+    with suppress(UserError, OSError):  # it has not ended, or its file is damaged
+        translated = read_translations(folder.sample) if folder is not None else []
+        if translated:
+            source = middle_sentence(translated)
+            return source, next(one.ours for one in translated if one.source == source)
+    source = _first(subject, SENTENCES, source=True)
+    translator = subject.translator
+    if not source or translator is None:
+        return "", ""
+    found = translator.search([source], beam=1)[0][0]
+    if found.end is None:  # as of a model that has not learned to end: there must be room to go on
+        found = replace(found, ids=found.ids[: len(found.ids) // 2])
+    return source, translator.text(found)
+
+
+def _own_lines(folder: RunFolder | None) -> Iterator[str]:
+    """Lines of the run's text, from where it is validated on; without the text, of what the run wrote at its end."""
+    if folder is None:
+        return
+    text = None
+    with suppress(UserError, OSError):  # a run of other data than a text, or one whose text cannot be read any more
+        source = folder.read_part("data", TextSource)
+        text = source.still_there(folder.as_found(source.path), MOST_BYTES)
+    if text is not None:
+        yield from _good_lines(text[len(text) * 9 // 10 :])
+        yield from _good_lines(text)
+    elif folder.sample.is_file() and folder.sample.stat().st_size < MOST_BYTES:
+        yield from _good_lines(folder.sample.read_text(encoding="utf-8", errors="replace"))
+
+
+def _good_lines(text: str) -> Iterator[str]:
+    """Lines that are neither short nor long, and mostly letters; the first one, which may be cut off, is left out."""
+    for line in text.split("\n")[1:]:
+        line = line.strip()
+        if SHORTEST <= len(line) <= LONGEST_LINE and sum(map(str.isalpha, line)) > 0.6 * len(line):
+            yield line
+
+
+def _with_mask(subject: Subject, line: str, name: str) -> str:
+    """The line with a mask in the place of the word nearest its middle that is a token by itself; "" if there is none."""
+    words = line.split(" ")
+    for at in sorted(range(len(words)), key=lambda at: abs(2 * at + 1 - len(words))):
+        word = words[at].strip(".,;:!?'\"")
+        if len(word) > 2 and word.isalpha() and len(subject.tokenizer.encode(word)) == 1:
+            return " ".join([*words[:at], words[at].replace(word, name), *words[at + 1 :]])
+    return ""
+
+
+def _some(lines: Iterable[str], most: int = 3) -> list[str]:
+    return [line for line, _ in zip(lines, range(most))]
+
+
+def _first(subject: Subject, texts: Iterable[str], source: bool = False) -> str:
+    """The first of the texts that the model can read at once; "" if it can read none."""
+    for text in texts:
+        try:
+            ids = subject.encode(text, source)
+        except UserError:  # it has letters that the tokenizer does not know
+            continue
+        if len(ids) <= (subject.longest or len(ids)):
+            return text
+    return ""

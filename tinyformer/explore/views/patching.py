@@ -1,0 +1,139 @@
+"""A question about two prompts: where in the model what tells them apart is (activation patching)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.common.errors import UserError
+from tinyformer.decoding.likeliest import likeliest
+from tinyformer.explore.views.ablating import can_intervene, place_of
+from tinyformer.explore.views.attending import Reading, read
+from tinyformer.explore.views.passages import Answer, Passage
+from tinyformer.explore.views.reading import probabilities
+from tinyformer.explore.views.subjects import Subject, Subjects
+from tinyformer.explore.views.writing import threads_for
+from tinyformer.models.blocks import Block
+from tinyformer.models.evaluating import evaluating
+from tinyformer.models.gpt import GPT
+from tinyformer.models.intervening import BlockOutput, intervening
+from tinyformer.models.recording import recording_outputs
+from tinytensor import Tensor
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host
+
+MOST_TOKENS = 128  # of a prompt
+AT_ONCE = 1024  # tokens of a pass, in which each text has another token patched
+CANDIDATES = 5  # the likeliest tokens of each prompt, from which one may choose
+
+
+@dataclass(frozen=True)
+class Patched:
+    """Two prompts of one model, with as many tokens, and what is measured: the logit of a ``token`` minus that of ``against``,
+    or without ``against`` the probability of the token. By default they are the likeliest of ``b`` and of ``a``; where these
+    are one, it is its probability."""
+
+    a: Passage
+    b: Passage
+    token: int | None = None
+    against: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.token is None and self.against is not None:
+            raise UserError("against needs a token")
+        if self.a.model != self.b.model:
+            raise UserError("both prompts must be of one model")
+        for name in ("ids", "source"):
+            first, second = len(getattr(self.a, name)), len(getattr(self.b, name))
+            if first != second:
+                raise UserError(
+                    f"the prompts have {counted(first, 'token')} and {counted(second, 'token')}: "
+                    "change one of them, as they must have as many"
+                )
+        if len(self.a.ids) > MOST_TOKENS:
+            raise UserError(f"a prompt may have at most {MOST_TOKENS} tokens, not {len(self.a.ids)}: shorten both")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured of logits: see ``Patched``."""
+
+    subject: Subject
+    token: int
+    against: int | None
+
+    def of(self, logits: Any) -> list[float]:
+        """One number for each row of logits (rows, vocab_size)."""
+        if self.against is None:
+            return list(map(float, probabilities(self.subject, logits)[:, self.token]))
+        rows = logits.astype(host.float64)
+        return list(map(float, rows[:, self.token] - rows[:, self.against]))
+
+
+def patched(subjects: Subjects, asked: Patched) -> Iterator[Answer]:
+    """How far the prediction for prompt ``a`` moves to that for ``b`` where a block's output at a token is that of ``b``.
+
+    The first line names the ``blocks``; has the ``candidates``, the likeliest tokens of either prompt, each with its ``id``,
+    its ``text`` and its probabilities ``a`` and ``b``; the ids ``token`` and ``against`` of what is measured; and that measure
+    of each unchanged prompt, ``a`` and ``b``. Each line after it has the ``values`` of the measure for a ``block`` (its number
+    from 0 on) and the tokens from ``first`` on. For an encoder-decoder they are the decoder's blocks.
+    """
+    subject = asked.a.subject(subjects)
+    can_intervene(subject)
+    with subjects.for_long():
+        a, b = read(subjects, asked.a), read(subjects, asked.b)
+        if a.first:
+            raise UserError(f"the model reads at most {counted(len(a.ids), 'token')}: shorten both prompts")
+        place = place_of(a)
+        if place_of(b) != place:
+            raise UserError("the first masks of both prompts must be at the same place: change one of them")
+        (first,) = _logits(a, 1, place)
+        with recording_outputs(subject.model, Block) as recorded:
+            (second,) = _logits(b, 1, place)
+    names = [name for name in recorded if subject.kind != "translation" or name.startswith("decoder")]
+    candidates = _candidates(subject, first, second)
+    measure = _measure(subject, asked, first, second)
+    before, after = measure.of(host.stack([first, second]))
+    told = {"token": measure.token, "against": measure.against, "a": before, "b": after}
+    yield {"blocks": names, "candidates": candidates, **told}
+    count = len(a.ids)
+    step = max(1, AT_ONCE // count)
+    for i, name in enumerate(names):
+        (output,) = recorded[name]
+        for start in range(0, count, step):
+            places = range(start, min(start + step, count))
+            change = BlockOutput(name, places, output[0, start : start + step])
+            with subjects.for_long(), intervening(subject.model, [change]):
+                logits = _logits(a, len(places), place)
+            yield {"block": i, "first": start, "values": measure.of(logits)}
+
+
+def _logits(reading: Reading, copies: int, place: int) -> Any:
+    """The logits (copies, vocab_size) at a place of so many copies of a text."""
+    subject = reading.subject
+    texts = (reading.source, reading.ids) if reading.source else (reading.ids,)
+    inputs: list[Tensor] = [tt.tensor([text] * copies) for text in texts]
+    with tt.no_grad(), evaluating(subject.model), threads_for(subject):
+        if isinstance(subject.model, GPT):
+            return subject.model(inputs[0], last_only=True)[:, 0].numpy()
+        return subject.model(*inputs)[:, place].numpy()
+
+
+def _measure(subject: Subject, asked: Patched, first: Any, second: Any) -> Measure:
+    for name in ("token", "against"):
+        chosen = getattr(asked, name)
+        if chosen is not None and not 0 <= chosen < len(first):
+            raise UserError(f"{name} must be the id of a token, from 0 to {len(first) - 1}, not {chosen}")
+    if asked.token is not None:
+        return Measure(subject, asked.token, asked.against)
+    of_a, of_b = (int(p.argmax()) for p in probabilities(subject, host.stack([first, second])))
+    return Measure(subject, of_b, of_a if of_a != of_b else None)
+
+
+def _candidates(subject: Subject, first: Any, second: Any) -> list[dict[str, Any]]:
+    a, b = probabilities(subject, host.stack([first, second]))
+    best = [likeliest(p, min(CANDIDATES, int((p > 0).sum()))).tolist() for p in (b, a)]
+    ids = list(dict.fromkeys(best[0] + best[1]))
+    return [{"id": i, "text": text, "a": float(a[i]), "b": float(b[i])} for i, text in zip(ids, subject.texts(ids))]

@@ -1,0 +1,128 @@
+"""Named heads: what an attention head does, by how much of its attention goes where that name says.
+
+With A the weights of a head, (queries, keys), and K(q) the keys that a name means for the query q, the score of the name is
+
+    mean over the queries q for which K(q) is not empty of the sum over k in K(q) of A[q, k],
+
+which is from 0 to 1. KINDS has each name with its K(q). Induction is measured as Olsson et al. (2022) measure prefix
+matching: on random tokens that are repeated, where nothing but the repetition tells what comes next. ``repeated_tokens`` makes
+such. The score of a "positional" head is another one (Voita et al. 2019): the share of queries whose largest weight is at one
+and the same distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinytensor.device.backend import host
+
+
+@dataclass(frozen=True)
+class HeadKind:
+    """A name of heads: its ``short`` form for small pictures, how TransformerLens names them ("" where it does not), the score
+    from which on a head has the name, and what the score is, in words."""
+
+    name: str
+    short: str
+    lens_name: str
+    threshold: float
+    definition: str
+
+
+KINDS = (
+    HeadKind(
+        "induction",
+        "ind",
+        "induction_head",
+        0.4,
+        "attention to the token after an earlier occurrence of this one, where there is an earlier one (prefix matching, "
+        "Olsson et al. 2022); only where no token sees those after it",
+    ),
+    HeadKind(
+        "same token",
+        "same",
+        "duplicate_token_head",
+        0.4,
+        "attention to other occurrences of the same token, where there are any to be seen",
+    ),
+    HeadKind("previous token", "prev", "previous_token_head", 0.4, "attention to the token just before"),
+    HeadKind("first token", "1st", "", 0.4, "attention to the first token, from all others"),
+    HeadKind(
+        "positional",
+        "pos",
+        "",
+        0.9,
+        "share of the tokens whose largest weight is at the same distance, whichever tokens stand there (Voita et al. 2019)",
+    ),
+)
+
+
+def head_scores(weights: Any, ids: Any, causal: bool) -> tuple[Any, Any]:
+    """The scores (heads, len(KINDS)) of the heads of a self-attention, and the distances (heads,) of the "positional" one: how
+    far before a query the key is to which most queries attend most, negative for a key behind.
+
+    ``weights`` (texts, heads, length, length) are those of texts with these ``ids`` (texts, length). A score is NaN where the
+    texts have no query that it is about.
+
+    >>> import numpy as np
+    >>> previous = np.eye(4, k=-1)[None, None]  # each token looks at the one before
+    >>> scores, distances = head_scores(previous, np.array([[5, 6, 7, 8]]), causal=True)
+    >>> dict(zip((kind.name for kind in KINDS), scores[0].tolist()))["previous token"], distances[0].item()
+    (1.0, 1)
+    """
+    weights, ids = host.asarray(weights), host.asarray(ids)
+    by_name = {}
+    for name, keys in _keys(ids, causal).items():
+        queries = keys.any(-1).sum()
+        attended = host.einsum("thqk,tqk->h", weights, keys.astype(weights.dtype))
+        by_name[name] = attended / queries if queries else host.full(weights.shape[1], host.nan)
+    by_name["positional"], distances = _positional(weights, causal)
+    return host.stack([by_name[kind.name] for kind in KINDS], -1), distances
+
+
+def _keys(ids: Any, causal: bool) -> dict[str, Any]:
+    """For each name, which keys it means for each query: booleans (texts, length, length)."""
+    texts, length = ids.shape
+    places = host.arange(length)
+    before = places[:, None] > places  # (queries, keys)
+    seen = before if causal else places[:, None] != places
+    same = ids[:, :, None] == ids[:, None, :]
+    after_same = host.zeros_like(same)
+    after_same[:, :, 1:] = same[:, :, :-1]  # the token before the key is the query's
+    everywhere = host.ones((texts, 1, 1), dtype=bool)
+    return {
+        "induction": after_same & before & causal,
+        "same token": same & seen,
+        "previous token": everywhere & (places[:, None] == places + 1),
+        "first token": everywhere & (places[:, None] > 0) & (places == 0),
+    }
+
+
+def _positional(weights: Any, causal: bool) -> tuple[Any, Any]:
+    """The share of queries whose largest weight is at the commonest distance, and that distance, of each head."""
+    texts, heads, length, _ = weights.shape
+    first = 1 if causal else 0  # the first token of a text sees itself alone
+    if length <= first:
+        return host.full(heads, host.nan), host.zeros(heads, dtype=int)
+    distances = host.arange(first, length) - weights[:, :, first:].argmax(-1)  # (texts, heads, queries)
+    counts = [host.bincount((of_head + length).ravel(), minlength=2 * length) for of_head in distances.swapaxes(0, 1)]
+    shares = host.stack(counts) / (texts * (length - first))
+    return shares.max(-1), shares.argmax(-1) - length
+
+
+def repeated_tokens(vocabulary: Sequence[int], room: int, rows: int, length: int = 25, copies: int = 4, seed: int = 0) -> Any:
+    """Ids (rows, at most ``room``): in each row different random ids of the vocabulary, ``length`` of them or fewer, and that
+    many ``copies`` of them, as Olsson et al. (2022) take 25 and 4. Where less than 8 fit into a copy, there are two copies."""
+    if room < 8 * copies:
+        copies = 2
+    count = min(length, room // copies, len(vocabulary))
+    random = host.random.default_rng(seed)
+    drawn = host.stack([random.permutation(len(vocabulary))[:count] for _ in range(rows)])
+    return host.tile(host.asarray(vocabulary)[drawn], (1, copies))
+
+
+def names_of(scores: Any) -> list[str]:
+    """The names of a head with these scores (len(KINDS),): those whose threshold they reach."""
+    return [kind.name for kind, score in zip(KINDS, scores) if score >= kind.threshold]
