@@ -743,6 +743,8 @@ CHOSEN = (
     "after 15 seconds",
     "up to 10 MB takes at most 10 seconds and 1 GB of memory",
     "more than 30 times as large unpacked",
+    "larger than 4,096 pixels",
+    "At most 20,000 tokens are read",
 )
 UNITS = "ms|s|seconds|minutes|MB|GB|million|times|tokens|points|tests|BLEU|of \\d"
 MEASURED = rf"\d[\d,]*\.\d+|\d+(?:,\d{{3}})+|\d+ (?:%|(?:{UNITS})\b)"

@@ -22,6 +22,7 @@ from tinyformer.common.errors import UserError
 from tinyformer.models.attention import MultiHeadAttention
 from tinyformer.models.blocks import Block, FeedForward
 from tinytensor import Tensor
+from tinytensor.common.wording import counted
 from tinytensor.nn import Module
 from tinytensor.nn.hooks import Hook, hooked
 
@@ -140,7 +141,7 @@ class AttentionRow:
             _, heads, queries, keys = weights.shape
             _check_number("query", self.query, queries)
             if len(self.weights) != keys:
-                raise UserError(f"a row of {self.layer} has a weight for each of {keys} keys, not {len(self.weights)}")
+                raise UserError(f"a row of {self.layer} has {counted(keys, 'weight')}, one a key, not {len(self.weights)}")
             row = tt.tensor(list(self.weights), dtype=weights.dtype)
             if ((weights[:, self.head, self.query] == 0) & (row > 0)).any().item():
                 raise UserError(f"the token at place {self.query} cannot see all keys that have a weight: make theirs 0")
@@ -164,7 +165,7 @@ class BlockOutput:
             for place in self.places:
                 _check_number("place", place, output.shape[1])
             if (len(self.places), *self.vectors.shape) != (len(output), len(output), output.shape[2]):
-                raise UserError(f"there must be a place and a vector for each of the {len(output)} texts")
+                raise UserError(f"there must be a place and a vector for each text, so {len(output)} of each")
             is_place = tt.arange(output.shape[1]) == tt.tensor(list(self.places)).reshape(-1, 1)
             return tt.where(is_place.reshape(*is_place.shape, 1), self.vectors.reshape(len(output), 1, -1), output)
 

@@ -67,6 +67,7 @@ def head_scores(weights: Any, ids: Any, causal: bool) -> tuple[Any, Any]:
     texts have no query that it is about.
 
     >>> import numpy as np
+    >>> from tinyformer.models.named_heads import KINDS, head_scores
     >>> previous = np.eye(4, k=-1)[None, None]  # each token looks at the one before
     >>> scores, distances = head_scores(previous, np.array([[5, 6, 7, 8]]), causal=True)
     >>> dict(zip((kind.name for kind in KINDS), scores[0].tolist()))["previous token"], distances[0].item()

@@ -25,6 +25,7 @@ from tinyformer.explore.views.subjects import Subjects, runs_to_explore
 from tinyformer.runs.commands import command
 from tinyformer.scripting.command_line import Parser, some_path
 from tinyformer.tasks.trained import names_of_kinds
+from tinytensor.common.wording import counted
 
 RUNS = "runs"  # where the commands put their runs
 PORT = 8642  # if it is free: the same address each time lets the page keep its texts
@@ -70,7 +71,7 @@ def newest_run() -> Path:
         )
     if len(found) > 1:
         others = ", ".join(map(str, found[1:5]))
-        print_line(f"{found[0]} is the newest of {len(found)} runs in {RUNS}. To see others, name them: {others}")
+        print_line(f"{found[0]} is the newest of {counted(len(found), 'run')} in {RUNS}. To see others, name them: {others}")
     return found[0]
 
 

@@ -294,10 +294,10 @@ def test_weights_of_fewer_bits() -> None:
         (BlockOff("blocks.2"), "has no Block 'blocks.2'"),
         (MeanAttention("blocks.0.attention", -1), "head must be from 0 to 1, not -1"),
         (AttentionRow("blocks.0.attention", 0, 6, [1.0]), "query must be from 0 to 5, not 6"),
-        (AttentionRow("blocks.0.attention", 0, 1, [0.5, 0.5]), "a weight for each of 6 keys, not 2"),
+        (AttentionRow("blocks.0.attention", 0, 1, [0.5, 0.5]), "6 weights, one a key, not 2"),
         (AttentionRow("blocks.0.attention", 0, 1, [0.5, 0.0, 0.5, 0, 0, 0]), "cannot see all keys"),
         (BlockOutput("blocks.0", [6], tt.zeros((1, 16))), "place must be from 0 to 5, not 6"),
-        (BlockOutput("blocks.0", [0, 1], tt.zeros((2, 16))), "a place and a vector for each of the 1 texts"),
+        (BlockOutput("blocks.0", [0, 1], tt.zeros((2, 16))), "a place and a vector for each text, so 1 of each"),
     ],
 )
 def test_what_is_not_there_is_refused(intervention: Any, said: str) -> None:

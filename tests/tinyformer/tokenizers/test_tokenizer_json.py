@@ -272,7 +272,7 @@ def test_what_is_not_supported_is_named(tmp_path: Path, change: Change, message:
         (lambda c: c["model"]["vocab"].update({"xy": 262, "[unused260]": 261}), "its name would be that of another one"),
         (lambda c: c["added_tokens"][0].pop("content"), "added_tokens.content is missing"),
         (lambda c: c["added_tokens"][0].update(id="7"), "added_tokens.id must be an integer"),
-        (lambda c: c["added_tokens"][0].update(strip=True), "added_tokens.strip is True, which this version does not know"),
+        (lambda c: c["added_tokens"][0].update(strip=True), "added_tokens.strip is True, a field that this"),
         (lambda c: c["added_tokens"].append(5), "added_tokens must be an object"),
         (lambda c: c.pop("model"), "'model'"),
         (top(model=[]), "damaged"),
@@ -290,7 +290,8 @@ def test_damaged_files(tmp_path: Path, change: Change, message: str) -> None:
     change(content)
     with pytest.raises(UserError) as caught:
         read(content, tmp_path)
-    assert str(caught.value).startswith(f"{tmp_path / 'tokenizer.json'} is ")
+    path = tmp_path / "tokenizer.json"
+    assert str(caught.value).startswith((f"{path} is ", f"{path}: "))  # damaged; of another version
     assert message in str(caught.value)
 
 

@@ -518,7 +518,7 @@ ROW = {"step": 3, "learning_rate": 0.1, "train_loss": 1.0, "validation_loss": No
         ({"rows": [{**ROW, "step": "3"}]}, "rows[0].step must be an integer, not '3'"),
         ({"rows": [{**ROW, "train_loss": "x"}]}, "rows[0].train_loss must be a finite number or null, not 'x'"),
         ({"rows": [{"step": 3}]}, "rows[0].learning_rate is missing"),
-        ({"rows": [{**ROW, "colour": 3}]}, "rows[0].colour is 3, which this version does not know"),
+        ({"rows": [{**ROW, "colour": 3}]}, "rows[0].colour is 3, a field that this version does not know"),
         ({"rows": [ROW, ROW]}, "the steps of its rows do not rise from 0 to its own step"),
         ({"rows": [{**ROW, "step": 6}]}, "the steps of its rows do not rise from 0 to its own step"),
         ({"unread": [[5, 1.0]]}, "unread[0] must be a list of 3, not [5, 1.0]"),
@@ -529,7 +529,7 @@ ROW = {"step": 3, "learning_rate": 0.1, "train_loss": 1.0, "validation_loss": No
         ({"batches": []}, "batches must be an object, not []"),
         ({"settings": []}, "settings must be an object or null, not []"),
         ({"tokenizer": 3}, "tokenizer must be text or null, not 3"),
-        ({"more": 3}, "more is 3, which this version does not know"),
+        ({"more": 3}, "more is 3, a field that this version does not know"),
     ],
     ids=str,
 )

@@ -21,6 +21,7 @@ from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.quantizing import num_weights
 from tinytensor import Tensor
+from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 from tinytensor.nn import LayerNorm
 from tinytensor.nn.hooks import hooked
@@ -224,5 +225,6 @@ def _layer(subject: Subject, layer: int, unit: int) -> FeedForward:
 
 
 def _check_length(subject: Subject, count: int) -> None:
-    if count > min(subject.longest or LONGEST, LONGEST):
-        raise UserError(f"the model reads at most {subject.longest or LONGEST} tokens at once, not {count}: shorten the text")
+    longest = min(subject.longest or LONGEST, LONGEST)
+    if count > longest:
+        raise UserError(f"the model reads at most {counted(longest, 'token')} at once, not {count:,}: shorten the text")

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tinyformer.common.errors import UserError
+from tinyformer.common.files import read_file
 from tinyformer.data.reading import TextSource
 from tinyformer.explore.views.passages import Answer, Named
 from tinyformer.explore.views.subjects import Subject, Subjects
@@ -71,8 +72,9 @@ def _own_lines(folder: RunFolder | None) -> Iterator[str]:
     if text is not None:
         yield from _good_lines(text[len(text) * 9 // 10 :])
         yield from _good_lines(text)
-    elif folder.sample.is_file() and folder.sample.stat().st_size < MOST_BYTES:
-        yield from _good_lines(folder.sample.read_text(encoding="utf-8", errors="replace"))
+        return
+    with suppress(UserError, OSError):  # a run without a sample
+        yield from _good_lines(read_file(folder.sample, MOST_BYTES).decode("utf-8", errors="replace"))
 
 
 def _good_lines(text: str) -> Iterator[str]:
