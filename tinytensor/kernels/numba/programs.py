@@ -35,6 +35,7 @@ from tinytensor.kernels.numba.instructions import (
     Writer,
     is_cache,
 )
+from tinytensor.kernels.numba.processor import reads_several_rows
 from tinytensor.kernels.numba.program_loops import FLAGS, NOTHING_YET, run_of
 from tinytensor.kernels.steps import Step
 
@@ -82,7 +83,7 @@ class _Program:
         self.kinds = [(writer.values[slot].shape, writer.values[slot].dtype) for slot in given]
         constants = writer.operands().difference(given, writer.computed)
         self.constants = {slot: writer.values[slot] for slot in constants}  # kept, because their addresses are
-        if self.parts > 0:
+        if self.parts > 0 and reads_several_rows():  # AMD's processors read no faster from large pages
             use_large_pages(self.constants.values())
         # Results lie one after the other in an array that is new in each call: here are their places in it, in bytes.
         sizes = [writer.values[slot].size for slot in writer.computed]
