@@ -74,6 +74,12 @@ def test_the_commands(finished: Program) -> None:
     once, fox = answers(finished.folder, "hi"), answers(finished.folder, "hi", system="be a fox")
     assert shown == once + once + fox + once
     assert once != fox
+    said = finished(*SAID, typed="/system be a fox\n/system\n/reset").stderr.splitlines()
+    assert said == [
+        "(From now on the model is told this.)",
+        "(From now on the model is told what its template says.)",
+        "(The conversation begins anew.)",
+    ]
     shown = finished.good(typed="/help")
     assert [line.split()[0] for line in shown.splitlines()] == ["/reset", "/system", "/help", "/quit", "Ctrl-C"]
 

@@ -87,8 +87,10 @@ def obey(chat: Chat, line: str) -> bool:
     name, _, text = line.partition(" ")
     if name == "/system":
         chat.system = text.strip() or None
+        tell(f"From now on the model is told {'this' if chat.system else 'what its template says'}.")
     elif name == "/reset":
         chat.reset()
+        tell("The conversation begins anew.")
     elif name == "/help":
         print(HELP)
     elif name != "/quit":

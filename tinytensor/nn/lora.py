@@ -229,7 +229,8 @@ def lora_state(model: Module) -> dict[str, Tensor]:
 
 def merge_lora(model: Module) -> dict[str, Module]:
     """Add what was learned to the weights themselves, in place: the model is then one of plain layers, which computes the same
-    to rounding, and as fast as before. Weights of fewer bits become float32. All weights stay frozen.
+    to rounding, and as fast as before. Weights of fewer bits become float32. All weights stay frozen. Trace a function of the
+    model again (``tt.trace``): the program from before would add what was learned a second time.
 
     Returns what was merged, by the names of the weights: ``unmerge_lora`` takes it out again. Empty if there was nothing.
 
