@@ -93,6 +93,7 @@ from tinyformer.models.intervening import (
     BlockOff as BlockOff,
     BlockOutput as BlockOutput,
     HeadOff as HeadOff,
+    Intervention as Intervention,
     MeanAttention as MeanAttention,
     NetworkOff as NetworkOff,
     NeuronOff as NeuronOff,

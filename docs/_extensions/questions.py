@@ -53,7 +53,7 @@ def in_words(hint: Any) -> str:
     if dataclasses.is_dataclass(hint):
         return f"object, see :ref:`{hint.__name__} <explorer-{hint.__name__}>`"
     if typing.get_origin(hint) is list:
-        return f"list of {in_words(typing.get_args(hint)[0])}s"
+        return f"list of {in_words(typing.get_args(hint)[0])}\\ s"  # nothing else may follow a reference at once
     if typing.get_origin(hint) is tuple:
         return f"list of {len(typing.get_args(hint))}: {', '.join(map(in_words, typing.get_args(hint)))}"
     if typing.get_args(hint):
