@@ -85,7 +85,7 @@ def check(page: Any, run: Run, *interventions: Any, rows: str = BARS) -> None:
 
 
 def switch(page: Any, label: str) -> None:
-    page.click(f".part-grid [aria-label='Switch off {label}']")
+    page.click(f".part-grid [title='{label}'], .part-grid [title^='{label} · ']")
 
 
 def test_parts_are_switched_off_and_on(tab: Any, explorers: Any, run: Run) -> None:
@@ -110,14 +110,14 @@ def test_what_takes_the_place_of_a_part_is_chosen(tab: Any, explorers: Any, run:
     switch(page, "block 1, MLP")
     page.check("input[value=mean]")
     check(page, run, NetworkOff("blocks.0.feed_forward", "mean"))
-    page.get_by_label("Neuron", exact=True).fill("3")
+    page.get_by_label("Neuron", exact=True).fill("4")
     page.get_by_role("button", name="Switch off or on").click()
     switch(page, "block 1, MLP")
     check(page, run, NeuronOff("blocks.0.feed_forward", 3, "mean"))
     page.get_by_label("Neuron", exact=True).fill("99999")
     page.get_by_role("button", name="Switch off or on").click()
     assert page.get_by_label("Neuron", exact=True).get_attribute("aria-invalid") == "true"
-    assert page.text_content("#whatif-off") == "Off: block 1, neuron 3."
+    assert page.text_content("#whatif-off") == "Off: block 1, neuron 4."
     page.get_by_role("button", name="Switch all on").click()
     page.check("input[value=choice]")
     switch(page, "block 1, head 1")

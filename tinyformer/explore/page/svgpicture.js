@@ -41,12 +41,16 @@ function put(drawing, { left, top, right, bottom }, made) {
 
 function add(drawing, node) {
   if (node.nodeType === Node.TEXT_NODE) addText(drawing, node);
-  if (node.nodeType !== Node.ELEMENT_NODE || node.matches(".save, input, select, textarea")) return;
+  if (node.nodeType !== Node.ELEMENT_NODE || node.matches(".save, input:not([type='range']), select, textarea")) return;
   const style = getComputedStyle(node);
   if (style.display === "none" || style.visibility === "hidden") return;
   const box = node.getBoundingClientRect();
   if (node.localName === "svg") {
     put(drawing, box, shape("g", { transform: `translate(${box.left} ${box.top})` }, ...copies(node)));
+    return;
+  }
+  if (node.localName === "input") {
+    addSlider(drawing, box, node, style);
     return;
   }
   addBox(drawing, box, style);
@@ -55,6 +59,13 @@ function add(drawing, node) {
     image.style.imageRendering = style.imageRendering;
     put(drawing, box, image);
   } else node.childNodes.forEach((child) => add(drawing, child));
+}
+
+/** A slider as a bar, as long as its value, in its rail. */
+function addSlider(drawing, box, { value, min, max }, { accentColor, borderTopColor }) {
+  const bar = (part, fill) => put(drawing, box, shape("rect", { x: box.left, y: (box.top + box.bottom) / 2 - 3, width: part * box.width, height: 6, rx: 3, fill }));
+  bar(1, borderTopColor);
+  bar((value - min) / (max - min), accentColor);
 }
 
 /** The background and the border of an element, if it has any. */
