@@ -185,7 +185,6 @@ def test_a_row_of_attention_is_edited(tab: Any, explorers: Any, run: Run) -> Non
     page.get_by_label("Layer", exact=True).select_option(label="block 2")
     page.get_by_label("Head", exact=True).select_option(label="2")
     slider = page.get_by_role("slider", name="(place 3)")
-    page.wait_for_timeout(200)
     slider.fill("0.9")
     numbers = [float(text) for text in page.locator(".row-keys .number").all_text_contents()]
     assert len(numbers) == len(run.ids) and numbers[2] == 0.9 and sum(numbers) == pytest.approx(1, abs=0.01)
@@ -226,7 +225,7 @@ def test_two_prompts_are_patched(tab: Any, explorers: Any, run: Run) -> None:
     assert line.text_content().endswith("100 % of the way from A to B")
     heat.press("ArrowUp")
     value = lines[0]["values"][12]
-    told = f"{value:.3f}" if first["against"] is not None else percent(value)
+    told = f"{value:.3f}".replace("-", "−") if first["against"] is not None else percent(value)
     assert f": {told}," in line.text_content()
     box.get_by_label("Its logit minus that of").select_option("none")
     box.get_by_text("The probability of").wait_for()

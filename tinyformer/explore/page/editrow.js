@@ -18,6 +18,7 @@ export class RowEditor extends EventTarget {
    */
   constructor(parent, titleOf) {
     super();
+    this.sliders = []; // {i, input, told, name} of each key that has one
     const look = () => {
       this.look({ layer: this.layer.value, head: Number(this.head.value), query: Number(this.query.value) });
       this.tellChange();
@@ -26,7 +27,7 @@ export class RowEditor extends EventTarget {
     this.head = element("select", { "aria-label": "Head", onchange: look });
     this.query = element("select", { "aria-label": "Token that looks", onchange: look });
     const reset = element("button", { type: "button", onclick: look }, "As it was");
-    const even = element("button", { type: "button", onclick: () => this.spread() }, "All alike");
+    this.even = element("button", { type: "button", onclick: () => this.spread() }, "All alike");
     this.all = element("button", { type: "button", onclick: () => this.draw(true) });
     this.keys = element("div", { class: "row-keys", role: "group", "aria-label": "Where the token looks" });
     const [trouble, refuse] = troubleLine();
@@ -35,7 +36,7 @@ export class RowEditor extends EventTarget {
     const name = (text, field) => element("label", {}, `${text} `, field);
     const save = saveSvg(() => `Where ${this.rowName()} looks`, () => [this.keys]);
     parent.append(
-      element("div", { class: "controls" }, name("Layer", this.layer), name("Head", this.head), name("Token that looks", this.query), even, reset),
+      element("div", { class: "controls" }, name("Layer", this.layer), name("Head", this.head), name("Token that looks", this.query), this.even, reset),
       trouble, element("div", { class: "side" }, element("div", {}, this.keys, this.all, save), right));
     this.load = latest((signal, row) => this.fetch(signal, row), refuse);
     this.predict = newest(async (asked) => {
@@ -77,7 +78,14 @@ export class RowEditor extends EventTarget {
     this.query.value = query in queries ? query : queries.length - 1;
     this.name(this.names);
     this.row = row;
+    this.wait(true);
     this.load(row);
+  }
+
+  /** Whether another row is asked for. Until it is there, the weights that are shown can not be moved. */
+  wait(is) {
+    for (const { input } of this.sliders) input.disabled = is;
+    this.even.disabled = is;
   }
 
   /** The layer that is chosen. */
@@ -116,6 +124,7 @@ export class RowEditor extends EventTarget {
       this.tellChange();
     }
     this.draw(false);
+    this.wait(false);
     this.send();
   }
 

@@ -120,7 +120,7 @@ export class Patching extends EventTarget {
     this.values = blocks.map(() => texts.map(() => null));
     const name = (id) => `“${visible(candidates.find((one) => one.id === id)?.text ?? "")}”`;
     const what = against === null ? `The probability of ${name(token)}` : `The logit of ${name(token)} minus that of ${name(against)}`;
-    const told = against === null ? percent : number;
+    const told = against === null ? percent : (x) => number(x).replace("-", "−");
     this.said.textContent = `${what}: ${told(a)} after A, ${told(b)} after B. A cell is a block’s output at one token of A, replaced by that of B. The stronger its colour, the further this alone moves the number from A’s towards B’s; red is the other way.`;
     const part = (value) => (b === a ? 0 : (value - a) / (b - a));
     this.map?.remove();
@@ -134,7 +134,7 @@ export class Patching extends EventTarget {
       width: texts.length > 32 ? 18 : 28,
       scale: part,
       value: (row, column) => this.values[row][column],
-      tell: (row, column, value) => `block ${row + 1}, ${texts[column]} (place ${column + 1}): ${value === null ? "…" : `${told(value)}, ${Math.round(100 * part(value))} % of the way from A to B`}`,
+      tell: (row, column, value) => `block ${row + 1}, ${texts[column]} (place ${column + 1}): ${value === null ? "…" : `${told(value)}, ${String(Math.round(100 * part(value))).replace("-", "−")} % of the way from A to B`}`,
     });
     const first = this.passage.texts.findIndex((text, i) => text !== this.b.texts[i]); // before it nothing can change
     this.map.box.scrollLeft = (first - 1) * this.map.how.width;

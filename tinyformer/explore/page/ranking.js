@@ -114,7 +114,8 @@ export class RankingTable {
 
   /** Say in the button of a part what it is called, and whether it is off. */
   describe(button, part) {
-    button.textContent = this.parts.title(part);
+    const label = this.parts.label(part);
+    button.replaceChildren(element("span", {}, label), this.parts.title(part).slice(label.length));
     button.setAttribute("aria-label", `Switch off ${button.textContent}`);
     button.setAttribute("aria-pressed", String(this.parts.isOff(part)));
     return button;

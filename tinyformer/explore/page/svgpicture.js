@@ -15,7 +15,8 @@ export function svgOf(title, parts) {
   parts.forEach((part) => add(drawing, part));
   const page = getComputedStyle(document.body);
   const [x, y] = [drawing.left - EDGE, drawing.top - 2 * EDGE - 18];
-  const width = Math.max(drawing.right - x + EDGE, 8.6 * title.length + 2 * EDGE);
+  measuring.font = "bold 15px monospace";
+  const width = Math.max(drawing.right - x, measuring.measureText(title).width + EDGE) + EDGE;
   const height = drawing.bottom - y + EDGE;
   const head = shape("text", { x: x + EDGE, y: y + 18 + EDGE / 2, "font-size": 15, "font-weight": "bold", "font-family": "monospace", fill: page.color }, title);
   const svg = shape("svg", { viewBox: `${x} ${y} ${width} ${height}`, width, height },
@@ -70,7 +71,7 @@ function addSlider(drawing, box, { value, min, max }, { accentColor, borderTopCo
 
 /** The background and the border of an element, if it has any. */
 function addBox(drawing, box, style) {
-  const isSeen = (colour) => !/^transparent$|, 0\)$|\/ 0\)$/.test(colour);
+  const isSeen = (colour) => !/^transparent$|^rgba\(.*, 0\)$|\/ 0\)$/.test(colour);
   const border = parseFloat(style.borderTopWidth) && style.borderTopStyle !== "none" && isSeen(style.borderTopColor);
   if (style.boxShadow !== "none") { // the mark of what is chosen
     put(drawing, box, shape("rect", { x: box.left - 1, y: box.top - 1, width: box.width + 2, height: box.height + 2, rx: 3, fill: "none", stroke: style.boxShadow.match(/^[a-z]+\([^)]*\)/)?.[0] ?? style.color, "stroke-width": 2 }));

@@ -55,8 +55,8 @@ function switching() {
   part.neuron = element("input", { type: "number", min: 1, value: 1, required: true, "aria-label": "Neuron" });
   const neuron = element("button", { type: "button", onclick: () => toggleNeuron() }, "Switch off or on");
   const save = saveSvg(() => "The parts of the model that are on and off", () => [part.grid, part.off]);
-  const left = element("div", {}, part.ways, part.grid,
-    element("div", { class: "controls" }, element("label", {}, "A neuron of ", part.block), element("label", {}, "Number ", part.neuron), neuron, part.clear), part.off, save);
+  const left = element("div", {}, part.ways, part.grid, part.off, save,
+    element("div", { class: "controls" }, element("label", {}, "A neuron of ", part.block), element("label", {}, "Number ", part.neuron), neuron, part.clear));
   const right = element("div", { id: "whatif-changes" });
   changes = new Changes(right, () => part.off.textContent);
   return element("section", { "aria-labelledby": "whatif-title" }, element("h2", { id: "whatif-title" }, "Switch parts off"),

@@ -135,7 +135,7 @@ def _measure(subject: Subject, asked: Patched, first: Any, second: Any) -> Measu
 def _candidates(measure: Measure, first: Any, second: Any) -> list[dict[str, Any]]:
     a, b = probabilities(measure.subject, host.stack([first, second]))
     best = [likeliest(p, min(CANDIDATES, int((p > 0).sum()))).tolist() for p in (b, a)]
-    measured = [i for i in (measure.token, measure.against) if i is not None]
+    measured = [i for i in (measure.token, measure.against) if i is not None and b[i] > 0]  # an output may belong to no token
     ids = list(dict.fromkeys(best[0] + best[1] + measured))
     texts = measure.subject.texts(ids)
     return [{"id": i, "text": text, "a": float(a[i]), "b": float(b[i])} for i, text in zip(ids, texts)]
