@@ -76,9 +76,10 @@ def patched(subjects: Subjects, asked: Patched) -> Iterator[Answer]:
     """How far the prediction for prompt ``a`` moves to that for ``b`` where a block's output at a token is that of ``b``.
 
     The first line names the ``blocks``; has the ``candidates``, the likeliest tokens of either prompt and those that are
-    measured, each with its ``id``, its ``text`` and its probabilities ``a`` and ``b``; the ids ``token`` and ``against`` of what
-    is measured; and that measure of each unchanged prompt, ``a`` and ``b``. Each line after it has the ``values`` of the measure
-    for a ``block`` (its number from 0 on) and the tokens from ``first`` on. For an encoder-decoder they are the decoder's blocks.
+    measured, each with its ``id``, its ``text`` and its probabilities ``a`` and ``b``; the ids ``token`` and ``against`` of
+    what is measured; and that measure of each unchanged prompt, ``a`` and ``b``. Each line after it has the ``values`` of the
+    measure for a ``block`` (its number from 0 on) and the tokens from ``first`` on. For an encoder-decoder they are the
+    decoder's blocks.
     """
     subject = asked.a.subject(subjects)
     can_intervene(subject)
