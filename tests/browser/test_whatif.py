@@ -175,7 +175,7 @@ def test_the_ranking_fills_and_is_sorted(tab: Any, explorers: Any, run: Run) -> 
     assert page.text_content("#whatif-off") == "Nothing is off."
 
 
-def test_the_ranking_can_be_stopped(tab: Tab, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ranking_can_be_stopped(tab: Tab, run: Run, runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is held after its second part. What comes after that, the page does not show, and the explorer gives up on it."""
     goes_on, has_ended = threading.Event(), threading.Event()
 
@@ -190,7 +190,7 @@ def test_the_ranking_can_be_stopped(tab: Tab, run: Run, monkeypatch: pytest.Monk
             has_ended.set()
 
     monkeypatch.setitem(QUESTIONS, "ranking", held)
-    with serving(run.subjects) as server:
+    with serving(Subjects([runs["gpt"]])) as server:
         page = open_view(tab, Here(server.address))
         said = page.locator("#whatif-ranking [role=status]")
         page.get_by_text("2 of 6 are ranked.").wait_for()
@@ -207,7 +207,7 @@ def test_the_ranking_can_be_stopped(tab: Tab, run: Run, monkeypatch: pytest.Monk
         tab.context.close()  # it asks no more
 
 
-def test_a_ranking_that_is_stopped_before_its_first_part_says_so(tab: Tab, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ranking_that_is_stopped_before_its_first_part_says_so(tab: Tab, runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
 
     @functools.wraps(ranking)
@@ -216,7 +216,7 @@ def test_a_ranking_that_is_stopped_before_its_first_part_says_so(tab: Tab, run: 
         yield from ranking(subjects, asked)
 
     monkeypatch.setitem(QUESTIONS, "ranking", held)
-    with serving(run.subjects) as server:
+    with serving(Subjects([runs["gpt"]])) as server:
         page = open_view(tab, Here(server.address))
         page.get_by_role("button", name="Stop", exact=True).click()
         assert page.text_content("#whatif-ranking [role=status]") == "Stopped: none are ranked."

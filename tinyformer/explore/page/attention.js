@@ -34,7 +34,9 @@ let names = null; // of the heads, once they are known
 const remember = addressed("attention", ["layer", "head"], ({ layer: name, head, token }) => {
   const together = ["mean", "rollout"].includes(head);
   if (name && (together || Number(head) >= 1)) Object.assign(chosen, { name, head: together ? head : Math.floor(Number(head)) - 1 });
-  if (Number(token) >= 1) chosen.query = Math.floor(Number(token)) - 1;
+  picked.query = Number(token) >= 1; // as if the user had chosen it
+  if (picked.query) chosen.query = Math.floor(Number(token)) - 1;
+  picked.side = ""; // so that it is looked at only if there is such a token
   if (shown?.layers.length && drawn === page.passage) chooseKept();
 });
 
