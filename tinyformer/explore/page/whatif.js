@@ -109,7 +109,11 @@ const load = latest(async (signal, passage) => {
   const wanted = linked ?? {};
   if (why === null && linked) parts.follow(linked);
   linked = null;
-  if (why !== null) return remember(NOTHING, false);
+  if (why !== null) {
+    ranking.cancel("");
+    remember(NOTHING, false);
+    return;
+  }
   isReady = true;
   ranking.prepare(parts, page.asked());
   editor.prepare(layersOf(passage), page.asked(), wanted);
