@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 # Where Chromium is: in PATH, or wherever the variable says.
 CHROMIUM = os.environ.get("CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
 )
+SVG = "{http://www.w3.org/2000/svg}"
 SWITCHES = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -92,3 +94,18 @@ def wait_until(page: Any, expression: str) -> None:
     while not page.evaluate(expression):
         assert time.monotonic() < end, f"{expression} did not become true"
         page.wait_for_timeout(20)
+
+
+def saved(page: Any, button: Any) -> tuple[str, bytes]:
+    """The name and the content of the file that a button saves, which is pressed by the keyboard."""
+    button.focus()
+    with page.expect_download() as download:
+        button.press("Enter")
+    return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+
+def texts_of(svg: bytes) -> list[str]:
+    """The texts of an SVG file, which uses no style sheet."""
+    root = ElementTree.fromstring(svg)
+    assert not [one for one in root.iter() if one.get("class") or one.tag == f"{SVG}style"]
+    return [text.text or "" for text in root.iter(f"{SVG}text")]

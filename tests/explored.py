@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import tinytensor as tt
 from tinyformer.explore.serving.server import ExplorerServer
 from tinyformer.explore.views.subjects import Subjects
@@ -35,6 +37,24 @@ def gpt_run(path: Path, latest: bool = True, **settings: Any) -> Path:
     config = GPTConfig(tokenizer.vocab_size, **sizes)
     text = {"architecture": "gpt", "bpe_tokens": 1024}
     return _write(path, language.KIND, {"model": config, "text": text}, tokenizer, lambda: GPT(config), latest)
+
+
+def named_run(path: Path) -> Path:
+    """A run whose second layer's first head looks at the first token: its queries and keys are the positions' first number."""
+    gpt_run(path, latest=False, query_key_value_bias=True, d_model=16)
+    model = Subjects([path]).get("best").model
+    positions = np.zeros(model.position_embedding.weight.shape, dtype=np.float32)
+    positions[0, 0] = 200.0
+    model.position_embedding.weight.assign(tt.tensor(positions))
+    projection = model.blocks[1].attention.query_key_value
+    weight, bias = projection.weight.numpy().copy(), projection.bias.numpy().copy()
+    weight[0], weight[16] = 0.0, 0.0
+    weight[16, 0] = 30.0  # the first number of the key is the first number of the stream
+    bias[0], bias[16] = 30.0, 0.0
+    projection.weight.assign(tt.tensor(weight))
+    projection.bias.assign(tt.tensor(bias))
+    save_checkpoint(RunFolder(path).best, {"model": model.state_dict()}, {"kind": "best", "step": 0})
+    return path
 
 
 def recurrent_run(path: Path, cell: str = "lstm") -> Path:

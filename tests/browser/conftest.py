@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from browsing import CHROMIUM, SWITCHES, Explorer, Tab
-from explored import RUNS
+from explored import RUNS, named_run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of each kind (see tests/explored.py), by name."""
+    """A run of each kind (see tests/explored.py), by name; and one, "named", whose heads have names."""
     folder = tmp_path_factory.mktemp("runs")
-    return {name: make(folder / name) for name, make in RUNS.items()}
+    return {name: make(folder / name) for name, make in {**RUNS, "named": named_run}.items()}
 
 
 @pytest.fixture(scope="session")

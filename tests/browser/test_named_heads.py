@@ -5,45 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from browsing import Explorer, wait_until
-from explored import gpt_run
 
-import tinytensor as tt
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.named_heads import KINDS
-from tinyformer.runs.checkpoints import save_checkpoint
-from tinyformer.runs.run_folder import RunFolder
 
 TEXT = "The quick fox jumps"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose second layer's first head looks at the first token: its queries and keys are the positions' first number."""
-    path = gpt_run(tmp_path_factory.mktemp("named") / "run", latest=False, query_key_value_bias=True, d_model=16)
-    model = Subjects([path]).get("best").model
-    positions = np.zeros(model.position_embedding.weight.shape, dtype=np.float32)
-    positions[0, 0] = 200.0
-    model.position_embedding.weight.assign(tt.tensor(positions))
-    projection = model.blocks[1].attention.query_key_value
-    weight, bias = projection.weight.numpy().copy(), projection.bias.numpy().copy()
-    weight[0], weight[16] = 0.0, 0.0
-    weight[16, 0] = 30.0  # the first number of the key is the first number of the stream
-    bias[0], bias[16] = 30.0, 0.0
-    projection.weight.assign(tt.tensor(weight))
-    projection.bias.assign(tt.tensor(bias))
-    save_checkpoint(RunFolder(path).best, {"model": model.state_dict()}, {"kind": "best", "step": 0})
-    return path
+def run(runs: dict[str, Path]) -> Path:
+    return runs["named"]
 
 
 @pytest.fixture(scope="module")
-def explorer(run: Path) -> Any:
-    started = Explorer(run)
-    yield started
-    started.stop()
+def explorer(explorers: dict[str, Explorer]) -> Explorer:
+    return explorers["named"]
 
 
 def names_in(run: Path) -> Any:

@@ -9,25 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from browsing import Tab, exploring
+from browsing import SVG, Tab, exploring, saved, texts_of
 from heads import head_folder
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def saved(page: Any, button: Any) -> tuple[str, bytes]:
-    """The name and the content of the file that a button saves, which is pressed by the keyboard."""
-    button.focus()
-    with page.expect_download() as download:
-        button.press("Enter")
-    return download.value.suggested_filename, Path(download.value.path()).read_bytes()
-
-
-def texts_of(svg: bytes) -> list[str]:
-    """The texts of an SVG file, which uses no style sheet."""
-    root = ElementTree.fromstring(svg)
-    assert not [one for one in root.iter() if one.get("class") or one.tag == f"{SVG}style"]
-    return [text.text or "" for text in root.iter(f"{SVG}text")]
 
 
 def pixels_of(png: bytes) -> tuple[int, int, list[bytes]]:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, urlencode
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from browsing import Explorer, Tab, wait_until
-from explored import gpt_run
+from browsing import SVG, Tab, saved, texts_of, wait_until
+from explored import serving
 
 import tinytensor as tt
-from tinyformer.explore.views.questions import ask
+from tinyformer.explore.views.ablating import Ranking, ranking
+from tinyformer.explore.views.questions import QUESTIONS, ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.intervening import AttentionRow, BlockOff, HeadOff, NetworkOff, NeuronOff, intervening, recording_means
 
@@ -53,7 +61,15 @@ def run(runs: Any) -> Run:
     return Run(runs["gpt"])
 
 
-def open_view(tab: Tab, explorer: Explorer, text: str = TEXT) -> Any:
+class Here:
+    """An explorer that runs in a thread of this process, for a tab."""
+
+    def __init__(self, address: str):
+        self.address = address
+        self.process = SimpleNamespace(poll=lambda: None)
+
+
+def open_view(tab: Tab, explorer: Any, text: str = TEXT) -> Any:
     page = tab.open(explorer, "whatif", text=text)
     page.wait_for_selector(BARS)
     return page
@@ -85,7 +101,7 @@ def check(page: Any, run: Run, *interventions: Any, rows: str = BARS) -> None:
 
 
 def switch(page: Any, label: str) -> None:
-    page.click(f".part-grid [aria-label='Switch off {label}']")
+    page.click(f".part-grid [title='{label}'], .part-grid [title^='{label} · ']")
 
 
 def test_parts_are_switched_off_and_on(tab: Any, explorers: Any, run: Run) -> None:
@@ -110,14 +126,14 @@ def test_what_takes_the_place_of_a_part_is_chosen(tab: Any, explorers: Any, run:
     switch(page, "block 1, MLP")
     page.check("input[value=mean]")
     check(page, run, NetworkOff("blocks.0.feed_forward", "mean"))
-    page.get_by_label("Neuron", exact=True).fill("3")
+    page.get_by_label("Neuron", exact=True).fill("4")
     page.get_by_role("button", name="Switch off or on").click()
     switch(page, "block 1, MLP")
     check(page, run, NeuronOff("blocks.0.feed_forward", 3, "mean"))
     page.get_by_label("Neuron", exact=True).fill("99999")
     page.get_by_role("button", name="Switch off or on").click()
     assert page.get_by_label("Neuron", exact=True).get_attribute("aria-invalid") == "true"
-    assert page.text_content("#whatif-off") == "Off: block 1, neuron 3."
+    assert page.text_content("#whatif-off") == "Off: block 1, neuron 4."
     page.get_by_role("button", name="Switch all on").click()
     page.check("input[value=choice]")
     switch(page, "block 1, head 1")
@@ -159,23 +175,53 @@ def test_the_ranking_fills_and_is_sorted(tab: Any, explorers: Any, run: Run) -> 
     assert page.text_content("#whatif-off") == "Nothing is off."
 
 
-def test_the_ranking_can_be_stopped(browser: Any, tmp_path: Path) -> None:
-    explorer = Explorer(gpt_run(tmp_path / "run", num_layers=24, num_heads=8, d_model=64, block_size=64))
-    tab = Tab(browser)
-    try:
-        page = open_view(tab, explorer, "fox " * 15)
+def test_the_ranking_can_be_stopped(tab: Tab, run: Run, runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is held after its second part. What comes after that, the page does not show, and the explorer gives up on it."""
+    goes_on, has_ended = threading.Event(), threading.Event()
+
+    @functools.wraps(ranking)
+    def held(subjects: Subjects, asked: Ranking) -> Iterator[Any]:
+        about, first, second, *others = ranking(subjects, asked)
+        yield from (about, first, second)
+        try:
+            assert goes_on.wait(60)
+            yield from itertools.cycle(others)  # until nobody reads them
+        finally:
+            has_ended.set()
+
+    monkeypatch.setitem(QUESTIONS, "ranking", held)
+    with serving(Subjects([runs["gpt"]])) as server:
+        page = open_view(tab, Here(server.address))
+        said = page.locator("#whatif-ranking [role=status]")
+        page.get_by_text("2 of 6 are ranked.").wait_for()
+        switch(page, "block 1, head 1")  # others may ask in between
+        check(page, run, HeadOff("blocks.0.attention", 0))
         page.get_by_role("button", name="Stop", exact=True).click()
-        said = page.text_content("#whatif-ranking [role=status]")
-        assert "are ranked" in said and said.startswith("Stopped: ")
-        page.wait_for_timeout(300)
-        assert page.text_content("#whatif-ranking [role=status]") == said
-        switch(page, "block 1, head 1")  # and the explorer answers at once
+        assert said.text_content() == "Stopped: 2 of 6 are ranked."
+        goes_on.set()
+        assert has_ended.wait(60)
+        assert said.text_content() == "Stopped: 2 of 6 are ranked." and page.locator(".ranking tbody tr").count() == 2
+        monkeypatch.undo()
         page.get_by_role("button", name="Rank all heads and MLPs").click()
-        wait_until(page, "document.querySelector('#whatif-ranking progress').value > 3")
-    finally:
+        page.get_by_text("All 6 heads and MLPs are ranked.").wait_for()
+        tab.context.close()  # it asks no more
+
+
+def test_a_ranking_that_is_stopped_before_its_first_part_says_so(tab: Tab, runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    @functools.wraps(ranking)
+    def held(subjects: Subjects, asked: Ranking) -> Iterator[Any]:
+        assert goes_on.wait(60)
+        yield from ranking(subjects, asked)
+
+    monkeypatch.setitem(QUESTIONS, "ranking", held)
+    with serving(Subjects([runs["gpt"]])) as server:
+        page = open_view(tab, Here(server.address))
+        page.get_by_role("button", name="Stop", exact=True).click()
+        assert page.text_content("#whatif-ranking [role=status]") == "Stopped: none are ranked."
+        goes_on.set()
         tab.context.close()
-        explorer.stop()
-    assert tab.faults == []
 
 
 def test_a_row_of_attention_is_edited(tab: Any, explorers: Any, run: Run) -> None:
@@ -185,7 +231,6 @@ def test_a_row_of_attention_is_edited(tab: Any, explorers: Any, run: Run) -> Non
     page.get_by_label("Layer", exact=True).select_option(label="block 2")
     page.get_by_label("Head", exact=True).select_option(label="2")
     slider = page.get_by_role("slider", name="(place 3)")
-    page.wait_for_timeout(200)
     slider.fill("0.9")
     numbers = [float(text) for text in page.locator(".row-keys .number").all_text_contents()]
     assert len(numbers) == len(run.ids) and numbers[2] == 0.9 and sum(numbers) == pytest.approx(1, abs=0.01)
@@ -226,7 +271,7 @@ def test_two_prompts_are_patched(tab: Any, explorers: Any, run: Run) -> None:
     assert line.text_content().endswith("100 % of the way from A to B")
     heat.press("ArrowUp")
     value = lines[0]["values"][12]
-    told = f"{value:.3f}" if first["against"] is not None else percent(value)
+    told = f"{value:.3f}".replace("-", "−") if first["against"] is not None else percent(value)
     assert f": {told}," in line.text_content()
     box.get_by_label("Its logit minus that of").select_option("none")
     box.get_by_text("The probability of").wait_for()
@@ -279,3 +324,169 @@ def test_another_text_and_another_model(tab: Any, explorers: Any, runs: Any) -> 
     check(page, Run(runs["gpt"], "The lazy"), HeadOff("blocks.0.attention", 0))  # what is off stays off
     page.select_option("#model", "latest")
     page.get_by_text("Nothing is off.").wait_for()
+
+
+def title(run: Run, layer: int, head: int) -> str:
+    """What a head is called in the grid."""
+    told = run.ask("head_names", model=run.name)["layers"][layer]["heads"][head]
+    places = told["distance"]
+    distance = f"{abs(places)} {'before' if places > 0 else 'behind'}" if places else "itself"
+    names = [f"positional ({distance})" if name == "positional" else name for name in told["names"]]
+    return f"block {layer + 1}, head {head + 1}" + (f" · {', '.join(names)}" if names else "")
+
+
+def test_the_heads_have_names(tab: Tab, explorers: Any, runs: Any) -> None:
+    run = Run(runs["named"])
+    kinds = {kind["name"]: kind["short"] for kind in run.ask("head_names", model=run.name)["kinds"]}
+    expected = [title(run, layer, head) for layer in (0, 1) for head in (0, 1)]
+    assert "first token" in expected[2]
+    page = open_view(tab, explorers["named"])
+    page.wait_for_selector(".part-grid .named")
+    page.get_by_text("All 6 heads and MLPs are ranked.").wait_for()
+    heads = page.locator(".part-grid .part:not(.wide)")
+    assert [head.get_attribute("title") for head in heads.all()] == expected
+    assert [head.get_attribute("aria-label") for head in heads.all()] == [f"Switch off {name}" for name in expected]
+    named = [name.partition(" · ")[2].partition(",")[0].partition(" (")[0] for name in expected]
+    assert page.locator(".part-grid .named").all_text_contents() == [kinds[name] for name in named if name]
+    rows = page.locator(".ranking tbody th").all_text_contents()
+    assert sorted(rows) == sorted([*expected, "block 1, MLP", "block 2, MLP"])
+    page.get_by_label("Layer", exact=True).select_option(label="block 2")
+    options = page.get_by_label("Head", exact=True).locator("option").all_text_contents()
+    assert options == [name.removeprefix("block 2, head ") for name in expected[2:]]
+    switch(page, "block 2, head 1")
+    check(page, run, HeadOff("blocks.1.attention", 0))
+
+
+def address(page: Any) -> dict[str, str]:
+    """What the page's address says of this view."""
+    view, _, query = page.url.partition("#")[2].partition("?")
+    assert view == "whatif"
+    values = {key: value for key, (value,) in parse_qs(query).items() if key not in ("model", "text")}
+    return values
+
+
+def test_a_reload_and_a_link_show_the_same(browser: Any, tab: Tab, explorers: Any, run: Run) -> None:
+    page = open_view(tab, explorers["gpt"])
+    for label in ("block 1, head 2", "block 2, MLP", "all of block 1"):
+        switch(page, label)
+    page.get_by_role("button", name="Switch off or on").click()
+    page.check("input[value=mean]")
+    page.get_by_label("Layer", exact=True).select_option(label="block 2")
+    page.get_by_label("Head", exact=True).select_option(label="2")
+    page.get_by_label("Token that looks").select_option(value="4")
+    page.get_by_role("slider", name="(place 3)").fill("0.75")
+    page.get_by_label("Prompt B").fill("The quick dog")
+    page.get_by_role("button", name="Compare the prompts").click()
+    page.get_by_label("Its logit minus that of").select_option("none")
+    page.get_by_text("The probability of").wait_for()
+    off = "blocks.0.attention-2 blocks.1.feed_forward blocks.0 blocks.0.feed_forward-1"
+    first, *_ = run.ask("patched", a=run.passage, b={**run.passage, "ids": run.subject.encode("The quick dog")})
+    weights = page.locator(".row-keys .number").all_text_contents()
+    expected = {"by": "mean", "off": off, "layer": "blocks.1.attention", "head": "2", "token": "5", "b": "The quick dog"}
+    row = [*(f"{float(weight):g}" for weight in weights), *["0"] * (len(run.ids) - 5)]  # the token sees those up to itself
+    expected |= {"measured": str(first["token"]), "row": " ".join(row)}
+    wait_until(page, f"location.hash.endsWith('measured={first['token']}')")
+    assert address(page) == expected
+    said = page.text_content("#whatif-patching [role=status]")
+    other = Tab(browser)  # which knows nothing but the link
+    other.page.goto(page.url)
+    page.reload()
+    parts = [
+        HeadOff("blocks.0.attention", 1, "mean"),
+        NetworkOff("blocks.1.feed_forward", "mean"),
+        BlockOff("blocks.0", "mean"),
+    ]
+    for one in (page, other.page):
+        one.wait_for_selector(BARS)
+        one.locator("#whatif-patching .heatmap").wait_for()
+        wait_until(one, f"document.querySelectorAll('.row-keys .number').length === {len(weights)}")
+        check(one, run, NeuronOff("blocks.0.feed_forward", 0, "mean"), *parts)
+        assert one.text_content("#whatif-off") == "Off: block 1, head 2; block 2, MLP; block 1; block 1, neuron 1."
+        assert one.is_checked("input[value=mean]") and one.input_value("#whatif-patching textarea") == "The quick dog"
+        assert [one.input_value(f"[aria-label='{name}']") for name in ("Layer", "Head", "Token that looks")] == [
+            "blocks.1.attention",
+            "1",
+            "4",
+        ]
+        found = [float(text) for text in one.locator(".row-keys .number").all_text_contents()]
+        assert found == pytest.approx([float(text) for text in weights], abs=1.1e-3)
+        assert one.text_content("#whatif-patching [role=status]") == said
+        assert address(one) == expected
+    other.context.close()
+    assert other.faults == []
+
+
+def test_back_switches_parts_on_again(tab: Tab, explorers: Any, run: Run) -> None:
+    page = open_view(tab, explorers["gpt"])
+    head, network = HeadOff("blocks.0.attention", 1), NetworkOff("blocks.1.feed_forward")
+    wait_until(page, "location.hash.includes('off=none')")
+    switch(page, "block 1, head 2")
+    switch(page, "block 2, MLP")
+    page.check("input[value=mean]")
+    page.select_option("#model", "latest")
+    page.get_by_text("Nothing is off.").wait_for()
+    wait_until(page, "location.hash.includes('off=none')")
+    for expected, way in (([head, network], "mean"), ([head, network], "zero"), ([head], "zero")):
+        page.go_back()
+        wait_until(page, f"document.querySelector('input[value={way}]').checked")
+        wait_until(page, f"document.querySelectorAll('.part-grid [aria-pressed=true]').length === {len(expected)}")
+        check(page, run, *(type(one)(*list(vars(one).values())[:-1], way) for one in expected))
+        assert page.input_value("#model") == "best"
+    page.go_back()
+    page.get_by_text("Nothing is off.").wait_for()
+    page.go_forward()
+    page.get_by_text("Off: block 1, head 2.").wait_for()
+    assert address(page)["off"] == "blocks.0.attention-2"
+
+
+def test_an_address_of_another_model_does_no_harm(tab: Tab, explorers: Any) -> None:
+    tab.explorer = explorers["gpt"]
+    off = "x-9 blocks.0.attention-99 blocks.0.attention-0 blocks.0-1 <b> blocks.7 constructor"
+    values = {"by": "<i>", "off": off, "layer": "x", "head": "-3", "token": "1e999", "row": "1 2", "text": TEXT}
+    values |= {"b": "The quick dog", "measured": "99999-1"}
+    tab.page.goto(f"{explorers['gpt'].address}#whatif?{urlencode(values)}")
+    tab.page.wait_for_selector(BARS)
+    tab.page.get_by_text("B 13 tokens.").wait_for()
+    wait_until(tab.page, "!location.hash.includes('row=') && !location.hash.includes('measured=')")
+    assert tab.page.text_content("#whatif-off") == "Nothing is off."
+    layer = "blocks.0.attention"
+    assert address(tab.page) == {"by": "zero", "off": "none", "layer": layer, "head": "1", "token": "13", "b": "The quick dog"}
+
+
+def fills_of(svg: bytes) -> list[str]:
+    """The colours of the boxes of a picture, without that of its paper."""
+    return [box.get("fill", "") for box in ElementTree.fromstring(svg).iter(f"{SVG}rect")][1:]
+
+
+def test_each_picture_can_be_saved(tab: Tab, explorers: Any, run: Run) -> None:
+    page = open_view(tab, explorers["gpt"])
+    page.get_by_text("All 6 heads and MLPs are ranked.").wait_for()
+    switch(page, "block 1, head 2")
+    check(page, run, HeadOff("blocks.0.attention", 1))
+    page.get_by_label("Prompt B").fill("The quick dog")
+    page.get_by_role("button", name="Compare the prompts").click()
+    page.locator("#whatif-patching .heatmap").wait_for()
+    page.wait_for_selector("#whatif-row .changes [role=row]")
+    buttons = page.locator("#view-whatif .save")
+    assert buttons.count() == buttons.filter(visible=True).count() == 6
+    assert len({button.get_attribute("aria-label") for button in buttons.all()}) == 6
+    grid, changes, table, row, edited, prompts = buttons.all()
+    name, svg = saved(page, grid)
+    assert name == "best-the-parts-of-the-model-that-are-on-and-off.svg"
+    buttons = ["1", "2", "MLP"]
+    assert texts_of(svg)[1:] == ["block 1", *buttons, "block 2", *buttons, "Off: block 1, head 2."]
+    assert len([box for box in ElementTree.fromstring(svg).iter(f"{SVG}rect") if box.get("stroke-dasharray")]) == 1
+    for button, rows in ((changes, BARS), (edited, "#whatif-row .changes [role=row]")):
+        _, svg = saved(page, button)
+        assert [text for pair in shown(page, rows) for text in pair] == texts_of(svg)[3:-2]
+        assert len(fills_of(svg)) == 22 and all(fills_of(svg).count(fill) == 11 for fill in set(fills_of(svg)))
+    _, svg = saved(page, table)
+    cells = page.locator(".ranking tbody :is(th, td)").all_text_contents()
+    assert texts_of(svg)[-len(cells) :] == cells
+    _, svg = saved(page, row)
+    rails = [float(box.get("width", "")) for box in ElementTree.fromstring(svg).iter(f"{SVG}rect")][1:]
+    asked = {"passage": run.passage, "layer": "blocks.0.attention", "head": 0, "first": len(run.ids) - 1, "count": 1}
+    (weights,) = run.ask("attention_rows", **asked)["weights"]
+    assert [part / whole for whole, part in zip(rails[::2], rails[1::2])] == pytest.approx(weights, abs=1e-3)
+    name, png = saved(page, prompts)
+    assert name.startswith("best-the-logit-of-") and name.endswith(".png") and png.startswith(b"\x89PNG")

@@ -11,6 +11,7 @@
  * a value may be missing, or be one that the view does not have.
  */
 
+export const LONGEST_TEXT = 500; // characters of a text that is a part of the address
 const SOON = 250; // milliseconds after which a change that is no step is in the address: browsers allow few changes a second
 const OURS = "explorer"; // the state of the entries of the history that were made here, and not by a link
 
@@ -29,12 +30,13 @@ for (const kind of ["pointerdown", "keydown", "click", "change"]) {
  * @param {string} view the tab's name
  * @param {string[]} steps the names of the values whose change is a step, which "back" undoes
  * @param {(values: Record<string, string>) => void} go is called with the values of an address, before its tab is shown
- * @returns {(values: object) => void} what says what is chosen now. null and "" take a value out of the address.
+ * @returns {(values: object, canStep?: boolean) => void} what says what is chosen now. null and "" take a value out of the address.
+ *   Without canStep it is no step, as where another model has other parts.
  */
 export function addressed(view, steps, go) {
   const own = { steps, go, chosen: {} };
   views.set(view, own);
-  return (values) => change(() => merge(own.chosen, values), view === current && differs(own.chosen, values, steps));
+  return (values, canStep = true) => change(() => merge(own.chosen, values), canStep && view === current && differs(own.chosen, values, steps));
 }
 
 /** Say which tab is shown, and what is chosen for all of them. A change of the tab or of the model is a step. */

@@ -1,6 +1,6 @@
 /** The page: the model, the prompt and the five views. */
 
-import { onVisit, follow as followAddress, tellPage } from "./address.js";
+import { LONGEST_TEXT, onVisit, follow as followAddress, tellPage } from "./address.js";
 import { ask, latest } from "./api.js";
 import { follow, learn, tell as tellWeights } from "./checkpoint.js";
 import { page } from "./state.js";
@@ -15,7 +15,6 @@ import * as whatif from "./whatif.js";
 const VIEWS = { write, attention, inside, whatif, compare }; // each has begin(section), and show() when it is looked at
 const byId = (id) => document.getElementById(id);
 const line = byId("counted"); // how many tokens there are, or why none
-const MOST_IN_ADDRESS = 500; // characters of a text that is a part of the address
 
 let wanted = ""; // the model that was chosen last, which may be one that could not be read
 
@@ -127,7 +126,7 @@ function showTexts() {
 
 /** The address names the model, and holds short texts that the user has typed. */
 function tellAddress() {
-  const told = (text) => (isTyped() && text.length <= MOST_IN_ADDRESS ? text : null);
+  const told = (text) => (isTyped() && text.length <= LONGEST_TEXT ? text : null);
   tellPage(page.view, { model: page.model, text: told(page.text), source: page.translates ? told(page.sourceText) : null });
 }
 

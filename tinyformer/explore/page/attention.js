@@ -4,11 +4,12 @@ import { addressed } from "./address.js";
 import { ask, latest } from "./api.js";
 import { page } from "./state.js";
 import { saveSvg } from "./save.js";
-import { counted, element, visible } from "./text.js";
+import { counted, element, placed, small, visible } from "./text.js";
 import { headNames } from "./headnames.js";
 import { HeadGrid } from "./heads.js";
 import { HeatMap, axesOf } from "./heatmap.js";
 import { Links } from "./links.js";
+import { troubleLine } from "./trouble.js";
 import { Weights } from "./weights.js";
 
 const MOST = 5; // the tokens that are looked at most, which are told in numbers
@@ -33,7 +34,9 @@ let names = null; // of the heads, once they are known
 const remember = addressed("attention", ["layer", "head"], ({ layer: name, head, token }) => {
   const together = ["mean", "rollout"].includes(head);
   if (name && (together || Number(head) >= 1)) Object.assign(chosen, { name, head: together ? head : Math.floor(Number(head)) - 1 });
-  if (Number(token) >= 1) chosen.query = Math.floor(Number(token)) - 1;
+  picked.query = Number(token) >= 1; // as if the user had chosen it
+  if (picked.query) chosen.query = Math.floor(Number(token)) - 1;
+  picked.side = ""; // so that it is looked at only if there is such a token
   if (shown?.layers.length && drawn === page.passage) chooseKept();
 });
 
@@ -43,7 +46,7 @@ export function begin(section) {
   const choice = (name, head, text, title) =>
     make(name, "button", { type: "button", title, onclick: () => choose(layer.name, head) }, text);
   make("note", "p", { class: "note", id: "attention-note" });
-  make("trouble", "p", { class: "trouble", role: "alert", hidden: true });
+  [part.trouble, part.refuse] = troubleLine();
   make("grid", "div", { class: "heads-box" });
   make("title", "h2", { id: "attention-title" });
   const choices = element("div", { class: "controls", role: "group", "aria-label": "All heads together" },
@@ -99,8 +102,7 @@ const load = latest(async (signal, passage, asked) => {
   grid.name(names);
   retitle();
 }, (message) => {
-  part.trouble.textContent = message;
-  part.trouble.hidden = !message;
+  part.refuse(message);
   if (message) part.body.hidden = true;
   if (message) part.note.textContent = "";
 });
@@ -224,7 +226,7 @@ function drawMap(queries, keys) {
     rows: queries.map(visible),
     columns: keys.map(visible),
     cell: wide ? 22 : keys.length <= 64 ? 16 : 12,
-    ...(wide ? { width: 46, write: (query, key, value) => (value === null || hidden(query, key) ? "" : number(value)) } : {}),
+    ...(wide ? { width: 46, write: (query, key, value) => (value === null || hidden(query, key) ? "" : small(value)) } : {}),
     scale: Math.sqrt,
     value: (query, key) => weights.row(query)?.[key] ?? null,
     hidden,
@@ -298,7 +300,7 @@ function bar(query, key, value) {
   const name = element("button", { class: "token", type: "button", title: "show it in the map", onclick: () => pick(query, key) }, named(layer.keys, key));
   const filled = element("span", { class: "bar", "aria-hidden": "true" });
   filled.style.width = `${100 * value}%`;
-  return [name, filled, element("span", { class: "number" }, number(value))];
+  return [name, filled, element("span", { class: "number" }, small(value))];
 }
 
 /** Whether a query may not look at a key: a later token, or padding. In a rollout each token keeps a part of itself. */
@@ -311,7 +313,7 @@ function hidden(query, key) {
 function tell(query, key, value) {
   const [one, other] = [named(layer.queries, query), named(layer.keys, key)];
   if (hidden(query, key)) return `${one} cannot see ${other}: it ${layer.causal && key > query ? "comes later" : "is padding"}`;
-  return `${one} ${looks()} ${other}: ${value === null ? "…" : number(value)}`;
+  return `${one} ${looks()} ${other}: ${value === null ? "…" : small(value)}`;
 }
 
 function looks() {
@@ -320,12 +322,7 @@ function looks() {
 
 /** A token with its place, from 1 on. */
 function named(side, at) {
-  return `“${visible(shown.texts[side][at])}” (place ${at + 1 + (side === "text" ? shown.first : 0)})`;
-}
-
-/** A weight with three digits after the point. One that would look like 0 keeps two of its digits. */
-function number(x) {
-  return x === 0 || x >= 0.0005 ? x.toFixed(3) : x.toExponential(1);
+  return placed(shown.texts[side][at], at + (side === "text" ? shown.first : 0));
 }
 
 function capital(text) {

@@ -4,7 +4,8 @@ import { ask, latest } from "./api.js";
 import { HeatMap } from "./heatmap.js";
 import { page } from "./state.js";
 import { saveSvg } from "./save.js";
-import { element, number, percent, visible } from "./text.js";
+import { element, number, percent, placed, visible } from "./text.js";
+import { troubleLine } from "./trouble.js";
 
 const NO_HEAD = "This model predicts no tokens and no classes: it turns each token of a text into a vector. The other views show how it reads.";
 const SAYS = {
@@ -13,14 +14,14 @@ const SAYS = {
   places: "This model finds answers: how likely one starts, and ends, at each token. Write the question, [SEP] and the text.",
 };
 
-let note, trouble, place;
+let note, trouble, refuse, place;
 let drawn = null; // the passage that is shown, or asked about
 let map = null;
 
 /** Fill this part of the view once. */
 export function begin(part) {
   note = element("p", { class: "note" });
-  trouble = element("p", { class: "trouble", role: "alert", hidden: true });
+  [trouble, refuse] = troubleLine();
   place = element("div", { id: "classes" });
   part.append(note, trouble, place);
 }
@@ -42,8 +43,7 @@ const load = latest(async (signal, passage) => {
   if (found.of === "text") drawText(found);
   else drawTokens(found, passage.texts.map(visible));
 }, (message) => {
-  trouble.textContent = message;
-  trouble.hidden = !message;
+  refuse(message);
   if (message) clear();
 });
 
@@ -78,6 +78,6 @@ function drawTokens({ of, labels, probabilities }, texts) {
     columns: texts,
     cell: 22,
     value: (row, column) => probabilities[row][column],
-    tell: (row, column, value) => `“${texts[column]}” (place ${column + 1}): ${labels[row]} ${percent(value)}`,
+    tell: (row, column, value) => `${placed(texts[column], column)}: ${labels[row]} ${percent(value)}`,
   });
 }

@@ -131,3 +131,8 @@ export class ColouredText {
     this.find(index).scrollIntoView({ block: "nearest" });
   }
 }
+
+/** A background on which text can be read: a part, from 0 to 1, of the colour "high" or "other". */
+export function tint(colour, x) {
+  return `rgba(var(--${colour}), ${(0.5 * Math.max(0, Math.min(1, x))).toFixed(3)})`;
+}

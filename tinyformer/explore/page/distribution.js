@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { newest } from "./newest.js";
 import { saveSvg } from "./save.js";
 import { counted, element, number, percent, visible } from "./text.js";
+import { troubleLine } from "./trouble.js";
 
 /** The likeliest tokens at a place, as buttons with bars; the token that stands there is marked. */
 export class Distribution {
@@ -15,7 +16,7 @@ export class Distribution {
     this.title = element("h3", { class: "place" });
     this.line = element("p", { class: "readout entropy" });
     this.list = element("div", { class: "choices", role: "group", "aria-label": "The likeliest tokens. Arrow keys move." });
-    this.trouble = element("p", { class: "trouble", hidden: true });
+    [this.trouble, this.refuse] = troubleLine();
     this.save = saveSvg(() => `Likeliest tokens, ${this.title.textContent}`, () => [this.list, this.line]);
     this.save.hidden = true;
     parent.append(this.title, this.trouble, this.list, this.line, this.save);
@@ -26,7 +27,7 @@ export class Distribution {
     });
     this.list.addEventListener("keydown", (event) => this.key(event));
     this.shown = ""; // of what is shown
-    this.request = newest((...given) => this.answer(...given), (message) => this.refuse(message));
+    this.request = newest((...given) => this.answer(...given), this.refuse);
   }
 
   /**
@@ -78,11 +79,6 @@ export class Distribution {
     this.tokens = [];
     this.line.textContent = "";
     this.save.hidden = true;
-  }
-
-  refuse(message) {
-    this.trouble.textContent = message;
-    this.trouble.hidden = !message;
   }
 
   draw({ best, entropy, possible, probability }, title, standing) {

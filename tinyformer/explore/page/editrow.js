@@ -1,34 +1,44 @@
 /** A row of attention that is changed by hand: where a token looks in one head, and what the model then predicts. */
 
 import { ask, latest } from "./api.js";
-import { element, visible } from "./text.js";
+import { element, placed } from "./text.js";
 import { newest } from "./newest.js";
+import { saveSvg } from "./save.js";
 import { Changes } from "./changes.js";
+import { troubleLine } from "./trouble.js";
 
 const MOST = 24; // keys that have a slider, unless all are wanted
+const MOST_IN_ADDRESS = 100; // weights of a row that is a part of the address
 
-/** The choice of a row, a slider for each token that is looked at, and the predictions. */
-export class RowEditor {
+/** The choice of a row, a slider for each token that is looked at, and the predictions. Event "change": another row, or weights. */
+export class RowEditor extends EventTarget {
   /**
    * @param {HTMLElement} parent gets it
    * @param {(found: object) => string} titleOf what the predictions of an answer are of
    */
   constructor(parent, titleOf) {
-    this.layer = element("select", { "aria-label": "Layer", onchange: () => this.choose(true) });
-    this.head = element("select", { "aria-label": "Head", onchange: () => this.load() });
-    this.query = element("select", { "aria-label": "Token that looks", onchange: () => this.load() });
-    this.reset = element("button", { type: "button", onclick: () => this.load() }, "As it was");
+    super();
+    this.sliders = []; // {i, input, told, name} of each key that has one
+    const look = () => {
+      this.look({ layer: this.layer.value, head: Number(this.head.value), query: Number(this.query.value) });
+      this.tellChange();
+    };
+    this.layer = element("select", { "aria-label": "Layer", onchange: look });
+    this.head = element("select", { "aria-label": "Head", onchange: look });
+    this.query = element("select", { "aria-label": "Token that looks", onchange: look });
+    const reset = element("button", { type: "button", onclick: look }, "As it was");
     this.even = element("button", { type: "button", onclick: () => this.spread() }, "All alike");
     this.all = element("button", { type: "button", onclick: () => this.draw(true) });
     this.keys = element("div", { class: "row-keys", role: "group", "aria-label": "Where the token looks" });
-    this.trouble = element("p", { class: "trouble", role: "alert", hidden: true });
+    const [trouble, refuse] = troubleLine();
     const right = element("div", {});
-    this.changes = new Changes(right);
+    this.changes = new Changes(right, () => `where ${this.rowName()} looks elsewhere`);
     const name = (text, field) => element("label", {}, `${text} `, field);
+    const save = saveSvg(() => `Where ${this.rowName()} looks`, () => [this.keys]);
     parent.append(
-      element("div", { class: "controls" }, name("Layer", this.layer), name("Head", this.head), name("Token that looks", this.query), this.even, this.reset),
-      this.trouble, element("div", { class: "side" }, element("div", {}, this.keys, this.all), right));
-    this.load = latest((signal) => this.fetch(signal), (message) => this.refuse(message));
+      element("div", { class: "controls" }, name("Layer", this.layer), name("Head", this.head), name("Token that looks", this.query), this.even, reset),
+      trouble, element("div", { class: "side" }, element("div", {}, this.keys, this.all, save), right));
+    this.load = latest((signal, row) => this.fetch(signal, row), refuse);
     this.predict = newest(async (asked) => {
       const found = await ask("edited", asked);
       this.changes.show(found, titleOf(found));
@@ -39,49 +49,94 @@ export class RowEditor {
    * Take over a passage.
    * @param {object[]} layers {name, label, heads, queries, keys}: the last two are texts of tokens
    * @param {object} passage as questions take it
+   * @param {object} [wanted] what an address says
    */
-  prepare(layers, passage) {
-    const before = this.layer.value;
+  prepare(layers, passage, wanted = {}) {
+    const before = { layer: this.layer.value, head: Number(this.head.value), query: NaN };
     Object.assign(this, { layers, passage });
     this.layer.replaceChildren(...layers.map(({ name, label }) => new Option(label, name)));
-    if (layers.some(({ name }) => name === before)) this.layer.value = before;
-    this.choose(false);
+    this.follow(wanted, before);
   }
 
-  /** Take over the layer that is chosen. The head and the token stay where there are such. */
-  choose(keep) {
-    const { heads, queries } = this.layers.find(({ name }) => name === this.layer.value);
-    const [head, query] = [this.head.value, this.query.value];
+  /** Show the row that an address names, with its weights. Where it names none, or one that is not there, show another. */
+  follow({ layer, head, token, row }, { layer: ownLayer, head: ownHead, query: ownQuery } = {}) {
+    this.look({ layer: layer ?? ownLayer, head: head ? head - 1 : ownHead, query: token ? token - 1 : ownQuery }, row);
+  }
+
+  /** Which row is shown, and its weights if they were changed, as an address says it. */
+  told() {
+    return { layer: this.layer.value, head: Number(this.head.value) + 1, token: Number(this.query.value) + 1, row: this.row };
+  }
+
+  /** Look at a row, with its own weights or with those of an address. */
+  look({ layer, head, query }, row = null) {
+    if (this.layers.some(({ name }) => name === layer)) this.layer.value = layer;
+    const { heads, queries } = this.current();
     this.head.replaceChildren(...Array.from({ length: heads }, (_, i) => new Option(String(i + 1), String(i))));
-    this.query.replaceChildren(...queries.map((text, i) => new Option(named(text, i), String(i))));
-    this.head.value = Number(head) < heads ? head || "0" : "0";
-    this.query.value = keep && Number(query) < queries.length ? query : String(queries.length - 1);
-    this.load();
+    this.query.replaceChildren(...queries.map((text, i) => new Option(placed(text, i), String(i))));
+    this.head.value = head in this.head.options ? head : 0;
+    this.query.value = query in queries ? query : queries.length - 1;
+    this.name(this.names);
+    this.row = row;
+    this.wait(true);
+    this.load(row);
+  }
+
+  /** Whether another row is asked for. Until it is there, the weights that are shown can not be moved. */
+  wait(is) {
+    for (const { input } of this.sliders) input.disabled = is;
+    this.even.disabled = is;
+  }
+
+  /** The layer that is chosen. */
+  current() {
+    return this.layers.find(({ name }) => name === this.layer.value);
+  }
+
+  /** Write in the choice of a head what the heads are called. */
+  name(names) {
+    this.names = names;
+    for (const option of this.head.options) option.text = `${Number(option.value) + 1}${names?.ending(this.layer.value, option.value) ?? ""}`;
+  }
+
+  rowName() {
+    return `${this.query.selectedOptions[0]?.text} in ${this.layer.selectedOptions[0]?.text}, head ${this.head.selectedOptions[0]?.text}`;
+  }
+
+  tellChange() {
+    this.dispatchEvent(new Event("change"));
   }
 
   asked() {
     return { passage: this.passage, layer: this.layer.value, head: Number(this.head.value) };
   }
 
-  async fetch(signal) {
+  async fetch(signal, row) {
     const query = Number(this.query.value);
     const { weights } = await ask("attention_rows", { ...this.asked(), first: query, count: 1 }, signal);
     [this.weights] = weights;
     this.free = this.weights.flatMap((weight, i) => (weight > 0 ? [i] : [])); // those that the token can see
     this.shown = [...this.free].sort((a, b) => this.weights[b] - this.weights[a]).slice(0, MOST).sort((a, b) => a - b);
+    const changed = row && weightsOf(row, this.weights);
+    if (changed) this.weights = changed;
+    else if (row) {
+      this.row = null;
+      this.tellChange();
+    }
     this.draw(false);
+    this.wait(false);
     this.send();
   }
 
   /** Sliders for the tokens that are looked at most, or for all. */
   draw(all) {
-    const { keys } = this.layers.find(({ name }) => name === this.layer.value);
+    const { keys } = this.current();
     if (all) this.shown = this.free;
     this.sliders = this.shown.map((i) => {
-      const input = element("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": `Weight of ${named(keys[i], i)}` });
+      const input = element("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": `Weight of ${placed(keys[i], i)}` });
       input.addEventListener("input", () => this.change(i, Number(input.value)));
       input.addEventListener("keydown", (event) => this.step(event, i)); // with step "any" the arrow keys do too little
-      return { i, input, told: element("span", { class: "number" }), name: element("span", { class: "name" }, named(keys[i], i)) };
+      return { i, input, told: element("span", { class: "number" }), name: element("span", { class: "name" }, placed(keys[i], i)) };
     });
     this.keys.replaceChildren(...this.sliders.flatMap(({ input, told, name }) => [name, input, told]));
     this.all.hidden = this.shown.length === this.free.length;
@@ -102,14 +157,19 @@ export class RowEditor {
     const rest = others.reduce((sum, i) => sum + this.weights[i], 0);
     for (const i of others) this.weights[i] = rest > 0 ? (this.weights[i] * (1 - weight)) / rest : (1 - weight) / others.length;
     this.weights[key] = others.length ? weight : 1;
-    this.tell();
-    this.send();
+    this.changed();
   }
 
   spread() {
     for (const i of this.free) this.weights[i] = 1 / this.free.length;
+    this.changed();
+  }
+
+  changed() {
     this.tell();
     this.send();
+    this.row = this.weights.length <= MOST_IN_ADDRESS ? this.weights.map((weight) => Number(weight.toFixed(3))).join(" ") : null;
+    this.tellChange();
   }
 
   tell() {
@@ -123,14 +183,12 @@ export class RowEditor {
   send() {
     this.predict({ ...this.asked(), query: Number(this.query.value), weights: [...this.weights] });
   }
-
-  refuse(message) {
-    this.trouble.textContent = message;
-    this.trouble.hidden = !message;
-  }
 }
 
-/** A token with its place, from 1 on. */
-function named(text, i) {
-  return `“${visible(text)}” (place ${i + 1})`;
+/** The weights that an address holds; null where they cannot be those of this row. They were rounded, so they are made to sum to 1. */
+function weightsOf(row, own) {
+  const found = row.split(" ").map(Number);
+  const sum = found.reduce((all, weight) => all + weight, 0);
+  const fits = found.length === own.length && found.every((weight, i) => weight >= 0 && (!weight || own[i] > 0)) && sum > 0 && sum < Infinity;
+  return fits ? found.map((weight) => weight / sum) : null;
 }

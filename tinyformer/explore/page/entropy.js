@@ -1,7 +1,7 @@
 /** How sure the model is along the text: the entropy of its predictions, and the losses of the tokens, as bars. */
 
 import { ask } from "./api.js";
-import { element, number, visible } from "./text.js";
+import { element, number, placed, visible } from "./text.js";
 import { tiledMap } from "./tiledmap.js";
 
 const WIDE = 128; // tokens of a question
@@ -38,7 +38,7 @@ function drawBars(box, found, wide) {
   const isHere = found.predicts === "here";
   const full = Math.log(found.facts.settings.target_vocab_size ?? found.facts.settings.vocab_size); // nats of a uniform guess
   const tell = (row, column, value, isKnown) => {
-    const token = `“${texts[column]}” (place ${column + 1 + found.first})`;
+    const token = placed(texts[column], column + found.first);
     if (isHere && isKnown && value === null) return `${token}: ${row === 0 ? "it stands around each text, and is not predicted" : "there is no token to be found here"}`;
     if (row === 0) return `${isHere ? "In the place of" : "After"} ${token}: entropy ${number(value)} nats`;
     const target = isHere ? texts[column] : texts[column + 1];

@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { page } from "./state.js";
+import { element } from "./text.js";
 
 const asked = new WeakMap(); // of each model's facts: a promise of its names
 
@@ -45,6 +46,22 @@ export class HeadNames {
   ending(layer, head) {
     const found = this.of(layer, head);
     return found ? ` · ${found.long}` : "";
+  }
+
+  /**
+   * Write in the button of a head what it is called: the short name below what stands there, and the long one in its title.
+   * @param {HTMLButtonElement} button
+   * @param {string} layer
+   * @param {number} head
+   * @param {string} label the head by its number, such as "layer 1, head 2"
+   * @param {string} act what the button does to the head, such as "Switch off "; "" where it only chooses it
+   */
+  mark(button, layer, head, label, act = "") {
+    button.querySelector(".named")?.remove();
+    const found = this.of(layer, head);
+    if (found) button.append(element("span", { class: "named", "aria-hidden": "true" }, found.short));
+    button.title = label + this.ending(layer, head);
+    button.setAttribute("aria-label", act + button.title);
   }
 }
 

@@ -1,5 +1,6 @@
 /** A grid of small maps: a row for each attention layer, and a button in it for each head. */
 
+import { moveByKeys } from "./gridkeys.js";
 import { saveSvg } from "./save.js";
 import { element } from "./text.js";
 
@@ -19,7 +20,7 @@ export class HeadGrid {
       const heads = layer.maps.map((map, head) => {
         const canvas = element("canvas", { width: layer.columns, height: layer.rows, "aria-hidden": "true" });
         this.maps.push({ canvas, layer, bytes: Uint8Array.from(atob(map), (letter) => letter.charCodeAt(0)) });
-        const name = layer.heads > 1 ? `${layer.label}, head ${head + 1}` : layer.label;
+        const name = labelOf(layer, head);
         return element("button", { class: "head", type: "button", "aria-label": name, title: name, onclick: () => onchoose(at, head) }, canvas);
       });
       return [whole, ...heads];
@@ -27,7 +28,7 @@ export class HeadGrid {
     const rows = this.rows.map((buttons) => element("div", { class: "layer-row" }, ...buttons));
     const many = Math.max(...layers.map(({ heads }) => heads)) > 8;
     this.box = element("div", { class: many ? "heads many" : "heads", role: "group", "aria-label": "Layers and heads. Arrow keys move." }, ...rows);
-    this.box.addEventListener("keydown", (event) => this.key(event));
+    moveByKeys(this.box, this.rows);
     parent.replaceChildren(this.box, saveSvg(() => "Attention of all heads", () => [about, this.box]));
     this.draw();
   }
@@ -55,15 +56,7 @@ export class HeadGrid {
    * @param {HeadNames} names
    */
   name(names) {
-    this.layers.forEach((layer, row) => layer.maps.forEach((_, head) => {
-      const found = names.of(layer.name, head);
-      const button = this.rows[row][head + 1];
-      button.querySelector(".named")?.remove();
-      if (!found) return;
-      button.append(element("span", { class: "named", "aria-hidden": "true" }, found.short));
-      button.title = `${layer.label}, head ${head + 1}${names.ending(layer.name, head)}`;
-      button.setAttribute("aria-label", button.title);
-    }));
+    this.layers.forEach((layer, row) => layer.maps.forEach((_, head) => names.mark(this.rows[row][head + 1], layer.name, head, labelOf(layer, head))));
   }
 
   /**
@@ -78,14 +71,9 @@ export class HeadGrid {
       button.tabIndex = chosen ? 0 : -1;
     }));
   }
+}
 
-  key(event) {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    const button = event.target.closest("button");
-    const row = this.rows.findIndex((buttons) => buttons.includes(button));
-    if (!step || row < 0) return;
-    event.preventDefault();
-    const next = this.rows[Math.max(0, Math.min(this.rows.length - 1, row + step[0]))];
-    next[Math.max(0, Math.min(next.length - 1, this.rows[row].indexOf(button) + step[1]))].focus();
-  }
+/** What a head is called: "layer 1, head 2", and where a layer has one alone "layer 1". */
+function labelOf({ label, heads }, head) {
+  return heads > 1 ? `${label}, head ${head + 1}` : label;
 }

@@ -3,6 +3,7 @@
 import { ask, latest } from "./api.js";
 import { page } from "./state.js";
 import { counted, element } from "./text.js";
+import { troubleLine } from "./trouble.js";
 import { drawNorms } from "./norms.js";
 import { drawLens } from "./lens.js";
 import { drawAttribution } from "./attribution.js";
@@ -68,15 +69,16 @@ const PARTS = [
 ];
 
 const boxes = new Map(); // of each part: its elements, and what takes away what was drawn in it
-let refusal = null;
+let refuse = null; // says what is wrong
 let cut = null; // a line about a text that is longer than what is shown
 let drawn = { passage: null, model: null };
 
 /** Fill the section of this view once. */
 export function begin(section) {
-  refusal = element("p", { class: "trouble", role: "alert", hidden: true });
+  const [trouble, say] = troubleLine();
+  refuse = say;
   cut = element("p", { class: "note", id: "inside-cut", hidden: true });
-  section.append(element("p", { class: "note" }, "Each picture below shows what the model holds while it reads the text, and the sentence above it says how to read it. Point at a cell, or move to it with the arrow keys, to read its number."), refusal, cut);
+  section.append(element("p", { class: "note" }, "Each picture below shows what the model holds while it reads the text, and the sentence above it says how to read it. Point at a cell, or move to it with the arrow keys, to read its number."), trouble, cut);
   for (const { id, title, say } of PARTS) {
     const [box, note] = [element("div"), element("p", { class: "note" }, say)];
     const part = element("section", { id: `inside-${id}`, "aria-labelledby": `inside-${id}-title`, hidden: true });
@@ -116,8 +118,7 @@ const read = latest(async (signal, passage) => {
   cut.hidden = !found.first;
   draw("passage", { ...found, asked, passage, texts, facts: page.facts });
 }, (message) => {
-  refusal.textContent = message;
-  refusal.hidden = !message;
+  refuse(message);
   if (!message) return;
   cut.hidden = true;
   clear("passage");

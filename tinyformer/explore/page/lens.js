@@ -2,7 +2,7 @@
 
 import { ask, latest } from "./api.js";
 import { saveSvg } from "./save.js";
-import { element, number, percent, visible } from "./text.js";
+import { element, number, percent, placed, visible } from "./text.js";
 import { tiledMap } from "./tiledmap.js";
 
 const WIDE = 32; // tokens of a question
@@ -24,7 +24,7 @@ export function drawLens(box, found) {
   if (found.predicts === "here") box.append(element("p", { class: "note" }, SEES));
   box.append(place, bars, save);
   const after = (column) => (found.predicts === "here" ? "in the place of" : "after");
-  const where = (row, column) => `${rows[row]}, ${after(column)} “${texts[column]}” (place ${column + 1 + found.first})`;
+  const where = (row, column) => `${rows[row]}, ${after(column)} ${placed(texts[column], column + found.first)}`;
   const choose = latest(async (signal, row, column) => {
     const answer = await ask("lens_cell", { passage: found.asked, row, place: column }, signal);
     bars.replaceChildren(element("h3", {}, where(row, column)), ...best(answer));

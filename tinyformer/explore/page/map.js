@@ -4,6 +4,8 @@ import { ask, latest } from "./api.js";
 import { page } from "./state.js";
 import { counted, element, number, percent, visible } from "./text.js";
 import { Scatter } from "./scatter.js";
+import { whenSeen } from "./seen.js";
+import { troubleLine } from "./trouble.js";
 
 const MOST_LISTED = 50;
 let current = null; // the map that is shown
@@ -14,7 +16,7 @@ let current = null; // the map that is shown
  */
 export function drawEmbeddings(box, { model, facts }) {
   const drawn = { model, remove: () => {}, light: () => {} };
-  const trouble = element("p", { class: "trouble", hidden: true });
+  const [trouble, refuse] = troubleLine();
   const place = element("div");
   const controller = new AbortController();
   const load = latest(async (_, source) => {
@@ -23,22 +25,16 @@ export function drawEmbeddings(box, { model, facts }) {
     drawn.remove();
     Object.assign(drawn, embeddingMap(place, answer, source));
   }, (message) => {
-    trouble.textContent = message;
-    trouble.hidden = !message;
+    refuse(message);
     if (message) place.replaceChildren();
   });
   if (facts.kind === "translation" && !facts.settings.share_embeddings) box.append(sideChoice((source) => load(source)));
   box.append(trouble, place);
-  const watcher = new IntersectionObserver((seen) => {
-    if (!seen.some((entry) => entry.isIntersecting)) return;
-    watcher.disconnect();
-    load(false);
-  });
-  watcher.observe(place);
+  const forget = whenSeen(place, () => load(false));
   place.append(element("p", { class: "note" }, "…")); // something to be seen
   current = drawn;
   return () => {
-    watcher.disconnect();
+    forget();
     controller.abort();
     drawn.remove();
   };

@@ -6,13 +6,14 @@ import { distance, headNames } from "./headnames.js";
 import { openHead } from "./openhead.js";
 import { whenSeen } from "./seen.js";
 import { element } from "./text.js";
+import { troubleLine } from "./trouble.js";
 
 /**
  * Draw the table of the names, and that of the heads, as soon as they are scrolled into view.
  * @returns {() => void} what takes them away
  */
 export function drawNamedHeads(box, found) {
-  const trouble = element("p", { class: "trouble", role: "alert", hidden: true });
+  const [trouble, refuse] = troubleLine();
   const place = element("div", {}, element("p", { class: "note" }, "…")); // something to be seen
   box.append(trouble, place);
   let removed = false;
@@ -23,8 +24,7 @@ export function drawNamedHeads(box, found) {
     if (removed) return;
     place.replaceChildren(...(answer.layers.length ? drawn(answer, text) : [element("p", { class: "note" }, "This model has no self-attention whose heads could be named, or no room for a text that repeats.")]));
   }, (message) => {
-    trouble.textContent = message;
-    trouble.hidden = !message;
+    refuse(message);
     if (message) place.replaceChildren();
   });
   const forget = whenSeen(place, load);

@@ -2,8 +2,9 @@
 
 import { ask, latest, stream } from "./api.js";
 import { whenSeen } from "./seen.js";
-import { element, signed, visible } from "./text.js";
+import { element, placed, signed, visible } from "./text.js";
 import { TokenButtons } from "./tokens.js";
+import { troubleLine } from "./trouble.js";
 
 const SMALL = 2e7; // parameters of a model that is searched without being asked to
 
@@ -15,11 +16,7 @@ export function drawNeurons(box, found) {
   if (found.states.length) return "A recurrent network has no feed-forward networks. Its units are its state, which is shown below.";
   if (found.stacks.length > 1) return "Neurons are shown of models that read one text, not of an encoder-decoder.";
   const state = { place: found.count - 1, units: [], layer: 0, unit: 0, removed: false };
-  const trouble = element("p", { class: "trouble", role: "alert", hidden: true });
-  const refused = (message) => {
-    trouble.textContent = message;
-    trouble.hidden = !message;
-  };
+  const [trouble, refused] = troubleLine();
   const tokens = new TokenButtons(box, "The text. The neurons of the chosen token are looked at", (place) => {
     state.place = place;
     active();
@@ -54,7 +51,7 @@ export function drawNeurons(box, found) {
     if (state.removed) return;
     state.units = units;
     layer.max = units.length;
-    const token = `“${visible(found.texts[state.place])}” (place ${state.place + 1 + found.first})`;
+    const token = placed(found.texts[state.place], state.place + found.first);
     offered.setAttribute("aria-label", `The neurons that write most at ${token}`);
     offered.replaceChildren(element("span", { class: "note" }, `Most active at ${token}:`), ...best.map((one) => element("button", {
       type: "button", onclick: () => choose(one.layer, one.unit, one.activation < 0),

@@ -1,7 +1,7 @@
 /** The norms of the residual stream: a map of rows by tokens, and the mean of each row. */
 
 import { ask } from "./api.js";
-import { element, number, visible } from "./text.js";
+import { element, number, placed, visible } from "./text.js";
 import { tiledMap } from "./tiledmap.js";
 
 const WIDE = 128; // tokens of a question
@@ -36,7 +36,7 @@ function drawStack(box, found, stack) {
     cell: 26,
     width: 20,
     scale: (value) => 0.08 + 0.92 * (high > low ? (Math.log(Math.max(value, 1e-9)) - low) / (high - low) : 1),
-    tell: (row, column, value) => `${stack.rows[row]}, “${texts[column]}” (place ${column + 1 + (isSource ? 0 : found.first)}): norm ${number(value)}`,
+    tell: (row, column, value) => `${stack.rows[row]}, ${placed(texts[column], column + (isSource ? 0 : found.first))}: norm ${number(value)}`,
     load: async (signal, { column, columns }) => {
       const asked = { passage: found.asked, stack: stack.name, first: column, count: columns };
       return (await ask("norms", asked, signal)).norms;

@@ -1,5 +1,6 @@
 /** A grid of buttons: a row for each block, with its heads and its MLP, each of which switches its part off. */
 
+import { moveByKeys } from "./gridkeys.js";
 import { element } from "./text.js";
 import { key } from "./parts.js";
 
@@ -24,7 +25,7 @@ export class PartGrid {
     ]);
     const rows = this.rows.map((buttons) => element("div", { class: "layer-row" }, ...buttons));
     this.box = element("div", { class: "part-grid", role: "group", "aria-label": "Blocks, heads and MLPs. Arrow keys move, Enter switches off and on." }, ...rows);
-    this.box.addEventListener("keydown", (event) => this.move(event));
+    moveByKeys(this.box, this.rows);
     this.box.addEventListener("focusin", (event) => this.reach(event.target.closest("button")));
     parent.replaceChildren(this.box);
     this.reach(this.rows[0][0]);
@@ -36,23 +37,20 @@ export class PartGrid {
     for (const { button, part } of this.buttons.values()) button.setAttribute("aria-pressed", String(this.parts.isOff(part)));
   }
 
+  /** Write in the buttons what the heads are called. */
+  name() {
+    for (const { button, part } of this.buttons.values()) {
+      if (part.kind === "head") this.parts.names.mark(button, part.name, part.index, this.parts.label(part), "Switch off ");
+    }
+  }
+
   /** Draw a line below each part as long as its share, from 0 to 1, of what is largest. */
   share(part, share) {
-    this.buttons.get(key(part)).button.lastChild.style.width = `${100 * Math.max(0, Math.min(1, share))}%`;
+    this.buttons.get(key(part)).button.querySelector(".share").style.width = `${100 * Math.max(0, Math.min(1, share))}%`;
   }
 
   /** Tab reaches this button from now on. */
   reach(button) {
     for (const one of this.rows.flat()) one.tabIndex = one === button ? 0 : -1;
-  }
-
-  move(event) {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    const button = event.target.closest("button");
-    const row = this.rows.findIndex((buttons) => buttons.includes(button));
-    if (!step || row < 0) return;
-    event.preventDefault();
-    const next = this.rows[Math.max(0, Math.min(this.rows.length - 1, row + step[0]))];
-    next[Math.max(0, Math.min(next.length - 1, this.rows[row].indexOf(button) + step[1]))].focus();
   }
 }

@@ -1,9 +1,10 @@
 /** A table of all heads and MLPs by how much the model needs them, which fills in the background. */
 
 import { latest, stream } from "./api.js";
-import { element } from "./text.js";
-import { signed } from "./changes.js";
 import { key } from "./parts.js";
+import { saveSvg } from "./save.js";
+import { element, signed } from "./text.js";
+import { troubleLine } from "./trouble.js";
 
 const WAYS = { zero: "zero", mean: "its mean" };
 
@@ -15,18 +16,21 @@ export class RankingTable {
    */
   constructor(parent, onfound) {
     this.onfound = onfound;
+    this.found = []; // the lines that have come
     this.by = "zero"; // what it is sorted by: "zero", "mean" or "part"
     this.start = element("button", { type: "button", onclick: () => this.run(this.passage) }, "Rank all heads and MLPs");
     this.stop = element("button", { type: "button", hidden: true, onclick: () => this.cancel("Stopped: ") }, "Stop");
     this.progress = element("progress", { value: 0, max: 1, hidden: true, "aria-label": "Parts that are ranked" });
     this.said = element("p", { class: "note", role: "status" });
-    this.trouble = element("p", { class: "trouble", role: "alert", hidden: true });
+    const [trouble, refuse] = troubleLine();
     this.heads = Object.fromEntries(["part", "zero", "mean"].map((by) => [by, this.headOf(by)]));
     this.body = element("tbody", {});
-    this.table = element("table", { class: "ranking", hidden: true },
+    const table = element("table", { class: "ranking" },
       element("caption", {}, "Choose a row to switch its part off."), element("thead", {}, element("tr", {}, ...Object.values(this.heads))), this.body);
-    parent.append(element("div", { class: "controls" }, this.start, this.stop, this.progress), this.said, this.trouble, element("div", { class: "ranking-box" }, this.table));
-    this.run = latest((signal, passage) => this.fill(signal, passage), (message) => this.refuse(message));
+    const save = saveSvg(() => "What the text needs most", () => [this.said, table]);
+    this.picture = element("div", { hidden: true }, element("div", { class: "ranking-box" }, table), save);
+    parent.append(element("div", { class: "controls" }, this.start, this.stop, this.progress), this.said, trouble, this.picture);
+    this.run = latest((signal, passage) => this.fill(signal, passage), refuse);
   }
 
   headOf(by) {
@@ -41,31 +45,32 @@ export class RankingTable {
    * Show no ranking, and be ready for that of a passage.
    * @param {import("./parts.js").Parts} parts
    * @param {object} passage as questions take it
-   * @param {boolean} now whether to begin without being asked
    */
-  prepare(parts, passage, now) {
+  prepare(parts, passage) {
     Object.assign(this, { parts, passage });
     this.cancel("");
+    this.empty();
+    this.picture.hidden = true;
+  }
+
+  empty() {
     this.found = [];
+    this.rows = new Map();
     this.body.replaceChildren();
-    this.table.hidden = true;
-    if (now) this.run(passage);
   }
 
   /** Stop what is being computed. */
   cancel(why) {
     this.controller?.abort();
     this.busy(false);
-    this.said.textContent = why && this.found.length ? `${why}${this.found.length} of ${this.total} are ranked.` : "";
+    this.said.textContent = why && `${why}${this.found.length ? `${this.found.length} of ${this.total}` : "none"} are ranked.`;
   }
 
   async fill(signal, passage) {
     const controller = (this.controller = new AbortController());
     const own = controller.signal;
     signal.addEventListener("abort", () => controller.abort());
-    this.found = [];
-    this.rows = new Map();
-    this.body.replaceChildren();
+    this.empty();
     this.busy(true);
     try {
       for await (const line of stream("ranking", { passage }, own)) {
@@ -88,7 +93,7 @@ export class RankingTable {
     const what = measure === "loss" ? "Δ loss" : "divergence";
     const names = { part: "Part", zero: `${what}, ${WAYS.zero}`, mean: `${what}, ${WAYS.mean}` };
     for (const [by, head] of Object.entries(this.heads)) head.firstChild.textContent = names[by];
-    this.table.hidden = false;
+    this.picture.hidden = false;
   }
 
   add(line) {
@@ -102,10 +107,18 @@ export class RankingTable {
 
   rowOf(line) {
     const part = { kind: line.kind, name: line.name, index: line.index };
-    const label = this.parts.label(part);
-    const button = element("button", { type: "button", "aria-pressed": String(this.parts.isOff(part)), "aria-label": `Switch off ${label}` }, label);
     const cells = Object.keys(WAYS).map((way) => element("td", {}, signed(line[way])));
+    const button = this.describe(element("button", { type: "button" }), part);
     return element("tr", { onclick: () => this.parts.toggle(part) }, element("th", { scope: "row" }, button), ...cells);
+  }
+
+  /** Say in the button of a part what it is called, and whether it is off. */
+  describe(button, part) {
+    const label = this.parts.label(part);
+    button.replaceChildren(element("span", {}, label), this.parts.title(part).slice(label.length));
+    button.setAttribute("aria-label", `Switch off ${button.textContent}`);
+    button.setAttribute("aria-pressed", String(this.parts.isOff(part)));
+    return button;
   }
 
   /** Put the rows in order. The one that has the focus keeps it. */
@@ -117,18 +130,13 @@ export class RankingTable {
     for (const [by, head] of Object.entries(this.heads)) head.setAttribute("aria-sort", by !== this.by ? "none" : by === "part" ? "ascending" : "descending");
   }
 
-  /** Show what is off. */
+  /** Show what is off, and what the heads are called. */
   draw() {
-    for (const line of this.found) this.rows.get(key(line)).querySelector("button").setAttribute("aria-pressed", String(this.parts.isOff(line)));
+    for (const line of this.found) this.describe(this.rows.get(key(line)).querySelector("button"), line);
   }
 
   busy(is) {
     this.start.hidden = is;
     this.stop.hidden = this.progress.hidden = !is;
-  }
-
-  refuse(message) {
-    this.trouble.textContent = message;
-    this.trouble.hidden = !message;
   }
 }

@@ -1,7 +1,7 @@
 /** The state of a recurrent network over time. */
 
 import { ask } from "./api.js";
-import { element, number, visible } from "./text.js";
+import { element, number, placed, visible } from "./text.js";
 import { tiledMap } from "./tiledmap.js";
 
 const [TALL, WIDE] = [64, 64]; // units and tokens of a question
@@ -46,7 +46,7 @@ function drawOne(place, found, state, layer) {
     cell: 13,
     width: 20,
     scale: (value) => value / largest,
-    tell: (row, column, value) => `${rows[row]} after “${texts[column]}” (place ${column + 1 + (isSource ? 0 : found.first)}): ${number(value)}`,
+    tell: (row, column, value) => `${rows[row]} after ${placed(texts[column], column + (isSource ? 0 : found.first))}: ${number(value)}`,
     load: async (signal, { row, rows: units, column, columns }) => {
       const asked = { passage: found.asked, kind: state.name, layer, first: column, count: columns, first_unit: row, units };
       return (await ask("hidden_states", asked, signal)).values;

@@ -15,7 +15,8 @@ export function svgOf(title, parts) {
   parts.forEach((part) => add(drawing, part));
   const page = getComputedStyle(document.body);
   const [x, y] = [drawing.left - EDGE, drawing.top - 2 * EDGE - 18];
-  const width = Math.max(drawing.right - x + EDGE, 8.6 * title.length + 2 * EDGE);
+  measuring.font = "bold 15px monospace";
+  const width = Math.max(drawing.right - x, measuring.measureText(title).width + EDGE) + EDGE;
   const height = drawing.bottom - y + EDGE;
   const head = shape("text", { x: x + EDGE, y: y + 18 + EDGE / 2, "font-size": 15, "font-weight": "bold", "font-family": "monospace", fill: page.color }, title);
   const svg = shape("svg", { viewBox: `${x} ${y} ${width} ${height}`, width, height },
@@ -41,12 +42,16 @@ function put(drawing, { left, top, right, bottom }, made) {
 
 function add(drawing, node) {
   if (node.nodeType === Node.TEXT_NODE) addText(drawing, node);
-  if (node.nodeType !== Node.ELEMENT_NODE || node.matches(".save, input, select, textarea")) return;
+  if (node.nodeType !== Node.ELEMENT_NODE || node.matches(".save, input:not([type='range']), select, textarea")) return;
   const style = getComputedStyle(node);
   if (style.display === "none" || style.visibility === "hidden") return;
   const box = node.getBoundingClientRect();
   if (node.localName === "svg") {
     put(drawing, box, shape("g", { transform: `translate(${box.left} ${box.top})` }, ...copies(node)));
+    return;
+  }
+  if (node.localName === "input") {
+    addSlider(drawing, box, node, style);
     return;
   }
   addBox(drawing, box, style);
@@ -57,9 +62,16 @@ function add(drawing, node) {
   } else node.childNodes.forEach((child) => add(drawing, child));
 }
 
+/** A slider as a bar, as long as its value, in its rail. */
+function addSlider(drawing, box, { value, min, max }, { accentColor, borderTopColor }) {
+  const bar = (part, fill) => put(drawing, box, shape("rect", { x: box.left, y: (box.top + box.bottom) / 2 - 3, width: part * box.width, height: 6, rx: 3, fill }));
+  bar(1, borderTopColor);
+  bar((value - min) / (max - min), accentColor);
+}
+
 /** The background and the border of an element, if it has any. */
 function addBox(drawing, box, style) {
-  const isSeen = (colour) => !/^transparent$|, 0\)$|\/ 0\)$/.test(colour);
+  const isSeen = (colour) => !/^transparent$|^rgba\(.*, 0\)$|\/ 0\)$/.test(colour);
   const border = parseFloat(style.borderTopWidth) && style.borderTopStyle !== "none" && isSeen(style.borderTopColor);
   if (style.boxShadow !== "none") { // the mark of what is chosen
     put(drawing, box, shape("rect", { x: box.left - 1, y: box.top - 1, width: box.width + 2, height: box.height + 2, rx: 3, fill: "none", stroke: style.boxShadow.match(/^[a-z]+\([^)]*\)/)?.[0] ?? style.color, "stroke-width": 2 }));

@@ -30,6 +30,11 @@ export function visible(text) {
   return text.replace(/[\n\t\r]/g, (sign) => SIGNS[sign]).replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length));
 }
 
+/** A token with its place, which is told from 1 on: "“fox” (place 3)". */
+export function placed(text, place) {
+  return `“${visible(text)}” (place ${place + 1})`;
+}
+
 /** A probability as a percentage with three digits or so: "12.3 %", "0.045 %". */
 export function percent(p) {
   const value = 100 * p;
@@ -43,7 +48,12 @@ export function number(x) {
   return x === null || x === undefined ? "–" : x.toFixed(3);
 }
 
-/** The same with its sign, as of what is added: "+1.250", "−0.300". */
+/** The same. A number above 0 that would look like 0 keeps two of its digits. */
+export function small(x) {
+  return x === 0 || x >= 0.0005 ? number(x) : x.toExponential(1);
+}
+
+/** A number with its sign, as of what is added: "+1.250", "−0.300". */
 export function signed(x) {
   return `${x > 0 ? "+" : ""}${number(x).replace("-", "−")}`;
 }

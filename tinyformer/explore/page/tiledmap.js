@@ -3,6 +3,7 @@
 import { HeatMap } from "./heatmap.js";
 import { element } from "./text.js";
 import { Tiles } from "./tiles.js";
+import { troubleLine } from "./trouble.js";
 
 /**
  * Draw such a map.
@@ -14,7 +15,7 @@ import { Tiles } from "./tiles.js";
  */
 export function tiledMap(parent, how) {
   const place = element("div", { class: "waiting" }); // its part is not shown before there are values
-  const trouble = element("p", { class: "trouble", hidden: true });
+  const [trouble, refuse] = troubleLine();
   parent.append(place, trouble);
   const { pick = (found) => found } = how;
   let map = null;
@@ -30,8 +31,7 @@ export function tiledMap(parent, how) {
       map.say();
     },
     refused: (message) => {
-      trouble.textContent = message;
-      trouble.hidden = !message;
+      refuse(message);
       if (message) place.classList.remove("waiting");
     },
   });

@@ -1,8 +1,10 @@
 /** The view "what if": parts of the model are switched off or replaced, and its predictions change. */
 
+import { addressed } from "./address.js";
 import { ask, latest } from "./api.js";
 import { page } from "./state.js";
-import { element, visible } from "./text.js";
+import { element, placed } from "./text.js";
+import { headNames } from "./headnames.js";
 import { newest } from "./newest.js";
 import { Parts } from "./parts.js";
 import { PartGrid } from "./partgrid.js";
@@ -10,6 +12,8 @@ import { Changes } from "./changes.js";
 import { RankingTable } from "./ranking.js";
 import { RowEditor } from "./editrow.js";
 import { Patching } from "./patching.js";
+import { saveSvg } from "./save.js";
+import { troubleLine } from "./trouble.js";
 
 const SMALL = { parameters: 5_000_000, tokens: 300 }; // what is ranked without being asked
 const WAYS = {
@@ -25,12 +29,17 @@ let changes = null;
 let ranking = null;
 let editor = null;
 let patching = null;
-let drawn = { passage: null, facts: null };
+const NOTHING = Object.fromEntries(["by", "off", "layer", "head", "token", "row", "b", "measured"].map((key) => [key, null]));
+let drawn = null; // the passage that is shown, or asked about
+let taken = { model: "", facts: null, why: null }; // the model whose blocks are here, or why it has none
+let isReady = false; // whether the passage has been taken over
+let linked = null; // what an address says, until it is shown
+const remember = addressed("whatif", ["by", "off", "layer", "head"], (values) => (linked = values));
 
 /** Fill the section of this view once. */
 export function begin(section) {
   part.note = element("p", { class: "note" });
-  part.trouble = element("p", { class: "trouble", role: "alert", hidden: true });
+  [part.trouble, part.refuse] = troubleLine();
   part.grid = element("div", { class: "heads-box" });
   part.off = element("p", { class: "note", id: "whatif-off", role: "status" });
   part.body = element("div", { hidden: true }, switching(), ranked(), edited(), patched());
@@ -43,12 +52,13 @@ function switching() {
   part.ways = element("fieldset", { class: "ways" }, element("legend", {}, "What takes the place of a part that is off"), ...Object.keys(WAYS).map(radio));
   part.clear = element("button", { type: "button", onclick: () => parts.clear() }, "Switch all on");
   part.block = element("select", { "aria-label": "Block of the neuron" });
-  part.neuron = element("input", { type: "number", min: 0, value: 0, required: true, "aria-label": "Neuron" });
+  part.neuron = element("input", { type: "number", min: 1, value: 1, required: true, "aria-label": "Neuron" });
   const neuron = element("button", { type: "button", onclick: () => toggleNeuron() }, "Switch off or on");
-  const left = element("div", {}, part.ways, part.grid,
-    element("div", { class: "controls" }, element("label", {}, "A neuron of ", part.block), element("label", {}, "Number ", part.neuron), neuron, part.clear), part.off);
+  const save = saveSvg(() => "The parts of the model that are on and off", () => [part.grid, part.off]);
+  const left = element("div", {}, part.ways, part.grid, part.off, save,
+    element("div", { class: "controls" }, element("label", {}, "A neuron of ", part.block), element("label", {}, "Number ", part.neuron), neuron, part.clear));
   const right = element("div", { id: "whatif-changes" });
-  changes = new Changes(right);
+  changes = new Changes(right, () => part.off.textContent);
   return element("section", { "aria-labelledby": "whatif-title" }, element("h2", { id: "whatif-title" }, "Switch parts off"),
     element("p", { class: "note" }, "A row of buttons is a block: its heads by number, and its MLP. The first button switches off the whole block, so that what it gets passes on unchanged."),
     element("div", { class: "side" }, left, right));
@@ -65,6 +75,7 @@ function edited() {
   const box = element("section", { "aria-labelledby": "row-title", id: "whatif-row" }, element("h2", { id: "row-title" }, "Let a head look elsewhere"),
     element("p", { class: "note" }, "A slider is the weight of a token that is looked at. Move one, and the others share the rest as before, so that the row still sums to 1. Nothing is switched off here."));
   editor = new RowEditor(box, ({ place }) => titleOf(place));
+  editor.addEventListener("change", () => tell());
   return box;
 }
 
@@ -72,39 +83,80 @@ function patched() {
   const box = element("section", { "aria-labelledby": "patching-title", id: "whatif-patching" }, element("h2", { id: "patching-title" }, "Two prompts"),
     element("p", { class: "note" }, "Prompt A is the text at the head of the page. Type another with as many tokens, such as with another name in it. Then the model reads A many times, each time with what one block gives at one token taken from B (activation patching): where that changes the prediction, the model holds what tells the prompts apart."));
   patching = new Patching(box);
+  patching.addEventListener("change", () => tell());
   return box;
 }
 
 /** Draw what the page holds now. It is called when the view is chosen, and when the passage changes while it is. */
 export function show() {
-  const { passage, facts } = page;
-  if (!passage || drawn.passage === passage) return;
-  const other = drawn.facts !== facts;
-  drawn = { passage, facts };
-  load(passage, other);
+  const { passage } = page;
+  if (!passage) return;
+  if (drawn !== passage) load((drawn = passage));
+  else if (linked && isReady) follow();
 }
 
-const load = latest(async (signal, passage, other) => {
-  if (other) {
-    part.why = "";
-    const { blocks, why } = await ask("blocks", { model: passage.model }, signal);
-    part.why = why;
-    parts = null;
-    if (why === null) take(blocks);
+const load = latest(async (signal, passage) => {
+  isReady = false;
+  const { model, facts } = page;
+  if (taken.facts !== facts) {
+    const { blocks, why } = await ask("blocks", { model }, signal);
+    take(why === null ? blocks : null, taken.model !== model);
+    taken = { model, facts, why };
   }
-  const why = part.why ?? unpredicted(passage);
+  const why = taken.why ?? unpredicted(passage);
   part.note.textContent = why ?? "Switch off a part of the model, and see what it would predict without it.";
   part.body.hidden = why !== null;
-  if (why !== null) return;
-  ranking.prepare(parts, page.asked(), false);
-  editor.prepare(layersOf(passage), page.asked());
-  patching.prepare(passage, page.asked(), page.text);
-  if (await compare(page.asked()) && page.facts.parameters <= SMALL.parameters && passage.ids.length <= SMALL.tokens) ranking.run(page.asked());
+  const wanted = linked ?? {};
+  if (why === null && linked) parts.follow(linked);
+  linked = null;
+  if (why !== null) {
+    ranking.cancel("");
+    remember(NOTHING, false);
+    return;
+  }
+  isReady = true;
+  ranking.prepare(parts, page.asked());
+  editor.prepare(layersOf(passage), page.asked(), wanted);
+  patching.prepare(passage, page.asked(), page.text, wanted);
+  draw();
+  tell(false);
+  const isKnown = await compare(page.asked());
+  if (signal.aborted) return;
+  nameHeads();
+  if (isKnown && facts.parameters <= SMALL.parameters && passage.ids.length <= SMALL.tokens) ranking.run(page.asked());
 }, (message) => {
-  part.trouble.textContent = message;
-  part.trouble.hidden = !message;
-  if (message) drawn = { passage: null, facts: null };
+  part.refuse(message);
+  if (message) drawn = null;
 });
+
+/** Show what an address says of the text and the model that are here. */
+function follow() {
+  const wanted = linked;
+  linked = null;
+  const isOther = (own) => Object.entries(own).some(([key, value]) => String(value ?? "") !== (wanted[key] ?? ""));
+  if (isOther(parts.told())) {
+    parts.follow(wanted);
+    draw();
+    compare(page.asked());
+  }
+  for (const one of [editor, patching]) if (isOther(one.told())) one.follow(wanted);
+  tell(false);
+}
+
+/** Put into the address what is chosen. */
+function tell(canStep = true) {
+  if (isReady) remember({ ...parts.told(), ...editor.told(), ...patching.told() }, canStep);
+}
+
+/** Write at the heads what they are called, once that is known. */
+async function nameHeads() {
+  const own = parts;
+  own.names ??= await headNames().catch(() => null); // without names all works as well
+  if (own !== parts || !own.names) return;
+  grid.name();
+  ranking.draw();
+  editor.name(own.names);
+}
 
 /** Why there is no prediction for this passage, in a sentence; null if there is one. */
 function unpredicted({ ids }) {
@@ -112,17 +164,18 @@ function unpredicted({ ids }) {
   return kind === "masked" && !ids.includes(mask) ? `There is no ${name} in the text: put one where a token is to be predicted.` : null;
 }
 
-/** Take over the blocks of another model. */
-function take(blocks) {
-  const { way } = parts ?? { way: part.ways.querySelector("input:checked").value };
-  parts = new Parts(blocks);
-  parts.way = way;
+/** Take over the blocks of a model, if it has some. Where only its weights are new, what is off stays off. */
+function take(blocks, isOther) {
+  const before = { by: part.ways.querySelector(":checked").value, off: isOther ? "" : parts?.told().off };
+  parts = blocks && new Parts(blocks);
+  if (!parts) return;
+  parts.follow(before);
   grid = new PartGrid(part.grid, parts);
+  editor.name(null); // the names of another model
   part.block.replaceChildren(...blocks.map(({ name, network }) => new Option(parts.labels.get(name), network.name)));
-  part.block.onchange = () => (part.neuron.max = blocks.find(({ network }) => network.name === part.block.value).network.neurons - 1);
+  part.block.onchange = () => (part.neuron.max = blocks.find(({ network }) => network.name === part.block.value).network.neurons);
   part.block.onchange();
   parts.addEventListener("change", changed);
-  tellOff();
 }
 
 /** The attention layers, each with the tokens that look and those that are looked at. */
@@ -139,13 +192,16 @@ function layersOf(passage) {
 }
 
 function changed() {
-  grid.draw();
-  ranking.draw();
-  tellOff();
+  draw();
+  tell();
   compare(page.asked());
 }
 
-function tellOff() {
+/** Show what is off, and in which way. */
+function draw() {
+  grid.draw();
+  ranking.draw();
+  part.ways.querySelector(`[value=${parts.way}]`).checked = true;
   const off = [...parts.off.values()].map((one) => parts.label(one));
   part.off.textContent = off.length ? `Off: ${off.join("; ")}.` : "Nothing is off.";
   part.clear.disabled = !off.length;
@@ -154,7 +210,7 @@ function tellOff() {
 function toggleNeuron() {
   const bad = !part.neuron.checkValidity();
   part.neuron.setAttribute("aria-invalid", String(bad));
-  if (!bad) parts.toggle({ kind: "neuron", name: part.block.value, index: Number(part.neuron.value) });
+  if (!bad) parts.toggle({ kind: "neuron", name: part.block.value, index: part.neuron.value - 1 });
 }
 
 let known = false; // whether the last question had an answer
@@ -173,7 +229,7 @@ async function compare(passage) {
 }
 
 function titleOf(place) {
-  const token = `“${visible(page.passage.texts[place])}” (place ${place + 1})`;
+  const token = placed(page.passage.texts[place], place);
   return page.facts.kind === "masked" ? `In the place of ${token}` : `After ${token}`;
 }
 

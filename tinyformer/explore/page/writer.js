@@ -10,6 +10,7 @@ import { saveSvg } from "./save.js";
 import { counted, element, visible } from "./text.js";
 import { TokenButtons, legend } from "./tokens.js";
 import { drawTree } from "./branchtree.js";
+import { troubleLine } from "./trouble.js";
 
 const MOST_TOKENS = 5000; // that the server writes at once
 
@@ -21,7 +22,7 @@ let own = null; // the passage that was set here: a branch
 let drawn = null; // the passage that is drawn
 let place = null; // the token that is looked at; null: the one that comes next
 let running = null; // what is being written: {branch, found}
-let text, panel, buttons, status, trouble, branches;
+let text, panel, buttons, status, trouble, refuse, branches;
 
 let linked = null; // the token of an address whose text is not there yet
 const remember = addressed("write", [], ({ token }) => {
@@ -46,7 +47,7 @@ export function begin(part) {
   trees.trees = Array.isArray(page.writing.trees) ? page.writing.trees : [];
   page.writing.trees = trees;
   part.append(element("p", { class: "note" }, HOW), controls());
-  trouble = element("p", { class: "trouble", role: "alert", hidden: true });
+  [trouble, refuse] = troubleLine();
   status = element("p", { class: "note status", role: "status" });
   const left = element("div", {}, legend());
   const right = element("div", { class: "distribution" });
@@ -228,10 +229,7 @@ const receive = latest(async (signal, mine, asked) => {
   } finally {
     finish(mine);
   }
-}, (message) => {
-  trouble.textContent = message;
-  trouble.hidden = !message;
-});
+}, (message) => refuse(message));
 
 /** Let the model go on with a branch. */
 function write(branch) {

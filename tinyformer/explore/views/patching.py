@@ -75,10 +75,11 @@ class Measure:
 def patched(subjects: Subjects, asked: Patched) -> Iterator[Answer]:
     """How far the prediction for prompt ``a`` moves to that for ``b`` where a block's output at a token is that of ``b``.
 
-    The first line names the ``blocks``; has the ``candidates``, the likeliest tokens of either prompt, each with its ``id``,
-    its ``text`` and its probabilities ``a`` and ``b``; the ids ``token`` and ``against`` of what is measured; and that measure
-    of each unchanged prompt, ``a`` and ``b``. Each line after it has the ``values`` of the measure for a ``block`` (its number
-    from 0 on) and the tokens from ``first`` on. For an encoder-decoder they are the decoder's blocks.
+    The first line names the ``blocks``; has the ``candidates``, the likeliest tokens of either prompt and those that are
+    measured, each with its ``id``, its ``text`` and its probabilities ``a`` and ``b``; the ids ``token`` and ``against`` of
+    what is measured; and that measure of each unchanged prompt, ``a`` and ``b``. Each line after it has the ``values`` of the
+    measure for a ``block`` (its number from 0 on) and the tokens from ``first`` on. For an encoder-decoder they are the
+    decoder's blocks.
     """
     subject = asked.a.subject(subjects)
     can_intervene(subject)
@@ -93,8 +94,8 @@ def patched(subjects: Subjects, asked: Patched) -> Iterator[Answer]:
         with recording_outputs(subject.model, Block) as recorded:
             (second,) = _logits(b, 1, place)
     names = [name for name in recorded if subject.kind != "translation" or name.startswith("decoder")]
-    candidates = _candidates(subject, first, second)
     measure = _measure(subject, asked, first, second)
+    candidates = _candidates(measure, first, second)
     before, after = measure.of(host.stack([first, second]))
     told = {"token": measure.token, "against": measure.against, "a": before, "b": after}
     yield {"blocks": names, "candidates": candidates, **told}
@@ -132,8 +133,10 @@ def _measure(subject: Subject, asked: Patched, first: Any, second: Any) -> Measu
     return Measure(subject, of_b, of_a if of_a != of_b else None)
 
 
-def _candidates(subject: Subject, first: Any, second: Any) -> list[dict[str, Any]]:
-    a, b = probabilities(subject, host.stack([first, second]))
+def _candidates(measure: Measure, first: Any, second: Any) -> list[dict[str, Any]]:
+    a, b = probabilities(measure.subject, host.stack([first, second]))
     best = [likeliest(p, min(CANDIDATES, int((p > 0).sum()))).tolist() for p in (b, a)]
-    ids = list(dict.fromkeys(best[0] + best[1]))
-    return [{"id": i, "text": text, "a": float(a[i]), "b": float(b[i])} for i, text in zip(ids, subject.texts(ids))]
+    measured = [i for i in (measure.token, measure.against) if i is not None and b[i] > 0]  # an output may belong to no token
+    ids = list(dict.fromkeys(best[0] + best[1] + measured))
+    texts = measure.subject.texts(ids)
+    return [{"id": i, "text": text, "a": float(a[i]), "b": float(b[i])} for i, text in zip(ids, texts)]
