@@ -745,6 +745,7 @@ CHOSEN = (
     "more than 30 times as large unpacked",
     "larger than 4,096 pixels",
     "At most 20,000 tokens are read",
+    "of up to 100 tokens",
 )
 UNITS = "ms|s|seconds|minutes|MB|GB|million|times|tokens|points|tests|BLEU|of \\d"
 MEASURED = rf"\d[\d,]*\.\d+|\d+(?:,\d{{3}})+|\d+ (?:%|(?:{UNITS})\b)"
