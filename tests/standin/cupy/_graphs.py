@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import threading
 import weakref
 from collections import deque
@@ -53,7 +54,7 @@ class Place:
 
     def __init__(self, memory, address, dtype, shape, strides):
         self._memory = weakref.ref(memory)
-        self.address, self._dtype, self._size = address, dtype, numpy.prod(shape)
+        self.address, self._dtype, self._size = address, dtype, math.prod(shape)
         kind = f"|V{dtype.itemsize}"
         self.__array_interface__ = {"version": 3, "typestr": kind, "shape": shape, "strides": strides, "data": (address, False)}
 

@@ -58,7 +58,8 @@ def _library(code, options):
     text = f'{HARNESS}\n#line 1 "kernel.cu"\n{code}\n{lines}'
     runtime = compiled(RUNTIME, (*FLAGS, "-c"))  # once for all: it takes longer than most kernels
     options = [o.replace("--std=", "-std=") for o in options]
-    library = ctypes.PyDLL(str(compiled(text, (*FLAGS, "-shared", *options), runtime)))  # which keeps Python's lock: one launch at a time
+    path = compiled(text, (*FLAGS, "-shared", *options), runtime)
+    library = ctypes.PyDLL(str(path))  # which keeps Python's lock: one launch at a time
     library.cuda_launch.restype = ctypes.c_char_p
     library.cuda_guard.restype = ctypes.c_void_p
     library.cuda_intact.restype = ctypes.c_bool
@@ -157,7 +158,7 @@ class RawKernel:
             array = arg.array if isinstance(arg, Address) else arg
             if array is arg and not arg._host.flags.c_contiguous:
                 raise ValueError(f"{self.name}: argument {i} is not C-contiguous; if strides are meant, pass x.data.ptr")
-            if len(code) == 1 or (code[1] != "v" and CODES[code[1]] != array.dtype.name):
+            if len(code) == 1 or (code[1] != "v" and CODES[code[1]] != _name(array.dtype)):
                 raise self._mismatch(i, f"an array of {array.dtype}", code)
             arrays[i] = array._host
             return ctypes.c_void_p(array._host.ctypes.data)
@@ -177,6 +178,12 @@ class RawKernel:
 
     def _mismatch(self, i, given, code):
         return TypeError(f"{self.name}: argument {i} is {given}, but the kernel takes {_spelled(code)}: undefined on a GPU")
+
+
+@functools.cache
+def _name(dtype):
+    """A dtype's name, which NumPy puts together anew each time."""
+    return dtype.name
 
 
 @functools.cache
