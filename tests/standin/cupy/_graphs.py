@@ -179,7 +179,8 @@ class Capture:
     def check_numbers(self):
         """Compare with the launches of the step before, if the same came then."""
         launches = [launch for launch in self.launches if launch[0] != _ALLOCATION]
-        before = [launch for launch in here.before if launch[0] != "upload"][-len(launches) :]
+        latest = (launch for launch in reversed(here.before) if launch[0] != "upload")
+        before = [*itertools.islice(latest, len(launches))][::-1]
         if [name for name, _ in before] != [name for name, *_ in launches]:
             return
         for i, ((name, _, numbers), (_, old)) in enumerate(zip(launches, before)):
