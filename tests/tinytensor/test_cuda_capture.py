@@ -17,7 +17,7 @@ from tinytensor.kernels.cupy import cublaslt, optimizers
 
 CONFIG = GPTConfig(vocab_size=11, block_size=8, num_layers=2, num_heads=2, d_model=8, dropout=0.2)
 WIDE = dataclasses.replace(CONFIG, d_model=16, num_layers=1, num_heads=1)  # a width of heads that flash attention takes
-STEPS = 100
+STEPS = 20
 
 
 class Training:
@@ -81,11 +81,12 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hundred_captured_steps_are_a_hundred_steps(kind):
+def test_captured_steps_are_steps(kind):
+    steps = 100 if kind == "AdamW" else STEPS  # replays are alike: a hundred of one kind tell what many lead to
     plain = Training(**KINDS[kind])
-    expected = plain.run(in_tensors(plain.step))
+    expected = plain.run(in_tensors(plain.step), steps)
     captured = Training(**KINDS[kind])
-    assert captured.run(capture(captured.step)) == expected
+    assert captured.run(capture(captured.step), steps) == expected
 
 
 def test_flash_attention_and_its_dropout_are_in_the_graph():

@@ -11,7 +11,7 @@ import functools
 import itertools
 from types import SimpleNamespace
 
-from ._raw import compiled_library
+from ._raw import compiled
 
 pointer, number, size, count = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_int64
 _C = {pointer: "void *", number: "int", size: "unsigned long long", count: "long long"}
@@ -224,7 +224,7 @@ def _source():
 @functools.cache
 def library_path():
     """Where the library is, once its functions lead here."""
-    path = compiled_library(_source(), ("-shared", "-fPIC", "-O1", "-w"))
+    path = compiled(_source(), ("-shared", "-fPIC", "-O1", "-w"))
     library = ctypes.CDLL(str(path))
     ctypes.c_void_p.in_dll(library, "reason").value = ctypes.addressof(_reason)
     for name, (function, types) in FUNCTIONS.items():

@@ -229,12 +229,11 @@ SPECIAL = {
 
 def _checked(name, declaration):
     """The function that takes what the declaration says, and passes it on to NumPy."""
-    signature = inspect.signature(declaration)
-    kinds = [p.name in ARRAYS for p in signature.parameters.values() if p.kind is p.POSITIONAL_ONLY]
+    kinds = [p.name in ARRAYS for p in inspect.signature(declaration).parameters.values() if p.kind is p.POSITIONAL_ONLY]
     host = SPECIAL.get(name) or getattr(numpy, name)
 
     def function(*args, **settings):
-        signature.bind(*args, **settings)
+        declaration(*args, **settings)  # which raises TypeError for what it does not take
         hosts = [operand(value, scalars=not array) for value, array in zip(args, kinds)]
         result = _run(name, host, [*hosts, *args[len(kinds) :]], **settings)
         same = hosts and isinstance(result, ndarray) and result._host is hosts[0]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import threading
 import weakref
 from collections import deque
@@ -53,7 +54,7 @@ class Place:
 
     def __init__(self, memory, address, dtype, shape, strides):
         self._memory = weakref.ref(memory)
-        self.address, self._dtype, self._size = address, dtype, numpy.prod(shape)
+        self.address, self._dtype, self._size = address, dtype, math.prod(shape)
         kind = f"|V{dtype.itemsize}"
         self.__array_interface__ = {"version": 3, "typestr": kind, "shape": shape, "strides": strides, "data": (address, False)}
 
@@ -178,7 +179,8 @@ class Capture:
     def check_numbers(self):
         """Compare with the launches of the step before, if the same came then."""
         launches = [launch for launch in self.launches if launch[0] != _ALLOCATION]
-        before = [launch for launch in here.before if launch[0] != "upload"][-len(launches) :]
+        latest = (launch for launch in reversed(here.before) if launch[0] != "upload")
+        before = [*itertools.islice(latest, len(launches))][::-1]
         if [name for name, _ in before] != [name for name, *_ in launches]:
             return
         for i, ((name, _, numbers), (_, old)) in enumerate(zip(launches, before)):

@@ -1,4 +1,5 @@
-"""``RawModule``: compiles the CUDA source as C++ for the CPU (``cuda_on_cpu.hpp``) and runs it on the arrays' memory.
+"""``RawModule``: compiles the CUDA source as C++ for the CPU (``cuda_on_cpu.hpp``) and runs it on the arrays' memory
+(``cuda_runtime.cpp``).
 
 ``kernel_launches`` sets how, and CuPy has nothing of the kind:
 - ``order``: in which order blocks, and the threads of a block, take turns: "forward", "reversed" (where threads also run
@@ -27,9 +28,10 @@ import numpy
 from ._array import Address, launched, ndarray
 from ._graphs import place_of
 
-HARNESS = Path(__file__).with_name("cuda_on_cpu.hpp")
+HARNESS = Path(__file__).with_name("cuda_on_cpu.hpp").read_text()
+RUNTIME = Path(__file__).with_name("cuda_runtime.cpp").read_text().replace('#include "cuda_on_cpu.hpp"\n', HARNESS)
 FLAGS = """
-    -shared -fPIC -O2 -w -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off -U_FORTIFY_SOURCE
+    -fPIC -O2 -w -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off -U_FORTIFY_SOURCE
     -fsanitize=undefined -fno-sanitize=vptr -fsanitize-undefined-trap-on-error
 """.split()
 KERNEL = re.compile(r'^extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\(([^),]*)[^)]*\)\s*)?(\w+)\s*\(', re.MULTILINE)
@@ -53,8 +55,10 @@ def _library(code, options):
     if unknown:
         raise ValueError(f"the stand-in knows no option {unknown[0]} of NVRTC: see cupy/_raw.py")
     lines = "".join(f"CUDA_KERNEL({name}, {bound or 1024})\n" for bound, name in KERNEL.findall(code))
-    text = f'{HARNESS.read_text()}\n#line 1 "kernel.cu"\n{code}\n{lines}'
-    path = compiled_library(text, (*FLAGS, *(o.replace("--std=", "-std=") for o in options)))
+    text = f'{HARNESS}\n#line 1 "kernel.cu"\n{code}\n{lines}'
+    runtime = compiled(RUNTIME, (*FLAGS, "-c"))  # once for all: it takes longer than most kernels
+    options = [o.replace("--std=", "-std=") for o in options]
+    path = compiled(text, (*FLAGS, "-shared", *options), runtime)
     library = ctypes.PyDLL(str(path))  # which keeps Python's lock: one launch at a time
     library.cuda_launch.restype = ctypes.c_char_p
     library.cuda_guard.restype = ctypes.c_void_p
@@ -62,24 +66,25 @@ def _library(code, options):
     return library
 
 
-def compiled_library(text, arguments):
-    """The path of a library of this C++, from the user's cache where an earlier process has left it there."""
+def compiled(text, arguments, *objects):
+    """The path of what g++ makes of this C++ and these objects, in the user's cache: perhaps by an earlier process."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cupy-standin"
-    path = folder / f"{hashlib.sha256(repr((text, [*arguments])).encode()).hexdigest()}.so"
+    known_by = repr((text, [*arguments], [o.name for o in objects]))  # an object's name tells what it was made of
+    path = folder / f"{hashlib.sha256(known_by.encode()).hexdigest()}{'.o' if '-c' in arguments else '.so'}"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        _compile(text, arguments, path)
+        _compile(text, arguments, objects, path)
     return path
 
 
-def _compile(text, arguments, path):
+def _compile(text, arguments, objects, path):
     if not shutil.which("g++"):
         raise RuntimeError(
             "the stand-in for CuPy runs CUDA kernels as C++ and needs g++, which is not installed: apt install g++"
         )
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        built = Path(folder) / "kernel.so"
-        command = ["g++", *arguments, "-x", "c++", "-", "-o", str(built)]
+        built = Path(folder) / path.name
+        command = ["g++", *arguments, "-x", "c++", "-", "-x", "none", *map(str, objects), "-o", str(built)]
         process = subprocess.run(command, input=text, capture_output=True, text=True)
         if process.returncode:
             raise RuntimeError(f"g++ refuses the CUDA source:\n{process.stderr}")
@@ -153,7 +158,7 @@ class RawKernel:
             array = arg.array if isinstance(arg, Address) else arg
             if array is arg and not arg._host.flags.c_contiguous:
                 raise ValueError(f"{self.name}: argument {i} is not C-contiguous; if strides are meant, pass x.data.ptr")
-            if len(code) == 1 or (code[1] != "v" and CODES[code[1]] != array.dtype.name):
+            if len(code) == 1 or (code[1] != "v" and CODES[code[1]] != _name(array.dtype)):
                 raise self._mismatch(i, f"an array of {array.dtype}", code)
             arrays[i] = array._host
             return ctypes.c_void_p(array._host.ctypes.data)
@@ -173,6 +178,12 @@ class RawKernel:
 
     def _mismatch(self, i, given, code):
         return TypeError(f"{self.name}: argument {i} is {given}, but the kernel takes {_spelled(code)}: undefined on a GPU")
+
+
+@functools.cache
+def _name(dtype):
+    """A dtype's name, which NumPy puts together anew each time."""
+    return dtype.name
 
 
 @functools.cache
