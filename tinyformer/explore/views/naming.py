@@ -15,6 +15,7 @@ from tinyformer.explore.views.subjects import LONGEST, Subject, Subjects
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.named_heads import KINDS, head_scores, names_of, repeated_tokens
+from tinyformer.models.recording import below_output
 from tinytensor import Tensor
 from tinytensor.device.backend import host
 
@@ -46,7 +47,7 @@ def _names(subject: Subject) -> Answer:
     if ids is not None:
         inputs = [tt.tensor(x, dtype=int) for x in (source, ids) if x is not None]
         with recording_attention(subject.model) as recorded, evaluating(subject.model):
-            subject.model(*inputs)
+            (below_output(subject.model) if source is None else subject.model)(*inputs)
         for name, layer in layers.items():
             (weights,) = recorded[name]
             found[name] = head_scores(weights.numpy(), source if layer.keys == "source" else ids, layer.causal)
