@@ -20,6 +20,7 @@ from tinyformer.common.errors import UserError
 from tinyformer.explore.views.passages import Answer, Passage
 from tinyformer.explore.views.reading import NOT_FINITE, reading_of_gpt
 from tinyformer.explore.views.subjects import Subject, Subjects
+from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.attention import MultiHeadAttention, RecordsAttention, recording_attention
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
@@ -188,9 +189,10 @@ def _record(
     the host."""
     subject = reading.subject
     modules = dict(subject.model.named_modules())
-    if isinstance(subject.model, GPT):
-        return {layer.name: keep(_of_gpt(subject.model, reading.ids, modules[layer.name]))[0].numpy() for layer in layers}
     with ExitStack() as stack:
+        stack.enter_context(threads_for(subject))
+        if isinstance(subject.model, GPT):
+            return {layer.name: keep(_of_gpt(reading, modules[layer.name]))[0].numpy() for layer in layers}
         recorded = {layer.name: stack.enter_context(recording_attention(modules[layer.name], keep)) for layer in layers}
         reading.run()
     # A recurrent network attends once for each token.
@@ -198,13 +200,13 @@ def _record(
     return {name: tt.concatenate(found, -2)[0].numpy().astype(host.float32) for name, found in calls.items()}
 
 
-def _of_gpt(model: GPT, ids: tuple[int, ...], layer: Any) -> Tensor:
+def _of_gpt(reading: Reading, layer: Any) -> Tensor:
     """The weights (1, heads, queries, keys), float32, of an attention layer of a GPT."""
-    (streams,) = reading_of_gpt(model, ids).streams.values()
-    blocks: Any = model.blocks
-    stream, block = next(pair for pair in zip(streams, blocks) if pair[1].attention is layer)
+    model: Any = reading.subject.model
+    (streams,) = reading_of_gpt(reading.subject, reading.ids).streams.values()
+    stream, block = next(pair for pair in zip(streams, model.blocks) if pair[1].attention is layer)
     with tt.no_grad(), evaluating(model):
-        weights = layer.weights_of(block.attention_norm(stream[None]), model.window_mask(len(ids)), is_causal=True)
+        weights = layer.weights_of(block.attention_norm(stream[None]), model.window_mask(len(reading.ids)), is_causal=True)
     return weights.astype(host.float32)
 
 

@@ -97,7 +97,7 @@ def read_ids(subject: Subject, passage: Passage) -> list[int]:
 def recorded(subject: Subject, ids: list[int], place: int) -> SubLayers:
     """What the sub-layers of a GPT compute at a place of these ids, from the pass over them that all views share. The caller
     holds the lock. Raises UserError for numbers that are not finite."""
-    found = reading_of_gpt(subject.model, tuple(ids))
+    found = reading_of_gpt(subject, tuple(ids))
     (streams,) = found.streams.values()
     return sub_layers_at(subject.model, ids, place, streams, found.heads)
 

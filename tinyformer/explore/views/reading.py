@@ -14,6 +14,7 @@ from tinyformer.decoding.sampling import Sampling
 from tinyformer.explore.views.kept import Kept
 from tinyformer.explore.views.passages import Passage
 from tinyformer.explore.views.subjects import AT_ONCE, LONGEST, Subject, Subjects
+from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recording import recording_outputs, residual_streams
@@ -59,18 +60,24 @@ def reading(subjects: Subjects, subject: Subject, passage: Passage) -> Reading:
     lets others have their turns. Raises UserError for a passage that the model cannot read."""
     if isinstance(subject.model, GPT):
         ids = passage.ids[-min(subject.longest or LONGEST, LONGEST) :]
-        return replace(reading_of_gpt(subject.model, tuple(ids)), first=len(passage.ids) - len(ids))
+        return replace(reading_of_gpt(subject, tuple(ids)), first=len(passage.ids) - len(ids))
+
+    def read() -> Reading:
+        with threads_for(subject):
+            return _checked(_read(subjects, subject, passage))
+
     key = (tuple(passage.ids), tuple(passage.source))
-    return _kept.get(subject.model, key, lambda: _checked(_read(subjects, subject, passage)), lambda made: made.num_bytes)
+    return _kept.get(subject.model, key, read, lambda made: made.num_bytes)
 
 
-def reading_of_gpt(model: GPT, ids: tuple[int, ...]) -> Reading:
+def reading_of_gpt(subject: Subject, ids: tuple[int, ...]) -> Reading:
     """The same of a GPT that reads all of these ids."""
+    model: Any = subject.model
 
     def read() -> Reading:
         heads: list[Tensor] = []
-        blocks: Any = model.blocks
-        with hooked([(block.attention, "heads", lambda _, __, mixed: heads.append(mixed[0])) for block in blocks]):
+        watched = [(block.attention, "heads", lambda _, __, mixed: heads.append(mixed[0])) for block in model.blocks]
+        with hooked(watched), threads_for(subject):
             streams = residual_streams(model, _batch(list(ids)))
         return _checked(Reading(0, list(ids), _without_batch(streams), heads))
 
