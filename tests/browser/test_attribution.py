@@ -82,7 +82,7 @@ def test_a_head_leads_to_its_map(tab: Any, explorers: Any, visited: bool) -> Non
         page.click("#tab-inside")
     page.locator("#inside-attribution .token").nth(5).click()
     wait_until(page, "document.getElementById('attribution-sum').textContent.includes('place 6')")
-    page.get_by_role("button", name="layer 2, head 1").click()
+    page.locator("#attribution-bars").get_by_role("button", name="layer 2, head 1").click()
     wait_until(page, "document.getElementById('attention-title').textContent.startsWith('Layer 2, head 1')")
     assert page.get_attribute("#tab-attention", "aria-selected") == "true"
     assert "(place 6)" in str(page.text_content("#attention-most .most"))

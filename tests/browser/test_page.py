@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Tab, exploring, wait_until
+from browsing import ROOT, Tab, exploring, wait_until
 from explored import gpt_run, masked_run
 
 
@@ -15,6 +15,20 @@ from explored import gpt_run, masked_run
 def test_a_text_is_cut_into_tokens(tab: Any, explorers: Any, name: str) -> None:
     page = tab.open(explorers[name], text="the fox")
     assert page.text_content("#counted").startswith("4 tokens" if name == "masked" else "7 tokens")
+
+
+LINKED = "[...document.querySelectorAll('head > link[rel=modulepreload]')].map((link) => link.getAttribute('href'))"
+ASKED = (
+    "performance.getEntriesByType('resource').map((one) => one.name.split('/').pop()).filter((name) => name.endsWith('.js'))"
+)
+
+
+def test_all_modules_are_asked_for_at_once_and_once(tab: Any, explorers: Any) -> None:
+    names = sorted(file.name for file in (ROOT / "tinyformer/explore/page").glob("*.js"))
+    page = tab.open(explorers["gpt"], text="the fox")
+    asked = page.evaluate(ASKED)
+    assert page.evaluate(LINKED) == sorted(asked) == names
+    assert asked[0] == "start.js"
 
 
 @pytest.mark.parametrize("width", [1280, 390])

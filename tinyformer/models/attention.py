@@ -166,6 +166,12 @@ class MultiHeadAttention(RecordsAttention):
         replaced = self.record(weights)
         return None if replaced is weights else replaced
 
+    def weights_of(self, x: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """The attention weights (batch, heads, length, length) of a self-attention that reads x, without what ``forward`` makes
+        of them."""
+        query, key, _ = self.heads(self._norm_and_rotate(self.query_key_value(x), None), None)
+        return attention_weights(query, self.for_each_query(key), mask, is_causal)
+
     def _norm_and_rotate(self, projected: Tensor, cache: KeyValueCache | None) -> Tensor:
         """The projection with its queries and keys normed and rotated, if the layer does so."""
         if self.rotary is None and self.query_norm is None:

@@ -24,6 +24,7 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
+from tinytensor import Tensor
 from tinytensor.device.backend import host
 from tinytensor.nn import LayerNorm, Module
 from tinytensor.nn.hooks import Hook, hooked
@@ -83,12 +84,40 @@ def sub_layers(model: GPT, ids: Sequence[int], places: slice = slice(None)) -> S
     text = tt.tensor([list(ids)], dtype=int)
     with hooked(watched), tt.no_grad(), evaluating(model):
         model.vectors(text)
-        embedded = of(model.token_embedding(text))
-        positions = None if model.position_embedding is None else of(model.position_embedding(len(ids))[None])
+    first, stop, _ = places.indices(len(ids))
+    return SubLayers(first, *_embedded(model, ids[first:stop], first), heads, neurons, feed_forward, streams[0])
+
+
+def sub_layers_at(model: GPT, ids: Sequence[int], place: int, streams: Sequence[Tensor], heads: Sequence[Tensor]) -> SubLayers:
+    """The same at one place, from what a pass over the text left: the residual ``streams`` (length, d_model) before the first
+    block and after each one, and what the ``heads`` (length, num_heads * d_head) of each block mixed. No other place is
+    computed, so it takes as long as a token."""
+    row = slice(place, place + 1)
+    neurons: list[Any] = []
+    feed_forward: list[Any] = []
+
+    def keep(module: Module, inputs: tuple[Any, ...], output: Any) -> None:
+        neurons.append(inputs[0].numpy().astype(host.float32))
+        feed_forward.append(output.numpy().astype(host.float32))
+
+    blocks: Any = model.blocks
+    watched: list[tuple[Module, str, Hook]] = [(block.feed_forward.down, "forward", keep) for block in blocks]
+    with hooked(watched), tt.no_grad(), evaluating(model):
+        for block, x, mixed in zip(blocks, streams, heads):
+            block.feed_forward(block.feed_forward_norm(x[row] + block.attention.output(mixed[row])))
+    kept = [mixed[row].numpy().astype(host.float32) for mixed in heads]
+    stream = streams[-1][row].numpy().astype(host.float32)
+    return SubLayers(place, *_embedded(model, ids[row], place), kept, neurons, feed_forward, stream)
+
+
+def _embedded(model: GPT, ids: Sequence[int], first: int) -> tuple[Any, Any]:
+    """The embeddings of tokens as they are added, (places, d_model), and what is added for their positions; None without."""
+    with tt.no_grad():
+        embedded = model.token_embedding(tt.tensor(list(ids), dtype=int)).numpy().astype(host.float32)
+        added = None if model.position_embedding is None else model.position_embedding(len(ids), first)
     if model.config.positions == "sinusoidal":
         embedded = embedded * math.sqrt(model.config.d_model)
-    first = places.indices(len(ids))[0]
-    return SubLayers(first, embedded, positions, heads, neurons, feed_forward, streams[0])
+    return embedded, None if added is None else added.numpy().astype(host.float32)
 
 
 @dataclass(frozen=True)

@@ -175,13 +175,10 @@ class GPT(Module):
         if ids.ndim != 2 or not 1 <= ids.shape[1] <= self.config.block_size - start:
             limit = self.config.block_size - start
             raise ValueError(f"GPT takes ids (batch, length), length 1 to {limit}, not {ids.shape}: crop them")
-        window, mask = self.config.sliding_window, None
-        if 0 < window < start + ids.shape[1]:
-            if cache is not None:
-                most = counted(window, "token")
-                raise ValueError(f"a cache holds at most the sliding_window of {most}: read longer texts without one")
-            places = tt.arange(ids.shape[1])
-            mask = places > places[:, None] - window
+        mask = self.window_mask(start + ids.shape[1])
+        if mask is not None and cache is not None:
+            most = counted(self.config.sliding_window, "token")
+            raise ValueError(f"a cache holds at most the sliding_window of {most}: read longer texts without one")
         x = self.token_embedding(ids)  # (batch, length, d_model)
         if self.config.positions == "sinusoidal":
             x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
@@ -189,6 +186,13 @@ class GPT(Module):
         for i, block in enumerate(self.blocks):
             x = block(x, mask=mask, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
         return x
+
+    def window_mask(self, length: int) -> Tensor | None:
+        """The mask (length, length) by which no token of a text sees those before its sliding window; None if all see all."""
+        if not 0 < self.config.sliding_window < length:
+            return None
+        places = tt.arange(length)
+        return places > places[:, None] - self.config.sliding_window
 
     def new_cache(self, max_tokens: int | None = None) -> Cache:
         """An empty cache for this model, for up to block_size tokens, or ``max_tokens`` or a sliding window if that is less.

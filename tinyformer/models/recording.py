@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tinytensor as tt
 from tinyformer.models.blocks import Block
 from tinyformer.models.evaluating import evaluating
+from tinyformer.models.gpt import GPT
 from tinytensor import Tensor
 from tinytensor.nn import Module, recording_outputs
 from tinytensor.nn.hooks import Hook, hooked
 from tinytensor.nn.recurrent import Recurrent
 
-__all__ = ["recording_outputs", "residual_streams"]
+__all__ = ["below_output", "recording_outputs", "residual_streams"]
+
+
+def below_output(model: Module) -> Callable[..., Any]:
+    """What computes all of a model but its predictions from ids (batch, length), for those who look inside: over a large
+    vocabulary these take as long as several blocks. The model itself, where the rest cannot be had alone."""
+    return model.vectors if isinstance(model, GPT) else getattr(model, "bert", model)
 
 
 def residual_streams(model: Module, *inputs: Any) -> dict[str, list[Tensor]]:
-    """What flows through a model from block to block, as it computes ``model(*inputs)`` in evaluation mode.
+    """What flows through a model from block to block, as it computes ``model(*inputs)`` in evaluation mode. (Of ids alone, a
+    GPT or a Bert computes no predictions.)
 
     For each stack of blocks, the residual stream (batch, length, d_model) before the first block and after each one. A GPT has
     the stack "blocks", a ``Transformer`` has "encoder" and "decoder", and each kind of Bert has "encoder".
@@ -46,7 +55,7 @@ def residual_streams(model: Module, *inputs: Any) -> dict[str, list[Tensor]]:
     if not watched:
         raise TypeError(f"{type(model).__name__} has neither blocks nor recurrent layers")
     with hooked(watched), tt.no_grad(), evaluating(model):
-        model(*inputs)
+        (below_output(model) if len(inputs) == 1 else model)(*inputs)
     for name, layers in recurrent.items():
         prefix = "" if name == "layers" else f"{name}."
         for kind, label in zip(range(layers.num_states), ("hidden", "cell")):

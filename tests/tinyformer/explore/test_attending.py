@@ -17,6 +17,7 @@ from tinyformer.common.errors import UserError
 from tinyformer.explore.views import attending
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
+from tinyformer.models.blocks import Block
 from tinyformer.runs.checkpoints import save_checkpoint
 
 SOURCE = "The lazy dog"
@@ -212,21 +213,19 @@ def test_a_layer_of_too_many_bytes_is_refused(subjects: dict[str, Subjects], mon
         ask(subjects["gpt"], "attention", {"passage": passage(subjects["gpt"], "the quick fox.")})
 
 
-def test_one_pass_answers_all_questions_about_a_passage(
-    subjects: dict[str, Subjects], kept: attending.Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes = []
-    run = attending.Reading.run
-    monkeypatch.setattr(attending.Reading, "run", lambda self: (passes.append(1), run(self))[1])
-    mine = subjects["gpt"]
-    about = passage(mine)
-    for _ in range(2):
-        ask(mine, "attention", {"passage": about})
-        for layer in ("blocks.0.attention", "blocks.1.attention"):
-            for head in (0, 1, "mean", "rollout"):
-                rows(mine, about, layer, head)
-    assert len(passes) == 1
-    rows(mine, passage(mine, "another fox"), "blocks.0.attention", 0)
+@pytest.mark.parametrize("name", ["gpt", "masked"])
+def test_one_pass_answers_all_questions_about_a_passage(subjects: dict[str, Subjects], kept: attending.Kept, name: str) -> None:
+    passes: list[int] = []
+    mine = subjects[name]
+    block: Any = next(module for module in mine.get("best").model.modules() if isinstance(module, Block))
+    about = passage(mine, "lazy fox over the dog")
+    with block.register_forward_hook(lambda *shown: passes.append(1)):
+        for _ in range(2):
+            for layer in ask(mine, "attention", {"passage": about})["layers"]:
+                for head in (0, 1, "mean", "rollout"):
+                    rows(mine, about, layer["name"], head)
+        assert len(passes) == 1
+        rows(mine, passage(mine, "another fox"), layer["name"], 0)
     assert len(passes) == 2
     assert kept.bytes < 64 * 2**10
 

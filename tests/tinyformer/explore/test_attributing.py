@@ -12,10 +12,13 @@ from explored import RUNS, gpt_run
 
 import tinytensor as tt
 from tinyformer.common.errors import UserError
-from tinyformer.explore.views import attributing
+from tinyformer.explore.views import reading
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
+from tinyformer.models.attention import recording_attention
+from tinyformer.models.attribution import logit_shares, sub_layers
 from tinyformer.models.evaluating import evaluating
+from tinyformer.models.recording import residual_streams
 from tinytensor.nn.hooks import hooked
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -24,6 +27,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"norm": "rms", "positions": "rotary", "tie_output": False, "activation": "swiglu", "num_key_value_heads": 1},
     "sinusoidal": {"positions": "sinusoidal", "bias": True, "query_key_norm": True},
     "wide heads": {"d_head": 24, "query_key_value_bias": True},
+    "window": {"positions": "rotary", "sliding_window": 5},
 }
 
 
@@ -109,14 +113,39 @@ def test_the_likeliest_token_is_told_without_another(tmp_path: Path) -> None:
     assert found["position"] is not None and not found["rounded"]
 
 
-def test_a_long_text_is_recorded_a_place_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Opened(tmp_path / "run")
-    first = run.ask(5, token=3)
-    monkeypatch.setattr(attributing, "MOST_KEPT", 1)
-    attributing._kept._found.clear()
-    again = run.ask(5, token=3)
-    assert parts_of(again) == pytest.approx(parts_of(first), abs=1e-6)
-    assert attributing._kept.num_bytes < 5000
+def test_a_place_alone_is_what_a_whole_pass_computes(opened: Opened) -> None:
+    whole = sub_layers(opened.model, opened.ids)
+    for place in (0, 7, len(opened.ids) - 1):
+        found = opened.ask(place, token=7)
+        shares = logit_shares(opened.model, whole, place, 7)
+        heads = [layer["heads"] for layer in found["layers"]]
+        np.testing.assert_allclose(heads, shares.heads, rtol=1e-5, atol=1e-5)
+        expected = [shares.embedding, shares.position or 0.0, shares.biases, *shares.feed_forward]
+        networks = [layer["feed_forward"] for layer in found["layers"]]
+        np.testing.assert_allclose(
+            [found["embedding"], found["position"] or 0.0, found["biases"], *networks], expected, rtol=1e-5, atol=1e-5
+        )
+
+
+def test_the_views_of_a_text_share_one_pass(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[Any] = []
+    monkeypatch.setattr(reading, "residual_streams", lambda *asked: passes.append(asked) or residual_streams(*asked))
+    about = {"passage": {"model": "best", "ids": opened.ids}}
+    with recording_attention(opened.model) as recorded:
+        opened.model(tt.tensor([opened.ids]))
+    for name, (weights,) in recorded.items():
+        shown = {"layer": name, "head": 1, "first": 0, "count": len(opened.ids)}
+        found: Any = ask(opened.subjects, "attention_rows", {**about, **shown})
+        np.testing.assert_allclose(found["weights"], weights.numpy()[0, 1], atol=1e-6)
+    for name, more in (
+        ("attention", {}),
+        ("inside", {}),
+        ("text_scores", {}),
+        ("neurons", {"place": 3}),
+        ("attribution", {"place": 3}),
+    ):
+        ask(opened.subjects, name, {**about, **more})
+    assert len(passes) == 1
 
 
 def test_eight_bits_round_and_say_so(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ export function begin(section) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => grid?.draw());
   page.addEventListener("head", ({ detail }) => {
     Object.assign(chosen, detail); // where the attention is still being computed, it is shown when that has come
+    picked.query ||= "query" in detail;
     if (shown?.passage === page.passage) choose(chosen.name, chosen.head);
   });
 }

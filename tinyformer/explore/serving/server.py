@@ -107,7 +107,8 @@ def _is_ip(text: str) -> bool:
 
 def page_files() -> dict[str, tuple[str, bytes]]:
     """The files of the page by name, each with its type. They are read once: no request reaches the disk. The page names all
-    its modules, so that the browser asks for them at once, and not for each when another one imports it."""
+    its modules, so that the browser asks for them at once, after its first paint, and not for each when another one imports
+    it."""
     folder = resources.files("tinyformer.explore") / "page"
     found = {}
     for file in folder.iterdir():

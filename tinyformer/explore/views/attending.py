@@ -1,7 +1,8 @@
 """Questions about attention: which tokens each token looks at.
 
-All numbers are those of ``recording_attention``, from one forward pass over the passage. The page asks for them in small parts,
-so the weights of the last passes are kept: see ``weights_of`` for what happens where there are many.
+All numbers are those of ``recording_attention``, from one forward pass over the passage. Of a GPT it is the pass that all
+views share (``reading_of_gpt``): each layer's weights are computed from the residual stream before it. The page asks for them
+in small parts, so the last weights are kept: see ``weights_of`` for what happens where there are many.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ from __future__ import annotations
 import base64
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import UserError
 from tinyformer.explore.views.passages import Answer, Passage
-from tinyformer.explore.views.reading import NOT_FINITE
+from tinyformer.explore.views.reading import NOT_FINITE, reading_of_gpt
 from tinyformer.explore.views.subjects import Subject, Subjects
+from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.attention import MultiHeadAttention, RecordsAttention, recording_attention
+from tinyformer.models.evaluating import evaluating
+from tinyformer.models.gpt import GPT
+from tinyformer.models.recording import below_output
 from tinyformer.models.rollout import attention_rollout
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
-from tinytensor.nn import Module
 
 SIDE = 32  # the most rows and columns of a small map
 MOST_NUMBERS = 65_536  # that one question gets
@@ -92,12 +97,10 @@ class Reading:
 
     def run(self) -> None:
         """One forward pass over all tokens."""
-        texts = (self.source, self.ids) if self.source else (self.ids,)
-        self.subject.model(*(tt.tensor([text]) for text in texts))
-
-    def module(self, layer: AttentionLayer) -> Module:
-        """The model's module of this layer."""
-        return dict(self.subject.model.named_modules())[layer.name]
+        if self.source:
+            self.subject.model(tt.tensor([self.source]), tt.tensor([self.ids]))
+        else:
+            below_output(self.subject.model)(tt.tensor([self.ids]))
 
 
 def read(subjects: Subjects, passage: Passage) -> Reading:
@@ -157,19 +160,18 @@ def _key(reading: Reading, what: str, layer: AttentionLayer) -> Hashable:
 def weights_of(reading: Reading, layer: AttentionLayer) -> Any:
     """The weights (heads, queries, keys) of a layer, as an array on the host.
 
-    One pass gets those of all layers, if they take at most MOST_KEPT bytes together. Where they take more, a pass records only
-    the layer that is asked for: those of GPT-2's 12 layers of 12 heads take 576 MiB for 1,024 tokens, and 48 MiB a layer. It is
-    kept until others are asked for. So memory stays bounded, and a user who goes from layer to layer of a long text waits for
-    a pass each time.
+    One pass gets those of all layers, if they take at most MOST_KEPT bytes together. Where they take more, only those of the
+    layer that is asked for are kept, until others are: those of GPT-2's 12 layers of 12 heads take 576 MiB for 1,024 tokens,
+    and 48 MiB a layer. So memory stays bounded. A GPT's layer is computed alone; of other models it takes a pass each time.
     """
     found = _kept.get(_key(reading, "weights", layer))
     if found is not None:
         return found
     if not _fits(reading):
-        (array,) = _record(reading, reading.module(layer)).values()
+        (array,) = _record(reading, [layer]).values()
         return _kept.add(_key(reading, "weights", layer), array)
     layers = attention_layers(reading.subject)
-    recorded = _record(reading, reading.subject.model)
+    recorded = _record(reading, layers.values())
     for name, array in recorded.items():
         _kept.add(_key(reading, "weights", layers[name]), array)
     return recorded[layer.name]
@@ -180,12 +182,32 @@ def _fits(reading: Reading) -> bool:
     return 4 * sum(map(reading.numbers, attention_layers(reading.subject).values())) <= MOST_KEPT
 
 
-def _record(reading: Reading, module: Module, keep: Callable[[Tensor], Tensor] = lambda weights: weights) -> Mapping[str, Any]:
-    """What ``recording_attention`` records in the layers of a module, by name: arrays (heads, queries, keys) on the host."""
-    with recording_attention(module, keep) as recorded:
+def _record(
+    reading: Reading, layers: Collection[AttentionLayer], keep: Callable[[Tensor], Tensor] = lambda weights: weights
+) -> Mapping[str, Any]:
+    """What ``keep`` makes of the weights (batch, heads, queries, keys) of these layers, by name, without the batch: arrays on
+    the host."""
+    subject = reading.subject
+    modules = dict(subject.model.named_modules())
+    with ExitStack() as stack:
+        stack.enter_context(threads_for(subject))
+        if isinstance(subject.model, GPT):
+            return {layer.name: keep(_of_gpt(reading, modules[layer.name]))[0].numpy() for layer in layers}
+        recorded = {layer.name: stack.enter_context(recording_attention(modules[layer.name], keep)) for layer in layers}
         reading.run()
     # A recurrent network attends once for each token.
-    return {name: tt.concatenate(calls, -2)[0].numpy().astype(host.float32) for name, calls in recorded.items()}
+    calls = {name: next(iter(of_one.values())) for name, of_one in recorded.items()}
+    return {name: tt.concatenate(found, -2)[0].numpy().astype(host.float32) for name, found in calls.items()}
+
+
+def _of_gpt(reading: Reading, layer: Any) -> Tensor:
+    """The weights (1, heads, queries, keys), float32, of an attention layer of a GPT."""
+    model: Any = reading.subject.model
+    (streams,) = reading_of_gpt(reading.subject, reading.ids).streams.values()
+    stream, block = next(pair for pair in zip(streams, model.blocks) if pair[1].attention is layer)
+    with tt.no_grad(), evaluating(model):
+        weights = layer.weights_of(block.attention_norm(stream[None]), model.window_mask(len(reading.ids)), is_causal=True)
+    return weights.astype(host.float32)
 
 
 def of_each(reading: Reading, what: str, shrink: Callable[[Tensor], Tensor]) -> dict[str, Any]:
@@ -198,7 +220,7 @@ def of_each(reading: Reading, what: str, shrink: Callable[[Tensor], Tensor]) -> 
         if _fits(reading):
             found = {name: shrink(tt.tensor(weights_of(reading, layer))[None])[0].numpy() for name, layer in layers.items()}
         else:
-            found = dict(_record(reading, reading.subject.model, shrink))
+            found = dict(_record(reading, layers.values(), shrink))
         for name, array in found.items():
             _kept.add(keys[name], array)
     return found
@@ -316,7 +338,7 @@ def rollout_of(reading: Reading, layer: AttentionLayer) -> Any:
     if _fits(reading):
         weights = {one.name: weights_of(reading, one) for one in stack}
     else:  # rollout needs no more than the means
-        weights = dict(_record(reading, reading.subject.model, lambda x: x.mean(axis=1, keepdims=True)))
+        weights = dict(_record(reading, stack, lambda x: x.mean(axis=1, keepdims=True)))
     through = attention_rollout([tt.tensor(weights[one.name])[None] for one in stack])
     arrays = {one.name: tensor[0].numpy() for one, tensor in zip(stack, through)}
     for one in stack:

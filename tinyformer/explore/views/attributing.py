@@ -8,21 +8,17 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.explore.views.inside import check_part
-from tinyformer.explore.views.kept import Kept
 from tinyformer.explore.views.passages import Answer, Passage
-from tinyformer.explore.views.reading import NOT_FINITE, probabilities, why_no_shares
+from tinyformer.explore.views.reading import probabilities, reading_of_gpt, why_no_shares
 from tinyformer.explore.views.subjects import LONGEST, Subject, Subjects
-from tinyformer.models.attribution import SubLayers, logit_shares, sub_layers
+from tinyformer.models.attribution import SubLayers, logit_shares, sub_layers_at
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinytensor.device.backend import host
 from tinytensor.nn.quantization import quantized_weights
 
-MOST_KEPT = 256 * 2**20  # bytes
 BEST = 10  # tokens that are offered
 LONGEST_TOKEN = 100  # characters of a text of which the first token is taken
-
-_kept = Kept(MOST_KEPT)
 
 
 @dataclass(frozen=True)
@@ -99,21 +95,11 @@ def read_ids(subject: Subject, passage: Passage) -> list[int]:
 
 
 def recorded(subject: Subject, ids: list[int], place: int) -> SubLayers:
-    """What the sub-layers of a GPT compute over these ids. All places are kept, where they take at most MOST_KEPT bytes; only
-    the one that is asked for, where they take more. The caller holds the lock. Raises UserError for numbers that are not
-    finite."""
-    config = subject.model.config
-    numbers = config.num_layers * (config.num_heads * config.block.head_sizes[1] + config.d_model + config.d_ff)
-    fits = 4 * len(ids) * numbers <= MOST_KEPT
-    places = slice(None) if fits else slice(place, place + 1)
-
-    def read() -> SubLayers:
-        found = sub_layers(subject.model, ids, places)
-        if not host.isfinite(found.stream).all():
-            raise UserError(NOT_FINITE)
-        return found
-
-    return _kept.get(subject.model, (tuple(ids), None if fits else place), read, lambda made: made.num_bytes)
+    """What the sub-layers of a GPT compute at a place of these ids, from the pass over them that all views share. The caller
+    holds the lock. Raises UserError for numbers that are not finite."""
+    found = reading_of_gpt(subject, tuple(ids))
+    (streams,) = found.streams.values()
+    return sub_layers_at(subject.model, ids, place, streams, found.heads)
 
 
 def _logits(subject: Subject, found: SubLayers, place: int) -> Any:

@@ -16,6 +16,7 @@ from tinyformer.explore.views.kept import Kept
 from tinyformer.explore.views.passages import Answer, Named
 from tinyformer.explore.views.reading import NOT_FINITE
 from tinyformer.explore.views.subjects import Subject, Subjects
+from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.attention import MultiHeadAttention
 from tinyformer.models.gpt import GPT
 from tinyformer.models.positions import RotaryPositions
@@ -58,7 +59,8 @@ def _in_two_dimensions(subject: Subject, source: bool) -> Answer:
     rows = weight.numpy()[:count]
     if not host.isfinite(rows).all():
         raise UserError(NOT_FINITE)
-    coordinates, explained = principal_components(rows, 2)
+    with threads_for(subject):
+        coordinates, explained = principal_components(rows, 2)
     return {
         "texts": token_texts(subject.tokenizer, range(count), source),
         "coordinates": base64.b64encode(coordinates.astype("<f4").tobytes()).decode(),

@@ -12,9 +12,11 @@ from tinyformer.explore.views.attending import AboutAttention, AttentionLayer, a
 from tinyformer.explore.views.kept import Kept
 from tinyformer.explore.views.passages import Answer, Named
 from tinyformer.explore.views.subjects import LONGEST, Subject, Subjects
+from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.named_heads import KINDS, head_scores, names_of, repeated_tokens
+from tinyformer.models.recording import below_output
 from tinytensor import Tensor
 from tinytensor.device.backend import host
 
@@ -45,8 +47,8 @@ def _names(subject: Subject) -> Answer:
     found: dict[str, tuple[Any, Any]] = {}
     if ids is not None:
         inputs = [tt.tensor(x, dtype=int) for x in (source, ids) if x is not None]
-        with recording_attention(subject.model) as recorded, evaluating(subject.model):
-            subject.model(*inputs)
+        with recording_attention(subject.model) as recorded, evaluating(subject.model), threads_for(subject):
+            (below_output(subject.model) if source is None else subject.model)(*inputs)
         for name, layer in layers.items():
             (weights,) = recorded[name]
             found[name] = head_scores(weights.numpy(), source if layer.keys == "source" else ids, layer.causal)

@@ -20,6 +20,7 @@ from tinyformer.models.blocks import FeedForward
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.quantizing import num_weights
+from tinyformer.models.recording import below_output
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
@@ -55,7 +56,7 @@ def neurons(subjects: Subjects, asked: Place) -> Answer:
         check_part(1, asked.place, len(ids), 1, "tokens")
         if isinstance(subject.model, GPT):
             found = recorded(subject, ids, asked.place)
-            active = [layer[asked.place - found.first] for layer in found.neurons]
+            active = [layer[0] for layer in found.neurons]
         else:
             _check_length(subject, len(ids))
             active = [layer[0, asked.place] for layer in _activations(subject, tt.tensor([ids], dtype=int), layers)]
@@ -200,10 +201,8 @@ def _activations(subject: Subject, batch: Tensor, layers: list[FeedForward], uni
     def keep(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
         kept[id(module)] = inputs[0].numpy()[..., slice(None) if unit is None else unit].astype(host.float32)
 
-    model: Any = subject.model
-    read = model.vectors if isinstance(model, GPT) else getattr(model, "bert", model)
-    with hooked([(layer.down, "forward", keep) for layer in layers]), tt.no_grad(), evaluating(model):
-        read(batch)
+    with hooked([(layer.down, "forward", keep) for layer in layers]), tt.no_grad(), evaluating(subject.model):
+        below_output(subject.model)(batch)
     return [kept[id(layer.down)] for layer in layers]
 
 

@@ -1,10 +1,10 @@
 """One pass of a model over a passage, and what it leaves inside the model: the residual streams of a Transformer, or the states
-of a recurrent network."""
+of a recurrent network. Of a GPT it is all that the views need: from it, a place or a layer is computed alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tinytensor as tt
@@ -14,6 +14,7 @@ from tinyformer.decoding.sampling import Sampling
 from tinyformer.explore.views.kept import Kept
 from tinyformer.explore.views.passages import Passage
 from tinyformer.explore.views.subjects import AT_ONCE, LONGEST, Subject, Subjects
+from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recording import recording_outputs, residual_streams
@@ -22,6 +23,7 @@ from tinyformer.models.seq2seq import EncoderDecoder
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
+from tinytensor.nn.hooks import hooked
 
 MOST_KEPT = 256 * 2**20  # bytes
 NOT_FINITE = "the model holds numbers that are NaN or infinite: its training diverged, or its weights are damaged"
@@ -35,26 +37,51 @@ class Reading:
     """What a model held while it read ``ids``, those of a passage from the place ``first`` on.
 
     - ``streams``: what ``residual_streams`` gives, without the axis of the batch: (length, width) for each block or layer.
+    - ``heads``: of each block of a GPT, what its heads mixed, side by side: (length, num_heads * d_head).
     - ``entropies`` and ``losses``: see ``uncertainty``. They are empty where ``logits_of`` makes predictions of the streams.
     """
 
     first: int
     ids: list[int]
     streams: Mapping[str, list[Tensor]]
+    heads: list[Tensor] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
 
     @property
     def num_bytes(self) -> int:
         """The bytes of the arrays, and about those of the rest."""
-        return 100 * len(self.ids) + sum(tensor.data.nbytes for stack in self.streams.values() for tensor in stack)
+        arrays = (tensor.data for stack in (*self.streams.values(), self.heads) for tensor in stack)
+        return 100 * len(self.ids) + sum(array.nbytes for array in arrays)
 
 
 def reading(subjects: Subjects, subject: Subject, passage: Passage) -> Reading:
     """What the model holds after it has read a passage. The last few are kept. The caller holds the lock of the models, which
     lets others have their turns. Raises UserError for a passage that the model cannot read."""
+    if isinstance(subject.model, GPT):
+        ids = passage.ids[-min(subject.longest or LONGEST, LONGEST) :]
+        return replace(reading_of_gpt(subject, tuple(ids)), first=len(passage.ids) - len(ids))
+
+    def read() -> Reading:
+        with threads_for(subject):
+            return _checked(_read(subjects, subject, passage))
+
     key = (tuple(passage.ids), tuple(passage.source))
-    return _kept.get(subject.model, key, lambda: _checked(_read(subjects, subject, passage)), lambda made: made.num_bytes)
+    return _kept.get(subject.model, key, read, lambda made: made.num_bytes)
+
+
+def reading_of_gpt(subject: Subject, ids: tuple[int, ...]) -> Reading:
+    """The same of a GPT that reads all of these ids."""
+    model: Any = subject.model
+
+    def read() -> Reading:
+        heads: list[Tensor] = []
+        watched = [(block.attention, "heads", lambda _, __, mixed: heads.append(mixed[0])) for block in model.blocks]
+        with hooked(watched), threads_for(subject):
+            streams = residual_streams(model, _batch(list(ids)))
+        return _checked(Reading(0, list(ids), _without_batch(streams), heads))
+
+    return _kept.get(model, (ids, ()), read, lambda made: made.num_bytes)
 
 
 def _checked(found: Reading) -> Reading:
@@ -93,7 +120,7 @@ def _read_pair(subject: Subject, passage: Passage) -> Reading:
     with recording_outputs(model, EncoderDecoder) as recorded:
         streams = residual_streams(model, *inputs)
     logits = recorded[""][0][0].numpy()
-    return Reading(0, ids, _without_batch(streams), *uncertainty(subject, logits, ids[1:]))
+    return Reading(0, ids, _without_batch(streams), [], *uncertainty(subject, logits, ids[1:]))
 
 
 def _check_length(subject: Subject, count: int) -> None:

@@ -81,7 +81,7 @@ def next_token(subjects: Subjects, asked: Next) -> Answer:
         decoder = subjects.decoder(subject, len(passage.ids), passage.source)
         return decoder.next_logits([passage.ids])[0]
 
-    with subjects.lock:
+    with subjects.lock, threads_for(subject):
         logits = _remembered.logits(subject.model, (tuple(passage.ids), tuple(passage.source)), compute)
     return distribution(subject, logits, asked.sampling, asked.chosen, passage.ids)
 
@@ -101,7 +101,7 @@ def fill(subjects: Subjects, asked: Fill) -> Answer:
     subject = passage.subject(subjects)
     if subject.kind != "masked":
         raise UserError("this model fills in no masks")
-    with subjects.lock:
+    with subjects.lock, threads_for(subject):
         logits = _remembered.logits(
             subject.model,
             (tuple(passage.ids), place),
