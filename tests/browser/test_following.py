@@ -15,6 +15,8 @@ from tinyformer import recording_attention
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
 
+SECOND = "#view-compare select >> nth=1"  # the choice of the weights that others are compared with
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
@@ -67,19 +69,22 @@ def test_new_weights_are_shown_and_what_was_chosen_stays(tab: Tab, run: Path) ->
 
 
 def test_the_same_weights_are_never_compared(tab: Tab, run: Path) -> None:
-    second = "#view-compare select >> nth=1"
     with exploring(run) as explorer:
         page = tab.open(explorer, "compare", text="the fox")
         page.wait_for_selector("#divergence")
-        assert page.input_value(second) == "latest"
+        assert page.input_value(SECOND) == "latest"
         put(run, "best", "latest", step=20, rows=[{"step": 20, "validation_loss": 1.25}])
         assert told(page, "the same as latest")
         page.wait_for_selector("#view-compare .note:has-text('best and latest have the same weights')")
-        assert page.is_hidden(second) and page.is_hidden("#divergence")
+        assert page.is_hidden(SECOND) and page.is_hidden("#divergence")
+
+
+def test_weights_that_another_choice_has_are_left_out(tab: Tab, run: Path) -> None:
+    put(run, "best", "latest", step=20, rows=[{"step": 20, "validation_loss": 1.25}])
     other = gpt_run(run.parent / "other", latest=False)
     put(other, "best", "best", step=5, validation_loss=2.0)
     with exploring(run, other) as explorer:
         page = tab.open(explorer, "compare", text="the fox")
         page.wait_for_selector("#divergence")
-        assert page.locator(f"{second} >> option").all_text_contents() == [f"{other}: best"]
+        assert page.locator(f"{SECOND} >> option").all_text_contents() == [f"{other}: best"]
         page.wait_for_selector("#view-compare .note:has-text('latest is left out')")
