@@ -51,6 +51,18 @@ def test_a_reload_and_a_link_show_the_same(browser: Any, tab: Tab, explorers: An
     assert other.faults == []
 
 
+def test_a_text_is_kept_by_a_reload_that_comes_before_the_address_has_it(tab: Tab, explorers: Any) -> None:
+    page = tab.open(explorers["gpt"], "attention", text="the fox")
+    page.select_option("#model", "latest")  # from here on the address is the page's own, and no link
+    wait_for_address(page, "model=latest")
+    type_and_reload = "text.value = 'the dog'; text.dispatchEvent(new Event('input')); location.reload()"
+    with page.expect_navigation():
+        page.evaluate(f"const text = document.getElementById('text'); {type_and_reload}")
+    page.wait_for_selector(READ)
+    assert page.input_value("#text") == "the dog"
+    wait_for_address(page, "text=the+dog")
+
+
 def test_back_and_forward_go_through_tabs_and_heads(tab: Tab, explorers: Any) -> None:
     page = tab.open(explorers["gpt"], "attention", text="the fox")
     page.wait_for_selector("#attention-most .number")

@@ -49,11 +49,12 @@ export function tellPage(view, values) {
 }
 
 /**
- * What the address says now: {view, values}.
+ * What the address says now: {view, values, isLink}. One that is no link was made here: what it says has been shown before, and
+ * the texts that this tab of the browser keeps are at least as new as those in it.
  */
 export function read() {
   const [view, query] = location.hash.slice(1).split("?", 2);
-  return { view, values: Object.fromEntries(new URLSearchParams(query ?? "")) };
+  return { view, values: Object.fromEntries(new URLSearchParams(query ?? "")), isLink: history.state !== OURS };
 }
 
 /**
@@ -73,10 +74,10 @@ export function follow() {
 
 /**
  * Call a function when the user goes to another address: back, forward, or by a link.
- * @param {(isLink: boolean) => void} went
+ * @param {() => void} went
  */
 export function onVisit(went) {
-  window.addEventListener("popstate", (event) => went(event.state !== OURS));
+  window.addEventListener("popstate", () => went());
 }
 
 function merge(into, values) {

@@ -131,8 +131,8 @@ function tellAddress() {
 }
 
 /** Show what the address says. One from a link brings its texts; back and forward leave those that are there. */
-async function visit(isLink) {
-  const { view, values } = followAddress();
+async function visit() {
+  const { view, values, isLink } = followAddress();
   const hasText = isLink && ("text" in values || "source" in values);
   if (hasText) takeTexts(values);
   if (Object.hasOwn(VIEWS, view)) page.view = view;
@@ -209,8 +209,8 @@ async function begin() {
     tellWeights();
     if (page.view === "compare") compare.show();
   });
-  const { view, values } = followAddress();
-  if ("text" in values || "source" in values) takeTexts(values);
+  const { view, values, isLink } = followAddress();
+  if ((isLink || !isTyped()) && ("text" in values || "source" in values)) takeTexts(values);
   if (values.model) page.model = values.model;
   if (Object.hasOwn(VIEWS, view)) page.view = view;
   if (page.view && !Object.hasOwn(VIEWS, page.view)) page.view = "";
