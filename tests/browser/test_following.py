@@ -12,6 +12,7 @@ from explored import gpt_run
 
 import tinytensor as tt
 from tinyformer import recording_attention
+from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
 
@@ -66,6 +67,50 @@ def test_new_weights_are_shown_and_what_was_chosen_stays(tab: Tab, run: Path) ->
         numbers = page.locator("#attention-most .number").all_text_contents()
         assert [float(x) for x in numbers[:3]] == pytest.approx(sorted(row.tolist(), reverse=True)[:3], rel=0.06)
         assert page.input_value("#text") == "the quick fox"
+
+
+def test_what_is_changed_in_what_if_stays_changed(tab: Tab, run: Path) -> None:
+    readout = "#whatif-{} .readout"
+    with exploring(run) as explorer:
+        page = tab.open(explorer, "whatif", text="the fox")
+        page.click(".part-grid [title^='block 1, head 2']")
+        page.select_option("#whatif-row select >> nth=0", "blocks.1.attention")
+        page.select_option("#whatif-row select >> nth=2", "4")
+        page.get_by_role("button", name="All alike").click()
+        page.fill("#whatif-patching textarea", "the box")
+        page.get_by_role("button", name="Compare the prompts").click()
+        page.wait_for_selector("#whatif-patching .note:has-text('after A')")
+        subjects = Subjects([run])
+        passage, other = ({"model": "best", "ids": subjects.get("best").encode(text)} for text in ("the fox", "the box"))
+        lines: Any = ask(subjects, "patched", {"a": passage, "b": other})
+        first = next(lines)
+        put(run, "latest", "best", step=20)
+        assert told(page, "drawn again")
+        off = {"kind": "head", "name": "blocks.0.attention", "index": 1}
+        row = {"layer": "blocks.1.attention", "head": 0, "query": 4, "weights": [0.2] * 5 + [0.0] * 2}
+        for part, name, asked in (("changes", "ablated", {"off": [off]}), ("row", "edited", row)):
+            found: Any = ask(subjects, name, {"passage": passage, **asked})
+            losses = f"loss of the text {found['loss_before']:.3f} → {found['loss_after']:.3f}"
+            page.wait_for_selector(f"{readout.format(part)}:has-text('{losses}')")
+        lines = ask(subjects, "patched", {"a": passage, "b": other, "token": first["token"], "against": first["against"]})
+        a = f"{next(lines)['a']:.3f}".replace("-", "−")  # of the same two tokens, which need no more be the likeliest
+        page.wait_for_selector(f"#whatif-patching .note:has-text('{a} after A')")
+        assert page.locator(".row-keys .number").all_text_contents() == ["0.200"] * 5
+
+
+def test_weights_that_cannot_be_read_are_told(browser: Any, run: Path) -> None:
+    tab = Tab(browser)
+    with exploring(run) as explorer:
+        page = tab.open(explorer, "attention", text="the fox")
+        whole = (run / "best.safetensors").read_bytes()
+        (run / "best.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        page.wait_for_selector("#facts.trouble:has-text('The views still show the weights before.')")
+        assert "drawn again" not in str(page.text_content("#weights"))
+        put(run, "latest", "best", step=20)
+        assert told(page, "drawn again")
+        page.wait_for_selector("#facts:not(.trouble):has-text('GPT')")
+        tab.context.close()
+    assert [fault for fault in tab.faults if "400" not in fault] == []
 
 
 def test_the_same_weights_are_never_compared(tab: Tab, run: Path) -> None:

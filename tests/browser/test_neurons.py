@@ -16,7 +16,9 @@ DONE = "document.getElementById('neurons-progress').textContent.includes('13 of 
 
 
 def signed(value: float) -> str:
-    return f"{'+' if value > 0 else ''}{value:.3f}".replace("-", "−")
+    size = abs(value) if abs(value) >= 1e-6 else 0.0
+    told = f"{size:.3f}" if size >= 0.0005 or size == 0 else f"{size:.1e}".replace("e-0", "e-")
+    return f"{'' if size == 0 else '+' if value > 0 else '−'}{told}"
 
 
 def asked(path: Path, name: str, **fields: Any) -> Any:

@@ -41,6 +41,7 @@ const read = latest(async (signal) => {
   busy(false);
 }, (message) => {
   if (message) busy(false);
+  if (message && !page.passage) document.querySelector("main").hidden = true; // what is drawn there is of another model
   line.textContent = message && page.passage ? `${message}. The views still show the text before it.` : message;
   line.classList.toggle("trouble", Boolean(message));
 });
@@ -87,14 +88,20 @@ const choose = latest(async (signal, model) => {
 }, (message) => {
   if (message) busy(false);
   if (message && !page.view) show("write");
+  tellTrouble(message && page.passage ? `${message}. The views still show ${page.model}.` : message);
+});
+
+/** Say in the place of the model's sizes why it cannot be read; "" where it can. */
+function tellTrouble(message) {
   byId("facts").textContent = message;
   byId("facts").classList.toggle("trouble", Boolean(message));
-});
+}
 
 function tellFacts() {
   const { class: name, parameters, settings } = page.facts;
   const sizes = ["num_layers", "encoder_layers", "decoder_layers", "num_heads", "d_model", "block_size", "vocab_size"];
   const said = sizes.filter((key) => key in settings).map((key) => `${key} ${settings[key].toLocaleString("en")}`);
+  byId("facts").classList.remove("trouble");
   byId("facts").textContent = [`${name}, ${counted(parameters, "parameter")}`, ...said].join(" · ");
 }
 
@@ -106,7 +113,7 @@ const redraw = latest(async (signal) => {
   page.facts = facts;
   tellFacts();
   await read();
-}, () => {});
+}, (message) => message && tellTrouble(`${message}. The views still show the weights before.`));
 
 /** The texts of models that translate are kept apart from those of the others. */
 function turn(translates) {

@@ -4,6 +4,8 @@ import { saveSvg } from "./save.js";
 import { element, number, percent, signed, small, visible } from "./text.js";
 import { troubleLine } from "./trouble.js";
 
+const ROUNDING = 1e-12; // of a divergence of probabilities in float32, which is about the square of theirs
+
 /** The ten tokens whose probabilities change most, and a line about the whole. */
 export class Changes {
   /**
@@ -28,7 +30,7 @@ export class Changes {
     this.title.textContent = title;
     this.rows.replaceChildren(...tokens.map((token) => rowOf(token)));
     const losses = before === null ? "" : `; loss of the text ${number(before)} → ${number(after)} (${signed(after - before)})`;
-    this.line.textContent = `Divergence from the whole model ${small(divergence)} nats${losses}`;
+    this.line.textContent = `Divergence from the whole model ${small(divergence < ROUNDING ? 0 : divergence)} nats${losses}`;
   }
 
   refuse(message) {

@@ -27,8 +27,9 @@ const watch = latest(async (signal, draw) => {
   await learn(signal);
   const now = page.weights[model];
   if (model !== page.model || !now?.stamp || now.stamp === before) return;
-  if (before) drawnAgain = ` · new: the views were drawn again at ${time(Date.now(), { timeStyle: "medium" })}`;
+  const { facts } = page;
   await draw();
+  if (before && page.facts !== facts) drawnAgain = ` · new: the views were drawn again at ${time(Date.now(), { timeStyle: "medium" })}`;
   tell();
 }, () => {});
 

@@ -14,9 +14,8 @@ const MOST_IN_ADDRESS = 100; // weights of a row that is a part of the address
 export class RowEditor extends EventTarget {
   /**
    * @param {HTMLElement} parent gets it
-   * @param {(found: object) => string} titleOf what the predictions of an answer are of
    */
-  constructor(parent, titleOf) {
+  constructor(parent) {
     super();
     this.sliders = []; // {i, input, told, name} of each key that has one
     const look = () => {
@@ -41,19 +40,19 @@ export class RowEditor extends EventTarget {
     this.load = latest((signal, row) => this.fetch(signal, row), refuse);
     this.predict = newest(async (asked) => {
       const found = await ask("edited", asked);
-      this.changes.show(found, titleOf(found));
+      if (asked.passage === this.passage) this.changes.show(found, this.titleOf(found)); // otherwise another text was taken over
     }, (message) => this.changes.refuse(message));
   }
 
   /**
    * Take over a passage.
    * @param {object[]} layers {name, label, heads, queries, keys}: the last two are texts of tokens
-   * @param {object} passage as questions take it
+   * @param {object} current {asked, titleOf}: the passage as questions take it, and what the predictions of an answer are of
    * @param {object} [wanted] what an address says
    */
-  prepare(layers, passage, wanted = {}) {
+  prepare(layers, { asked: passage, titleOf }, wanted = {}) {
     const before = { layer: this.layer.value, head: Number(this.head.value), query: NaN };
-    Object.assign(this, { layers, passage });
+    Object.assign(this, { layers, passage, titleOf });
     this.layer.replaceChildren(...layers.map(({ name, label }) => new Option(label, name)));
     this.follow(wanted, before);
   }

@@ -7,15 +7,13 @@ import { latest } from "./api.js";
  * nothing that has begun: the server would work on it anyway.
  * @param {(...given) => Promise<void>} work
  * @param {(message: string) => void} refused is told what the server refuses, "" when work begins
+ * @returns {(...given) => Promise<void>} its promise waits for the work of the newest call, also where that is a later one
  */
 export function newest(work, refused) {
   const once = latest((signal, ...given) => work(...given), refused);
   let wanted = null;
-  let busy = false;
-  return async (...given) => {
-    wanted = given;
-    if (busy) return;
-    busy = true;
+  let running = null;
+  const run = async () => {
     try {
       while (wanted) {
         const now = wanted;
@@ -23,7 +21,11 @@ export function newest(work, refused) {
         await once(...now);
       }
     } finally {
-      busy = false;
+      running = null;
     }
+  };
+  return (...given) => {
+    wanted = given;
+    return (running ??= run());
   };
 }

@@ -76,7 +76,7 @@ export class Parts extends EventTarget {
     this.way = WAYS.includes(by) ? by : "zero";
     this.off.clear();
     for (const said of off.split(" ")) {
-      const [, name, number] = said.match(/^(.*?)(?:-(\d+))?$/);
+      const [, name, number] = said.match(/^(.*?)(?:-(\d+))?$/s);
       const { whole, one, count } = this.kinds.get(name) ?? {};
       const part = number ? { kind: one, name, index: number - 1 } : { kind: whole, name, index: 0 };
       if (part.kind && (!number || (part.index >= 0 && part.index < count))) this.off.set(key(part), part);

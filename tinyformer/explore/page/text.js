@@ -22,11 +22,12 @@ export function counted(count, what, several = `${what}s`) {
   return `${count.toLocaleString("en")} ${count === 1 ? what : several}`;
 }
 
+const ROUNDING = 1e-6; // of sums and differences of numbers in float32
 const SIGNS = { "\n": "↵", "\t": "→", "\r": "␍", " ": "␣", "": "∅" };
 
 /** A token in one line, with signs for what cannot be seen: "↵" for a new line, "␣" for a space alone or at an end. */
 export function visible(text) {
-  if (text in SIGNS) return SIGNS[text];
+  if (Object.hasOwn(SIGNS, text)) return SIGNS[text]; // a token may be called "constructor"
   return text.replace(/[\n\t\r]/g, (sign) => SIGNS[sign]).replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length));
 }
 
@@ -53,9 +54,10 @@ export function small(x) {
   return x === 0 || x >= 0.0005 ? number(x) : x.toExponential(1);
 }
 
-/** A number with its sign, as of what is added: "+1.250", "−0.300". */
+/** A number with its sign, as of what is added: "+1.250", "−0.300", "+3.2e-4". What is less than ROUNDING is 0. */
 export function signed(x) {
-  return `${x > 0 ? "+" : ""}${number(x).replace("-", "−")}`;
+  const size = Math.abs(x) < ROUNDING ? 0 : Math.abs(x);
+  return `${size === 0 ? "" : x > 0 ? "+" : "−"}${small(size)}`;
 }
 
 /**

@@ -33,6 +33,7 @@ const NOTHING = Object.fromEntries(["by", "off", "layer", "head", "token", "row"
 let drawn = null; // the passage that is shown, or asked about
 let taken = { model: "", facts: null, why: null }; // the model whose blocks are here, or why it has none
 let isReady = false; // whether the passage has been taken over
+let current = null; // what was taken over last: {asked, titleOf}, the passage as questions take it, and titles of their answers
 let linked = null; // what an address says, until it is shown
 const remember = addressed("whatif", ["by", "off", "layer", "head"], (values) => (linked = values));
 
@@ -74,7 +75,7 @@ function ranked() {
 function edited() {
   const box = element("section", { "aria-labelledby": "row-title", id: "whatif-row" }, element("h2", { id: "row-title" }, "Let a head look elsewhere"),
     element("p", { class: "note" }, "A slider is the weight of a token that is looked at. Move one, and the others share the rest as before, so that the row still sums to 1. Nothing is switched off here."));
-  editor = new RowEditor(box, ({ place }) => titleOf(place));
+  editor = new RowEditor(box);
   editor.addEventListener("change", () => tell());
   return box;
 }
@@ -106,7 +107,8 @@ const load = latest(async (signal, passage) => {
   const why = taken.why ?? unpredicted(passage);
   part.note.textContent = why ?? "Switch off a part of the model, and see what it would predict without it.";
   part.body.hidden = why !== null;
-  const wanted = linked ?? {};
+  const asked = page.asked();
+  const wanted = linked ?? (why === null && JSON.stringify(asked) === JSON.stringify(current?.asked) ? kept() : {});
   if (why === null && linked) parts.follow(linked);
   linked = null;
   if (why !== null) {
@@ -115,15 +117,16 @@ const load = latest(async (signal, passage) => {
     return;
   }
   isReady = true;
-  ranking.prepare(parts, page.asked());
-  editor.prepare(layersOf(passage), page.asked(), wanted);
-  patching.prepare(passage, page.asked(), page.text, wanted);
+  current = { asked, titleOf: titles(passage, facts) };
+  ranking.prepare(parts, asked);
+  editor.prepare(layersOf(passage), current, wanted);
+  patching.prepare(passage, asked, page.text, wanted);
   draw();
   tell(false);
-  const isKnown = await compare(page.asked());
+  const isKnown = await compare();
   if (signal.aborted) return;
   nameHeads();
-  if (isKnown && facts.parameters <= SMALL.parameters && passage.ids.length <= SMALL.tokens) ranking.run(page.asked());
+  if (isKnown && facts.parameters <= SMALL.parameters && passage.ids.length <= SMALL.tokens) ranking.run(asked);
 }, (message) => {
   part.refuse(message);
   if (message) drawn = null;
@@ -137,10 +140,15 @@ function follow() {
   if (isOther(parts.told())) {
     parts.follow(wanted);
     draw();
-    compare(page.asked());
+    compare();
   }
   for (const one of [editor, patching]) if (isOther(one.told())) one.follow(wanted);
   tell(false);
+}
+
+/** What is chosen in the row and in the prompts, as an address says it: it stays where only the weights are new. */
+function kept() {
+  return Object.fromEntries(Object.entries({ ...editor.told(), ...patching.told() }).filter(([, value]) => value !== null));
 }
 
 /** Put into the address what is chosen. */
@@ -194,7 +202,7 @@ function layersOf(passage) {
 function changed() {
   draw();
   tell();
-  compare(page.asked());
+  compare();
 }
 
 /** Show what is off, and in which way. */
@@ -215,22 +223,23 @@ function toggleNeuron() {
 
 let known = false; // whether the last question had an answer
 
-const compareNow = newest(async (passage) => {
+const compareNow = newest(async (of, off) => {
   known = false;
-  const found = await ask("ablated", { passage, off: parts.asked() });
-  changes.show(found, titleOf(found.place));
+  const found = await ask("ablated", { passage: of.asked, off });
+  if (of !== current) return; // another text was taken over meanwhile
+  changes.show(found, of.titleOf(found));
   known = true;
 }, (message) => changes.refuse(message));
 
 /** Show the predictions. Returns whether there are some. */
-async function compare(passage) {
-  await compareNow(passage);
+async function compare() {
+  await compareNow(current, parts.asked());
   return known;
 }
 
-function titleOf(place) {
-  const token = placed(page.passage.texts[place], place);
-  return page.facts.kind === "masked" ? `In the place of ${token}` : `After ${token}`;
+/** What the predictions for a passage are of, as a function of an answer. The passage of the page may be another one by then. */
+function titles({ texts }, { kind }) {
+  return ({ place }) => `${kind === "masked" ? "In the place of" : "After"} ${placed(texts[place], place)}`;
 }
 
 /** Lines in the grid for what is ranked so far. Their length is the square root, so that small numbers can be seen. */

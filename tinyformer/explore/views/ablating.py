@@ -37,6 +37,7 @@ from tinytensor.device.backend import host
 
 MOST_KEPT = 32 * 2**20  # bytes of what models make of passages with nothing changed
 MOST_CHANGED = 10  # tokens that are told
+ROUNDING = 1e-6  # a change of a probability that may come of the order in which numbers are added
 MOST_OFF = 10_000  # parts that are off at once
 
 _kept = Kept(MOST_KEPT)
@@ -210,7 +211,9 @@ def _compared(subjects: Subjects, passage: Passage, interventions: Sequence[Inte
         with intervening(subject.model, interventions, clean.means):
             logits, loss = predicted(reading)
     before, after = probabilities(subject, host.stack([clean.logits, logits]))
-    order = host.lexsort((-before, -abs(after - before)))[:MOST_CHANGED].tolist()
+    change = abs(after - before)
+    change[change < ROUNDING] = 0.0
+    order = host.lexsort((-before, -change))[:MOST_CHANGED].tolist()
     return {
         "tokens": [
             {"id": i, "text": text, "before": float(before[i]), "after": float(after[i])}
