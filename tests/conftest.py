@@ -55,6 +55,9 @@ NEEDS = {
 NO_ARRAYS = """
     documents examples wheel
     tinytensor/test_missing.py tinytensor/test_modes.py
+    tinyformer/test_command_line.py tinyformer/test_comparison.py tinyformer/test_hostile_files.py tinyformer/test_lettering.py
+    tinyformer/test_names.py tinyformer/test_progress.py tinyformer/test_schema.py tinyformer/test_scripts.py
+    tinyformer/test_terminal.py tinyformer/test_text_scores.py
     tinyformer/audio tinyformer/chat/test_template.py tinyformer/tokenizers
     tinyformer/data/test_dates.py tinyformer/data/test_pair_files.py tinyformer/data/test_sentences.py
     tinyformer/decoding/test_beam_rules.py
