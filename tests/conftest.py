@@ -76,7 +76,7 @@ NO_KERNELS = """
     parity/test_derivatives.py parity/test_random.py
     parity/test_speedrun.py parity/test_tensorboard.py parity/test_tokenizers.py
     tinytensor/test_arguments.py tinytensor/test_creation.py tinytensor/test_derivatives.py tinytensor/test_in_place.py
-    tinytensor/test_linalg.py tinytensor/test_sequences.py
+    tinytensor/test_linalg.py tinytensor/test_processes.py tinytensor/test_sequences.py
     tinyformer/data tinyformer/explore tinyformer/pretrained
 """
 AGAIN = {"backend": f"{NO_ARRAYS} {NO_BACKEND}".split(), "kernels": (NO_ARRAYS + NO_KERNELS).split()}
