@@ -55,6 +55,9 @@ NEEDS = {
 NO_ARRAYS = """
     documents examples wheel
     tinytensor/test_missing.py tinytensor/test_modes.py
+    tinyformer/test_command_line.py tinyformer/test_comparison.py tinyformer/test_hostile_files.py tinyformer/test_lettering.py
+    tinyformer/test_names.py tinyformer/test_progress.py tinyformer/test_schema.py tinyformer/test_scripts.py
+    tinyformer/test_terminal.py tinyformer/test_text_scores.py
     tinyformer/audio tinyformer/chat/test_template.py tinyformer/tokenizers
     tinyformer/data/test_dates.py tinyformer/data/test_pair_files.py tinyformer/data/test_sentences.py
     tinyformer/decoding/test_beam_rules.py
@@ -73,7 +76,7 @@ NO_KERNELS = """
     parity/test_derivatives.py parity/test_random.py
     parity/test_speedrun.py parity/test_tensorboard.py parity/test_tokenizers.py
     tinytensor/test_arguments.py tinytensor/test_creation.py tinytensor/test_derivatives.py tinytensor/test_in_place.py
-    tinytensor/test_linalg.py tinytensor/test_sequences.py
+    tinytensor/test_linalg.py tinytensor/test_processes.py tinytensor/test_sequences.py
     tinyformer/data tinyformer/explore tinyformer/pretrained
 """
 AGAIN = {"backend": f"{NO_ARRAYS} {NO_BACKEND}".split(), "kernels": (NO_ARRAYS + NO_KERNELS).split()}

@@ -5,6 +5,7 @@ the tests themselves are tested, they also run on the stand-in for CuPy, where s
 ``PYTHONPATH=tests/standin TINYTENSOR_BACKEND=cupy pytest tests/gpu``.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -28,21 +29,28 @@ def on_a_gpu():
 @pytest.fixture(scope="session")
 def on_numpy(on_a_gpu, tmp_path_factory):
     """What an experiment finds on the NumPy backend, at the size that it has here. Each is run once."""
-    found = {}
+    folder, found = tmp_path_factory.mktemp("numpy"), {}
+    path_before = filter(None, [os.environ.get("PYTHONPATH")])
+    environment = {
+        **os.environ, "TINYTENSOR_BACKEND": "numpy", "PYTHONPATH": os.pathsep.join([str(ROOT), *path_before])
+    }  # fmt: skip
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    with (
+        open(folder / "errors", "w+") as errors,
+        subprocess.Popen([sys.executable, experiments.__file__, experiments.SIZE], stderr=errors, **pipes) as process,
+    ):
 
-    def run(name, *words):
-        key = (name, *words)
-        if key not in found:
-            path = tmp_path_factory.mktemp("numpy") / "found.npz"
-            command = [sys.executable, experiments.__file__, str(path), experiments.SIZE, name, *map(str, words)]
-            path_before = filter(None, [os.environ.get("PYTHONPATH")])
-            environment = {
-                **os.environ, "TINYTENSOR_BACKEND": "numpy", "PYTHONPATH": os.pathsep.join([str(ROOT), *path_before])
-            }  # fmt: skip
-            process = subprocess.run(command, env=environment, capture_output=True, text=True)
-            assert process.returncode == 0, process.stderr
-            with np.load(path) as file:
-                found[key] = dict(file)
-        return found[key]
+        def run(name, *words):
+            key = (name, *words)
+            if key not in found:
+                path = folder / f"{len(found)}.npz"
+                assert process.poll() is None, "the process ended in an earlier experiment"
+                print(json.dumps([str(path), name, *map(str, words)]), file=process.stdin, flush=True)
+                answer = process.stdout.readline()  # nothing if the process ends
+                assert answer == f"{name}\n", (folder / "errors").read_text()
+                with np.load(path) as file:
+                    found[key] = dict(file)
+            return found[key]
 
-    return run
+        yield run
+        process.stdin.close()

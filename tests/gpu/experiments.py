@@ -3,14 +3,18 @@
 An experiment returns named NumPy arrays. It starts from its own seed, so that both sides draw the same weights, batches and
 dropout keys.
 
-python tests/gpu/experiments.py FOUND.npz SIZE NAME [WORDS]
+python tests/gpu/experiments.py SIZE
+
+runs those that its input asks for: each line is a list in JSON, ["FOUND.npz", "NAME", further words]. It writes a line when the
+file is there. So all experiments need one process, whose start takes longer than most of them.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -227,12 +231,16 @@ EXPERIMENTS = {
 }
 
 
-def main(words: Iterator[str]) -> None:
-    """Run one and write what it found."""
+def main(size: str, asked: Iterable[str]) -> None:
+    """Run those that are asked for, and write what they found."""
     global SIZE
-    path, SIZE, name = next(words), next(words), next(words)
-    np.savez(path, **EXPERIMENTS[name](*words))
+    SIZE, answers = size, sys.stdout
+    sys.stdout = sys.stderr  # of what an experiment prints
+    for line in asked:
+        path, name, *words = json.loads(line)
+        np.savez(path, **EXPERIMENTS[name](*words))
+        print(name, file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main(iter(sys.argv[1:]))
+    main(sys.argv[1], sys.stdin)
