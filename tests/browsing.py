@@ -71,7 +71,7 @@ class Tab:
         self.page.on("console", self._listen)
 
     def _listen(self, said: Any) -> None:
-        unanswered = said.text.startswith("Failed to load resource: net::ERR_CONNECTION")
+        unanswered = said.text.startswith("Failed to load resource: net::ERR_")  # refused, or cut off
         ended = self.explorer is not None and self.explorer.process.poll() is not None
         if said.type == "error" and not (unanswered and ended):
             self.faults.append(said.text)
