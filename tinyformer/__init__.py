@@ -13,7 +13,8 @@
 - ``chat``: conversations with a model.
 - ``plots``: pictures of runs.
 - ``tasks``: what models are trained for. ``scripting``: what all command lines share.
-- ``export``: models as ONNX. ``explore``: the explorer. ``programs``: the commands of ``tinyformer``.
+- ``export``: models as ONNX. ``javascript``: a GPT in a browser.
+- ``explore``: the explorer. ``programs``: the commands of ``tinyformer``.
 - ``common``: errors for people, files, settings, progress, memory.
 
 ``from tinyformer import GPT`` works for every name below, and loads only the files that the name needs.

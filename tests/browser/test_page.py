@@ -24,7 +24,8 @@ ASKED = (
 
 
 def test_all_modules_are_asked_for_at_once_and_once(tab: Any, explorers: Any) -> None:
-    names = sorted(file.name for file in (ROOT / "tinyformer/explore/page").glob("*.js"))
+    folders = ROOT / "tinyformer/explore/page", ROOT / "tinyformer/javascript"
+    names = sorted(file.name for folder in folders for file in folder.glob("*.js"))
     page = tab.open(explorers["gpt"], text="the fox")
     asked = page.evaluate(ASKED)
     assert page.evaluate(LINKED) == sorted(asked) == names

@@ -78,7 +78,7 @@ ROOMS = {
     ).split(),
     "tinyformer": (
         "common data tokenizers models runs decoding training audio markov word_vectors plots pretrained chat scripting tasks "
-        "export explore programs"
+        "export javascript explore programs"
     ).split(),
 }
 

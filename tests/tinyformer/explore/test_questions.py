@@ -142,7 +142,7 @@ def test_whatever_is_asked_is_answered_or_refused(subjects: Subjects, objects: O
             answer = ask(subjects, name, asked)
             lines = answer if isinstance(answer, Iterator) else iter([answer])
             for line, _ in zip(lines, range(MOST_LINES)):
-                json.dumps(line, allow_nan=False)
+                assert isinstance(line, bytes) or json.dumps(line, allow_nan=False)
         except UserError as error:
             assert 0 < len(str(error)) < 1000, asked
 
@@ -174,7 +174,7 @@ def answered(subjects: Subjects, name: str, asked: Any) -> None:
     try:
         answer = ask(subjects, name, asked)
         for line in answer if isinstance(answer, Iterator) else [answer]:
-            _as_json(line)
+            assert isinstance(line, bytes) or _as_json(line)
     except (UserError, OSError, MemoryError) as error:
         assert len(str(error).splitlines()) <= 2 and len(str(error)) < 1000, asked
         raise Refusal from None

@@ -24,6 +24,18 @@ export async function ask(name, asked, signal) {
 }
 
 /**
+ * The bytes with which a question is answered, such as a model's weights.
+ * @param {string} name
+ * @param {object} asked
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<ArrayBuffer>}
+ */
+export async function bytes(name, asked, signal) {
+  const response = await send(name, asked, signal);
+  return receive(response.arrayBuffer());
+}
+
+/**
  * The answers to a question that has several, each as soon as it comes.
  * @param {string} name
  * @param {object} asked

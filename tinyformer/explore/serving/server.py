@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from importlib import resources
+from itertools import chain
 from typing import Any
 
 from tinyformer.common.errors import UserError, shortened
@@ -106,12 +107,12 @@ def _is_ip(text: str) -> bool:
 
 
 def page_files() -> dict[str, tuple[str, bytes]]:
-    """The files of the page by name, each with its type. They are read once: no request reaches the disk. The page names all
-    its modules, so that the browser asks for them at once, after its first paint, and not for each when another one imports
-    it."""
-    folder = resources.files("tinyformer.explore") / "page"
+    """The files of the page, and of the modules that compute models, by name, each with its type. They are read once: no
+    request reaches the disk. The page names all its modules, so that the browser asks for them at once, after its first paint,
+    and not for each when another one imports it."""
+    folders = resources.files("tinyformer.explore") / "page", resources.files("tinyformer.javascript")
     found = {}
-    for file in folder.iterdir():
+    for file in chain.from_iterable(folder.iterdir() for folder in folders):
         kind = TYPES.get(file.name.rpartition(".")[2])
         if kind:
             found[file.name] = (f"{kind}; charset=utf-8", file.read_bytes())
@@ -218,6 +219,9 @@ class Handler(BoundedHandler):
             answer = ask(self.server.subjects, name, asked)
         if isinstance(answer, Iterator):
             self._send_lines(answer)
+        elif isinstance(answer, bytes):
+            self._headers(HTTPStatus.OK, "application/octet-stream", str(len(answer)))
+            self.wfile.write(answer)
         else:
             self._send(HTTPStatus.OK, answer)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinyformer.common.errors import UserError
 from tinyformer.explore.views.subjects import Subject, Subjects
+from tinyformer.export.web import web_weights
 from tinytensor.common.wording import counted
 
 LONGEST_TEXT = 200_000  # characters
@@ -57,6 +58,13 @@ def facts(subjects: Subjects, asked: Named) -> Answer:
     """The kind of a model, its class, size and settings, the ids of its start, end and mask tokens, and the ``labels`` of the
     classes that it tells, or null."""
     return subjects.get(asked.model).facts()
+
+
+def weights(subjects: Subjects, asked: Named) -> bytes:
+    """The weights of a GPT in float32: a safetensors file, as ``web_weights`` gives it. Raises UserError for a model that a
+    page cannot compute."""
+    subject = subjects.get(asked.model)
+    return web_weights(subject.model, subject.tokenizer)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What the page can ask, as JSON: each question is a function of the models and of a dataclass that says what is asked.
 
 ``POST ask/NAME`` with a JSON object whose keys are the dataclass's fields gets the JSON object that the function returns. A
-function that yields gets a line of JSON for each, as it comes. Other programs may ask in the same way.
+function that yields gets a line of JSON for each, as it comes. One that returns bytes, as ``weights`` does, gets these as they
+are. Other programs may ask in the same way.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from tinyformer.explore.views.inside import entropies, hidden_states, inside, le
 from tinyformer.explore.views.naming import head_names, text_scores
 from tinyformer.explore.views.neurons import neuron_examples, neuron_tokens, neurons
 from tinyformer.explore.views.opening import opening
-from tinyformer.explore.views.passages import Answer, about, encode, facts
+from tinyformer.explore.views.passages import Answer, about, encode, facts, weights
 from tinyformer.explore.views.patching import patched
 from tinyformer.explore.views.searching import search
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.explore.views.writing import fill, next_token, write
 
-QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
+QUESTIONS: dict[str, Callable[..., Answer | bytes | Iterator[Answer]]] = {
     function.__name__: function
     for function in (
         about,
         checkpoints,
         facts,
+        weights,
         opening,
         encode,
         next_token,
@@ -69,7 +71,7 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
 }
 
 
-def ask(subjects: Subjects, name: str, asked: Any) -> Answer | Iterator[Answer]:
+def ask(subjects: Subjects, name: str, asked: Any) -> Answer | bytes | Iterator[Answer]:
     """The answer to the question of this name about a JSON object. Raises UserError for an object that it cannot answer."""
     function = QUESTIONS[name]
     kind = typing.get_type_hints(function)["asked"]
