@@ -76,15 +76,26 @@ def page_of_modules(page: Any, files: dict[str, bytes]) -> Any:
 
 
 def run(page: Any, script: str, **given: Any) -> Any:
-    """What a script of JavaScript returns, to which all that the modules export is known by name, and what is ``given`` as
-    ``given``; ``load(name)`` is the GPT in a file."""
+    """What a script of JavaScript returns. It knows all that the modules export by name, and these:
+
+    - ``given``: what is given.
+    - ``bytes(name)`` and ``load(name)``: the content of a file, and the GPT in it.
+    - ``told(f)``: the error that a function throws.
+    """
     body = """async (given) => {
       const modules = await Promise.all(["safetensors", "gpt", "writing"].map((name) => import(`/${name}.js`)));
       const all = Object.assign({}, ...modules);
       const bytes = async (name) => (await fetch(`/${name}`)).arrayBuffer();
       const load = async (name) => new all.GPT(all.readSafetensors(await bytes(name)));
+      const told = (f) => {
+        try {
+          return f(), "nothing";
+        } catch (error) {
+          return `${error.constructor.name}: ${error.message}`;
+        }
+      };
       const AsyncFunction = (async () => {}).constructor;
-      const script = new AsyncFunction(...Object.keys(all), "given", "bytes", "load", SCRIPT);
-      return script(...Object.values(all), given, bytes, load);
+      const script = new AsyncFunction(...Object.keys(all), "given", "bytes", "load", "told", SCRIPT);
+      return script(...Object.values(all), given, bytes, load, told);
     }"""
     return page.evaluate(body.replace("SCRIPT", json.dumps(script)), given)

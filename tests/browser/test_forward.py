@@ -127,7 +127,6 @@ def recorded(model: Any, ids: list[int]) -> dict[str, Any]:
 REFUSED = """
   const model = await load("weights");
   const cache = model.newCache(4);
-  const told = (f) => { try { f(); return "nothing"; } catch (error) { return `${error.constructor.name}: ${error.message}`; } };
   return [
     told(() => model.forward([])),
     told(() => model.forward([0, 13])),

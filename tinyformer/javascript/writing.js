@@ -1,5 +1,7 @@
 /** Writing with a GPT: from logits to the next token, and from characters to ids and back. */
 
+const USELESS = "the model's outputs are NaN or infinite: its weights are damaged";
+
 /** How the next token is picked, as tinyformer's Sampling does. */
 export class Sampling {
   /**
@@ -11,10 +13,10 @@ export class Sampling {
    *   Throws Error for a value that is not allowed.
    */
   constructor({ temperature = 1, topK = 0, topP = 1, minP = 0 } = {}) {
-    if (!(temperature >= 0 && temperature < Infinity)) throw new Error(`temperature must be 0 (greedy) or more, not ${temperature}`);
+    if (!(Number.isFinite(temperature) && temperature >= 0)) throw new Error(`temperature must be 0 (greedy) or more, not ${temperature}`);
     if (!(Number.isInteger(topK) && topK >= 0)) throw new Error(`topK must be a whole number of 0 or more, not ${topK}`);
     if (!(topP > 0 && topP <= 1)) throw new Error(`topP must be above 0 and at most 1, not ${topP}`);
-    if (!(minP >= 0 && minP <= 1)) throw new Error(`minP must be between 0 and 1, not ${minP}`);
+    if (!(Number.isFinite(minP) && minP >= 0 && minP <= 1)) throw new Error(`minP must be between 0 and 1, not ${minP}`);
     Object.assign(this, { temperature, topK, topP, minP });
   }
 
@@ -22,7 +24,7 @@ export class Sampling {
   probabilities(logits) {
     const order = Array.from(logits.keys()).sort((a, b) => logits[b] - logits[a] || a - b); // the first of equal ones first
     const highest = logits[order[0]];
-    if (!Number.isFinite(highest) || logits.some(Number.isNaN)) throw new Error("the model's outputs are NaN or infinite");
+    if (!Number.isFinite(highest) || logits.some(Number.isNaN)) throw new Error(USELESS);
     const weight = (id) => (this.temperature ? Math.exp((logits[id] - highest) / this.temperature) : Number(id === order[0]));
     const weights = Float64Array.from(logits.keys(), weight);
     const kept = this.reaching(order.slice(0, this.topK || order.length), weights).filter((id) => weights[id] >= this.minP);
