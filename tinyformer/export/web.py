@@ -1,17 +1,26 @@
-"""A GPT's weights for a browser: one safetensors file, which ``tinyformer/javascript`` reads."""
+"""A GPT in a browser: its weights as one safetensors file, which ``tinyformer/javascript`` reads, and a page that holds all."""
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from dataclasses import asdict
+from html import escape
+from importlib import resources
+from pathlib import Path
+from string import Template
 from typing import Any
 
 from safetensors.numpy import save
 
 from tinyformer.common.errors import UserError
 from tinyformer.models.gpt import GPT
-from tinyformer.models.quantizing import refuse_additions, refuse_quantized
+from tinyformer.models.quantizing import num_weights, refuse_additions, refuse_quantized
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks.trained import open_run
 from tinyformer.tokenizers import CharTokenizer, Tokenizer
+from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 from tinytensor.nn import Module
 
@@ -45,3 +54,38 @@ def _array(name: str, values: Any, dtype: str) -> Any:
     if dtype == "float16" and abs(values).max(initial=0) > host.finfo(dtype).max:
         raise UserError(f"{name} has numbers that float16 cannot hold: take float32")
     return host.ascontiguousarray(values, dtype)
+
+
+def web_page(path: str | Path) -> str:
+    """A page, in one file, with the best GPT of the run in a folder: it writes on as one types, without any network.
+
+    Its weights are in float16. Raises UserError as ``web_weights``, for a run that cannot be opened, and for one whose tokens
+    are not characters.
+    """
+    folder = RunFolder(path)
+    opened = open_run(folder, use="exported as a page")
+    weights = web_weights(opened.model, opened.tokenizer, "float16")
+    if not isinstance(opened.tokenizer, CharTokenizer):
+        kind = type(opened.tokenizer).__name__
+        raise UserError(f"{path} has a {kind}: only a run whose tokens are characters becomes a page")
+    name = folder.path.resolve().name
+    about = (
+        f"A GPT with {counted(num_weights(opened.model), 'parameter')}, trained with tinyformer. It runs in this page alone."
+    )
+    page = resources.files("tinyformer.export") / "page"
+    return Template((page / "index.html").read_text(encoding="utf-8")).substitute(
+        title=escape(name),
+        about=escape(about),
+        style=(page / "livegpt.css").read_text(encoding="utf-8"),
+        weights=base64.b64encode(weights).decode(),
+        modules=_modules(),
+    )
+
+
+def _modules() -> str:
+    """All modules as one, which needs no other file: without their imports and exports."""
+    folder = resources.files("tinyformer.javascript")
+    files = [*(folder / f"{name}.js" for name in ("safetensors", "gpt", "writing"))]
+    files.append(resources.files("tinyformer.export") / "page" / "livegpt.js")
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    return re.sub(r"(?m)^(import .*\n|export )", "", sources)
