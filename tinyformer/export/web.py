@@ -47,7 +47,12 @@ def web_weights(model: Module, tokenizer: Tokenizer | None = None, dtype: str = 
     metadata = {"format": FORMAT, "config": json.dumps(asdict(model.config))}
     if isinstance(tokenizer, CharTokenizer):
         metadata["characters"] = json.dumps([*tokenizer.characters, *tokenizer.special])
-    return save({name: _array(name, tensor.numpy(), dtype) for name, tensor in model.state_dict().items()}, metadata)
+    content = save({name: _array(name, tensor.numpy(), dtype) for name, tensor in model.state_dict().items()})
+    end = 8 + int.from_bytes(content[:8], "little")
+    # The metadata are added here, because the safetensors library writes them in a different order each time.
+    header = json.dumps({"__metadata__": metadata, **json.loads(content[8:end])}).encode()
+    header += b" " * (-len(header) % 8)  # as the format requires
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def _array(name: str, values: Any, dtype: str) -> Any:
@@ -69,9 +74,8 @@ def web_page(path: str | Path) -> str:
         kind = type(opened.tokenizer).__name__
         raise UserError(f"{path} has a {kind}: only a run whose tokens are characters becomes a page")
     name = folder.path.resolve().name
-    about = (
-        f"A GPT with {counted(num_weights(opened.model), 'parameter')}, trained with tinyformer. It runs in this page alone."
-    )
+    size = counted(num_weights(opened.model), "parameter")
+    about = f"A GPT with {size}, trained with tinyformer. It runs in this page, without any network."
     page = resources.files("tinyformer.export") / "page"
     return Template((page / "index.html").read_text(encoding="utf-8")).substitute(
         title=escape(name),

@@ -40,7 +40,7 @@ class LiveGPT {
   }
 
   sliders() {
-    this.values = { temperature: make("output"), topK: make("output") };
+    this.values = { temperature: make("span", { className: "value" }), topK: make("span", { className: "value" }) };
     return [
       labelled("Temperature", this.temperature, this.values.temperature),
       labelled("Top-k", this.topK, this.values.topK),
