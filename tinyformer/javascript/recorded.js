@@ -72,7 +72,8 @@ export function record(config, weights, ids) {
     return step(name, "norm", x.shape, [x, weight, bias], { centred, eps: config.norm_eps, source, formula });
   };
 
-  let x = step("token_embedding", "embedding", [length, config.d_model], [parameter("token_embedding.weight")],
+  const text = keep({ name: "ids", kind: "constant", shape: [length], axes: ["token"], values: Float64Array.from(ids), inputs: [], formula: "the text, cut into tokens" });
+  let x = step("token_embedding", "embedding", [length, config.d_model], [parameter("token_embedding.weight"), text],
     { ids, source: `${GPT}: x = self.token_embedding(ids)` });
   if (config.positions === "sinusoidal") {
     x = step("scaled", "scale", x.shape, [x], { times: Math.sqrt(config.d_model), source: `${GPT}: x = x * math.sqrt(` });
