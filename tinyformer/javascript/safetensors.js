@@ -6,9 +6,9 @@ export class DamagedFile extends Error {}
 /** What reads the numbers of each dtype: how many bytes one takes, and how they become a Float32Array. */
 const DTYPES = {
   F32: { size: 4, read: (buffer, start, count) => new Float32Array(buffer, start, count) },
-  F16: { size: 2, read: (buffer, start, count) => Float32Array.from(new Uint16Array(buffer, start, count), fromHalf) },
+  F16: { size: 2, read: (buffer, start, count) => fromHalves(new Uint16Array(buffer, start, count)) },
   BF16: { size: 2, read: (buffer, start, count) => fromBfloats(new Uint16Array(buffer, start, count)) },
-  I8: { size: 1, read: (buffer, start, count) => Float32Array.from(new Int8Array(buffer, start, count)) },
+  I8: { size: 1, read: (buffer, start, count) => new Float32Array(new Int8Array(buffer, start, count)) },
 };
 
 /**
@@ -38,13 +38,13 @@ function readHeader(file) {
 }
 
 function readArray(file, start, name, about) {
-  const { dtype, shape, data_offsets: [first, last] = [] } = isObject(about) ? about : {};
+  const { dtype, shape, data_offsets } = isObject(about) ? about : {};
   const known = Object.hasOwn(DTYPES, dtype) ? DTYPES[dtype] : null;
   if (!known) throw new DamagedFile(`${name} is of the dtype ${dtype}: only ${Object.keys(DTYPES).join(", ")} can be read`);
-  const isShape = Array.isArray(shape) && shape.every((size) => Number.isSafeInteger(size) && size >= 0);
-  const count = isShape ? shape.reduce((product, size) => product * size, 1) : NaN;
+  const count = areSizes(shape) ? shape.reduce((product, size) => product * size, 1) : NaN;
+  const [first, last] = areSizes(data_offsets) ? data_offsets : [];
   if (last - first !== count * known.size) throw new DamagedFile(`${name} has another number of bytes than its shape needs`);
-  if (!(first >= 0 && start + last <= file.byteLength)) throw new DamagedFile(`the file is cut off: ${name} is not all there`);
+  if (start + last > file.byteLength) throw new DamagedFile(`the file is cut off: ${name} is not all there`);
   const isAligned = (start + first) % known.size === 0; // otherwise the numbers need a place of their own
   const values = isAligned
     ? known.read(file, start + first, count)
@@ -52,17 +52,25 @@ function readArray(file, start, name, about) {
   return { shape, values };
 }
 
+function areSizes(value) {
+  return Array.isArray(value) && value.every((size) => Number.isSafeInteger(size) && size >= 0);
+}
+
 function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** The number that 16 bits stand for: a sign, 5 bits of an exponent and 10 of a fraction. */
-export function fromHalf(bits) {
-  const sign = bits & 0x8000 ? -1 : 1;
-  const exponent = (bits >> 10) & 31;
-  const fraction = bits & 1023;
-  if (exponent === 31) return fraction ? NaN : sign * Infinity;
-  return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
+/** A half has a sign, 5 bits of an exponent and 10 of a fraction. */
+function fromHalves(halves) {
+  const scales = Float64Array.from({ length: 32 }, (_, exponent) => 2 ** (Math.max(exponent, 1) - 25));
+  const found = new Float32Array(halves.length);
+  for (let i = 0; i < halves.length; i++) {
+    const exponent = (halves[i] >> 10) & 31;
+    const fraction = halves[i] & 1023;
+    const size = exponent === 31 ? (fraction ? NaN : Infinity) : (exponent && 1024) + fraction;
+    found[i] = (halves[i] & 0x8000 ? -size : size) * scales[exponent];
+  }
+  return found;
 }
 
 /** bfloat16 is the first half of a float32. */
