@@ -1,4 +1,4 @@
-/** The page: the model, the prompt and the five views. */
+/** The page: the model, the prompt and the six views. */
 
 import { LONGEST_TEXT, onVisit, follow as followAddress, tellPage } from "./address.js";
 import { ask, latest } from "./api.js";
@@ -9,10 +9,11 @@ import { isWriting } from "./writer.js";
 import * as write from "./write.js";
 import * as attention from "./attention.js";
 import * as inside from "./inside.js";
+import * as numbers from "./numbers.js";
 import * as compare from "./compare.js";
 import * as whatif from "./whatif.js";
 
-const VIEWS = { write, attention, inside, whatif, compare }; // each has begin(section), and show() when it is looked at
+const VIEWS = { write, attention, inside, numbers, whatif, compare }; // each has begin(section), and show() when it is looked at
 const byId = (id) => document.getElementById(id);
 const line = byId("counted"); // how many tokens there are, or why none
 

@@ -71,11 +71,12 @@ export function shade(x) {
 /**
  * What gives black or white, whichever is read better on a colour of a strength from 0 to 1, as shade() takes it. It knows the
  * colours as they are when it is made: make a new one for each drawing.
+ * @param {string} [strongest] the variable of the strongest colour
  * @returns {(x: number) => string}
  */
-export function inks() {
+export function inks(strongest = "--high") {
   const style = getComputedStyle(document.documentElement);
-  const [low, high] = ["--low", "--high"].map((name) => style.getPropertyValue(name).split(",").map(Number));
+  const [low, high] = ["--low", strongest].map((name) => style.getPropertyValue(name).split(",").map(Number));
   return (x) => {
     const [red, green, blue] = low.map((from, i) => linear((from + (high[i] - from) * Math.max(0, Math.min(1, x))) / 255));
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff"; // there both have a contrast of 4.6 (WCAG 2.1)

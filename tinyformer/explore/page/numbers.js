@@ -1,0 +1,230 @@
+/** The view "numbers": the whole forward pass of a small GPT, array by array, and each number with what it was computed from. */
+
+import { addressed } from "./address.js";
+import { ask, bytes, latest } from "./api.js";
+import { backward } from "./backward.js";
+import { KINDS } from "./kinds.js";
+import { brief, cellInWords, cellsBehind, drawCell, indicesOf } from "./numbercell.js";
+import { LEGEND, NumbersMap } from "./numbersmap.js";
+import { mapsOf } from "./numberslayout.js";
+import { record } from "./recorded.js";
+import { readSafetensors } from "./safetensors.js";
+import { page } from "./state.js";
+import { counted, element } from "./text.js";
+import { troubleLine } from "./trouble.js";
+
+const MOST_TOKENS = 32;
+const KEYS = "Arrow keys: the next cell; with Shift they move the picture. Page up and page down: the array before and after. Enter: the " +
+  "largest number that it was read from. + and −: zoom; Z: this cell; 0: the whole. G: gradients. Escape: no cell.";
+
+const part = {}; // the elements of the view, by name
+const chosen = { array: "", cell: "", gradients: false }; // the name of an array and the indices of a cell, "2.5.17"
+let map = null;
+let shown = null; // the passage, the pass, the texts of its tokens, and the gradients once they are asked for
+let weights = null; // of the model whose facts they were asked for with
+let sources = new Map(); // the lines of source, by what arrays call them
+
+const remember = addressed("numbers", ["array"], ({ array = "", cell = "", gradients }) => {
+  Object.assign(chosen, { array, cell, gradients: gradients === "1" });
+  if (shown?.passage === page.passage) showChosen(true);
+});
+
+/** Fill the section of this view once. */
+export function begin(section) {
+  const make = (name, kind, properties = {}, ...children) => (part[name] = element(kind, properties, ...children));
+  const button = (name, text, title, act) => make(name, "button", { type: "button", title, onclick: act }, text);
+  const [trouble, refuse] = troubleLine();
+  part.refuse = refuse;
+  make("note", "p", { class: "note", id: "numbers-note" });
+  make("arrays", "select", { id: "numbers-array" });
+  part.arrays.addEventListener("change", () => {
+    choose(byName(part.arrays.value), 0, true);
+    look();
+  });
+  const zooms = element("div", { class: "zooms", role: "group", "aria-label": "Zoom" },
+    button("whole", "Whole", "Show all arrays (0)", () => map.whole()),
+    button("out", "−", "Zoom out (−)", () => map.zoom(1 / 1.5)),
+    button("in", "+", "Zoom in (+)", () => map.zoom(1.5)),
+    button("look", "Cell", "Zoom to the chosen cell (Z)", look));
+  part.out.setAttribute("aria-label", "Zoom out");
+  part.in.setAttribute("aria-label", "Zoom in");
+  button("gradients", "Gradients", "Show how the loss changes with each number (G)", () => turn(!chosen.gradients));
+  button("full", "Full screen", "", () => (document.fullscreenElement ? document.exitFullscreen() : part.body.requestFullscreen()));
+  part.full.hidden = !document.fullscreenEnabled;
+  make("controls", "div", { class: "controls" }, element("label", {}, "Array ", part.arrays), zooms, part.gradients, part.full);
+  make("picture", "div", { class: "numbers-picture" });
+  make("line", "p", { class: "readout", "aria-live": "polite" });
+  make("cell", "aside", { class: "numbers-cell", "aria-label": "The chosen number", hidden: true });
+  make("both", "div", { class: "numbers-both" }, part.picture, part.cell);
+  map = new NumbersMap(part.picture, { title: titleNow, choose: (array, place) => choose(array, place, false) });
+  map.box.addEventListener("keydown", key);
+  const about = element("p", { class: "note" }, LEGEND);
+  make("body", "div", { class: "numbers", hidden: true }, part.controls, part.both, part.line, map.save, about, element("p", { class: "note", id: "numbers-keys" }, KEYS));
+  section.replaceChildren(part.note, trouble, part.body);
+}
+
+/** Draw what the page holds now. It is called when the view is chosen, and when the passage changes while it is. */
+export function show() {
+  if (page.passage && shown?.passage !== page.passage) load(page.passage, page.facts);
+}
+
+const load = latest(async (signal, passage, facts) => {
+  if (weights?.facts !== facts) {
+    const file = readSafetensors(await bytes("weights", { model: passage.model }, signal));
+    weights = { facts, config: JSON.parse(file.metadata.config), arrays: file.arrays };
+  }
+  const { config, arrays } = weights;
+  const first = Math.max(0, passage.ids.length - config.block_size); // what the model no longer sees is left out
+  const ids = passage.ids.slice(first, first + MOST_TOKENS);
+  const texts = passage.texts.slice(first, first + MOST_TOKENS);
+  const pass = record(config, arrays, ids);
+  const before = shown?.pass.arrays.map(({ name, shape }) => `${name} ${shape}`).join();
+  shown = { passage, pass, texts, gradients: null };
+  const isCut = ids.length < passage.ids.length;
+  part.note.textContent = `Every number that the model computes for ${isCut ? `${first ? "" : "the first "}${counted(ids.length, "token")} of the ${passage.ids.length}${first ? `, from token ${first} on` : ""}, which are as many as fit here` : counted(ids.length, "token")}: ` +
+    `${counted(pass.arrays.length, "array")}, from the ids at the top to the loss at the bottom. Choose a cell to see where it came from.`;
+  part.body.hidden = false;
+  part.gradients.disabled = !pass.loss;
+  part.gradients.title = pass.loss ? "Show how the loss changes with each number (G)" : "A text of one token has no next token, and so no loss";
+  part.arrays.replaceChildren(...pass.arrays.map(({ name, shape }) => new Option(`${name} (${shape.join(" × ")})`, name)));
+  showChosen(before !== pass.arrays.map(({ name, shape }) => `${name} ${shape}`).join());
+  await learnSources(pass, signal);
+}, (message) => {
+  part.refuse(message);
+  if (!message) return;
+  shown = null;
+  part.body.hidden = true;
+  part.note.textContent = "Only a small GPT is shown number by number.";
+});
+
+/** Where the library computes each array. The picture does not wait for it. */
+async function learnSources({ arrays }, signal) {
+  const unknown = [...new Set(arrays.map(({ source }) => source).filter((source) => source && !sources.has(source)))];
+  if (!unknown.length) return;
+  const { lines } = await ask("source", { lines: unknown }, signal);
+  unknown.forEach((source, i) => sources.set(source, lines[i]));
+  tell();
+}
+
+function byName(name) {
+  return shown.pass.arrays.find((array) => array.name === name);
+}
+
+/** The array and the place of the chosen cell; null where none is chosen, or this model does not have it. */
+function cellNow() {
+  const array = byName(chosen.array);
+  const indices = chosen.cell.split(".").map(Number);
+  const isThere = array && indices.length === array.shape.length && indices.every((index, i) => Number.isInteger(index) && index >= 0 && index < array.shape[i]);
+  return isThere ? [array, indices.reduce((place, index, i) => place * array.shape[i] + index, 0)] : null;
+}
+
+/** Show the picture with what is chosen in it. */
+function showChosen(isOther) {
+  if (!shown.pass.loss) chosen.gradients = false;
+  if (chosen.gradients) shown.gradients ??= backward(shown.pass);
+  part.gradients.setAttribute("aria-pressed", String(chosen.gradients));
+  map.set(shown.pass.arrays, shown.texts, gradientsNow(), isOther);
+  map.box.setAttribute("aria-label", titleNow());
+  tell();
+  if (isOther && cellNow()) look();
+}
+
+function gradientsNow() {
+  return chosen.gradients ? shown.gradients : null;
+}
+
+function titleNow() {
+  return `${chosen.gradients ? "Gradients of all arrays of a" : "All arrays of a"} forward pass`;
+}
+
+function turn(on) {
+  chosen.gradients = on && Boolean(shown.pass.loss);
+  remember({ gradients: chosen.gradients ? "1" : null });
+  showChosen(false);
+}
+
+/** Choose a cell. With `isMoved` it is brought into sight. */
+function choose(array, place, isMoved) {
+  Object.assign(chosen, { array: array.name, cell: indicesOf(array, place).join(".") });
+  remember({ array: chosen.array, cell: chosen.cell });
+  tell(isMoved);
+}
+
+function chooseNone() {
+  Object.assign(chosen, { array: "", cell: "" });
+  remember({ array: null, cell: null });
+  tell();
+}
+
+/** Zoom to the chosen cell. */
+function look() {
+  const cell = cellNow();
+  if (cell) map.approach(...cell);
+}
+
+/** Tell about the chosen cell, beside the picture and in a line. */
+function tell(isMoved = false) {
+  const cell = cellNow();
+  part.cell.hidden = !cell;
+  part.look.disabled = !cell;
+  if (!cell) {
+    part.line.textContent = "";
+    map.mark(null, []);
+    return;
+  }
+  const [array, place] = cell;
+  const gradients = gradientsNow();
+  part.arrays.value = array.name;
+  drawCell(part.cell, { pass: shown.pass, gradients, array, place, texts: shown.texts, sources, go: (other, at) => choose(other, at, true) });
+  const said = gradients ? `gradient ${brief(gradients.get(array)[place])}` : brief(array.values[place]);
+  const line = `${array.name}, ${cellInWords(array, place, shown.texts)}: ${said}`;
+  if (part.line.textContent !== line) part.line.textContent = line;
+  map.mark(cell, cellsBehind(shown.pass, gradients, array, place), isMoved);
+}
+
+/** The cell that gives the chosen one most. */
+function largest() {
+  const [array, place] = cellNow();
+  if (chosen.gradients || !KINDS[array.kind]) return null;
+  const terms = KINDS[array.kind].explain(array, place).terms.filter(({ factors }) => factors.length);
+  if (!terms.length) return null;
+  const most = terms.reduce((a, b) => (Math.abs(b.value) > Math.abs(a.value) ? b : a));
+  const [k, i] = most.factors[0];
+  return [array.inputs[k], i];
+}
+
+const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+function key(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const acts = {
+    "+": () => map.zoom(1.5), "=": () => map.zoom(1.5), "-": () => map.zoom(1 / 1.5), 0: () => map.whole(),
+    g: () => turn(!chosen.gradients), z: look, Escape: chooseNone,
+    PageDown: () => toArray(1), PageUp: () => toArray(-1),
+    Enter: () => { const found = cellNow() && largest(); if (found) choose(...found, true); },
+  };
+  const move = MOVES[event.key];
+  const act = move ? () => (event.shiftKey ? map.pan(move[1] * 60, move[0] * 60) : step(...move)) : acts[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+}
+
+/** The array before or after the chosen one. */
+function toArray(by) {
+  const { arrays } = shown.pass;
+  const at = arrays.indexOf(byName(chosen.array));
+  choose(arrays[at < 0 ? 0 : (at + by + arrays.length) % arrays.length], 0, true);
+}
+
+/** The next cell in a direction, in the next head after the last column. */
+function step(down, right) {
+  const cell = cellNow();
+  if (!cell) return choose(shown.pass.arrays[0], 0, true);
+  const [array, place] = cell;
+  const { heads, rows, columns } = mapsOf(array);
+  const [head, row, column] = [Math.floor(place / (rows * columns)), Math.floor(place / columns) % rows, place % columns];
+  const across = Math.max(0, Math.min(heads * columns - 1, head * columns + column + right));
+  const below = Math.max(0, Math.min(rows - 1, row + down));
+  choose(array, (Math.floor(across / columns) * rows + below) * columns + (across % columns), true);
+}

@@ -1,0 +1,125 @@
+/** Where each array of a forward pass stands in the view "numbers", in units that are pixels before one zooms. */
+
+const [GAP, TITLE, BETWEEN_HEADS, MARGIN] = [14, 15, 3, 12];
+export const TOKENS = new Set(["token", "query", "key"]); // axes
+const FIRST = /^attention_norm|\.(query_key_value|query_norm|key_norm|queries|keys|values)/; // of the attention: what is made before the scores
+
+/** How long a side of a map is. Equal sides are equally long, and a larger one grows only with the root of its size. */
+function lengthOf(size, axis) {
+  return (TOKENS.has(axis) ? 12 : 5.2) * Math.sqrt(size);
+}
+
+/**
+ * An array as maps of rows and columns, one for each head.
+ * @returns {{heads: number, rows: number, columns: number}}
+ */
+export function mapsOf({ shape, axes }) {
+  if (shape.length === 3) return { heads: shape[0], rows: shape[1], columns: shape[2] };
+  if (shape.length === 2) return { heads: 1, rows: shape[0], columns: shape[1] };
+  return TOKENS.has(axes[0]) ? { heads: 1, rows: shape[0], columns: 1 } : { heads: 1, rows: 1, columns: shape[0] };
+}
+
+/** A box around an array: {array, heads, rows, columns, width, height (of one map), across (of all maps), pitch (from map to map)}. */
+function boxOf(array, tallest) {
+  const maps = mapsOf(array);
+  const [down, right] = array.shape.length > 1 ? array.axes.slice(-2) : maps.rows > 1 ? [array.axes[0], ""] : ["", array.axes[0]];
+  let [width, height] = [lengthOf(maps.columns, right), lengthOf(maps.rows, down)];
+  if (array.kind === "parameter" && height > tallest) [width, height] = [(width * tallest) / height, tallest]; // beside its step
+  const pitch = width + BETWEEN_HEADS;
+  return { array, ...maps, width, height, pitch, across: maps.heads * pitch - BETWEEN_HEADS };
+}
+
+/** One column of boxes, for narrow screens. */
+export function asList(arrays, room) {
+  let y = TITLE;
+  const boxes = arrays.map((array) => {
+    const box = boxOf(array, 120);
+    const grow = Math.min(3, (room - MARGIN) / box.across);
+    for (const key of ["width", "height", "pitch", "across"]) box[key] *= grow;
+    Object.assign(box, { x: MARGIN, y, free: room - MARGIN - box.across });
+    y += box.height + TITLE + GAP;
+    return box;
+  });
+  return { boxes, lines: [], labels: [], width: room, height: y - GAP };
+}
+
+/**
+ * The residual stream down the middle, the attention of each layer on its left, and the feed-forward network on its right. What is
+ * made from the stream goes outwards in one row, and comes back in the next.
+ * @returns {{boxes: object[], lines: [object, object][], labels: object[], width: number, height: number}} boxes with their places x and
+ *   y, lines from an array to the one that reads it, labels {text, x, y}
+ */
+export function asStream(arrays) {
+  const length = lengthOf(arrays.find(({ name }) => name === "token_embedding").shape[0], "token");
+  const row = length + TITLE + 10;
+  const layers = arrays.filter(({ name }) => /^blocks\.\d+$/.test(name)).length;
+  const first = arrays.find(({ name }) => name === "blocks.0.attended").inputs[0]; // of the stream
+  const groups = new Map(); // of each row and side: the arrays, from the stream outwards
+  const put = (line, side, array, isInwards) => {
+    const key = `${line} ${side}`;
+    if (!groups.has(key)) groups.set(key, { line, side, arrays: [] });
+    groups.get(key).arrays[isInwards ? "unshift" : "push"](array);
+  };
+  for (const array of arrays) {
+    const [, at, part = ""] = array.name.match(/^blocks\.(\d+)\.?(.*)$/) ?? [];
+    const line = 2 * Number(at);
+    if (array === first) put(1, 0, array);
+    else if (at !== undefined && part === "") put(line + 3, 0, array);
+    else if (part === "attended") put(line + 2, 0, array);
+    else if (part.startsWith("attention")) {
+      const isOutwards = FIRST.test(part);
+      put(line + (isOutwards ? 1 : 2), -1, array, !isOutwards);
+    } else if (part.startsWith("feed_forward")) {
+      const isOutwards = /norm|up|gate(\.|$)/.test(part);
+      put(line + (isOutwards ? 2 : 3), 1, array, !isOutwards);
+    } else if (/^position/.test(array.name)) put(0, 1, array, true);
+    else if (/^(token_embedding|scaled|ids)/.test(array.name)) put(0, -1, array, true);
+    else if (array.name === "norm") put(2 * layers + 2, 0, array);
+    else put(2 * layers + 2, array.name.startsWith("norm") ? -1 : 1, array);
+  }
+  const boxes = new Map();
+  const middle = boxOf(first, length).across / 2;
+  for (const { line, side, arrays: group } of groups.values()) {
+    let x = side === 0 ? -middle : middle + 2 * GAP;
+    let lowest = 0; // of a stack of parameters, such as a weight and its bias
+    group.forEach((array, i) => {
+      const box = boxOf(array, length);
+      const y = line * row;
+      const isStacked = i > 0 && array.kind === "parameter" && group[i - 1].kind === "parameter" && lowest + box.height + TITLE < row + y;
+      if (i > 0 && !isStacked) x += boxes.get(group[i - 1]).reach + GAP;
+      box.y = isStacked ? lowest + TITLE : y;
+      lowest = box.y + box.height;
+      box.reach = Math.max(box.across, isStacked ? boxes.get(group[i - 1]).reach : 24);
+      box.x = side < 0 ? -x - box.across : x;
+      boxes.set(array, box);
+    });
+  }
+  return framed([...boxes.values()], linesOf(boxes), Array.from({ length: layers }, (_, at) => ({ text: `layer ${at + 1}`, y: (2 * at + 1) * row })));
+}
+
+/** Say of each box how much is free beside it: a long name may stand there. */
+function measureFree(boxes, width) {
+  for (const box of boxes) {
+    const next = boxes.filter(({ x, y }) => x > box.x && Math.abs(y - box.y) < TITLE).map(({ x }) => x);
+    box.free = Math.min(...next.map((left) => left - 4), width) - box.x - box.across;
+  }
+}
+
+/** From each array to those that read it; parameters stand beside their steps. */
+function linesOf(boxes) {
+  return [...boxes.values()].flatMap((box) => box.array.inputs.filter(({ kind }) => kind !== "parameter").map((input) => [boxes.get(input), box]));
+}
+
+/** The boxes moved so that the first begins at (0, 0), below its title. */
+function framed(boxes, lines, labels) {
+  const left = Math.min(...boxes.map(({ x }) => x));
+  const top = Math.min(...boxes.map(({ y }) => y)) - TITLE;
+  for (const box of boxes) {
+    box.x -= left;
+    box.y -= top;
+  }
+  const width = Math.max(...boxes.map(({ x, across }) => x + across));
+  measureFree(boxes, width);
+  const height = Math.max(...boxes.map(({ y, height }) => y + height));
+  return { boxes, lines, labels: labels.map(({ text, y }) => ({ text, x: 0, y: y - top })), width, height };
+}
