@@ -21,6 +21,7 @@ extensions = [
     "navigation",
     "reference",
     "questions",
+    "results",
 ]
 
 # -- Markdown and lessons
