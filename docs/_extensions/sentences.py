@@ -29,6 +29,11 @@ def steps(name: str, row: str, column: str) -> list[float]:
     return [cell(f"{EPYC}/{name}_{configuration}.md", row, column) for configuration in "ABC"]
 
 
+def over_pytorch(folder: str) -> list[float]:
+    """The time of each configuration's step over that of the faster PyTorch."""
+    return [max(ratios(f"{folder}/train_step_{name}.md", "of fastest quartiles")) for name in CONFIGURATIONS]
+
+
 def products_over(sides: Sequence[str], configuration: str) -> float:
     """The time of tinytensor's own products over that of a step, on the fastest of these sides; of medians."""
     name = f"{EPYC}/train_step_{configuration}.md"
@@ -235,6 +240,11 @@ SENTENCES: list[Sentence] = [
             number("char_gpt", r"a small Qwen3 of ([\d,]+) parameters") / 1e6,
             cell("markov", "GPT", "loss"),
         ],
+    ),
+    (
+        "a training step takes {:.2f} to {:.2f} of PyTorch's time on two cores of an AMD EPYC, and {:.2f} to {:.2f} on an Intel "
+        "Xeon.",
+        lambda: [pick(over_pytorch(folder)) for folder in (EPYC, XEON) for pick in (min, max)],
     ),
     (
         "Both fall from {:.1f}; the validation loss ends at {:.2f}.",

@@ -1,4 +1,4 @@
-"""Every figure that the README, the front page, the guides and the lessons tell of a measurement is the one of its results file.
+"""Every figure that the README, the front page, the guides and the lessons tell of a measurement is that of its results file.
 
 Their sentences are listed in docs/_extensions/sentences.py, and the site is built with the figures that the files have then.
 Here the pages' own text must have them, too, and so must their tables and what programs printed. A figure that none of that
@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pages
 import pytest
 from pages import LESSONS, PAGES, in_a_line
-from results import RESULTS, cell, number, pattern_of, read, tables, up_to_date
+from results import RESULTS, Sentence, cell, number, pattern_of, read, tables, up_to_date
 from sentences import EPYC, GPU, MEDIAN, NUMPYS, QUARTILE, SENTENCES, SIDES, XEON, ratios
 
 from tinyformer import GPTConfig
@@ -202,7 +202,7 @@ def test_a_sentence_is_told(sentence: str, figures: Callable[[], list[float]]) -
 
 
 def test_figures_are_renewed_where_they_stand() -> None:
-    told = [
+    told: list[Sentence] = [
         ("It takes {:.2f} s, {:.0f} % of\u00a0{:,.0f}.", lambda: [1.5, 12.0, 3000.0]),
         ("{1:.1f}, not {0:.1f}", lambda: [1.0, 2.0]),
     ]
