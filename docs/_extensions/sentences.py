@@ -242,8 +242,8 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "a training step takes {:.2f} to {:.2f} of PyTorch's time on two cores of an AMD EPYC, and {:.2f} to {:.2f} on an Intel "
-        "Xeon.",
+        "a training step takes {:.2f} to {:.2f} of PyTorch's time on two cores of an AMD EPYC, and {:.2f} to {:.2f} on an "
+        "Intel Xeon.",
         lambda: [pick(over_pytorch(folder)) for folder in (EPYC, XEON) for pick in (min, max)],
     ),
     (
