@@ -18,9 +18,14 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.viewcode",
     "mathematics",
-    "navigation",
     "reference",
     "questions",
+    "results",
+    "code_links",
+    "downloads",
+    "disk",
+    "touch",
+    "slim",
 ]
 
 # -- Markdown and lessons
@@ -55,6 +60,8 @@ html_theme = "furo"
 html_title = project
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["copy.js", "search_from_disk.js"]
+html_copy_source = False  # lessons come as notebooks, and the rest is in the repository
 html_show_sphinx = False
 pygments_style = "default"  # each of its colours has a contrast of 4.5 or more
 pygments_dark_style = "monokai"

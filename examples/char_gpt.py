@@ -60,7 +60,7 @@ for step in steps:
     tt.optim.clip_grad_norm(model.parameters(), 1.0)
     optimizer.step(schedule(step - 1), threads=cores)
 
-    if step % 10 == 0 or step == flags.steps:
+    if step % min(10, flags.steps // 20 or 1) == 0 or step == flags.steps:  # a short run has a curve, too
         rows.append({"step": step, "train_loss": loss.item(), "validation_loss": None})
     if step % 250 == 0 or step == flags.steps:
         rows[-1]["validation_loss"] = evaluate(model, batches, loss_of, cores)  # on all of the text that is held out

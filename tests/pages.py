@@ -1,41 +1,34 @@
-"""The pages that people read: the README, the guides and a lesson; and what stands in them."""
+"""The pages that people read: the README, the guides and the lessons; and what stands in them."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "docs" / "_extensions"))
+
+from results import cells as tables, in_a_line  # noqa: E402, F401 (what the site is built with)
+
 README = ROOT / "README.md"
 GUIDES = ROOT / "docs" / "guides"
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in [README, *sorted(GUIDES.glob("*.md"))]}
-LESSON = (ROOT / "docs/lessons/12_fast.md").read_text(encoding="utf-8")  # the one that tells what was measured
-
-
-def in_a_line(text: str) -> str:
-    """The text with one space for each stretch of white space, as a sentence runs over lines."""
-    return " ".join(text.split())
+TAUGHT = [ROOT / "docs/index.md", *sorted((ROOT / "docs" / "lessons").glob("*.md"))]
+LESSONS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in TAUGHT}  # and the front page
 
 
 def prose(text: str) -> str:
-    """The sentences of a page, in a line: without blocks of code, tables and comments."""
-    return in_a_line(re.sub(r"^```.*?^```$|^\|.*?\|$|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL))
+    """The sentences of a page, in a line: without blocks of code, tables, comments and formulas."""
+    text = re.sub(r"^```.*?^```$|^\|.*?\|$|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL)
+    return in_a_line(re.sub(r"\$\$[^$]*\$\$|(?<!\w)\$[^$\n]+\$(?!\w)", "", text))
 
 
 def blocks(text: str, *languages: str) -> list[str]:
     """The blocks of code in these languages."""
     return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-
-
-def tables(text: str) -> list[list[list[str]]]:
-    """The cells of each Markdown table, as they are written: its header, then its rows."""
-    found = []
-    for block in re.findall(r"(?:^\|.*\|\n)+", f"{text}\n", flags=re.MULTILINE):
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
-        found.append([row for row in rows if not all(re.fullmatch(r":?-+:?", cell) for cell in row)])
-    return found
 
 
 def names(table: list[list[str]], column: str) -> list[str]:

@@ -17,6 +17,7 @@ from sphinx.errors import SphinxError
 SIZE = 17  # of the font that ziamath draws with, in its units; on the page it is 1.06 em
 EM = 16
 
+ziamath.config.precision = 2  # digits after the point: a hundredth of a pixel
 ziamath.config.svg2 = False  # glyphs as paths: symbols would share their ids with other formulas of a page
 
 
@@ -30,6 +31,8 @@ def drawn(latex: str, style: str) -> str:
     width, height = (float(re.search(rf'{name}="([\d.]+)"', svg)[1]) / EM for name in ("width", "height"))
     shape = f'width="{width:.3f}em" height="{height:.3f}em" style="vertical-align: -{below / EM:.3f}em"'
     svg = re.sub(r'width="[\d.]+" height="[\d.]+"', shape, svg, count=1)
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # a page of HTML knows what an <svg> is
+    svg = re.sub(r" ?\b([MLQCZHV])\b ?", r"\1", svg)  # a path's letters need no spaces
     return svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(latex, quote=True)}" ', 1)
 
 

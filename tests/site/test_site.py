@@ -196,6 +196,39 @@ def test_search_finds_why_a_layer_is_not_here():
     )
 
 
+def test_the_site_is_small():
+    files = [file for file in SITE.rglob("*") if file.is_file() and not {".doctrees", ".jupyter_cache"} & set(file.parts)]
+    assert len(files) > 100
+    assert sum(file.stat().st_size for file in files) < 15_000_000
+
+
+def test_the_first_page_is_small():
+    page = by_file()[SITE / "index.html"]
+    loaded = {(SITE / unquote(urlsplit(target).path)).resolve() for target in page.loads} | {page.file}
+    assert len(loaded) > 10
+    assert sum(file.stat().st_size for file in loaded) < 1_500_000
+
+
+def test_code_spans_lead_to_the_reference_and_to_the_source():
+    span = r'<a class="reference internal" href="([^"]+)"[^>]*><code class="docutils literal notranslate">'
+    found = {
+        (where(page), *one) for page in pages() for one in re.findall(span + "([^<]*)", page.file.read_text(encoding="utf-8"))
+    }
+    assert len(found) > 400
+    assert ("lessons/01_engine.html", "../reference/gradients.html#tinytensor.grad", "tt.grad(output, inputs)") in found
+    assert ("lessons/01_engine.html", "../_modules/tinytensor/autograd/engine.html", "tinytensor/autograd/engine.py") in found
+    assert not [one for one in found if one[2] == "backward"]  # the lesson's own
+
+
+def test_the_search_has_the_text_of_each_page_without_a_server():
+    text = (SITE / "_static" / "texts.js").read_text(encoding="utf-8")
+    texts = json.loads(text.removeprefix("window.siteTexts = ").rstrip(";\n"))
+    assert texts.keys() == {
+        page.relative_to(DOCS).with_suffix("").as_posix() for page in [*SOURCES, *DOCS.glob("reference/*.rst")]
+    }
+    assert "no straight line separates" in texts["lessons/01_engine"].lower()
+
+
 # ----------------------------------------------------------------------------------------------------------------- lessons
 
 
@@ -218,3 +251,22 @@ def test_every_cell_of_a_notebook_was_run(page):
     counts = [cell["execution_count"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert cells
     assert counts == list(range(1, cells + 1))
+
+
+LESSONS = [page for page in NOTEBOOKS if page.parent.name == "lessons"]
+
+
+@pytest.mark.parametrize("page", LESSONS, ids=lambda page: page.stem)
+def test_a_lesson_can_be_taken_along(page):
+    """Its notebook has the code of the page, and in its text nothing that only the site understands."""
+    made = by_file()[(SITE / "lessons" / page.stem).with_suffix(".html")]
+    assert f"../notebooks/{page.stem}.ipynb" in made.links
+    assert f"jupyter lab {page.stem}.ipynb" in made.file.read_text(encoding="utf-8")
+    notebook = json.loads((SITE / "notebooks" / f"{page.stem}.ipynb").read_text(encoding="utf-8"))
+    code = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    cells = re.findall(r"^```+ *\{code-cell\}", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    reads_results = any("../../benchmarks" in source for source in code)
+    assert len(code) == len(cells) + reads_results
+    assert code[0].startswith("# This lesson reads results") == reads_results
+    text = "\n".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+    assert re.search(r"^:::|^```\{|\]\([^)]*\.md", text, flags=re.MULTILINE) is None

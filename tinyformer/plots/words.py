@@ -64,11 +64,11 @@ def word_map(points: Mapping[str, Sequence[float]], groups: Mapping[str, Sequenc
                 axes.plot(*zip(place, ends), color=color, linewidth=0.5, alpha=0.6)
             axes.text(box[0], (box[1] + box[3]) / 2, label, fontsize=72 * LETTERS, va="center", color=color, **words)
     figure.text(0.02, 1 - 0.1 / height, "\n".join(lines), fontsize=8, va="top", **words)
-    left = 0.02
-    for name, color in zip(groups, itertools.cycle(COLORS)):
-        shown = lettering.line(name, WIDEST)
-        figure.text(left, (side + 0.25) / height, shown, fontsize=9, va="top", color=color, weight="bold", **words)
-        left += (1.15 * LETTERS * lettering.width(shown) + 0.2) / side
+    names = [lettering.line(name, WIDEST) for name in groups]
+    *lefts, end = itertools.accumulate((1.15 * LETTERS * lettering.width(name) + 0.2 for name in names), initial=0.02 * side)
+    fit, top = min(1.0, side / end), (side + 0.25) / height  # many groups have smaller letters, so that none is cut
+    for name, left, color in zip(names, lefts, itertools.cycle(COLORS)):
+        figure.text(fit * left / side, top, name, fontsize=9 * fit, va="top", color=color, weight="bold", **words)
     return save(figure, path, 130)
 
 

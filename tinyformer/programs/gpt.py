@@ -6,7 +6,7 @@ tinyformer train gpt                              # train on Tiny Shakespeare
 tinyformer train gpt --data my.txt                # train on your own text: runs/char_gpt-my
 tinyformer train gpt --recipe nanogpt --out runs/nanogpt   # with nanoGPT's settings for a CPU
 tinyformer train gpt --resume                     # go on after an interruption
-tinyformer train gpt --architecture lstm --out runs/char_lstm   # about as many parameters as the GPT; or gru, or rnn
+tinyformer train gpt --architecture lstm --out runs/char_lstm   # as large as --recipe nanogpt; or gru, or rnn
 tinyformer train gpt --init-from FOLDER --data my.txt --block-size 256   # go on from pretrained weights, such as GPT-2's
 tinyformer train gpt --init-from FOLDER --lora-rank 8    # train only small additions to its weights (LoRA)
 tinyformer sample --prompt "ROMEO:"               # write with a trained model

@@ -56,6 +56,16 @@ def test_a_map_of_words_has_one_scale_and_the_colors_of_groups(tmp_path: Path, f
     assert not any(place.overlaps(other) for i, place in enumerate(places) for other in places[:i])
 
 
+def test_the_names_of_many_groups_are_not_cut(tmp_path: Path, figures: list[Any]) -> None:
+    groups = {f"the group of number {i}": [f"word{i}"] for i in range(9)}
+    figure = drawn_map(figures, tmp_path / "map.png", {f"word{i}": (i, i % 4) for i in range(9)}, groups)
+    shown = [text for text in figure.texts if text.get_text() in groups]
+    assert len(shown) == 9
+    places = [text.get_window_extent() for text in shown]
+    assert all(place.x1 < figure.bbox.x1 for place in places)
+    assert not any(place.overlaps(other) for i, place in enumerate(places) for other in places[:i])
+
+
 def test_labels_without_room_are_counted(tmp_path: Path, figures: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "SIZES", (2.0,))
     points = {f"word{i}": (0.0, 0.001 * i) for i in range(60)}

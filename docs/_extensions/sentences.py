@@ -1,0 +1,535 @@
+"""The sentences of the README, the guides and the lessons that tell what was measured, with the figures left out, and where
+each figure is from. ``results.py`` writes the figures into them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from results import Sentence, cell, number, read, tables
+
+EPYC, XEON = "amd-epyc", "intel-xeon"
+PROCESSORS = {EPYC: "AMD EPYC", XEON: "Intel Xeon (Emerald Rapids)"}  # the names of the folders on pages
+GPU = "nvidia-h200"
+
+QUARTILE, MEDIAN = "fastest quartile ms", "median ms"
+SIDES = ("PyTorch eager", "PyTorch compiled")
+NUMPYS = "tinyformer, NumPy's kernels"
+CONFIGURATIONS = ("A", "B", "C", "C_dropout", "D")
+
+
+def ratios(name: str, column: str) -> list[float]:
+    """The time of tinyformer over that of PyTorch, eager and compiled, in a results file."""
+    return [cell(name, side, column) for side in SIDES]
+
+
+def steps(name: str, row: str, column: str) -> list[float]:
+    """The cell of each of configurations A to C."""
+    return [cell(f"{EPYC}/{name}_{configuration}.md", row, column) for configuration in "ABC"]
+
+
+def over_pytorch(folder: str) -> list[float]:
+    """The time of each configuration's step over that of the faster PyTorch."""
+    return [max(ratios(f"{folder}/train_step_{name}.md", "of fastest quartiles")) for name in CONFIGURATIONS]
+
+
+def products_over(sides: Sequence[str], configuration: str) -> float:
+    """The time of tinytensor's own products over that of a step, on the fastest of these sides; of medians."""
+    name = f"{EPYC}/train_step_{configuration}.md"
+    return cell(name, OWN_PRODUCTS, MEDIAN) / min(cell(name, side, MEDIAN) for side in sides)
+
+
+def ours(name: str) -> list[float]:
+    """Tokens a second: tinyformer's, Hugging Face's, and compiled; of the fastest quartiles, then of medians."""
+    sides = ("tinyformer", "Hugging Face", "Hugging Face compiled")
+    return [cell(name, side, "tokens/s", after=after) for after in (QUARTILE, MEDIAN) for side in sides]
+
+
+SECONDS_OF_RUN = number(f"{GPU}/run.md", r"at most 60. It is ([\d.]+)")
+SEEDS = ("seed 1337", "seed 1", "seed 2")
+ARCHITECTURES = ("lstm", "attention", "transformer")
+
+
+def by_length(architecture: str, words: str) -> float:
+    """The BLEU of an architecture for sentences of so many words, German to English."""
+    return cell("translate_multi30k", architecture, words)
+
+
+def best_order() -> float:
+    """The order of the Markov model with the lowest validation loss."""
+    table = next(table for table in tables(read("markov")) if table[0][:2] == ["characters of context", "loss"])
+    return min((float(loss), float(order)) for order, loss, *_ in table[1:] if order.isdigit())[1]
+
+
+def nanogpts_own() -> float:
+    """The validation loss that nanoGPT names for its settings for a CPU."""
+    return number("char_gpt", r"nanoGPT's own estimate on 20 batches after the same 2000 steps is ([\d.]+\d)")
+
+
+SPEEDRUN, MARKS = f"{XEON}/speedrun.md", ("1.886", "1.7", "1.6")
+RECIPES = ("tinyformer's recipe", "nanoGPT's recipe, PyTorch")
+
+
+def raced(mark: str, recipe: str, column: str) -> float:
+    """A figure of the race of two recipes to a validation loss."""
+    return cell(SPEEDRUN, f"{mark}, {recipe}", column)
+
+
+def shares_of_time() -> list[float]:
+    """The time to each mark over that of nanoGPT's recipe on PyTorch."""
+    return [raced(mark, RECIPES[0], f"time over {RECIPES[1]}") for mark in MARKS]
+
+
+FILL, DATES, HAND = "fill_mask", "translate_dates", f"{EPYC}/by_hand.md"
+PRODUCTS = "matrix products alone"
+OWN_PRODUCTS = f"{PRODUCTS}, tinytensor"
+HALF = "forward and backward of half of A's batch, ms"
+ALONE, BESIDE, BOTH = (
+    "in one thread",
+    "in one thread, beside another process that does the same",
+    "both halves, in two threads of one process",
+)
+
+RANKS, RANKS_NUMPY = f"{EPYC}/train_step_A_workers_2.md", f"{EPYC}/train_step_A_workers_2_numpy.md"
+RANKS_BUSY = f"{EPYC}/train_step_A_busy_1_workers_2.md"
+TWO, THREADS = "tinyformer, 2 processes", "tinyformer"
+
+GENERATORS = ("tinyformer", "Hugging Face")
+NARROW = ("CTranslate2", "CTranslate2, int8", "tinyformer, bfloat16", "tinyformer, int8")
+PRETRAINED_GPT2, PRETRAINED_SMOLLM2 = f"{EPYC}/pretrained_gpt2.md", f"{EPYC}/pretrained_smollm2.md"
+
+
+def over_ct2(name: str, dtype: str) -> float:
+    """Our median over CTranslate2's, both in the same dtype."""
+    ours, theirs = (cell(f"{EPYC}/{name}.md", side + dtype, MEDIAN) for side in ("tinyformer", "CTranslate2"))
+    return ours / theirs
+
+
+def attacked(script: str, pattern: str) -> float:
+    """The number that the pattern's group finds in the row of a script that attacks."""
+    (row,) = (line for line in read("promises").splitlines() if line.startswith(f"| `{script}.py"))
+    found = re.search(pattern, row)
+    assert found, f"{row} has no {pattern}"
+    return float(found[1].replace(",", ""))
+
+
+SENTENCES: list[Sentence] = [
+    (
+        "SmolLM2's loss on the held-out part falls from {:.2f} to {:.2f} in {:.0f} s; with weights in int8 from {:.2f} to "
+        "{:.2f} in {:.0f} s.",
+        lambda: [
+            cell("fine_tuning", weights, column)
+            for weights in ("float32", "int8")
+            for column in ("loss before", "loss after", "seconds in all")
+        ],
+    ),
+    (
+        "in int8 the perplexity of a GPT of Tiny Shakespeare rises from {:.4f} to {:.4f}, and a translator's BLEU on Multi30k "
+        "falls from {:.2f} to {:.2f}",
+        lambda: [
+            cell("fewer_bits", weights, column)
+            for column in ("GPT: perplexity", "translator: BLEU, beam 4")
+            for weights in ("float32", "int8")
+        ],
+    ),
+    (
+        "On the Intel Xeon, compiled PyTorch is faster in A: tinyformer takes {1:.2f} of its time, and {0:.2f} of eager "
+        f"PyTorch's (`benchmarks/results/{XEON}/train_step_A.md`).",
+        lambda: ratios(f"{XEON}/train_step_A.md", "of fastest quartiles"),
+    ),
+    (
+        "The loss on the whole validation split falls from {:.2f} to {:.2f} (`benchmarks/results/char_gpt/`).",
+        lambda: [cell("char_gpt", step, "seed 1337") for step in ("0", "1500")],
+    ),
+    (
+        "other seeds end at {:.2f} and {:.2f} (`benchmarks/results/char_gpt/`).",
+        lambda: [cell("char_gpt", "1500", "seed 1"), cell("char_gpt", "1500", "seed 2")],
+    ),
+    (
+        "On the test split, the first twentieth of the text, by which nothing was chosen, the loss is {:.2f}.",
+        lambda: [cell("char_gpt", "test loss", "seed 1337")],
+    ),
+    (
+        "With nanoGPT's settings for a CPU it is {:.2f}, and nanoGPT's own is {:.2f}.",
+        lambda: [cell("char_gpt", "2000", "seed 1337"), nanogpts_own()],
+    ),
+    (
+        "The default has that loss in {:.2f} of the time that nanoGPT's recipe takes on PyTorch",
+        lambda: shares_of_time()[:1],
+    ),
+    (
+        "has a validation loss of 1.886, which nanoGPT names for its settings for a CPU, after {:.1f} s of training; nanoGPT's "
+        "recipe on PyTorch has it after {:.1f} s. That is {:.2f} of the time. To a loss of 1.7 it takes {:.2f} of the time, "
+        "and to 1.6 it takes {:.2f}",
+        lambda: [*(raced("1.886", recipe, "mean s") for recipe in RECIPES), *shares_of_time()],
+    ),
+    (
+        "Its steps are not faster, {:.0f} ms against {:.0f}:",
+        lambda: [raced("1.886", recipe, "ms a step") for recipe in RECIPES],
+    ),
+    (
+        "With these, {:.1f} million parameters and {:.0f} steps end at {:.2f}; nanoGPT itself ends at {:.2f}.",
+        lambda: [
+            cell(f"{EPYC}/ops.md", "AdamW | A", "shapes") / 1e6,
+            number("char_gpt", r"batch 12, (\d+) steps, AdamW"),
+            cell("char_gpt", "2000", "seed 1337"),
+            nanogpts_own(),
+        ],
+    ),
+    (
+        "Half an hour on two cores is enough for a larger model with dropout, which ends at {:.2f}, and with other seeds at "
+        "{:.2f} and {:.2f}:",
+        lambda: [cell("char_gpt", "3000", seed) for seed in ("seed 1337", "seed 1", "seed 2")],
+    ),
+    (
+        "{:.1f} million parameters, {:.0f} steps",
+        lambda: [
+            number("char_gpt", r"a small Qwen3 of ([\d,]+) parameters") / 1e6,
+            number("char_gpt", r"batch 12, (\d+) steps[.]"),
+        ],
+    ),
+    (
+        "Of {:.0f} held-out dates {:.0f} come out right (`benchmarks/results/translate_dates`):",
+        lambda: [number(DATES, r"(\d+) held-out dates"), cell(DATES, "greedy", "exactly right")],
+    ),
+    (
+        "With beam 5 it reaches {:.1f} BLEU on Multi30k German to English after {:.0f} epochs, {:.1f} on English to German "
+        "with {:.1f} million parameters, {:.1f} after a second training, which also learns what the first model made of the "
+        "training sentences, and {:.1f} and {:.1f} in two runs of Tatoeba's English to Italian",
+        lambda: [
+            cell("translate_multi30k", "beam 5", "BLEU"),
+            number("translate_multi30k", r"batches of 128, (\d+) epochs"),
+            cell("translate_multi30k", "beam 5, --length-penalty 2.0", "BLEU of the first"),
+            number("translate_multi30k", r"([\d.]+) million parameters"),
+            cell("translate_multi30k", "beam 5, --length-penalty 1.5", "BLEU of the second"),
+            cell("translate_tatoeba", "beam 5", "BLEU"),
+            cell("translate_tatoeba", "0.3 | 48 | 1", "BLEU, beam 5"),
+        ],
+    ),
+    (
+        "Tatoeba's {:,.0f} pairs had {:.1f} BLEU after 20 passes with a dropout of 0.2, {:.1f} after 24 with 0.3, and {:.1f} "
+        "after 48 with 0.3.",
+        lambda: [
+            number("translate_tatoeba", r"([\d,]+) pairs become"),
+            *(cell("translate_tatoeba", row, "BLEU, beam 5") for row in ("0.2 | 20", "0.3 | 24", "0.3 | 48")),
+        ],
+    ),
+    (
+        "For {:.0f} of {:.0f} animals the largest weight is on the animal; the sixth is told by the absence of the others.",
+        lambda: [
+            number("markov/log.txt", rf"For {found} animals the largest weight is on the animal")
+            for found in (r"(\d+) of \d+", r"\d+ of (\d+)")
+        ],
+    ),
+    (
+        "With {:.0f} characters of context the validation loss is {:.2f}; the GPT above, after its minute of training, has "
+        "{:.2f} (`benchmarks/results/markov/`).",
+        lambda: [
+            best_order(),
+            cell("markov", f"{best_order():.0f}", "loss"),
+            cell("markov", "GPT", "loss"),
+        ],
+    ),
+    (
+        "the best Markov model has {:.0f} characters of context. Its loss is {:.2f}, and that of a GPT of {:.1f} million "
+        "weights after a minute of training {:.2f} (",
+        lambda: [
+            best_order(),
+            cell("markov", f"{best_order():.0f}", "loss"),
+            number("char_gpt", r"a small Qwen3 of ([\d,]+) parameters") / 1e6,
+            cell("markov", "GPT", "loss"),
+        ],
+    ),
+    (
+        "a training step takes {:.2f} to {:.2f} of PyTorch's time on two cores of an AMD EPYC, and {:.2f} to {:.2f} on an "
+        "Intel Xeon.",
+        lambda: [pick(over_pytorch(folder)) for folder in (EPYC, XEON) for pick in (min, max)],
+    ),
+    (
+        "Both fall from {:.1f}; the validation loss ends at {:.2f}.",
+        lambda: [cell("char_gpt", step, "seed 1337") for step in ("0", "1500")],
+    ),
+    (
+        "And seeds make a difference, too: of {:.2f} at the end of the full run.",
+        lambda: [max(ends) - min(ends) for ends in [[cell("char_gpt", "2000", seed) for seed in SEEDS]]],
+    ),
+    (
+        "two other seeds gave {:.0f} and {:.0f} % at the distance of 100",
+        lambda: [cell("memory", "LSTM", f"{seed}: 100") for seed in SEEDS[1:]],
+    ),
+    (
+        "From sentences of 6 to 10 words to those of 16 to 20, the LSTM loses {:.0f} % of its score, attention {:.0f} %, the "
+        "Transformer {:.0f} %.",
+        lambda: [100 - 100 * by_length(kind, "16-20") / by_length(kind, "6-10") for kind in ARCHITECTURES],
+    ),
+    (
+        "{:.1f} % of {:.0f} held-out sentences are right from pretrained weights and {:.1f} % from scratch",
+        lambda: [
+            cell(FILL, "question or statement, from these weights", ""),
+            number(FILL, r"The sentences to classify are (\d+)"),
+            cell(FILL, "question or statement, from scratch", ""),
+        ],
+    ),
+    (
+        "how many numbers of {:.0f} new ones are exactly right: {:.1f} % without noise, {:.1f} % at {:.0f} dB, {:.1f} % where "
+        "noise is as strong as the tones (`benchmarks/results/dial_tones/`).",
+        lambda: [
+            number("dial_tones", r"(\d+) new recordings each"),
+            cell("dial_tones", "clean", "exactly right"),
+            cell("dial_tones", "10 dB", "exactly right"),
+            number("dial_tones", r"\| (\d+) dB \| 98"),
+            cell("dial_tones", "0 dB", "exactly right"),
+        ],
+    ),
+    (
+        "have the first token {:.2f} s after the program began, and transformers {:.2f} s; then they write {:.1f} tokens a "
+        "second against {:.1f}, and with SmolLM2's size {:.1f} against {:.1f}. The peak memory is {:.2f} and {:.2f} of "
+        "transformers'",
+        lambda: [
+            *(cell(PRETRAINED_GPT2, side, "cold start to first token s") for side in GENERATORS),
+            *(cell(PRETRAINED_GPT2, side, "tokens/s") for side in GENERATORS),
+            *(cell(PRETRAINED_SMOLLM2, side, "tokens/s") for side in GENERATORS),
+            *(
+                cell(file, "tinyformer", "peak MB") / cell(file, "Hugging Face", "peak MB")
+                for file in (PRETRAINED_GPT2, PRETRAINED_SMOLLM2)
+            ),
+        ],
+    ),
+    (
+        "CTranslate2 writes {:.1f} there, and in int8 {:.1f}; tinyformer writes {:.1f} in bfloat16 and {:.1f} in int8, where "
+        "its peak memory is {:.2f} of transformers'",
+        lambda: [
+            *(cell(PRETRAINED_GPT2, side, "tokens/s") for side in NARROW),
+            cell(PRETRAINED_GPT2, "tinyformer, int8", "peak MB") / cell(PRETRAINED_GPT2, "Hugging Face", "peak MB"),
+        ],
+    ),
+    (
+        "On the AMD EPYC GPT-2's size writes {:.1f} tokens a second, CTranslate2 {:.1f}; in int8 {:.1f}, llama.cpp {:.1f}.",
+        lambda: [
+            cell(PRETRAINED_GPT2, side, "tokens/s")
+            for side in ("tinyformer", "CTranslate2", "tinyformer, int8", "llama.cpp, int8")
+        ],
+    ),
+    (
+        "llama.cpp writes {:.1f} there, and {:.1f} in its 8 bits. With SmolLM2's size it writes {:.1f} and {:.1f}, and "
+        "tinyformer {:.1f} in int8: there llama.cpp is faster",
+        lambda: [
+            cell(file, side, "tokens/s")
+            for file, *sides in (
+                (PRETRAINED_GPT2, "llama.cpp", "llama.cpp, int8"),
+                (PRETRAINED_SMOLLM2, "llama.cpp", "llama.cpp, int8", "tinyformer, int8"),
+            )
+            for side in sides
+        ],
+    ),
+    (
+        "a prompt of 512 tokens takes {:.2f} of CTranslate2's time, and in int8 {:.2f} of its time in int8",
+        lambda: [over_ct2("pretrained_gpt2_prompt", dtype) for dtype in ("", ", int8")],
+    ),
+    (
+        "as its matrices lie transposed in the file: {:.0f} MB that no file backs, against {:.0f}",
+        lambda: [cell(PRETRAINED_GPT2, side, "own MB") for side in GENERATORS],
+    ),
+    (
+        "With compiled kernels an epoch of skip-gram takes {:.2f} of gensim's time on one core of an AMD EPYC (CBOW {:.2f}), "
+        "with NumPy's {:.1f} times gensim's.",
+        lambda: [
+            *(cell(f"{EPYC}/word2vec_{method}.md", "gensim", "of fastest quartiles") for method in ("skip_gram", "cbow")),
+            cell(f"{EPYC}/word2vec_skip_gram.md", NUMPYS, QUARTILE) / cell(f"{EPYC}/word2vec_skip_gram.md", "gensim", QUARTILE),
+        ],
+    ),
+    (
+        "the plain LSTM reaches {:.1f} BLEU, with attention {:.1f}, and the Transformer {:.1f}. From sentences of 6 to 10 "
+        "words to those of 16 to 20, they lose {:.0f}, {:.0f} and {:.0f} % of it",
+        lambda: [
+            *(cell("translate_multi30k", kind, "BLEU, beam 5") for kind in ARCHITECTURES),
+            *(100 - 100 * by_length(kind, "16-20") / by_length(kind, "6-10") for kind in ARCHITECTURES),
+        ],
+    ),
+    (
+        "an LSTM of {:.1f} million parameters, about as many as nanoGPT's settings give a GPT, ends at {:.2f} after as many "
+        "steps as that GPT, but at {:.2f} after as much time",
+        lambda: [
+            cell("char_gpt", "LSTM, equal steps", "parameters") / 1e6,
+            *(cell("char_gpt", f"LSTM, equal {what}", "validation loss") for what in ("steps", "time")),
+        ],
+    ),
+    (
+        "an LSTM takes {:.2f} of PyTorch's time, a GRU {:.2f} (`benchmarks/results/amd-epyc/ops_recurrent.md`, an AMD EPYC).",
+        lambda: [cell(f"{EPYC}/ops_recurrent.md", layer, "ratio of fastest quartiles") for layer in ("LSTM", "GRU")],
+    ),
+    (
+        "recall the first of a row of symbols, each one of {:.0f}. After 100 steps the RNN is right for {:.1f} % of {:.0f} "
+        "rows, as by guessing, the LSTM for {:.1f} %, the GRU and attention for {:.1f} % (`benchmarks/results/memory/`",
+        lambda: [
+            number("memory", r"all of them one of (\d+) symbols"),
+            cell("memory", "RNN", "100"),
+            number("memory", r"of (\d+) new rows each"),
+            cell("memory", "LSTM", "100"),
+            min(cell("memory", kind, "100") for kind in ("GRU", "attention")),
+        ],
+    ),
+    (
+        '"My [MASK], I will obey the king." is *lord* ({:.1f} %), *brother*, *son*.',
+        lambda: [number(FILL, r"My \[MASK\], I will obey the king\. lord ([\d.]+) %, brother [\d.]+ %, son ")],
+    ),
+    (
+        "{:.1f} % of {:.0f} held-out ones are right starting from those weights, {:.1f} % from scratch "
+        "(`benchmarks/results/fill_mask/`).",
+        lambda: [
+            cell(FILL, "question or statement, from these weights", ""),
+            number(FILL, r"The sentences to classify are (\d+)"),
+            cell(FILL, "question or statement, from scratch", ""),
+        ],
+    ),
+    (
+        "All {:.0f} sorting problems (drawn from {:.0f} held-out ones) and {:.0f} copying problems come out right, and "
+        "{:.0f} of {:.0f} two-digit additions",
+        lambda: [
+            cell("algorithms", "sort six digits of three kinds", "right"),
+            number("algorithms", r"\| 5000 of 5000 \(draws from (\d+) held-out problems\) \|"),
+            cell("algorithms", "copy ten digits", "right"),
+            cell("algorithms", "add two numbers of two digits", "right"),
+            number("algorithms", r"\| 1000 of (\d+), and 9000 of 9000 trained on \|"),
+        ],
+    ),
+    (
+        "when the machine was slow, half a batch took {:.1f} ms in one thread, and {:.1f} ms beside another process that did "
+        "the same. But both halves took {:.1f} ms in two threads of one process, which waited for the lock {:.0f} to {:.0f} "
+        "times a step. When the machine was fast, half a batch took {:.1f} ms in one thread, and both halves {:.1f} ms in two.",
+        lambda: [
+            *(cell(HAND, row, "slow spell") for row in (ALONE, BESIDE, BOTH)),
+            *(number(HAND, rf"waited for Python's lock {found} times a step") for found in (r"(\d+) to \d+", r"\d+ to (\d+)")),
+            *(cell(HAND, row, "fast spell") for row in (ALONE, BOTH)),
+        ],
+    ),
+    (
+        "the matrix products of a step, with nothing else to do, ran at {:.0f} to {:.0f} GFLOP/s in OpenBLAS, at {:.0f} to "
+        "{:.0f} in PyTorch's MKL, and at {:.0f} to {:.0f} in tinytensor's own.",
+        lambda: [
+            pick(cell(f"{EPYC}/train_step_{name}.md", side, "GFLOP/s") for name in CONFIGURATIONS)
+            for side in (PRODUCTS, f"{PRODUCTS}, PyTorch", OWN_PRODUCTS)
+            for pick in (min, max)
+        ],
+    ),
+    (
+        "By medians tinyformer's step reaches {:.2f} (A) to {:.2f} (C) of the rate of its products, and PyTorch's {:.2f} to "
+        "{:.2f} of that same rate.",
+        lambda: [products_over(side, configuration) for side in (("tinyformer",), SIDES) for configuration in "AC"],
+    ),
+    (
+        "without any other work a step of C would take {:.2f} of PyTorch's time.",
+        lambda: [products_over(SIDES, "C")],
+    ),
+    (
+        "On another day OpenBLAS's products ran at {:.0f} to {:.0f} GFLOP/s, and MKL's did not. With NumPy's kernels a step "
+        "then took {:.2f} (A), {:.2f} (B), {:.2f} (C) and {:.2f} (D) of PyTorch's time",
+        lambda: [
+            *(cell(HAND, model, "products alone, GFLOP/s") for model in "AD"),
+            *(cell(HAND, model, "time over PyTorch's") for model in "ABCD"),
+        ],
+    ),
+    (
+        "With one other program at work on the two cores, a step of A takes {:.0f} ms, and PyTorch's {:,.0f}, compiled {:,.0f} "
+        "(medians {:.0f}, {:,.0f} and {:,.0f}; `train_step.py --busy 1`).",
+        lambda: [
+            cell(f"{EPYC}/train_step_A_busy_1.md", side, column)
+            for column in (QUARTILE, MEDIAN)
+            for side in ("tinyformer", *SIDES)
+        ],
+    ),
+    (
+        "With NumPy's kernels it is {:,.0f} at A, {:,.0f} at C.",
+        lambda: [cell(f"{EPYC}/generate_{c}.md", NUMPYS, "tokens/s", after=QUARTILE) for c in "AC"],
+    ),
+    (
+        "configuration A {:,.0f} tokens a second against {:,.0f} ({:,.0f} with a static cache and `torch.compile`)",
+        lambda: ours(f"{EPYC}/generate_A.md")[:3],
+    ),
+    (
+        "C {:,.0f} against {:,.0f} ({:,.0f}); medians {:,.0f} against {:,.0f} ({:,.0f}), and {:,.0f} against {:,.0f} "
+        "({:,.0f}).",
+        lambda: [*ours(f"{EPYC}/generate_C.md")[:3], *ours(f"{EPYC}/generate_A.md")[3:], *ours(f"{EPYC}/generate_C.md")[3:]],
+    ),
+    (
+        "At C each token needs the {:.0f} MB of the weights, and takes {:.1f} ms. Just reading as much memory, on both cores, "
+        "takes about {:.0f} ms.",
+        lambda: [
+            6 * 12 * 384**2 * 4 / 1e6,  # of each block four matrices for attention and eight inside, of 4-byte numbers
+            cell(f"{EPYC}/generate_C.md", "tinyformer", QUARTILE)
+            / number(f"{EPYC}/generate_C.md", r"configuration C: (\d+) tokens"),
+            cell(HAND, "reading as much memory as its weights, on both cores", "ms"),
+        ],
+    ),
+    (
+        "takes {:.1f} ms in two processes and {:.1f} ms in two threads (medians {:.1f} and {:.1f}); with NumPy's kernels "
+        "{:.1f} and {:.1f} ms.",
+        lambda: [
+            *(cell(RANKS, side, column) for column in (QUARTILE, MEDIAN) for side in (TWO, THREADS)),
+            *(cell(RANKS_NUMPY, side, QUARTILE) for side in (TWO, THREADS)),
+        ],
+    ),
+    (
+        "Two processes take {:.2f} of the time of PyTorch, and {:.2f} of compiled PyTorch's (medians {:.2f} and {:.2f}).",
+        lambda: [
+            cell(RANKS, side, column)
+            for column in ("of fastest quartiles", "of medians")
+            for side in ("PyTorch eager", "PyTorch compiled")
+        ],
+    ),
+    (
+        "Beside another program threads are faster, {:.1f} ms against {:.1f},",
+        lambda: [cell(RANKS_BUSY, side, QUARTILE) for side in (THREADS, TWO)],
+    ),
+    (
+        "captured as a CUDA graph, takes {:.2f} of compiled PyTorch's time, GPT-2 124M's {:.2f} (",
+        lambda: [
+            cell(f"{GPU}/steps-{model}.md", "PyTorch compiled, bfloat16", "of medians", table=3) for model in ("char", "gpt2")
+        ],
+    ),
+    (
+        "takes {:.1f} seconds from the start of the process to its end, in bfloat16 and captured. Its best validation "
+        "loss is {:.4f}, at step {:.0f}.",
+        lambda: [
+            cell(f"{GPU}/run.md", f"{SECONDS_OF_RUN:.1f}", column) for column in ("seconds", "best validation loss", "at step")
+        ],
+    ),
+    (
+        "Decoding is slower than Hugging Face's: it takes {:.1f} times as long for one text, and {:.1f} times for 64.",
+        lambda: [
+            number(GPU, r"took tinyformer ([\d.]+) s") / number(GPU, r"and Hugging Face ([\d.]+) s for one"),
+            number(GPU, r"for one text, and ([\d.]+) s") / number(GPU, r"s and ([\d.]+) s for 64 texts"),
+        ],
+    ),
+    (
+        "Tracing writes {:.2f} times as many tokens a second at A, {:.2f} at C (`generate.py --untraced`).",
+        lambda: [
+            cell(f"{EPYC}/generate_{c}.md", "tinyformer", "tokens/s", after=QUARTILE)
+            / cell(f"{EPYC}/generate_{c}.md", "tinyformer untraced", "tokens/s", after=QUARTILE)
+            for c in "AC"
+        ],
+    ),
+    (
+        "In {:.0f} tries {:.0f} signals stopped runs, each of which ended as it should. Of {:,.0f} folders with links, pipes, "
+        "devices and second names {:.0f} were refused, and nothing outside of any changed. Of {:,.0f} damaged files {:,.0f} "
+        "were refused, and {:,.0f} could be read; the slowest took {:.1f} seconds.",
+        lambda: [
+            attacked("kill_runs", r"\| (\d+) \| 0 \|"),
+            attacked("kill_runs", r"(\d+) signals"),
+            attacked("plant_links", r"\| ([\d,]+) \| 0 \|"),
+            attacked("plant_links", r"(\d+) refused"),
+            *(
+                attacked("mutate_files", p)
+                for p in (r"\| ([\d,]+) \| 0 \|", r"([\d,]+) refused", r"([\d,]+) could", r"([\d.]+) \|$")
+            ),
+        ],
+    ),
+    (
+        "(D: {:.2f} of PyTorch's time for both, and no {:.0f} MB of logits)",
+        lambda: [
+            cell(f"{EPYC}/ops.md", "linear_cross_entropy | D", "ratio of fastest quartiles"),
+            128 * 24 * 8000 * 4 / 1e6,  # batch, length and vocabulary, of 4-byte numbers
+        ],
+    ),
+]
