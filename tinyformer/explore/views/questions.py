@@ -25,6 +25,7 @@ from tinyformer.explore.views.opening import opening
 from tinyformer.explore.views.passages import Answer, about, encode, facts
 from tinyformer.explore.views.patching import patched
 from tinyformer.explore.views.searching import search
+from tinyformer.explore.views.sentences import sentences
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.explore.views.writing import fill, next_token, write
 
@@ -55,6 +56,7 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         neuron_tokens,
         neuron_examples,
         embeddings,
+        sentences,
         position_tables,
         positions,
         search,
