@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,11 +14,13 @@ import numpy as np
 import tinytensor as tt
 from tinyformer.explore.serving.server import ExplorerServer
 from tinyformer.explore.views.subjects import Subjects
-from tinyformer.models.bert import BertConfig, BertForMaskedLM
+from tinyformer.models.bert import Bert, BertConfig, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig
+from tinyformer.pretrained.saving import save_pretrained
+from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
 from tinyformer.runs.checkpoints import save_checkpoint
 from tinyformer.runs.makers import Maker
 from tinyformer.runs.run_folder import RunFolder
@@ -87,6 +90,26 @@ def masked_run(path: Path) -> Path:
     tokenizer = WordPieceTokenizer(PIECES)
     config = BertConfig(tokenizer.vocab_size, num_layers=2, num_heads=2, d_model=16, d_ff=32, max_length=24)
     return _write(path, masked.KIND, {"model": config, "text": {"wordpieces": 15}}, tokenizer, lambda: BertForMaskedLM(config))
+
+
+def sentence_folder(path: Path) -> Path:
+    """A pretrained model of sentences, in a folder of sentence-transformers."""
+    tokenizer = WordPieceTokenizer(PIECES)
+    tt.seed(3)
+    model = Bert(BertConfig(tokenizer.vocab_size, num_layers=1, num_heads=2, d_model=8, d_ff=16, max_length=24))
+    for parameter in model.parameters():
+        parameter.assign(parameter + 0.3 * tt.random.normal(parameter.shape))
+    save_pretrained(model, path)
+    save_pretrained_tokenizer(tokenizer, path)
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    modules = [
+        {"idx": i, "path": place, "type": f"sentence_transformers.models.{kind}"}
+        for i, (place, kind) in enumerate(kinds.items())
+    ]
+    (path / "modules.json").write_text(json.dumps(modules))
+    (path / "1_Pooling").mkdir()
+    (path / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    return path
 
 
 RUNS: dict[str, Callable[[Path], Path]] = {

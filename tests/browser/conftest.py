@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 from browsing import CHROMIUM, SWITCHES, Explorer, Tab
-from explored import RUNS, named_run
+from explored import RUNS, named_run, sentence_folder
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of each kind (see tests/explored.py), by name; and one, "named", whose heads have names."""
+    """A run of each kind (see tests/explored.py), by name; one, "named", whose heads have names; and
+    "sentences", a pretrained model of them."""
     folder = tmp_path_factory.mktemp("runs")
-    return {name: make(folder / name) for name, make in {**RUNS, "named": named_run}.items()}
+    return {name: make(folder / name) for name, make in {**RUNS, "named": named_run, "sentences": sentence_folder}.items()}
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 from browsing import Tab
 
 import tinytensor as tt
+from tinyformer import sentence_encoder
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.recording import residual_streams
 from tinyformer.word_vectors.components import principal_components
@@ -283,3 +284,40 @@ def test_the_embeddings_of_either_side(tab: Any, explorers: Any, runs: Any) -> N
         points, _ = principal_components(embedding.tokens.weight.numpy(), 2)
         (i,) = subject.translator.tokenizer.encode("o")
         page.get_by_text(f"“o” (id {i}): {points[i, 0]:.3f}, {points[i, 1]:.3f}").wait_for()
+
+
+def test_sentences_and_their_nearest(tab: Any, explorers: Any, runs: Any) -> None:
+    sentences = ["the quick fox", "the lazy dog", "the dog jumps over the fox", "<b> fox"]
+    page = tab.open(explorers["sentences"], "inside", text="\n".join(sentences))
+    page.locator("#inside-sentences").scroll_into_view_if_needed()
+    vectors = sentence_encoder(runs["sentences"]).encode(sentences).astype(float)
+    cosines = vectors @ vectors.T
+
+    def nearest(i: int) -> list[str]:
+        others = sorted((j for j in range(len(sentences)) if j != i), key=lambda j: -cosines[i, j])
+        return [f"{cosines[i, j]:.3f} “{sentences[j]}”" for j in others]
+
+    _, explained = principal_components(vectors, 2)
+    page.wait_for_selector("#sentences-list button")
+    assert f"4 sentences. {100 * explained[0]:.1f} % of the variance" in page.text_content("#sentences-explained")
+    assert page.locator("#sentences-list button").all_text_contents() == sentences
+    assert page.locator("#sentences-nearest li").all_text_contents() == nearest(3)
+    page.locator("#sentences-list button").nth(1).press("Enter")
+    assert page.locator("#sentences-nearest li").all_text_contents() == nearest(1)
+    assert page.locator("#inside-sentences b").count() == 0
+
+    sentences = sentences[:2]
+    page.fill("#sentences-text", "\n \n".join(sentences))
+    page.click("#sentences-draw")
+    page.wait_for_function("() => document.querySelectorAll('#sentences-list button').length === 2")
+    assert page.locator("#sentences-nearest li").all_text_contents() == nearest(1)
+    page.fill("#sentences-text", " \n")
+    page.click("#sentences-draw")
+    page.wait_for_selector("#inside-sentences .trouble:not([hidden])")
+    assert page.locator("#inside-sentences .scatter").count() == 0
+
+
+def test_other_models_have_no_map_of_sentences(tab: Any, explorers: Any) -> None:
+    page = tab.open(explorers["masked"], "inside", text="the fox")
+    page.wait_for_selector("#inside-norms td")
+    assert page.locator("#inside-sentences").is_hidden()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,16 @@ import torch
 from parity.compare import assert_close
 
 import tinytensor as tt
-from tinyformer import Bert, BertForMaskedLM, BertForNextSentence, UserError, from_pretrained, save_pretrained
+from tinyformer import (
+    Bert,
+    BertConfig,
+    BertForClassification,
+    BertForMaskedLM,
+    BertForNextSentence,
+    UserError,
+    from_pretrained,
+    save_pretrained,
+)
 from tinyformer.models.positions import RelativePositions
 from tinyformer.pretrained.choosing import family_for
 
@@ -228,11 +238,85 @@ def test_too_many_classes(tmp_path: Path) -> None:
         from_pretrained(tmp_path)
 
 
-def test_dropout_that_is_none(tmp_path: Path) -> None:
-    theirs_of("bert", "ForSequenceClassification").save_pretrained(tmp_path)
-    changed(tmp_path, classifier_dropout=1.5)
-    with pytest.raises(UserError, match="head_dropout must be at least 0 and less than 1"):
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [("bert", "classifier_dropout"), ("roberta", "hidden_dropout_prob"), ("distilbert", "seq_classif_dropout")],
+)
+def test_dropout_that_is_none(family: str, setting: str, tmp_path: Path) -> None:
+    theirs_of(family, "ForSequenceClassification").save_pretrained(tmp_path)
+    changed(tmp_path, **{setting: 1.5})
+    with pytest.raises(UserError, match=rf"config\.json: {setting} must be at least 0 and less than 1, not 1\.5"):
         from_pretrained(tmp_path)
+
+
+def dropped(model: Any, monkeypatch: pytest.MonkeyPatch, ids: Any) -> list[float]:
+    """The probabilities of the head's dropout, in the order in which it is used."""
+    found = []
+    forward = tt.nn.Dropout.forward
+
+    def noted(self: Any, *given: Any, **named: Any) -> Any:
+        if self is model.dropout:
+            found.append(self.p)
+        return forward(self, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tt.nn.Dropout, "forward", noted)
+        model(tt.tensor(ids))
+    return found
+
+
+SOME = {"classifier_dropout": 0.3, "qa_dropout": 0.25, "seq_classif_dropout": 0.35}
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), [pair for pair in ALL if "," not in pair[0] and pair[1] not in ("Model", "ForMaskedLM")]
+)
+@pytest.mark.parametrize("settings", [{}, SOME])
+def test_dropout_of_a_head(family: str, head: str, settings: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    """As often as Hugging Face's, and with its probability. One of 0 drops nothing, and counts as none."""
+    theirs = theirs_of(family, head, **settings)
+    theirs.save_pretrained(tmp_path)
+    ours: Any = from_pretrained(tmp_path)
+    used: list[float] = []
+    for name, module in theirs.named_modules():
+        if isinstance(module, torch.nn.Dropout) and name in ("dropout", "classifier.dropout"):
+            module.register_forward_hook(lambda module, *_: used.append(module.p))
+    ids = np.array([[2, 3, 4]])
+    theirs(torch.tensor(ids))
+    assert [p for p in dropped(ours, monkeypatch, ids) if p] == used
+    assert bool(used) or head in ("ForQuestionAnswering", "ForNextSentencePrediction")
+
+
+@pytest.mark.parametrize("head", ["ForMaskedLM", "Model"])
+def test_dropout_of_a_head_that_is_put_on_later(head: str, tmp_path: Path) -> None:
+    theirs_of("roberta", head, classifier_dropout=0.3).save_pretrained(tmp_path)
+    model: Any = from_pretrained(tmp_path)
+    config = dataclasses.replace(model.config, pooler="tanh")
+    assert (config.head_dropout, config.pooler_dropout) == (0.3, True)
+    save_pretrained(BertForClassification(config, 3), tmp_path / "later")
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "later").classifier_dropout == 0.3
+
+
+def test_both_dropouts_of_roberta_drop_what_they_say() -> None:
+    """One probability before the pooler, and the same after it: the mean of many passes is that of Hugging Face's head."""
+    from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
+
+    config = BertConfig(20, num_layers=1, num_heads=2, d_model=16, d_ff=8, dropout=0.0, head_dropout=0.4, pooler_dropout=True)
+    ours = BertForClassification(config, 3)
+    settings = {"hidden_size": 16, "classifier_dropout": 0.4, "num_labels": 3}
+    theirs = RobertaClassificationHead(transformers.RobertaConfig(**settings))
+    for to, layer in ((theirs.dense, ours.bert.pooler), (theirs.out_proj, ours.output)):
+        layer.weight.data[...] *= 5.0
+        to.weight.data, to.bias.data = (torch.tensor(part.numpy()) for part in (layer.weight, layer.bias))
+    ids = np.full((4000, 4), 3)
+    ours.eval()
+    encoded = torch.tensor(ours.bert(tt.tensor(ids)).numpy())
+    torch.manual_seed(0)
+    tt.seed(0)
+    expected = theirs.train()(encoded).detach().numpy()
+    found = ours.train()(tt.tensor(ids)).numpy()
+    np.testing.assert_allclose(found.mean(0), expected.mean(0), atol=4 * (expected.std(0) / 4000**0.5).max() * 2**0.5)
+    np.testing.assert_allclose(found.std(0), expected.std(0), rtol=0.06)
 
 
 def test_ranges_of_distances_are_those_of_mpnet() -> None:

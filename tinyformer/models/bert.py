@@ -46,7 +46,8 @@ class BertConfig:
       of positions has pad + 1 rows more then.
     - ``relative_ranges`` of distances have a number for each head, which is added to the scores of attention (MPNet): see
       ``RelativePositions``. 0: there are none.
-    - ``head_dropout`` is the probability before the last layer of a classifier, where it is not ``dropout``.
+    - ``head_dropout`` is the probability before the last layer of a classifier, where it is not ``dropout``; and with
+      ``pooler_dropout`` before its pooler, too (RoBERTa). A model without such a head has neither.
     """
 
     vocab_size: int = 30522
@@ -68,6 +69,7 @@ class BertConfig:
     skip_padding: bool = False
     relative_ranges: int = 0
     head_dropout: float | None = None
+    pooler_dropout: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -254,7 +256,10 @@ class BertForClassification(BertHead):
     @composite
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """Ids (batch, length) -> logits for each class, (batch, num_classes)."""
-        return self.output(self.dropout(self.bert.pool(self.bert(ids, segments))))
+        encoded = self.bert(ids, segments)
+        if self.config.pooler_dropout:
+            encoded = self.dropout(encoded[:, :1])
+        return self.output(self.dropout(self.bert.pool(encoded)))
 
 
 class BertForNextSentence(BertForClassification):

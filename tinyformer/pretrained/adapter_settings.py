@@ -79,7 +79,7 @@ class AdapterSettings:
             raise settings.error(f"{name} {found} cannot be used here: {_REMEDY}")
         self.rank = settings.read(int, "r", 8)
         self.alpha = settings.read(float, "lora_alpha", 8.0)
-        self.dropout = settings.read(float, "lora_dropout", 0.0)
+        self.dropout = settings.probability("lora_dropout", 0.0)
         self.rank_stabilized = settings.read(bool, "use_rslora", False)
         self._ranks = settings.read(dict[str, int], "rank_pattern", {})
         self._alphas = settings.read(dict[str, float], "alpha_pattern", {})
@@ -88,8 +88,6 @@ class AdapterSettings:
         self._excluded = settings.read(list[str] | str, "exclude_modules", [])
         numbers = settings.read(list[int] | int, "layers_to_transform", [])
         self._numbers = numbers if isinstance(numbers, list) else [numbers]
-        if not 0 <= self.dropout < 1:
-            raise settings.error(f"lora_dropout must be at least 0 and less than 1, not {self.dropout}")
 
     def error(self, problem: str) -> UserError:
         """An error about these settings."""

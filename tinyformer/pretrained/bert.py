@@ -9,7 +9,7 @@ from typing import Any
 
 from tinyformer.models.activations import published_names
 from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM, BertForNextSentence
-from tinyformer.pretrained.encoders import QUESTIONS, TOKENS, AnyBert, Head, with_heads
+from tinyformer.pretrained.encoders import OF_CLASSES, QUESTIONS, TOKENS, AnyBert, Head, with_heads
 from tinyformer.pretrained.families import Family
 from tinyformer.pretrained.settings import PretrainedSettings
 
@@ -40,11 +40,10 @@ def config_of(settings: PretrainedSettings) -> BertConfig:
         num_heads=settings.read(int, "num_attention_heads", 12),
         d_model=settings.read(int, "hidden_size", 768),
         d_ff=settings.read(int, "intermediate_size", 3072),
-        dropout=settings.read(float, "hidden_dropout_prob", 0.1),
+        dropout=settings.probability("hidden_dropout_prob", 0.1),
         activation=settings.activation("hidden_act", "gelu"),
         norm_eps=settings.read(float, "layer_norm_eps", 1e-12),
         tie_output=settings.read(bool, "tie_word_embeddings", True),
-        head_dropout=None if settings.values.get("classifier_dropout") is None else settings.read(float, "classifier_dropout"),
     )
 
 
@@ -55,7 +54,7 @@ def config_of_roberta(settings: PretrainedSettings) -> BertConfig:
     config = config_of(PretrainedSettings(settings.path, defaults | settings.given()))
     if config.max_length <= pad + 1:
         raise settings.error(f"max_position_embeddings {config.max_length} leaves no position after pad_token_id {pad}")
-    return replace(config, max_length=config.max_length - pad - 1, skip_padding=True)
+    return replace(config, max_length=config.max_length - pad - 1, skip_padding=True, pooler_dropout=True)
 
 
 def config_of_mpnet(settings: PretrainedSettings) -> BertConfig:
@@ -64,7 +63,7 @@ def config_of_mpnet(settings: PretrainedSettings) -> BertConfig:
     settings.refuse(pad_token_id=1, relative_attention_num_buckets=32)
     defaults = {"vocab_size": 30527, "pad_token_id": 1}
     config = config_of_roberta(PretrainedSettings(settings.path, defaults | settings.given()))
-    return replace(config, num_segments=0, relative_ranges=32, head_dropout=None)
+    return replace(config, num_segments=0, relative_ranges=32)
 
 
 def describe(model: AnyBert) -> dict[str, Any]:
@@ -81,7 +80,6 @@ def describe(model: AnyBert) -> dict[str, Any]:
         "intermediate_size": config.d_ff,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.dropout,
-        **({} if config.head_dropout is None else {"classifier_dropout": config.head_dropout}),
         "hidden_act": published_names()[config.activation],
         "layer_norm_eps": config.norm_eps,
     }
@@ -133,7 +131,13 @@ BERTS = with_heads(
                 "cls.predictions.decoder.bias": "cls.predictions.bias",
             },
         ),
-        Head(BertForNextSentence, {"output": "cls.seq_relationship"}, (r"cls\.seq_relationship\..*",), pooler="tanh"),
+        Head(
+            BertForNextSentence,
+            {"output": "cls.seq_relationship"},
+            (r"cls\.seq_relationship\..*",),
+            pooler="tanh",
+            dropout=("", 0.0),
+        ),
         QUESTIONS,
         Head(
             BertForClassification, {"output": "classifier"}, (r"classifier\.weight", r".*pooler\.dense\.weight"), pooler="tanh"
@@ -144,7 +148,7 @@ BERTS = with_heads(
 )
 
 
-def _heads_of_roberta(prefix: str) -> tuple[Head, ...]:
+def _heads_of_roberta(prefix: str, dropout: tuple[str, float | None] = OF_CLASSES) -> tuple[Head, ...]:
     """The heads of RoBERTa and MPNet. That for masks has gelu, whatever the activation of the blocks is."""
     return (
         Head(
@@ -163,8 +167,9 @@ def _heads_of_roberta(prefix: str) -> tuple[Head, ...]:
             {"bert.pooler": "classifier.dense", "output": "classifier.out_proj"},
             (r"classifier\.out_proj\..*",),
             pooler="tanh",
+            dropout=dropout,
         ),
-        TOKENS,
+        replace(TOKENS, dropout=dropout),
     )
 
 
@@ -183,6 +188,6 @@ MPNETS = with_heads(
         suits=lambda model: (model.config.relative_ranges, model.config.num_segments, model.config.pad) == (32, 0, 1),
     ),
     config_of_mpnet,
-    _heads_of_roberta("mpnet."),
+    _heads_of_roberta("mpnet.", ("", None)),
     named=("MPNet",),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tinyformer.models.activations import published_names
@@ -35,7 +36,7 @@ def config_of(settings: PretrainedSettings) -> BertConfig:
         num_heads=settings.read(int, "n_heads", 12),
         d_model=settings.read(int, "dim", 768),
         d_ff=settings.read(int, "hidden_dim", 3072),
-        dropout=settings.read(float, "dropout", 0.1),
+        dropout=settings.probability("dropout", 0.1),
         activation=settings.activation("activation", "gelu"),
         norm_eps=1e-12,
         tie_output=settings.read(bool, "tie_word_embeddings", True),
@@ -85,9 +86,15 @@ DISTILBERTS = with_heads(
             (r"vocab_transform\..*",),
             copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
         ),
-        QUESTIONS,
-        Head(BertForClassification, {"output": "classifier"}, (r"pre_classifier\..*",), pooler="relu"),
-        TOKENS,
+        replace(QUESTIONS, dropout=("qa_dropout", 0.1)),
+        Head(
+            BertForClassification,
+            {"output": "classifier"},
+            (r"pre_classifier\..*",),
+            pooler="relu",
+            dropout=("seq_classif_dropout", 0.2),
+        ),
+        replace(TOKENS, dropout=("", None)),
     ),
     pooler="",
     named=("DistilBert",),

@@ -33,6 +33,7 @@ ENDINGS: Mapping[type[AnyBert], str] = {
 }
 
 MOST_CLASSES = 1_000_000  # so that no file can fill the memory with their names
+OF_CLASSES = ("classifier_dropout", None)
 WITH_CLASSES = (BertForClassification, BertForTokenClassification)  # whose classes config.json names
 
 
@@ -42,7 +43,9 @@ class Head:
 
     ``pooler`` is that of the Bert below it; where the head has the pooler's layer, its names say so. With an ``activation`` the
     head has this one. Where config.json does not tell of the head, tensors in the file do that match each of ``found``.
-    ``also`` are endings of architectures that have this head beside others. For ``copies`` see ``Family``.
+    ``also`` are endings of architectures that have this head beside others. ``dropout`` is the setting of the head's dropout,
+    "" if there is none, and what it is where config.json does not say; None is that of the blocks. For ``copies`` see
+    ``Family``.
     """
 
     kind: type[AnyBert]
@@ -51,6 +54,7 @@ class Head:
     pooler: str = ""
     activation: str = ""
     also: tuple[str, ...] = ()
+    dropout: tuple[str, float | None] = OF_CLASSES
     copies: Mapping[str, str] = field(default_factory=dict)
 
     def is_in(self, names: Collection[str]) -> bool:
@@ -59,7 +63,7 @@ class Head:
 
 
 TOKENS = Head(BertForTokenClassification, {"output": "classifier"}, (r"classifier\.weight",))
-QUESTIONS = Head(BertForQuestionAnswering, {"output": "qa_outputs"}, (r"qa_outputs\..*",))
+QUESTIONS = Head(BertForQuestionAnswering, {"output": "qa_outputs"}, (r"qa_outputs\..*",), dropout=("", 0.0))
 
 
 def with_heads(
@@ -84,7 +88,7 @@ def _with_head(
     return replace(
         base,
         names={**{f"{above}{name}": theirs for name, theirs in base.names.items()}, **head.names},
-        make=lambda settings: _make(base, head, replace(config_of(settings), pooler=head.pooler), settings),
+        make=lambda settings: _make(base, head, config_of(settings), settings),
         describe=lambda model: _described(base, head, model, named[0] + endings[0]),
         kind=head.kind,
         suits=lambda model: base.suits(model) and (pooler not in head.names or model.config.pooler == head.pooler),
@@ -103,6 +107,7 @@ def _make(base: Family, head: Head, config: BertConfig, settings: PretrainedSett
             f"hidden_act {refused!r} cannot be used here in a {base.name} that fills masks, only {only!r}: take the model "
             "without this head, by its architecture"
         )
+    config = replace(config, pooler=head.pooler, head_dropout=settings.probability(*head.dropout))
     kind: Any = head.kind
     if kind in WITH_CLASSES:
         return kind(config, *classes(settings))
@@ -125,6 +130,8 @@ def _described(base: Family, head: Head, model: AnyBert, architecture: str) -> d
     must_be(base.name, config, query_key_norm=False)
     described = {**base.describe(model), "architectures": [architecture]}
     described |= {"vocab_size": config.vocab_size, "pad_token_id": config.pad, "tie_word_embeddings": config.tie_output}
+    if head.dropout[0] and config.head_dropout is not None:
+        described[head.dropout[0]] = config.head_dropout
     if isinstance(model, BertHead) and type(model) in WITH_CLASSES:
         described["id2label"] = {str(i): name for i, name in enumerate(model.labels)}
         described["label2id"] = {name: i for i, name in enumerate(model.labels)}

@@ -33,7 +33,7 @@ def config_of(settings: PretrainedSettings) -> GPTConfig:
         num_layers=settings.read(int, "n_layer", 12),
         num_heads=settings.read(int, "n_head", 12),
         d_model=settings.read(int, "n_embd", 768),
-        dropout=settings.read(float, "resid_pdrop", 0.1),
+        dropout=settings.probability("resid_pdrop", 0.1),
         bias=True,
         activation=settings.activation("activation_function", "gelu_new"),
         d_ff=settings.read(int, "n_inner", 0),

@@ -51,7 +51,7 @@ def config_of(settings: PretrainedSettings) -> GPTConfig:
         num_layers=settings.read(int, "num_hidden_layers"),
         num_heads=num_heads,
         d_model=d_model,
-        dropout=settings.read(float, "attention_dropout", 0.0),
+        dropout=settings.probability("attention_dropout", 0.0),
         positions="rotary",
         norm="rms",
         activation="swiglu",

@@ -52,7 +52,7 @@ def make(settings: PretrainedSettings) -> Transformer:
             encoder_layers=settings.read(int, "encoder_layers"),
             decoder_layers=settings.read(int, "decoder_layers"),
             d_ff=settings.read(int, "encoder_ffn_dim"),
-            dropout=settings.read(float, "dropout", 0.1),
+            dropout=settings.probability("dropout", 0.1),
             positions="sinusoidal_halves",
             max_length=settings.read(int, "max_position_embeddings", 1024),
             activation=settings.activation("activation_function", "gelu"),

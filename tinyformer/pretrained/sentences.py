@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tinyformer.common.schema import read_value
 from tinyformer.data.batches import padded
 from tinyformer.models.bert import Bert
 from tinyformer.models.evaluating import evaluating
+from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.models.sentences import POOLINGS, Normalize, Projection, SentenceModel
 from tinyformer.pretrained.folders import find_folder
 from tinyformer.pretrained.loading import load_encoder
@@ -27,7 +28,7 @@ from tinytensor.device.backend import Array, host
 from tinytensor.parallel import default_shards
 from tinytensor.parallel.threads import call_together
 
-_MODULES = "modules.json"
+MODULES = "modules.json"
 _TOKENS_AT_ONCE = 1024  # of a batch, padding included: what one core computes while its values stay close by
 
 
@@ -140,10 +141,14 @@ def sentence_encoder(path_or_name: str | Path, revision: str | None = None, dtyp
 
     Raises UserError for other modules and settings, and as ``from_pretrained`` and ``pretrained_tokenizer`` do.
     """
-    folder = find_folder(path_or_name, revision)
+    return encoder_around(find_folder(path_or_name, revision), lambda place: load_encoder(place, dtype))
+
+
+def encoder_around(folder: Path, load: Callable[[Path], Bert | GPT | GPTVectors]) -> SentenceEncoder:
+    """What ``sentence_encoder`` gives for a folder, with the encoder that ``load`` has for the Transformer's own."""
     (_, place), (_, of_pooling), *others = _modules(folder)
     pooling, count_prompt = _pooling(PretrainedSettings(of_pooling / "config.json"))
-    encoder = load_encoder(place, dtype)
+    encoder = load(place)
     layers = [_projection(path) if kind == "Dense" else Normalize() for kind, path in others]
     model = SentenceModel(encoder, pooling, layers).eval()
     tokenizer = pretrained_tokenizer(place)
@@ -175,10 +180,10 @@ def _settings(path: Path) -> PretrainedSettings:
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
     """The kinds and the folders of the modules that modules.json names: a Transformer, a Pooling, and others."""
-    path = folder / _MODULES
+    path = folder / MODULES
     if not path.exists():
         raise UserError(
-            f"{folder} has no {_MODULES}: pass a folder of sentence-transformers. Of another model, SentenceModel makes vectors"
+            f"{folder} has no {MODULES}: pass a folder of sentence-transformers. Of another model, SentenceModel makes vectors"
         )
     with damaged(path):
         found = read_value(list[dict[str, Any]], parse_json(f'{{"modules": {read_utf8(path, "JSON")}}}')["modules"], "modules")

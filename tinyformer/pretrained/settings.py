@@ -36,6 +36,13 @@ class PretrainedSettings:
         except UserError as error:
             raise self.error(str(error)) from None
 
+    def probability(self, name: str, default: float | None) -> Any:
+        """The probability of dropping that a setting says; where it is missing or null, the default, which may be None."""
+        found = default if self.values.get(name) is None else self.read(float, name)
+        if found is not None and not 0.0 <= found < 1.0:
+            raise self.error(f"{name} must be at least 0 and less than 1, not {found}")
+        return found
+
     def given(self) -> dict[str, Any]:
         """The settings that are not null."""
         return {name: value for name, value in self.values.items() if value is not None}

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.common.errors import UserError
 from tinyformer.common.settings import setting, settings_from
 from tinyformer.data.batches import padded
 from tinyformer.data.pairs import PairBatch, PairBatches, Specials
@@ -25,10 +24,11 @@ from tinyformer.decoding.sampling import Sampling, sample
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.runs import commands
-from tinyformer.runs.makers import Maker, found_in
+from tinyformer.runs.makers import Maker
 from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.scripting.command_line import Parser, add_run_flags, add_settings, as_flags
 from tinyformer.scripting.scripts import RunSetup, draw_losses, train_to_end
+from tinyformer.scripting.several import check_resumed, parse_names
 from tinyformer.tasks.problems import KIND, Problem, adding, copying, reversed_number, row_of_digits, sorting, two_numbers
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import translation_loss
@@ -200,23 +200,12 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_settings(parser, ModelConfig, "model")
     add_settings(parser, TrainingConfig, "training")
     parser.set_defaults(run=learn_all)
-    arguments = parser.parse_args(words)
-    for task in arguments.tasks:
-        if task not in TASKS:
-            parser.error(f"there is no task {task!r}: choose among {', '.join(TASKS)}")
-    arguments.out = arguments.out or DEFAULT_OUT
-    arguments.tasks = list(dict.fromkeys(arguments.tasks or TASKS))
-    arguments.words = [word for word in words if word not in ("--resume", "--resume-changed", "--overwrite")]
-    return arguments
+    return parse_names(parser, words, "task", list(TASKS), DEFAULT_OUT)
 
 
 def learn_all(arguments: argparse.Namespace) -> None:
     """Learn one task after the other."""
-    if arguments.resume and not any(folder_of(task, arguments).is_there() for task in arguments.tasks):
-        found = found_in(arguments.out)
-        if found is not None:
-            raise found.refusal(arguments.out, "folders of runs")
-        raise UserError(f"{arguments.out} holds no run of {', '.join(arguments.tasks)} to resume: check --out")
+    check_resumed(arguments, arguments.tasks, folder_of)
     for number, task in enumerate(arguments.tasks):
         if number:
             print()

@@ -32,10 +32,11 @@ from tinyformer.models.input_gradients import input_gradients
 from tinyformer.models.positions import SinusoidalPositions
 from tinyformer.plots import accuracy_by_distance, gradients_by_distance, if_possible
 from tinyformer.runs import commands
-from tinyformer.runs.makers import Maker, found_in
+from tinyformer.runs.makers import Maker
 from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.scripting.command_line import Parser, add_run_flags, add_settings, as_flags
 from tinyformer.scripting.scripts import RunSetup, draw_losses, train_to_end
+from tinyformer.scripting.several import check_resumed, parse_names
 from tinyformer.tasks.recall import KIND, RecallBatches, RecallTask, recall_batch
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import accuracy
@@ -280,14 +281,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     for name, used_by in USED_BY.items():
         parser.has_no_effect(name, without_models(used_by), f"without the model {' or '.join(used_by)}")
     parser.set_defaults(run=compare)
-    arguments = parser.parse_args(words)
-    for kind in arguments.models:
-        if kind not in KINDS:
-            parser.error(f"there is no model {kind!r}: choose among {', '.join(KINDS)}")
-    arguments.out = arguments.out or DEFAULT_OUT
-    arguments.models = list(dict.fromkeys(arguments.models or KINDS))
-    arguments.words = [word for word in words if word not in ("--resume", "--resume-changed", "--overwrite")]
-    return arguments
+    return parse_names(parser, words, "model", list(KINDS), DEFAULT_OUT)
 
 
 def without_models(names: Sequence[str]) -> Callable[[argparse.Namespace], bool]:
@@ -297,11 +291,7 @@ def without_models(names: Sequence[str]) -> Callable[[argparse.Namespace], bool]
 
 def compare(arguments: argparse.Namespace) -> None:
     """Train one model after the other, and report."""
-    if arguments.resume and not any(folder_of(kind, arguments).is_there() for kind in arguments.models):
-        found = found_in(arguments.out)
-        if found is not None:
-            raise found.refusal(arguments.out, "folders of runs")
-        raise UserError(f"{arguments.out} holds no run of {', '.join(arguments.models)} to resume: check --out")
+    check_resumed(arguments, arguments.models, folder_of)
     results: dict[str, Result] = {}
     with one_blas_thread():  # for products as small as these, more threads cost more than they save
         for kind in arguments.models:

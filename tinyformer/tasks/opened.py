@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
+    from tinyformer.pretrained.sentences import SentenceEncoder
     from tinyformer.tasks.translation import Translator
 
 
@@ -23,6 +25,7 @@ class Opened:
     - ``ends``: ids that end a text. ``forbidden``: ids that are never written. ``rules``: what else changes which
       tokens are written.
     - ``longest``: how many ids the model can read at once; None if there is no limit.
+    - ``sentences``: makes what turns sentences into vectors, for a folder of sentence-transformers. Raises UserError.
     - ``translator``: that of an encoder-decoder. ``mask``: the id of BERT's [MASK].
     """
 
@@ -37,6 +40,7 @@ class Opened:
     rules: tuple[LogitsRule, ...] = ()
     longest: int | None = None
     translator: Translator | None = None
+    sentences: Callable[[], SentenceEncoder] | None = None
     mask: int | None = None
 
 

@@ -6,9 +6,12 @@ explorer and the export to ONNX, reads this table.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tinyformer.common.errors import UserError
 from tinyformer.decoding.filling import with_mask
@@ -17,6 +20,7 @@ from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.models.transformer import Transformer
 from tinyformer.pretrained.folders import find_folder
 from tinyformer.pretrained.loading import from_pretrained
+from tinyformer.pretrained.sentences import MODULES, encoder_around
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.writing import read_writing
 from tinyformer.runs.run_folder import RunFolder
@@ -75,8 +79,11 @@ def open_pretrained(path_or_name: str | Path) -> Opened:
     if isinstance(model, Transformer):
         return translation.opened(translation.pretrained_translator(path))
     tokenizer, writing = pretrained_tokenizer(path), read_writing(path)
+    encoder: Any = getattr(model, "bert", model)
+    sentences = functools.cache(partial(encoder_around, path, lambda _: encoder)) if (path / MODULES).exists() else None
     if isinstance(model, GPT):
-        return language.of_pretrained(model, tokenizer, writing)
+        return replace(language.of_pretrained(model, tokenizer, writing), sentences=sentences)
     if isinstance(model, GPTVectors):
         raise UserError(f"{path} holds a model without output layer, which writes no texts: take one with its head")
-    return masked.opened(model, with_mask(tokenizer, path) if isinstance(model, BertForMaskedLM) else tokenizer)
+    tokenizer = with_mask(tokenizer, path) if isinstance(model, BertForMaskedLM) else tokenizer
+    return replace(masked.opened(model, tokenizer), sentences=sentences)

@@ -377,7 +377,7 @@ CHANGES = [
     ("gpt2", {"n_head": 3}, "num_heads=3 does not divide d_model=16"),
     ("gpt2", {"vocab_size": 10**30}, "a model of this size needs at least"),
     ("gpt2", {"layer_norm_epsilon": -1.0}, "norm_eps must be at least 0, not -1.0"),
-    ("gpt2", {"resid_pdrop": 1.5}, "dropout must be at least 0 and less than 1, not 1.5"),
+    ("gpt2", {"resid_pdrop": 1.5}, "resid_pdrop must be at least 0 and less than 1, not 1.5"),
     ("gpt2", {"activation_function": "quick_gelu"}, "activation_function 'quick_gelu' is not known; there are gelu,"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx True cannot be used here; only False"),
     ("gpt2", {"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false, not 'yes'"),

@@ -12,6 +12,7 @@ import { drawEntropy } from "./entropy.js";
 import { drawStates } from "./states.js";
 import { drawEmbeddings, lightPassage } from "./map.js";
 import { drawNeurons } from "./neurons.js";
+import { drawSentences } from "./sentences.js";
 import { drawPositions } from "./positions.js";
 
 /**
@@ -62,6 +63,11 @@ const PARTS = [
     say: "Each point is a token of the vocabulary, on the two directions in which the embeddings differ most (principal " +
       "components): near points are similar embeddings, as far as two dimensions can show. Rings mark the tokens of the text, and " +
       "red dots those that the search finds.",
+  },
+  {
+    id: "sentences", title: "Sentences by their meaning", of: "model", draw: drawSentences,
+    say: "Each point is a sentence, on the two directions in which the sentences' vectors differ most. Choose one below: the ring " +
+      "marks it, red dots mark those nearest to it by the cosine of the whole vectors, and the list tells them.",
   },
   {
     id: "positions", title: "Positions", of: "model", draw: drawPositions, say: "",

@@ -104,7 +104,7 @@ function matches(texts, shown, wanted) {
 }
 
 /** The float32 numbers, little-endian, that are in base64. */
-function coordinatesOf(base64) {
+export function coordinatesOf(base64) {
   const bytes = Uint8Array.from(atob(base64), (sign) => sign.charCodeAt(0));
   const view = new DataView(bytes.buffer);
   return Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));

@@ -25,7 +25,7 @@ from tinyformer.models.transformer import Transformer
 from tinyformer.tokenizers.texts import token_texts
 from tinyformer.word_vectors.components import principal_components
 from tinytensor import Tensor
-from tinytensor.device.backend import host
+from tinytensor.device.backend import Array, host
 from tinytensor.nn.weights import QuantizedWeight
 
 MOST_KEPT = 64 * 2**20  # bytes
@@ -56,17 +56,19 @@ def embeddings(subjects: Subjects, asked: Embedded) -> Answer:
 def _in_two_dimensions(subject: Subject, source: bool) -> Answer:
     weight = token_embedding(subject, source)
     count = min(weight.shape[0], subject.tokenizer.vocab_size)  # some models have more rows than there are tokens
-    rows = weight.numpy()[:count]
+    found = in_two_dimensions(subject, weight.numpy()[:count])
+    return {"texts": token_texts(subject.tokenizer, range(count), source), **found}
+
+
+def in_two_dimensions(subject: Subject, rows: Array) -> Answer:
+    """The ``coordinates`` of a model's vectors (rows, width), what they ``explained``, and the ``width``: see ``embeddings``.
+    Raises UserError for numbers that are not finite."""
     if not host.isfinite(rows).all():
         raise UserError(NOT_FINITE)
     with threads_for(subject):
         coordinates, explained = principal_components(rows, 2)
-    return {
-        "texts": token_texts(subject.tokenizer, range(count), source),
-        "coordinates": base64.b64encode(coordinates.astype("<f4").tobytes()).decode(),
-        "explained": explained.tolist(),
-        "width": weight.shape[1],
-    }
+    encoded = base64.b64encode(coordinates.astype("<f4").tobytes()).decode()
+    return {"coordinates": encoded, "explained": explained.tolist(), "width": rows.shape[1]}
 
 
 def _size(answer: Answer) -> int:

@@ -26,6 +26,7 @@ from tinyformer.explore.views.opening import opening
 from tinyformer.explore.views.passages import Answer, about, encode, facts, weights
 from tinyformer.explore.views.patching import patched
 from tinyformer.explore.views.searching import search
+from tinyformer.explore.views.sentences import sentences
 from tinyformer.explore.views.sources import source
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.explore.views.writing import fill, next_token, write
@@ -58,6 +59,7 @@ QUESTIONS: dict[str, Callable[..., Answer | bytes | Iterator[Answer]]] = {
         neuron_tokens,
         neuron_examples,
         embeddings,
+        sentences,
         position_tables,
         positions,
         search,

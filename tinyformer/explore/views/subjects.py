@@ -117,6 +117,7 @@ class Subject(Opened):
             "ends": list(self.ends),
             "mask": self.mask,
             "mask_name": mask_name(getattr(self.tokenizer, "special", ())),
+            "sentences": self.sentences is not None,
             "labels": list(self.model.labels) if isinstance(self.model, BertHead) else None,
         }
 
