@@ -98,8 +98,10 @@ export function show() {
   const { passage, facts } = page;
   if (!passage) return;
   if (drawn.model !== facts) {
+    const isFrame = drawn.model !== null && page.isFrame;
     drawn.model = facts;
-    draw("model", { model: page.model, facts });
+    if (isFrame) drawFrame({ model: page.model, facts });
+    else draw("model", { model: page.model, facts });
   }
   if (drawn.passage !== passage) {
     drawn.passage = passage;
@@ -126,18 +128,34 @@ const read = latest(async (signal, passage) => {
 
 /** Draw all parts of the passage, or of the model. */
 function draw(of, found) {
+  for (const { box } of boxes.values()) box.style.minHeight = page.isFrame ? `${box.offsetHeight}px` : ""; // nothing may jump
   clear(of);
+  for (const part of PARTS) if (part.of === of) drawPart(part, found);
+}
+
+/** Draw the parts of the model at another step. One that can moves what is there. */
+function drawFrame(found) {
   for (const part of PARTS) {
-    if (part.of !== of) continue;
-    const place = boxes.get(part.id);
-    place.part.hidden = false;
-    const result = part.draw(place.box, found);
-    const isDrawn = typeof result !== "string";
-    if (isDrawn) place.remove = result;
-    else place.box.replaceChildren(element("p", { class: "note" }, result));
-    place.part.hidden = result === "";
-    place.note.hidden = !isDrawn || !place.note.textContent;
+    const { remove, box } = boxes.get(part.id);
+    if (part.of !== "model") continue;
+    if (remove?.again) remove.again();
+    else {
+      remove?.();
+      box.replaceChildren();
+      drawPart(part, found);
+    }
   }
+}
+
+function drawPart(part, found) {
+  const place = boxes.get(part.id);
+  place.part.hidden = false;
+  const result = part.draw(place.box, found);
+  const isDrawn = typeof result !== "string";
+  if (isDrawn) place.remove = result;
+  else place.box.replaceChildren(element("p", { class: "note" }, result));
+  place.part.hidden = result === "";
+  place.note.hidden = !isDrawn || !place.note.textContent;
 }
 
 function clear(of) {
