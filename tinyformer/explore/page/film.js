@@ -2,7 +2,7 @@
 
 import { forget } from "./answers.js";
 import { Refusal, ask, askFrame, latest } from "./api.js";
-import { Curve } from "./filmcurve.js";
+import { Curve, END } from "./filmcurve.js";
 import { newest } from "./newest.js";
 import { download, picturesIn, slug } from "./save.js";
 import { page } from "./state.js";
@@ -31,20 +31,21 @@ export function begin(section, tell) {
   let trouble = null;
   [trouble, refuse] = troubleLine();
   make("play", "button", { type: "button", class: "first", onclick: toggle, title: "Space or K" }, "Play");
-  make("slider", "input", { type: "range", id: "film-step", min: 0, step: 1, "aria-label": "Step of training", oninput: () => choose(Number(part.slider.value)) });
+  make("slider", "input", { type: "range", id: "film-step", min: 0, max: END, step: 1, "aria-label": "Step of training", oninput: () => choose(part.curve.nearest(Number(part.slider.value))) });
   make("speed", "select", {}, ...SPEEDS.map((speed) => new Option(`${speed} a second`, speed, speed === 4, speed === 4)));
   make("picture", "select", { onfocus: list, onpointerdown: list });
   make("save", "button", { type: "button", onclick: save }, "Save film");
   make("told", "p", { class: "told" });
   make("progress", "p", { class: "note", role: "status" });
-  part.curve = new Curve((step) => choose(nearest(step)));
+  part.curve = new Curve(choose);
   const row = element("div", { class: "strip" }, part.play, element("div", { class: "time" }, part.curve.box, part.slider));
   const label = (text, field) => element("label", {}, text, " ", field);
-  const more = element("div", { class: "controls" }, part.told, label("Speed", part.speed), label("Picture", part.picture), part.save);
+  part.more = element("details", { ontoggle: list }, element("summary", {}, "Save a film"), element("div", { class: "controls" }, label("Picture", part.picture), part.save));
+  const more = element("div", { class: "controls" }, part.told, label("Speed", part.speed), part.more);
   section.append(row, more, part.progress, trouble);
   section.addEventListener("keydown", press);
   window.addEventListener("keydown", (event) => event.key === "Escape" && (saving = false));
-  page.addEventListener("passage", () => setTimeout(list));
+  page.addEventListener("passage", () => part.more.open && setTimeout(list, 100));
   for (const event of ["model", "weights"]) page.addEventListener(event, draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 }
@@ -122,10 +123,10 @@ function draw() {
   const last = Math.max(all.at(-1) ?? 0, page.film.losses.at(-1)?.[0] ?? 0);
   const name = at === all.length ? `${end}${step === null ? "" : `, step ${step.toLocaleString("en")}`}` : `step ${step.toLocaleString("en")}`;
   page.told = `${name} of ${last.toLocaleString("en")}${step === null ? "" : lossAt(step)}`;
-  Object.assign(part.slider, { max: all.length, value: at });
+  part.curve.draw(page.film.losses, all, at, last);
+  part.slider.value = part.curve.places[at];
   part.slider.setAttribute("aria-valuetext", page.told);
   if (part.told.textContent !== page.told) part.told.textContent = page.told;
-  part.curve.draw(page.film.losses, all, step, last);
   part.play.textContent = playing === null ? "Play" : "Pause";
 }
 
@@ -148,11 +149,6 @@ function choose(at) {
   return show(step === null && page.film.training ? followed() : step);
 }
 
-function nearest(step) {
-  const distance = (one) => Math.abs(Math.log(1 + one) - Math.log(1 + step));
-  return steps().reduce((best, one, at, all) => (distance(one) < distance(all[best]) ? at : best), 0);
-}
-
 /** Show a step: first its answers are fetched, so that nothing is seen of the change but the change. */
 const show = newest(async (step) => {
   try {
@@ -170,16 +166,21 @@ const show = newest(async (step) => {
   draw();
   if (page.passage) page.set({ passage: { ...page.passage } }, "passage");
   changed();
-  const after = steps()[place() + 1];
-  if (after !== undefined) askFrame(after).catch(() => {}); // it is told when it is to be shown
+  requestAnimationFrame(() => setTimeout(askNext)); // once this one is painted, and has asked all its questions
 }, (message) => message && refuse(message));
+
+/** Ask what the next frame needs. What is wrong with it is told when it is to be shown. */
+function askNext() {
+  const after = steps()[place() + 1];
+  if (after !== undefined && page.step !== null) askFrame(after).catch(() => {});
+}
 
 function press(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.localName === "select") return;
-  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
   const isButton = event.target.localName === "button";
   if (event.key === "k" || event.key === "K" || (event.key === " " && !isButton)) toggle();
-  else if (by && event.target !== part.slider) choose(Math.max(0, Math.min(steps().length, place() + by)));
+  else if (by) choose(Math.max(0, Math.min(steps().length, place() + by)));
   else return;
   event.preventDefault();
 }

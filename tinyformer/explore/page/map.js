@@ -38,7 +38,9 @@ export function drawEmbeddings(box, { model, facts }) {
     controller.abort();
     drawn.remove();
   };
-  const again = latest(async () => drawn.move?.(await ask("embeddings", { model, source: drawn.source }, controller.signal)), refuse);
+  const again = latest(async () => {
+    if (drawn.move) drawn.move(await ask("embeddings", { model, source: drawn.source }, controller.signal));
+  }, refuse);
   return Object.assign(remove, { again });
 }
 

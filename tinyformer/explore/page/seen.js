@@ -9,8 +9,7 @@ import { page } from "./state.js";
  * @returns {() => void} what waits no longer
  */
 export function whenSeen(element, begin) {
-  const { top, bottom } = element.getBoundingClientRect();
-  if (page.isFrame && bottom > 0 && top < window.innerHeight && element.checkVisibility()) {
+  if (page.isFrame && isInView(element)) {
     begin();
     return () => {};
   }
@@ -21,4 +20,10 @@ export function whenSeen(element, begin) {
   });
   watcher.observe(element);
   return () => watcher.disconnect();
+}
+
+/** Whether an element is in view now. */
+export function isInView(element) {
+  const { top, bottom } = element.getBoundingClientRect();
+  return bottom > 0 && top < window.innerHeight && element.checkVisibility();
 }
