@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tinyformer.common.errors import SettingError
+from tinyformer.common.errors import SettingError, shortened
 
 Settings = TypeVar("Settings")
 
@@ -85,3 +86,13 @@ def one_of(config: object, name: str, choices: Iterable[str]) -> None:
     """Raise SettingError if this setting is not among the choices."""
     if getattr(config, name) not in choices:
         raise SettingError(f"{name} must be one of {', '.join(choices)}, not {getattr(config, name)!r}")
+
+
+def differences(trained: Any, found: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
+    """The settings in ``trained`` that are missing or different in ``found``: (a key such as model.num_heads, the value in
+    ``trained``, the value in ``found``)."""
+    if isinstance(trained, Mapping) and isinstance(found, Mapping):
+        for name, value in trained.items():
+            yield from differences(value, found.get(name), f"{key}.{name}" if key else name)
+    elif type(trained) is not type(found) or trained != found:
+        yield key, shortened(json.dumps(trained), 80), shortened(json.dumps(found), 80)

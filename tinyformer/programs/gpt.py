@@ -66,11 +66,11 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         },
         "training": {
             "steps": 1500, "learning_rate": 0.01, "muon_learning_rate": 0.02, "schedule": "linear", "min_learning_rate": 0.0,
-            "warmup": 20, "weight_decay": 0.0, "beta2": 0.95,
+            "warmup": 20, "weight_decay": 0.0, "beta2": 0.95, "snapshots": -1,
         },
         "text": {"test_fraction": 0.05},
     },
-    "nanogpt": {"model": {}, "training": {}, "text": {}},
+    "nanogpt": {"model": {}, "training": {"snapshots": -1}, "text": {}},
 }  # fmt: skip
 
 

@@ -41,6 +41,12 @@ def locked(path: Path) -> Iterator[None]:
             os.close(file)
 
 
+def is_taken(path: Path) -> bool:
+    """Whether a process seems to hold the lock file ``path``. It may seem so after a process that was killed, too: to try the
+    lock would keep others from it for that moment."""
+    return path.is_file()
+
+
 _held: set[int] = set()  # the open lock files of this process
 
 

@@ -3,8 +3,9 @@
 ``best.safetensors`` holds the weights with the lowest validation loss. ``latest.safetensors`` holds the weights, the state of
 the optimizer, the random states and the log so far: with config.json, tokenizer.json and the same data, a run goes on from it
 as if it had never stopped. Both checkpoints also store which settings and which tokenizer they were trained with. If weights
-are averaged, ``weights-STEP.safetensors`` hold those of the last evaluations. Each file is replaced as a whole, so none is ever
-half-written. Only what is logged for TensorBoard, in the folder ``tensorboard``, is appended to.
+are averaged, ``weights-STEP.safetensors`` hold those of the last evaluations. ``snapshot-STEP.safetensors`` are weights along
+the run in float16. Each file is replaced as a whole, so none is ever half-written. Only what is logged for TensorBoard, in the
+folder ``tensorboard``, is appended to.
 
 The files of a new run are written to ``.tinyformer.new`` in the folder first. They move into place at the first checkpoint or,
 if they replace another run, after the first step. So a run that fails earlier leaves nothing behind, and the other run stays.
@@ -21,12 +22,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tinyformer.common.errors import UserError, another_out, as_flag, given, note_refused, shortened
+from tinyformer.common.errors import UserError, another_out, as_flag, given, note_refused
 from tinyformer.common.files import as_json, damaged, read_json, write_json
 from tinyformer.common.memory import check_settings_fit
 from tinyformer.common.old_names import with_new_names
 from tinyformer.common.schema import read_dataclass
-from tinyformer.common.settings import changed_settings, is_changeable
+from tinyformer.common.settings import changed_settings, differences, is_changeable
 from tinyformer.runs.checkpoints import UNFINISHED, load_checkpoint, put_weights
 from tinyformer.runs.lock import locked
 from tinyformer.runs.makers import PRETRAINED, RECORD, Maker, found_in, maker_of, resume_command, runs_below
@@ -37,8 +38,8 @@ Settings = TypeVar("Settings")
 
 # What a run writes into its folder. All else in it is the user's.
 FILES = (
-    "config.json", "tokenizer.json", "best.safetensors", "latest.safetensors", "weights-*.safetensors", "log.csv",
-    "sample.txt", "loss.png", "attention.png", "attention_heads.png",
+    "config.json", "tokenizer.json", "best.safetensors", "latest.safetensors", "weights-*.safetensors",
+    "snapshot-*.safetensors", "log.csv", "sample.txt", "loss.png", "attention.png", "attention_heads.png",
 )  # fmt: skip
 FOLDERS = (".tinyformer.new", ".tinyformer.complete", ".tinyformer.moving")
 EVENTS = "events.out.tfevents.*"
@@ -82,7 +83,7 @@ class RunFolder:
 
     def _files(self) -> list[Path]:
         """The files of the run that exist."""
-        checkpoints = [self.best, self.latest, *self.kept_weights()]
+        checkpoints = [self.best, self.latest, *self.kept_weights(), *self._inside.glob("snapshot-*.safetensors")]
         pictures = [self.curve, self.attention, self.attention_heads]
         files = [self.settings, self.tokenizer, self.log, self.sample, *checkpoints, *pictures, *self.event_files()]
         return [file for file in files if file.exists()]
@@ -102,6 +103,16 @@ class RunFolder:
     def kept_weights(self) -> list[Path]:
         """The paths of the weights that are kept for averaging, oldest first."""
         return sorted(self._inside.glob("weights-*.safetensors"))
+
+    def snapshot(self, step: int) -> Path:
+        """The path of the snapshot of the weights at a step."""
+        return self._inside / f"snapshot-{step:08d}.safetensors"
+
+    def snapshots(self) -> dict[int, Path]:
+        """The paths of the snapshots that were kept, by step."""
+        numbers = {path.stem.removeprefix("snapshot-") for path in self._inside.glob("snapshot-*.safetensors")}
+        steps = sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
+        return {step: path for step in steps if (path := self.snapshot(step)).exists()}
 
     # ----------------------------------------------------------------------------------------------------- one writer
 
@@ -315,7 +326,7 @@ class RunFolder:
             return
         if not isinstance(state["settings"], Mapping):
             raise UserError(f"{path} is damaged: its settings are not an object")
-        for key, trained, found in _differences(state["settings"], self.read_settings()):
+        for key, trained, found in differences(state["settings"], self.read_settings()):
             can_change = self._can_change(key)
             if not (self.changes and can_change):
                 raise UserError(
@@ -369,16 +380,6 @@ def check_folder(path: Path) -> None:
         raise UserError(f"{path} is a link to {os.readlink(path)}, which does not exist: make that folder first")
 
 
-def _differences(trained: Any, found: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
-    """The settings in ``trained`` that are missing or different in ``found``: (a key such as model.num_heads, the value in
-    ``trained``, the value in ``found``)."""
-    if isinstance(trained, Mapping) and isinstance(found, Mapping):
-        for name, value in trained.items():
-            yield from _differences(value, found.get(name), f"{key}.{name}" if key else name)
-    elif type(trained) is not type(found) or trained != found:
-        yield key, shortened(json.dumps(trained), 80), shortened(json.dumps(found), 80)
-
-
 def _sha256(path: Path) -> str | None:
     """The SHA-256 of a file; None if there is no file."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
@@ -388,7 +389,8 @@ def load_weights(model: Module, path: Path) -> dict[str, Any]:
     """Put the weights of a checkpoint into the model, which is in evaluation mode from then on: ``model.train()`` trains it
     further. Returns the checkpoint's state. Raises UserError if the weights do not fit, or if the settings or the tokenizer in
     its folder are not those that it was trained with."""
-    groups, state = load_checkpoint(path, "best" if path.name.startswith("best") else "latest")
+    kind = path.name.split(".")[0].split("-")[0]
+    groups, state = load_checkpoint(path, kind if kind in ("best", "snapshot") else "latest")
     RunFolder(path.parent).check_identity(state, path)
     put_weights(model, groups.get("model", {}), path)
     model.eval()

@@ -55,6 +55,12 @@ class TrainingConfig:
     average: int = setting(
         1, "evaluations whose weights are averaged at the end; the mean is kept if it is better", changeable=True
     )
+    snapshots: int = setting(
+        0,
+        "snapshots of the weights, which the explorer shows as a film: from step 0 to the last, evenly in the logarithm of the "
+        "step, each of 2 bytes a parameter (float16); 0: none; -1: up to 8, as many as 5 MB hold",
+        changeable=True,
+    )
     log_every: int = setting(10, "steps between rows of the log", changeable=True)
     seed: int = setting(1337, "random seed of the weights, the batches and dropout")
     dtype: str = setting("float32", "of weights and activations: float32, or on a GPU bfloat16 (the optimizer keeps float32)")
@@ -83,6 +89,7 @@ class TrainingConfig:
             seed=0,
             shards=0,
             workers=0,
+            snapshots=-1,
         )
         if self.steps > MOST_STEPS:
             raise SettingError(f"steps must be at most {MOST_STEPS:,}")

@@ -26,6 +26,7 @@ from tinyformer.training.logging import CsvLog, Logger, at_work, measured, tell
 from tinyformer.training.losses import LossFunction, class_loss, next_token_loss
 from tinyformer.training.optimizing import least_moments, optimizer_for
 from tinyformer.training.replica import Replica
+from tinyformer.training.snapshots import Snapshots
 from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, distributed, parallel
 from tinytensor.common.wording import counted
@@ -74,6 +75,7 @@ class Trainer:
         self.optimizer = optimizer_for(model, config)
         self.schedule = config.make_schedule()
         self._team = Team(Alone(), Replica(Alone(), *self._replica()))
+        self.snapshots = Snapshots(folder, model, config.steps, config.snapshots)
         self.step = 0
         self.best_loss = math.inf
         self.best_step = 0
@@ -137,8 +139,12 @@ class Trainer:
         began, before = time.perf_counter(), self.total_seconds
         bar_of_steps = lasting_progress("training", config.steps, "step", self.step)
         with self.on_all_ranks(), stop_on_signals(self._stop), at_work(self), bar_of_steps as bar:
+            self.snapshots.forget_after(self.step)
             if not self.rows:  # a run that is resumed has some
+                if told := self.snapshots.told():
+                    self._print(bar.write, told)
                 self._evaluate(bar)
+                self._keep_snapshot(bar)
                 tell(self, "log", self.step, measured(self._row()))
                 self._save_latest()
             since, steps, tokens = time.perf_counter(), 0, 0
@@ -147,6 +153,7 @@ class Trainer:
                 self._unread.append((self.step, loss, norm))
                 steps, tokens = steps + 1, tokens + count
                 self._print(bar.update)
+                self._keep_snapshot(bar)
                 if self.folder.replaces:  # after its first step, the run may replace another
                     self._save_latest()
                 if self._due(config.log_every) or self._due(config.eval_every):
@@ -276,6 +283,10 @@ class Trainer:
         self.best_loss, self.best_step = loss, self.step
         state = {"kind": "best", "step": self.step, "validation_loss": loss, **self.folder.identity(lasting=True)}
         save_checkpoint(self.folder.best, {"model": learned_state(self.model)}, state)
+
+    def _keep_snapshot(self, bar: Progress) -> None:
+        for line in self.snapshots.keep(self.step):
+            self._print(bar.write, line)
 
     def _keep_weights(self) -> None:
         """Save the weights of this evaluation for averaging, and remove those that are too old for it."""

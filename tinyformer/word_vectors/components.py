@@ -9,9 +9,11 @@ from tinyformer.common.settings import check_counts
 from tinytensor.device.backend import Array, host
 
 
-def principal_components(rows: Any, count: int = 2) -> tuple[Array, Array]:
+def principal_components(rows: Any, count: int = 2, of: Any = None) -> tuple[Array, Array]:
     """The coordinates of vectors along their first ``count`` principal components (Pearson 1901), (rows, count) float64, and
     the fraction of the variance that each of them explains, (count,).
+
+    With ``of`` they are the components of these other vectors, whose mean is at 0: so what moves can be compared.
 
     ``rows`` is a NumPy array (rows, width) of finite numbers. A component points to where its largest part is positive, so the
     result is the same each time. Components that are more than the rows or the width have zeros. Of rows that are all the same,
@@ -27,16 +29,26 @@ def principal_components(rows: Any, count: int = 2) -> tuple[Array, Array]:
     if rows.ndim != 2 or not rows.size:
         raise UserError(f"principal components need vectors (rows, width), at least one, not {rows.shape}")
     rows = rows if rows.dtype == host.float32 else rows.astype(host.float64)
-    centred = rows - rows.mean(axis=0, dtype=host.float64).astype(rows.dtype)
+    others = rows if of is None else host.asarray(of, dtype=rows.dtype)
+    if others.ndim != 2 or others.shape[1:] != rows.shape[1:] or not others.size:
+        raise UserError(f"the vectors must be as wide as {rows.shape}, and not {others.shape}")
+    centre = others.mean(axis=0, dtype=host.float64).astype(rows.dtype)
+    centred = others - centre
     scale = max(float(centred.max()), -float(centred.min())) or 1.0
     centred /= scale  # so that no square overflows, or becomes 0
     variances, directions = _directions(centred)
     signs = host.sign(directions[host.abs(directions).argmax(axis=0), host.arange(directions.shape[1])])
     kept = min(count, len(variances))
     points, explained = host.zeros((len(rows), count)), host.zeros(count)
-    points[:, :kept] = centred @ (directions * signs)[:, :kept].astype(rows.dtype)
+    directions = (directions * signs)[:, :kept].astype(rows.dtype)
+    points[:, :kept] = (centred if of is None else (rows - centre) / scale) @ directions
+    if of is not None:  # of their own variance
+        own = (rows - rows.mean(axis=0, dtype=host.float64)) / scale
+        variances = host.append((own @ directions).var(axis=0), 0.0)
+        total = own.var(axis=0).sum()
+    else:
+        total = variances.sum()
     points *= scale
-    total = variances.sum()
     explained[:kept] = variances[:kept] / total if total else host.eye(1, kept)[0]
     return points, explained
 

@@ -2,6 +2,8 @@
  * Asking the server. Every question is a POST of JSON to ask/NAME, beside this page: the page's own address holds the token.
  */
 
+import { answerTo, asJson, askAhead } from "./answers.js";
+
 const trouble = document.getElementById("trouble");
 let waiting = null; // what looks whether a server that was gone is back
 
@@ -19,8 +21,19 @@ export class Lost extends Error {}
  * @returns {Promise<object>} Throws Refusal where the server says that something is wrong.
  */
 export async function ask(name, asked, signal) {
-  const response = await send(name, asked, signal);
-  return receive(response.json());
+  const answer = await answerTo(name, asked, (body, isShared) => fetched(name, body, isShared ? undefined : signal));
+  signal?.throwIfAborted();
+  return answer;
+}
+
+/** Ask at a step of the film what was asked about the frame that is shown, so that its answers are there when it is. */
+export function askFrame(step) {
+  return askAhead(step, fetched);
+}
+
+async function fetched(name, body, signal) {
+  const response = await send(name, body, signal);
+  return receive(response.text());
 }
 
 /**
@@ -43,7 +56,7 @@ export async function bytes(name, asked, signal) {
  * @returns {AsyncGenerator<object>}
  */
 export async function* stream(name, asked, signal) {
-  const response = await send(name, asked, signal);
+  const response = await send(name, asJson(asked), signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
@@ -63,8 +76,8 @@ export async function* stream(name, asked, signal) {
   }
 }
 
-async function send(name, asked, signal) {
-  const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked), signal };
+async function send(name, body, signal) {
+  const request = { method: "POST", headers: { "Content-Type": "application/json" }, body, signal };
   const response = await receive(fetch(`ask/${name}`, request));
   if (response.ok) return response;
   if (response.status === 403) {

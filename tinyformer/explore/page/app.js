@@ -3,6 +3,7 @@
 import { LONGEST_TEXT, onVisit, follow as followAddress, tellPage } from "./address.js";
 import { ask, latest } from "./api.js";
 import { follow, learn, tell as tellWeights } from "./checkpoint.js";
+import * as film from "./film.js";
 import { page } from "./state.js";
 import { counted } from "./text.js";
 import { isWriting } from "./writer.js";
@@ -71,12 +72,13 @@ const choose = latest(async (signal, model) => {
   busy(true);
   const ofModel = (question) => ask(question, { model }, signal);
   const isKnown = isTyped() && page.view;
-  const [facts, early] = await Promise.all([ofModel("facts"), isKnown ? null : ofModel("opening"), learn(signal)]);
+  if (model !== page.model) page.step = null; // what is asked from here on is about this model
+  const [facts, early] = await Promise.all([ofModel("facts"), isKnown ? null : ofModel("opening"), learn(signal), film.open(model, signal)]);
   turn(facts.kind === "translation");
   const opening = early ?? (isTyped() ? null : await ofModel("opening"));
   if (!isTyped()) page.set({ text: opening.text, sourceText: opening.source }); // nobody has typed while it was asked for
   showTexts();
-  page.set({ model, facts, passage: null }, "model");
+  page.set({ model, facts, passage: null, step: film.stepFor(model) }, "model");
   byId("model").value = model;
   tellFacts();
   tellWeights();
@@ -135,7 +137,7 @@ function showTexts() {
 /** The address names the model, and holds short texts that the user has typed. */
 function tellAddress() {
   const told = (text) => (isTyped() && text.length <= LONGEST_TEXT ? text : null);
-  tellPage(page.view, { model: page.model, text: told(page.text), source: page.translates ? told(page.sourceText) : null });
+  tellPage(page.view, { model: page.model, step: page.step, text: told(page.text), source: page.translates ? told(page.sourceText) : null });
 }
 
 /** Show what the address says. One from a link brings its texts; back and forward leave those that are there. */
@@ -144,8 +146,10 @@ async function visit() {
   const hasText = isLink && ("text" in values || "source" in values);
   if (hasText) takeTexts(values);
   if (Object.hasOwn(VIEWS, view)) page.view = view;
+  film.link(values.step);
   if (page.models.includes(values.model) && values.model !== wanted) await choose(values.model);
   else if (hasText) await read();
+  film.followLink();
   if (page.view) show(page.view);
 }
 
@@ -220,11 +224,16 @@ async function begin() {
   const { view, values, isLink } = followAddress();
   if ((isLink || !isTyped()) && ("text" in values || "source" in values)) takeTexts(values);
   if (values.model) page.model = values.model;
+  film.link(values.step);
   if (Object.hasOwn(VIEWS, view)) page.view = view;
   if (page.view && !Object.hasOwn(VIEWS, page.view)) page.view = "";
   if (page.view) show(page.view);
   window.addEventListener("returned", () => connect());
   onVisit(visit);
+  film.begin(byId("film"), () => {
+    tellWeights();
+    tellAddress();
+  });
   await connect();
   follow(redraw, isWriting);
 }

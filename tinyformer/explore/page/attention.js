@@ -74,30 +74,27 @@ export function show() {
   if (!page.passage) return;
   if (drawn !== page.passage) {
     drawn = page.passage;
-    load(page.passage, page.asked());
+    load(page.passage, page.asked(), page.isFrame);
   } else {
     map?.draw();
     links?.draw();
   }
 }
 
-const load = latest(async (signal, passage, asked) => {
+const load = latest(async (signal, passage, asked, isFrame) => {
   const soon = setTimeout(() => (part.note.textContent = `Computing the attention of ${counted(passage.ids.length, "token")}…`), 500);
   const answer = await ask("attention", { passage: asked }, signal).finally(() => clearTimeout(soon));
   const { first } = answer;
   const target = passage.texts.slice(first);
+  const moves = isFrame && shown?.layers.length === answer.layers.length && shown.passage.ids.join() === passage.ids.join();
   shown = { ...answer, asked, passage, texts: { text: target, target, source: passage.sourceTexts } };
   for (const one of shown.layers) one.label = labelOf(one);
   names = null;
   part.body.hidden = !shown.layers.length;
   part.note.replaceChildren(...(shown.layers.length ? [about(first)] : insteadOfAttention()));
   if (!shown.layers.length) return;
-  picked.side = ""; // another text
-  grid = new HeadGrid(part.grid, shown.layers, (at, head) => {
-    const together = typeof chosen.head === "string" ? chosen.head : "mean";
-    choose(shown.layers[at].name, head ?? (shown.layers[at].heads > 1 || together === "rollout" ? together : 0));
-  }, part.note);
-  chooseKept();
+  if (moves) takeFrame();
+  else build();
   names = await headNames().catch(() => null); // the maps are of use without names
   if (!names || shown.passage !== passage) return;
   grid.name(names);
@@ -107,6 +104,25 @@ const load = latest(async (signal, passage, asked) => {
   if (message) part.body.hidden = true;
   if (message) part.note.textContent = "";
 });
+
+/** Draw another text. */
+function build() {
+  picked.side = ""; // another text
+  grid = new HeadGrid(part.grid, shown.layers, (at, head) => {
+    const together = typeof chosen.head === "string" ? chosen.head : "mean";
+    choose(shown.layers[at].name, head ?? (shown.layers[at].heads > 1 || together === "rollout" ? together : 0));
+  }, part.note);
+  chooseKept();
+}
+
+/** Take the weights of another step into the pictures of the same text. */
+function takeFrame() {
+  grid.take(shown.layers);
+  layer = shown.layers.find(({ name }) => name === chosen.name);
+  told = null;
+  fetchWeights();
+  look(chosen.query, chosen.key);
+}
 
 /** Choose the layer and the head that were chosen before, if this model has them. */
 function chooseKept() {
@@ -160,17 +176,23 @@ function choose(name, head) {
   part.rollout.hidden = layer.kind === "cross";
   for (const together of ["mean", "rollout"]) part[together].setAttribute("aria-pressed", String(head === together));
   retitle();
-  weights?.close();
   told = null;
   part.one.classList.add("waiting");
-  weights = new Weights({ passage: shown.asked, layer: name, head }, queries.length, keys.length, arrived, (message) => {
-    part.legend.textContent = message;
-    part.one.classList.remove("waiting");
-  });
+  fetchWeights();
   drawLinks(queries, keys);
   drawMap(queries, keys);
   part.legend.textContent = legend(head);
   look(chosen.query, chosen.key);
+}
+
+/** The rows of the chosen head's weights are asked for when they are seen. */
+function fetchWeights() {
+  weights?.close();
+  const { name, head } = chosen;
+  weights = new Weights({ passage: shown.asked, layer: name, head }, shown.texts[layer.queries].length, shown.texts[layer.keys].length, arrived, (message) => {
+    part.legend.textContent = message;
+    part.one.classList.remove("waiting");
+  });
 }
 
 /** The chosen token of a text that was not looked at before: the one that the user chose, or else the last ordinary one. */

@@ -1,6 +1,7 @@
 /** Which weights are shown, in the line at the head of the page; and following a run that writes new ones. */
 
 import { ask, latest } from "./api.js";
+import { look as lookAtFilm } from "./film.js";
 import { page } from "./state.js";
 
 const EVERY = 2000; // milliseconds between two looks at the files
@@ -24,8 +25,9 @@ export function follow(draw, isBusy) {
 const watch = latest(async (signal, draw) => {
   const before = page.weights[page.model]?.stamp;
   const model = page.model;
-  await learn(signal);
+  await Promise.all([learn(signal), lookAtFilm(signal)]);
   const now = page.weights[model];
+  if (page.step !== null) return; // a snapshot is shown, whose weights stay
   if (model !== page.model || !now?.stamp || now.stamp === before) return;
   const { facts } = page;
   await draw();
@@ -44,6 +46,10 @@ export async function learn(signal) {
 
 /** Say which weights the chosen model has. */
 export function tell() {
+  if (page.step !== null) {
+    line.textContent = `Weights: the snapshot of step ${page.step.toLocaleString("en")}, in float16`;
+    return;
+  }
   const { error, step, validation_loss: loss, measured, written, same } = page.weights[page.model] ?? {};
   if (error || !written) {
     line.textContent = error ?? "";
@@ -60,7 +66,7 @@ export function tell() {
 
 /** The names of models with other weights than this one has. */
 export function different(model) {
-  const same = page.weights[model]?.same ?? [];
+  const same = page.step === null ? page.weights[model]?.same ?? [] : []; // a snapshot may be compared with any
   return page.models.filter((name) => name !== model && !same.includes(name));
 }
 

@@ -68,7 +68,7 @@ export function show() {
   writing.offer(other, predicts && !fills);
   if (!predicts) parts.note.textContent = "A is the model that is chosen above. The longer a bar, the likelier the class.";
   const now = JSON.stringify([page.model, other, page.text, page.sourceText]);
-  const weights = JSON.stringify([page.model, other].map((name) => page.weights[name]?.stamp));
+  const weights = JSON.stringify([page.step, ...[page.model, other].map((name) => page.weights[name]?.stamp)]);
   if (now === drawn && weights === drawnWeights) return;
   if (now !== drawn) writing.clear(); // what was written stays where only the weights are new
   [drawn, drawnWeights] = [now, weights];
@@ -86,7 +86,7 @@ function otherOf(names) {
 
 /** Which models are left out, as there is nothing to compare. */
 function sameAs() {
-  const same = page.weights[page.model]?.same ?? [];
+  const same = page.step === null ? page.weights[page.model]?.same ?? [] : [];
   return same.length ? `${same.join(" and ")} ${same.length === 1 ? "is" : "are"} left out: the weights are the same as those of ${page.model}.` : "";
 }
 

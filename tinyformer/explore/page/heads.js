@@ -33,6 +33,14 @@ export class HeadGrid {
     this.draw();
   }
 
+  /** Take the maps of the same layers and heads with other weights. */
+  take(layers) {
+    layers.flatMap((layer) => layer.maps).forEach((map, at) => {
+      this.maps[at].bytes = Uint8Array.from(atob(map), (letter) => letter.charCodeAt(0));
+    });
+    this.draw();
+  }
+
   /** Colour the maps, as light or dark asks for. A patch that is masked as a whole is grey. */
   draw() {
     const style = getComputedStyle(document.documentElement);

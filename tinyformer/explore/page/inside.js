@@ -14,6 +14,7 @@ import { drawEmbeddings, lightPassage } from "./map.js";
 import { drawNeurons } from "./neurons.js";
 import { drawSentences } from "./sentences.js";
 import { drawPositions } from "./positions.js";
+import { isInView, whenSeen } from "./seen.js";
 
 /**
  * The parts of the view. Those of the passage are drawn again when the passage changes, the others when the model does. Each
@@ -90,7 +91,7 @@ export function begin(section) {
     const part = element("section", { id: `inside-${id}`, "aria-labelledby": `inside-${id}-title`, hidden: true });
     part.append(element("h2", { id: `inside-${id}-title` }, title), note, box);
     section.append(part);
-    boxes.set(id, { part, note, box, remove: null });
+    boxes.set(id, { part, note, box, remove: null, forget: null });
   }
   page.addEventListener("model", () => {
     clear("passage");
@@ -130,28 +131,49 @@ const read = latest(async (signal, passage) => {
   clear("passage");
 });
 
-/** Draw all parts of the passage, or of the model. */
+/** Draw all parts of the passage, or of the model. In a frame of a film, those out of view stay as they are until they are seen. */
 function draw(of, found) {
-  clear(of);
-  for (const part of PARTS) {
-    if (part.of !== of) continue;
-    const place = boxes.get(part.id);
-    place.part.hidden = false;
-    const result = part.draw(place.box, found);
-    const isDrawn = typeof result !== "string";
-    if (isDrawn) place.remove = result;
-    else place.box.replaceChildren(element("p", { class: "note" }, result));
-    place.part.hidden = result === "";
-    place.note.hidden = !isDrawn || !place.note.textContent;
+  const isFrame = page.isFrame;
+  const parts = PARTS.filter((part) => part.of === of);
+  const hidden = parts.filter(({ id }) => isFrame && boxes.get(id).remove && !isInView(boxes.get(id).box));
+  for (const { id } of parts) {
+    const { box } = boxes.get(id);
+    box.style.minHeight = isFrame ? `${box.offsetHeight}px` : ""; // nothing may jump
   }
+  for (const part of parts) {
+    const place = boxes.get(part.id);
+    place.forget?.();
+    place.forget = hidden.includes(part) ? whenSeen(place.box, () => drawPart(part, found)) : null;
+    if (!place.forget) drawPart(part, found);
+  }
+}
+
+/** Draw a part. One that can move takes the numbers of another step into what is there. */
+function drawPart(part, found) {
+  const place = boxes.get(part.id);
+  if (page.isFrame && place.remove?.again) {
+    place.remove.again();
+    return;
+  }
+  place.remove?.();
+  place.remove = null;
+  place.box.replaceChildren();
+  place.part.hidden = false;
+  const result = part.draw(place.box, found);
+  const isDrawn = typeof result !== "string";
+  if (isDrawn) place.remove = result;
+  else place.box.replaceChildren(element("p", { class: "note" }, result));
+  place.part.hidden = result === "";
+  place.note.hidden = !isDrawn || !place.note.textContent;
 }
 
 function clear(of) {
   for (const part of PARTS) {
     if (part.of !== of) continue;
     const place = boxes.get(part.id);
+    place.forget?.();
     place.remove?.();
-    place.remove = null;
+    place.remove = place.forget = null;
     place.box.replaceChildren();
   }
 }

@@ -38,7 +38,7 @@ export function begin(box) {
   make("legend", "p", { class: "legend" });
   make("losses", "div");
   make("meaning", "p", { class: "note" });
-  const save = saveSvg(() => `Losses of each token, A ${page.model}${sides.b ? ` and B ${sides.b.model}` : ""}`, () => [part.table, part.legend, part.losses]);
+  const save = saveSvg(() => `Losses of each token, A ${page.shown}${sides.b ? ` and B ${sides.b.model}` : ""}`, () => [part.table, part.legend, part.losses]);
   make("picture", "div", { hidden: true }, part.table, part.shown, part.legend, part.losses, save);
   box.append(
     element("h2", {}, "The loss of each token of a text"), part.meaning,

@@ -33,11 +33,15 @@ export function drawEmbeddings(box, { model, facts }) {
   const forget = whenSeen(place, () => load(false));
   place.append(element("p", { class: "note" }, "…")); // something to be seen
   current = drawn;
-  return () => {
+  const remove = () => {
     forget();
     controller.abort();
     drawn.remove();
   };
+  const again = latest(async () => {
+    if (drawn.move) drawn.move(await ask("embeddings", { model, source: drawn.source }, controller.signal));
+  }, refuse);
+  return Object.assign(remove, { again });
 }
 
 /** Mark the tokens of a passage on the map that is shown. */
@@ -53,23 +57,32 @@ function sideChoice(chosen) {
 
 /** The map, its search and its lists, in a place. */
 function embeddingMap(place, answer, source) {
-  const points = coordinatesOf(answer.coordinates);
+  let points = coordinatesOf(answer.coordinates);
   const shown = answer.texts.map(visible);
   const tell = (id) => `“${shown[id]}” (id ${id}): ${number(points[2 * id])}, ${number(points[2 * id + 1])}`;
-  const [across, up] = answer.explained.map(percent);
+  const explained = element("p", { id: "embeddings-explained" });
   const holder = element("div");
   const search = element("input", { type: "search", id: "embeddings-search", autocomplete: "off", spellcheck: false });
   const count = element("p", { class: "note", id: "embeddings-count", role: "status" });
   const list = element("ul", { class: "found", id: "embeddings-found", "aria-label": "The tokens that were found. Enter shows one on the map." });
   place.replaceChildren(
-    element("p", { id: "embeddings-explained" }, `Of the variance of the ${counted(shown.length, "embedding")} of ${counted(answer.width, "number")}, ${across} lies along the axis to the right and ${up} along the axis upwards.`),
+    explained,
     element("div", { class: "controls" }, element("label", {}, "Search a token", search)),
     holder,
     count,
     list,
   );
-  const lines = [`Axes: the first two principal components, → ${across} and ↑ ${up} of the variance`];
-  const scatter = new Scatter(holder, { points, names: shown, tell, lines, label: "The embeddings of the vocabulary" });
+  const lines = [];
+  const [left, right, bottom, top] = answer.extent;
+  const bounds = answer.step === null ? null : { left, right, bottom, top };
+  const explain = (found) => {
+    const [across, up] = found.explained.map(percent);
+    const fixed = found.step === null ? "" : ` The axes are those of the snapshot of step ${found.step.toLocaleString("en")}, so that the points of all steps can be compared.`;
+    explained.textContent = `Of the variance of the ${counted(shown.length, "embedding")} of ${counted(found.width, "number")}, ${across} lies along the axis to the right and ${up} along the axis upwards.${fixed}`;
+    lines[0] = `Axes: the first two principal components${fixed && ` at step ${found.step.toLocaleString("en")}`}, → ${across} and ↑ ${up} of the variance`;
+  };
+  explain(answer);
+  const scatter = new Scatter(holder, { points, names: shown, tell, lines, bounds, label: "The embeddings of the vocabulary" });
   const light = () => {
     const passage = page.passage;
     const ids = passage ? [...new Set(source ? passage.source : passage.ids)].filter((id) => id < shown.length) : [];
@@ -89,7 +102,13 @@ function embeddingMap(place, answer, source) {
   };
   search.addEventListener("input", light);
   light();
-  return { light, remove: () => scatter.remove() };
+  const move = (found) => {
+    points = coordinatesOf(found.coordinates);
+    explain(found);
+    scatter.take(points);
+    light();
+  };
+  return { light, move, source, remove: () => scatter.remove() };
 }
 
 /** The ids of the tokens with these letters in them, equal ones first. Small and capital letters count as the same. */

@@ -15,7 +15,7 @@ export function begin(box) {
   [part.trouble, part.refuse] = troubleLine();
   part.title = element("h2", {});
   part.next = element("div", {});
-  part.picture = element("div", { hidden: true }, part.title, part.next, saveSvg(() => `${part.title.textContent}, A ${page.model} and B ${other}`, () => [part.next]));
+  part.picture = element("div", { hidden: true }, part.title, part.next, saveSvg(() => `${part.title.textContent}, A ${page.shown} and B ${other}`, () => [part.next]));
   box.append(part.trouble, part.picture);
 }
 

@@ -1,8 +1,10 @@
 /** Saving a picture as a file: PNG of what is drawn on a canvas, SVG of all else. Each picture has a small button for it. */
 
 import { page } from "./state.js";
-import { svgOf } from "./svgpicture.js";
+import { svgOf, svgOfCanvas } from "./svgpicture.js";
 import { element } from "./text.js";
+
+const pictures = new WeakMap(); // of each button that saves a picture: its title, and what gives it as an SVG
 
 const FONT = "ui-monospace, monospace";
 const EDGE = 12; // around a picture, in pixels
@@ -14,11 +16,28 @@ const LARGEST = 2048; // pixels: a side of a picture up to which it is drawn twi
  * @param {() => (object|Promise<object>)} picture gives what pngOf takes, without the title; null: there is nothing to save
  */
 export function savePng(title, picture) {
-  return button("PNG", title, async () => {
+  const drawn = async () => {
     const found = await picture();
-    const canvas = found && pngOf({ title: title(), ...found });
+    return found && pngOf({ title: dated(title()), ...found });
+  };
+  return button("PNG", title, async () => {
+    const canvas = await drawn();
     return canvas && new Promise((done) => canvas.toBlob(done, "image/png"));
+  }, async () => {
+    const canvas = await drawn();
+    return canvas && svgOfCanvas(canvas);
   });
+}
+
+/** The pictures of a part of the page that can be saved now: of each its title, and what gives it as the text of an SVG. */
+export function picturesIn(part) {
+  const shown = [...part.querySelectorAll(".save")].filter((one) => one.checkVisibility({ visibilityProperty: true }));
+  return shown.map((one) => pictures.get(one));
+}
+
+/** A title that says of which step the picture is. */
+function dated(title) {
+  return page.step === null ? title : `${title} · ${page.told}`;
 }
 
 /**
@@ -27,29 +46,31 @@ export function savePng(title, picture) {
  * @param {() => Element[]} parts the elements
  */
 export function saveSvg(title, parts) {
-  return button("SVG", title, () => new Blob([svgOf(title(), parts())], { type: "image/svg+xml" }));
+  const made = () => svgOf(dated(title()), parts());
+  return button("SVG", title, () => new Blob([made()], { type: "image/svg+xml" }), made);
 }
 
-function button(kind, title, make) {
+function button(kind, title, make, asSvg) {
   const made = element("button", { type: "button", class: "save", title: `Save this picture as ${kind}` }, `Save ${kind}`);
   const name = () => made.setAttribute("aria-label", `Save ${kind}: ${title()}`);
   name();
+  pictures.set(made, { title, asSvg });
   made.addEventListener("focus", name); // the title may be another by now
   made.addEventListener("click", async () => {
     const blob = await make();
-    if (blob) download(blob, `${slug(`${page.model} ${title()}`)}.${kind.toLowerCase()}`);
+    if (blob) download(blob, `${slug(`${page.shown} ${title()}`)}.${kind.toLowerCase()}`);
   });
   return made;
 }
 
-function download(blob, name) {
+export function download(blob, name) {
   const link = element("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
 /** A text as the name of a file: "runs/char_gpt: best Layer 1, head 2" gives "runs-char_gpt-best-layer-1-head-2". */
-function slug(text) {
+export function slug(text) {
   return text.toLowerCase().replace(/[^\p{L}\p{N}_]+/gu, "-").replace(/^-|-$/g, "").slice(0, 100) || "picture";
 }
 

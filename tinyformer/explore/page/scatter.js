@@ -19,6 +19,7 @@ export class Scatter {
    * @param {string[]} how.names one of each
    * @param {(index: number) => string} how.tell the line about a point
    * @param {string} how.label what it shows
+   * @param {object} [how.bounds] what is seen at first: left, right, bottom and top. By default it is all points.
    * @param {string[]} [how.lines] that stand above a picture that is saved
    */
   constructor(parent, how) {
@@ -48,7 +49,7 @@ export class Scatter {
     this.found = []; // and of those that the search found
     this.frame = null; // the next one, if it is drawn with it
     this.at = -1; // the point that is told about
-    this.bounds = boundsOf(how.points);
+    this.bounds = how.bounds ?? boundsOf(how.points);
     this.listen();
     this.showAll();
   }
@@ -61,6 +62,13 @@ export class Scatter {
     this.box.remove();
     this.line.remove();
     this.buttons.remove();
+  }
+
+  /** Move the points, as many as before. What is seen stays. */
+  take(points) {
+    this.how.points = points;
+    if (this.at >= 0) this.line.textContent = this.how.tell(this.at);
+    this.draw();
   }
 
   /** Mark points: those of the text by rings, and those that were found by filled dots. */

@@ -15,6 +15,10 @@ class Page extends EventTarget {
   beside = []; // folders of other runs, which the explorer was not started with
   weights = {}; // by the name of each model: what the question "checkpoints" says of its weights
   model = "";
+  film = { snapshots: [], losses: [], training: false }; // of the model's run: see the question "film"
+  told = ""; // the step that is shown and its losses, in words
+  isFrame = false; // whether another step is being drawn in the place of the one before
+  step = null; // that of the snapshot that is shown in place of the model's own weights
   facts = null; // of the model: see the question "facts"
   text = "";
   sourceText = "";
@@ -35,6 +39,17 @@ class Page extends EventTarget {
     Object.assign(this, values);
     this.keep();
     if (event) this.dispatchEvent(new Event(event));
+  }
+
+  /** The model of a step: a snapshot, or without a step the one that is chosen. */
+  nameAt(step) {
+    const folder = this.model.lastIndexOf(": ");
+    return step === null ? this.model : `${folder < 0 ? "" : this.model.slice(0, folder + 2)}step ${step}`;
+  }
+
+  /** The model whose weights are shown. */
+  get shown() {
+    return this.nameAt(this.step);
   }
 
   /** The passage as questions take it. */

@@ -24,6 +24,36 @@ export function svgOf(title, parts) {
   return new XMLSerializer().serializeToString(svg);
 }
 
+/** A canvas as the text of an SVG file, at half of its pixels where it is drawn twice as fine. */
+export function svgOfCanvas(canvas) {
+  const [width, height] = [canvas.width / 2, canvas.height / 2];
+  const image = shape("image", { width, height, href: canvas.toDataURL() });
+  return new XMLSerializer().serializeToString(shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height }, image));
+}
+
+/**
+ * Pictures that follow each other without end, as one SVG file without a script. Where it is not played, the last one is seen.
+ * @param {string} title
+ * @param {string[]} frames the text of an SVG file each
+ * @param {number} seconds that each is seen
+ */
+export function filmOf(title, frames, seconds) {
+  const drawings = frames.map((frame) => new DOMParser().parseFromString(frame, "image/svg+xml").documentElement);
+  const [width, height] = ["width", "height"].map((side) => Math.max(...drawings.map((one) => Number(one.getAttribute(side)))));
+  const groups = drawings.map((drawing, i) => {
+    const [from, to] = [i, i + 1].map((at) => at / drawings.length);
+    const times = [0, from, to].filter((time, at, all) => time < 1 && all.indexOf(time) === at);
+    const values = times.map((time) => (time === from ? "visible" : "hidden"));
+    const turns = shape("animate", {
+      attributeName: "visibility", calcMode: "discrete", dur: `${seconds * drawings.length}s`, repeatCount: "indefinite",
+      keyTimes: times.map((time) => Number(time.toFixed(6))).join(";"), values: values.join(";"),
+    });
+    return shape("g", { visibility: i === drawings.length - 1 ? "visible" : "hidden" }, turns, document.importNode(drawing, true));
+  });
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height }, shape("title", {}, title), ...groups);
+  return new XMLSerializer().serializeToString(svg);
+}
+
 function shape(name, attributes, ...children) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, typeof value === "number" ? Number(value.toFixed(2)) : value);

@@ -26,20 +26,24 @@ def checkpoints(subjects: Subjects, asked: About) -> Answer:
 
 def _described(subjects: Subjects, name: str) -> dict[str, Any]:
     try:
-        stamp = hashlib.sha256(repr(subjects.stamp(name)).encode()).hexdigest()[:16]
-        return {**_measured(subjects.state(name)), "written": subjects.written(name), "stamp": stamp}
+        return {**_measured(subjects.state(name)), "written": subjects.written(name), "stamp": stamp_of(subjects, name)}
     except UserError as error:
         return {"error": str(error)}
 
 
+def stamp_of(subjects: Subjects, name: str) -> str:
+    """What is another one once a model's files were replaced. Raises UserError for a file that is gone."""
+    return hashlib.sha256(repr(subjects.stamp(name)).encode()).hexdigest()[:16]
+
+
 def _measured(state: Mapping[str, Any]) -> dict[str, Any]:
     """The step and the validation loss of a checkpoint's state. The latest one has a log, in which the newest loss stands."""
-    step, loss = _integer(state.get("step")), _number(state.get("validation_loss"))
+    step, loss = as_step(state.get("step")), as_loss(state.get("validation_loss"))
     measured = step if loss is not None else None
     rows = state.get("rows")
     for row in reversed(rows if isinstance(rows, list) else []):
-        if isinstance(row, Mapping) and (found := _number(row.get("validation_loss"))) is not None:
-            measured, loss = _integer(row.get("step")), found
+        if isinstance(row, Mapping) and (found := as_loss(row.get("validation_loss"))) is not None:
+            measured, loss = as_step(row.get("step")), found
             break
     return {"step": step, "validation_loss": loss, "measured": measured}
 
@@ -52,9 +56,11 @@ def _are_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return measured_now and all(one.get(key) == other.get(key) for key in known)
 
 
-def _integer(value: Any) -> int | None:
+def as_step(value: Any) -> int | None:
+    """A step from a file; None for anything else."""
     return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
-def _number(value: Any) -> float | None:
+def as_loss(value: Any) -> float | None:
+    """A loss from a file; None for anything else."""
     return float(value) if type(value) in (int, float) and math.isfinite(value) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -47,28 +48,51 @@ def embeddings(subjects: Subjects, asked: Embedded) -> Answer:
 
     ``texts`` of the tokens, by id; their ``coordinates``, two for each, as float32 numbers, little-endian, in base64;
     ``explained``: the fraction of the variance that lies along each of the two axes; ``width``: the numbers in an embedding.
+    Where the model's run has snapshots, the axes are those of the last one, so that points move along the run and do not jump:
+    then ``step`` is its step, or else null. ``extent``: the least and the largest coordinates on the axes, of the vectors whose
+    axes they are: [left, right, bottom, top].
     """
-    subject = subjects.get(asked.model)
+    subject, (step, last) = subjects.get(asked.model), _last_snapshot(subjects, asked.model)
     # Without the lock of the models: nothing is recorded, and a large vocabulary takes seconds.
-    return _kept.get(subject.model, asked.source, lambda: _in_two_dimensions(subject, asked.source), _size)
+    make = lambda: _in_two_dimensions(subject, asked.source, step, last)  # noqa: E731
+    return _kept.get(subject.model, (asked.source, id(last)), make, _size)
 
 
-def _in_two_dimensions(subject: Subject, source: bool) -> Answer:
+def _last_snapshot(subjects: Subjects, model: str) -> tuple[int | None, Subject | None]:
+    """The last snapshot of a model's run that can be read, and its step."""
+    for step, name in reversed(subjects.snapshots(model).items()):
+        with suppress(UserError):
+            return step, subjects.get(name)
+    return None, None
+
+
+def _rows(subject: Subject, source: bool) -> Array:
     weight = token_embedding(subject, source)
-    count = min(weight.shape[0], subject.tokenizer.vocab_size)  # some models have more rows than there are tokens
-    found = in_two_dimensions(subject, weight.numpy()[:count])
-    return {"texts": token_texts(subject.tokenizer, range(count), source), **found}
+    return weight.numpy()[: subject.tokenizer.vocab_size]  # some models have more rows than there are tokens
 
 
-def in_two_dimensions(subject: Subject, rows: Array) -> Answer:
-    """The ``coordinates`` of a model's vectors (rows, width), what they ``explained``, and the ``width``: see ``embeddings``.
-    Raises UserError for numbers that are not finite."""
-    if not host.isfinite(rows).all():
+def _in_two_dimensions(subject: Subject, source: bool, step: int | None, last: Subject | None) -> Answer:
+    rows = _rows(subject, source)
+    found = in_two_dimensions(subject, rows, None if last is None else _rows(last, source))
+    return {"step": step, "texts": token_texts(subject.tokenizer, range(len(rows)), source), **found}
+
+
+def in_two_dimensions(subject: Subject, rows: Array, of: Array | None = None) -> Answer:
+    """The ``coordinates`` of a model's vectors (rows, width), their ``extent``, what they ``explained``, and the ``width``: see
+    ``embeddings``. The axes are those of the vectors ``of``, by default of these. Raises UserError for numbers that are not
+    finite."""
+    of = rows if of is None else of
+    if not (host.isfinite(rows).all() and host.isfinite(of).all()):
         raise UserError(NOT_FINITE)
     with threads_for(subject):
-        coordinates, explained = principal_components(rows, 2)
-    encoded = base64.b64encode(coordinates.astype("<f4").tobytes()).decode()
-    return {"coordinates": encoded, "explained": explained.tolist(), "width": rows.shape[1]}
+        coordinates, explained = principal_components(rows, 2, of)
+        theirs = coordinates if of is rows else principal_components(of, 2)[0]
+    return {
+        "coordinates": base64.b64encode(coordinates.astype("<f4").tobytes()).decode(),
+        "extent": [float(end) for axis in theirs.T for end in (axis.min(), axis.max())],
+        "explained": explained.tolist(),
+        "width": rows.shape[1],
+    }
 
 
 def _size(answer: Answer) -> int:

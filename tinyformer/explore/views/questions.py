@@ -19,6 +19,7 @@ from tinyformer.explore.views.checkpoints import checkpoints
 from tinyformer.explore.views.classifying import classes
 from tinyformer.explore.views.comparing import divergence, losses
 from tinyformer.explore.views.embeddings import embeddings, position_tables, positions
+from tinyformer.explore.views.film import film
 from tinyformer.explore.views.inside import entropies, hidden_states, inside, lens, lens_cell, norms
 from tinyformer.explore.views.naming import head_names, text_scores
 from tinyformer.explore.views.neurons import neuron_examples, neuron_tokens, neurons
@@ -36,6 +37,7 @@ QUESTIONS: dict[str, Callable[..., Answer | bytes | Iterator[Answer]]] = {
     for function in (
         about,
         checkpoints,
+        film,
         facts,
         weights,
         opening,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,6 +33,7 @@ from tinytensor.common.wording import counted
 from tinytensor.device.forks import free_in_forks
 
 LONGEST = 2048  # tokens that a model reads in one pass, which nobody can interrupt
+MOST_OPENED = 128 * 2**20  # bytes of the weights of snapshots that are kept in memory; the newest one stays in any case
 AT_ONCE = 256  # tokens that a language model reads before others get their turns
 
 
@@ -168,13 +171,20 @@ class Subjects:
         self.folders = [_as_text(folder) for folder in folders]
         self._paths = list(map(Path, folders))
         self._entries: dict[str, _Entry] = {}
+        self._runs: dict[str, Path] = {}  # the folders of runs, by what stands before the names of their models
+        self._snapshots: OrderedDict[str, _Entry] = (
+            OrderedDict()
+        )  # those that were asked for, the one asked for last at the end
         seen: set[Path] = set()
         for path, folder in zip(map(Path, folders), self.folders):
             if path.resolve() in seen:
                 raise UserError(f"{folder} is given twice")
             seen.add(path.resolve())
+            before = "" if len(self.folders) == 1 else f"{folder}: "
             for name, entry in _entries_of(path).items():
-                self._entries[name if len(self.folders) == 1 else f"{folder}: {name}"] = entry
+                self._entries[before + name] = entry
+                if entry.run is not None:
+                    self._runs[before] = entry.run
 
     @contextmanager
     def for_long(self) -> Iterator[None]:
@@ -184,10 +194,41 @@ class Subjects:
             yield
 
     def _entry(self, name: str) -> _Entry:
-        entry = self._entries.get(name)
+        entry = self._entries.get(name) or self._snapshot(name)
         if entry is None:
             raise UserError(f"there is no model {shortened(name, 40)!r}: there are {', '.join(self._entries)}")
         return entry
+
+    def _snapshot(self, name: str) -> _Entry | None:
+        """The snapshot that is called so, such as "step 38", whether its file is there or not."""
+        found = re.fullmatch(r"(.*)step (0|[1-9][0-9]{0,15})", name, re.DOTALL)
+        run = self._runs.get(found[1]) if found else None
+        if found is None or run is None:
+            return None
+        with self.lock:
+            if name not in self._snapshots:
+                folder = RunFolder(run)
+                file = folder.snapshot(int(found[2]))
+                others = [folder.settings, folder.tokenizer]
+                load, files = partial(_load_checkpoint, run, file), partial(list, (file,))
+                self._snapshots[name] = _Entry(load, files, others, run)
+            self._snapshots.move_to_end(name)
+            self._make_room()
+            return self._snapshots[name]
+
+    def _make_room(self) -> None:
+        """Let go of snapshots that were not asked for the longest."""
+        opened = [entry for entry in self._snapshots.values() if entry.loaded is not None]
+        sizes = [4 * num_weights(entry.loaded[1].model) for entry in opened if entry.loaded is not None]
+        while len(opened) > 1 and sum(sizes) > MOST_OPENED:
+            opened.pop(0).loaded = None
+            sizes.pop(0)
+
+    def snapshots(self, name: str) -> dict[int, str]:
+        """The names of the snapshots of the run that a model is of, by step; none for a pretrained model."""
+        run = self._entry(name).run
+        before = next((before for before, path in self._runs.items() if path == run), "")
+        return {} if run is None else {step: f"{before}step {step}" for step in RunFolder(run).snapshots()}
 
     @property
     def names(self) -> list[str]:
@@ -228,6 +269,15 @@ class Subjects:
         if entry.state is None or entry.state[0] != stamp:
             entry.state = stamp, read_state(*entry.weights())
         return entry.state[1]
+
+    def log(self, name: str) -> Sequence[Any]:
+        """The rows of the log of a model's run, as its latest checkpoint has them; none where that cannot be read."""
+        run, rows = self._entry(name).run, None
+        for latest, entry in self._entries.items():
+            if entry.run == run and latest.endswith("latest"):
+                with suppress(UserError):
+                    rows = self.state(latest).get("rows")
+        return rows if isinstance(rows, list) else []
 
     def beside(self) -> list[str]:
         """The other runs in the folders where these are, the newest first: they could be explored, too."""
