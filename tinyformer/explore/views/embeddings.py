@@ -81,12 +81,11 @@ def in_two_dimensions(subject: Subject, rows: Array, of: Array | None = None) ->
     """The ``coordinates`` of a model's vectors (rows, width), their ``extent``, what they ``explained``, and the ``width``: see
     ``embeddings``. The axes are those of the vectors ``of``, by default of these. Raises UserError for numbers that are not
     finite."""
-    of = rows if of is None else of
-    if not (host.isfinite(rows).all() and host.isfinite(of).all()):
+    if not all(host.isfinite(vectors).all() for vectors in (rows, of) if vectors is not None):
         raise UserError(NOT_FINITE)
     with threads_for(subject):
         coordinates, explained = principal_components(rows, 2, of)
-        theirs = coordinates if of is rows else principal_components(of, 2)[0]
+        theirs = coordinates if of is None else principal_components(of, 2)[0]
     return {
         "coordinates": base64.b64encode(coordinates.astype("<f4").tobytes()).decode(),
         "extent": [float(end) for axis in theirs.T for end in (axis.min(), axis.max())],
