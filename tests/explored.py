@@ -30,9 +30,9 @@ TEXT = "The quick brown fox jumps over the lazy dog.\n<script>alert(1)</script> 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "dog", "jump", "##s", "over", "lazy", "quick", "<b>", "."]
 
 
-def gpt_run(path: Path, latest: bool = True, **settings: Any) -> Path:
-    """A run with a GPT. With ``latest`` it has two checkpoints, whose weights differ."""
-    tokenizer = CharTokenizer.train(TEXT)
+def gpt_run(path: Path, latest: bool = True, tokenizer: Tokenizer | None = None, **settings: Any) -> Path:
+    """A run with a GPT, by default of characters. With ``latest`` it has two checkpoints, whose weights differ."""
+    tokenizer = tokenizer or CharTokenizer.train(TEXT)
     sizes = {"block_size": 32, "num_layers": 2, "num_heads": 2, "d_model": 16, **settings}
     config = GPTConfig(tokenizer.vocab_size, **sizes)
     text = {"architecture": "gpt", "bpe_tokens": 1024}

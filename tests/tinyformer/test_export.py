@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from explored import gpt_run
 
 from tinyformer import (
     GPT,
@@ -22,12 +23,14 @@ from tinyformer import (
     Transformer,
     TransformerConfig,
     UserError,
+    WordTokenizer,
     export_onnx,
 )
 from tinyformer.export.graph import FLOAT, INT, Graph
 from tinyformer.export.layers import norm
 from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph
 from tinyformer.export.positions import add_positions
+from tinyformer.export.web import web_page
 from tinyformer.programs.export import export, parse
 from tinytensor.nn import Linear, ReLU
 
@@ -258,5 +261,40 @@ def test_the_help_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--help"])
     shown = capsys.readouterr().out
-    for word in ("tinyformer export", "RUN", "FILE", "--no-cache", "onnxruntime", "translator"):
+    for word in ("tinyformer export", "RUN", "FILE", "--no-cache", "--web", "onnxruntime", "translator"):
         assert word in shown
+
+
+# ------------------------------------------------------------------------------------------------------------- a page
+
+
+def page_refusal(tmp_path: Path, run: Path, name: str = "page.html") -> str:
+    with pytest.raises(UserError) as caught:
+        export(parse([str(run), "--web", str(tmp_path / name)]))
+    assert not (tmp_path / "page.html").exists()
+    return str(caught.value)
+
+
+def test_a_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "page.html"
+    export(parse([str(RUNS / "char_gpt"), "--web", str(path)]))
+    page = path.read_text(encoding="utf-8")
+    assert capsys.readouterr().out.startswith(f"Wrote {path} (0.0 MB). Open it in a browser")
+    assert "<title>char_gpt</title>" in page and "$" not in page.split("</head>")[0]
+    assert page == web_page(RUNS / "char_gpt")
+
+
+def test_runs_that_no_page_holds(tmp_path: Path) -> None:
+    assert page_refusal(tmp_path, RUNS / "fill_mask") == "a page computes only a GPT, not a BertForMaskedLM"
+    assert page_refusal(tmp_path, RUNS / "translate") == "a page computes only a GPT, not a Transformer"
+    assert page_refusal(tmp_path, RUNS / "char_gpt", "page.onnx") == f"{tmp_path / 'page.onnx'} must end in .html"
+    run = gpt_run(tmp_path / "run", tokenizer=WordTokenizer(["to", "be"]))
+    only = "only a run whose tokens are characters becomes a page"
+    assert page_refusal(tmp_path, run) == f"{run} has a WordTokenizer: {only}"
+
+
+@pytest.mark.parametrize("words", [["run"], ["run", "a.onnx", "--web", "a.html"], ["run", "--web", "a.html", "--no-cache"]])
+def test_words_about_pages_that_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(words)
+    assert capsys.readouterr().err.count("\n") == 1

@@ -22,6 +22,7 @@ LINES = [
     "--version",
     f"train gpt --data text.txt --num-layers 1 --block-size 8 {SMALL} --out runs/gpt",
     "sample runs/gpt --length 5",
+    "export runs/gpt --web page.html",
     "save runs/gpt saved",
     "generate saved --length 5",
     f"train translator {PAIRS} {LAYERS} {SMALL} --out runs/translator",

@@ -1,17 +1,26 @@
-"""A GPT's weights for a browser: one safetensors file, which ``tinyformer/javascript`` reads."""
+"""A GPT in a browser: its weights as one safetensors file, which ``tinyformer/javascript`` reads, and a page that holds all."""
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from dataclasses import asdict
+from html import escape
+from importlib import resources
+from pathlib import Path
+from string import Template
 from typing import Any
 
 from safetensors.numpy import save
 
 from tinyformer.common.errors import UserError
 from tinyformer.models.gpt import GPT
-from tinyformer.models.quantizing import refuse_additions, refuse_quantized
+from tinyformer.models.quantizing import num_weights, refuse_additions, refuse_quantized
+from tinyformer.runs.run_folder import RunFolder
+from tinyformer.tasks.trained import open_run
 from tinyformer.tokenizers import CharTokenizer, Tokenizer
+from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 from tinytensor.nn import Module
 
@@ -38,10 +47,49 @@ def web_weights(model: Module, tokenizer: Tokenizer | None = None, dtype: str = 
     metadata = {"format": FORMAT, "config": json.dumps(asdict(model.config))}
     if isinstance(tokenizer, CharTokenizer):
         metadata["characters"] = json.dumps([*tokenizer.characters, *tokenizer.special])
-    return save({name: _array(name, tensor.numpy(), dtype) for name, tensor in model.state_dict().items()}, metadata)
+    content = save({name: _array(name, tensor.numpy(), dtype) for name, tensor in model.state_dict().items()})
+    end = 8 + int.from_bytes(content[:8], "little")
+    # The metadata are added here, because the safetensors library writes them in a different order each time.
+    header = json.dumps({"__metadata__": metadata, **json.loads(content[8:end])}).encode()
+    header += b" " * (-len(header) % 8)  # as the format requires
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def _array(name: str, values: Any, dtype: str) -> Any:
     if dtype == "float16" and abs(values).max(initial=0) > host.finfo(dtype).max:
         raise UserError(f"{name} has numbers that float16 cannot hold: take float32")
     return host.ascontiguousarray(values, dtype)
+
+
+def web_page(path: str | Path) -> str:
+    """A page, in one file, with the best GPT of the run in a folder: it writes on as one types, without any network.
+
+    Its weights are in float16. Raises UserError as ``web_weights``, for a run that cannot be opened, and for one whose tokens
+    are not characters.
+    """
+    folder = RunFolder(path)
+    opened = open_run(folder, use="exported as a page")
+    weights = web_weights(opened.model, opened.tokenizer, "float16")
+    if not isinstance(opened.tokenizer, CharTokenizer):
+        kind = type(opened.tokenizer).__name__
+        raise UserError(f"{path} has a {kind}: only a run whose tokens are characters becomes a page")
+    name = folder.path.resolve().name
+    size = counted(num_weights(opened.model), "parameter")
+    about = f"A GPT with {size}, trained with tinyformer. It runs in this page, without any network."
+    page = resources.files("tinyformer.export") / "page"
+    return Template((page / "index.html").read_text(encoding="utf-8")).substitute(
+        title=escape(name),
+        about=escape(about),
+        style=(page / "livegpt.css").read_text(encoding="utf-8"),
+        weights=base64.b64encode(weights).decode(),
+        modules=_modules(),
+    )
+
+
+def _modules() -> str:
+    """All modules as one, which needs no other file: without their imports and exports."""
+    folder = resources.files("tinyformer.javascript")
+    files = [*(folder / f"{name}.js" for name in ("safetensors", "gpt", "writing"))]
+    files.append(resources.files("tinyformer.export") / "page" / "livegpt.js")
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    return re.sub(r"(?m)^(import .*\n|export )", "", sources)

@@ -44,11 +44,11 @@ def export_onnx(model: Module, path: str | Path, cache: bool = True) -> list[Pat
     return [written for file, make in graphs.items() for written in _write(make(), file)]
 
 
-def check_path(path: str | Path) -> Path:
-    """The path. Raises UserError unless it can be that of an ONNX file."""
+def check_path(path: str | Path, suffix: str = ".onnx") -> Path:
+    """The path. Raises UserError unless it can be that of a file whose name ends in the ``suffix``."""
     path = Path(path)
-    if path.suffix != ".onnx":
-        raise UserError(f"{path} must end in .onnx")
+    if path.suffix != suffix:
+        raise UserError(f"{path} must end in {suffix}")
     if not path.parent.is_dir():
         raise UserError(f"the folder {path.parent} does not exist: make it first")
     if path.is_dir():

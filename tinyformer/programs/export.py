@@ -1,4 +1,4 @@
-"""Write the model of a run to a file of ONNX: ``tinyformer export RUN model.onnx``."""
+"""Write the model of a run to a file of ONNX, ``tinyformer export RUN model.onnx``, or to a page, ``--web page.html``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from tinyformer.common.files import read_file
 from tinyformer.export.runs import load_run
 from tinyformer.export.usage import lines_that_run
+from tinyformer.export.web import web_page
 from tinyformer.export.writing import check_path, export_onnx
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.scripting.command_line import Parser, some_path
 from tinyformer.tasks.trained import names_of_kinds
-from tinytensor.device.disk import atomic_write
+from tinytensor.device.disk import atomic_write, write_text
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -22,22 +23,30 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         description="Write the best model of a run to an ONNX file, and its tokenizer beside it (model.tokenizer.json), and "
         "print the lines of Python that run it in onnxruntime. A run is that of "
         f"{names_of_kinds()}, whose network is a Transformer. A translator's encoder and decoder become a file each: "
-        "encoder_model.onnx and decoder_model.onnx.",
+        "encoder_model.onnx and decoder_model.onnx. With --web, a GPT whose tokens are characters becomes one page, which "
+        "writes on as one types, in any browser, without a server or a network.",
     )
     parser.add_argument("folder", help="the run's folder, such as runs/char_gpt", type=some_path, metavar="RUN")
-    parser.add_argument("file", help="the file to write; its name ends in .onnx", type=some_path, metavar="FILE")
+    parser.add_argument("file", help="the file to write; its name ends in .onnx", type=some_path, metavar="FILE", nargs="?")
+    parser.add_argument("--web", help="write a page instead; its name ends in .html", type=some_path, metavar="FILE")
     parser.add_argument(
         "--no-cache",
         help="a GPT that reads the whole text for each token, without inputs and outputs for keys and values",
         action="store_false",
         dest="cache",
     )
+    parser.has_no_effect("cache", lambda found: found.web is not None, "with --web")
     parser.set_defaults(run=export)
-    return parser.parse_args(words)
+    found = parser.parse_args(words)
+    if (found.file is None) == (found.web is None):
+        parser.error("name one file to write: model.onnx, or --web page.html")
+    return found
 
 
 def export(arguments: argparse.Namespace) -> None:
     """Export as the words of the command line say, and print how to run what was written."""
+    if arguments.web is not None:
+        return _export_page(arguments)
     path = check_path(arguments.file)
     run = load_run(arguments.folder)
     written = export_onnx(run.model, path, arguments.cache)
@@ -49,3 +58,10 @@ def export(arguments: argparse.Namespace) -> None:
     print(f"Wrote {', '.join(sizes)} and {tokenizer}")
     print("These lines run the model; they need onnxruntime (pip install 'tinyformer[onnx]'):\n")
     print(lines_that_run(run, path, tokenizer, arguments.cache), end="")
+
+
+def _export_page(arguments: argparse.Namespace) -> None:
+    path = check_path(arguments.web, ".html")
+    page = web_page(arguments.folder)
+    write_text(path, page)
+    print(f"Wrote {path} ({len(page) / 1e6:,.1f} MB). Open it in a browser, or send it to a friend: it needs no other file.")
