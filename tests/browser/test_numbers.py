@@ -55,7 +55,8 @@ RECORD = """async ([model, ids]) => {
       if (!KINDS[array.kind]) return null;
       const { terms, lines } = KINDS[array.kind].explain(array, place);
       const products = terms.map(({ factors, times }) => factors.reduce((x, [k, i]) => x * array.inputs[k].values[i], times));
-      return { sum: sum(terms), value: lines.at(-1)?.value ?? sum(terms), products: lines.length ? null : sum(products.map((value) => ({ value }))) };
+      const multiplied = lines.length ? null : products.reduce((total, value) => total + value, 0);
+      return { sum: sum(terms), value: lines.at(-1)?.value ?? sum(terms), products: multiplied };
     };
     const cells = places.filter((place) => Number.isFinite(array.values[place])).map((place) => ({
       place,
@@ -65,7 +66,8 @@ RECORD = """async ([model, ids]) => {
     }));
     const { name, kind, shape } = array;
     const asTexts = (values) => Array.from(values, String); // JSON has no infinity
-    return { name, kind, shape, values: asTexts(array.values), gradient: asTexts(gradients.get(array)), cells, source: array.source ?? "" };
+    const [values, gradient] = [asTexts(array.values), asTexts(gradients.get(array))];
+    return { name, kind, shape, values, gradient, cells, source: array.source ?? "" };
   });
   return arrays;
 }"""
@@ -120,7 +122,8 @@ def computed(path: Path, ids: list[int]) -> tuple[dict[str, Any], dict[str, Any]
     with tt.no_grad(), recording_outputs(model) as outputs, recording_attention(model) as weights:
         logits = model(tt.tensor([ids], dtype=int)).numpy()[0]
     found = {name: kept[0].numpy() for name, kept in outputs.items() if name and len(kept) == 1 and hasattr(kept[0], "numpy")}
-    known = {name: array[0] if array.ndim == 3 else array for name, array in found.items() if not name.endswith(("attention", "feed_forward", "dropout"))}
+    outer = "attention", "feed_forward", "dropout"  # whose outputs are those of their last layers
+    known = {name: array[0] if array.ndim == 3 else array for name, array in found.items() if not name.endswith(outer)}
     known |= {f"{name}.weights": kept[0].numpy()[0] for name, kept in weights.items()}
     shares = np.exp(logits - logits.max(-1, keepdims=True))
     known |= {"logits": logits, "probabilities": shares / shares.sum(-1, keepdims=True)}

@@ -5,7 +5,7 @@
  * numbers of `values` lie one row after the other. A kind has three functions. `o` is the place of a number in the step's values,
  * `k` says which of the inputs is meant, and `i` is a place in that input's values:
  *
- * - forward(step, o): the number.
+ * - forward(step): the function from o to the number.
  * - partials(step, o, visit): visit(k, i, partial) for each number that it depends on, with the derivative by that number.
  * - explain(step, o): {first, each, terms, lines}: terms {value, factors: [[k, i], ...], times}, whose sum is the number, or
  *   becomes it by the `lines` {text, value} after it; `each` says what a term is where it is no product, and `first` are lines
@@ -78,13 +78,15 @@ function sharedHead(head, heads, { shape: [given] }) {
 /** Of a sum of products follow the number, its derivatives by the product rule, and its terms. */
 function fromTerms(terms) {
   return {
-    forward(step, o) {
+    forward(step) {
       const inputs = step.inputs.map(({ values }) => values);
       let sum = 0;
-      terms(step, o, (k, i, times = 1, m = -1, j = 0) => {
-        sum += times * inputs[k][i] * (m < 0 ? 1 : inputs[m][j]);
-      });
-      return sum;
+      const add = (k, i, times = 1, m = -1, j = 0) => { sum += times * inputs[k][i] * (m < 0 ? 1 : inputs[m][j]); };
+      return (o) => {
+        sum = 0;
+        terms(step, o, add);
+        return sum;
+      };
     },
     partials(step, o, visit) {
       const inputs = step.inputs.map(({ values }) => values);
@@ -140,7 +142,7 @@ const termsOf = (numbers, start) => Array.from(numbers, (value, i) => ({ factors
 const OTHERS = {
   /** LayerNorm, or with `centred` false RMSNorm: (x − mean) / deviation × weight + bias. */
   norm: {
-    forward(step, o) {
+    forward: (step) => (o) => {
       const { row, at, mean, deviation } = spreadOf(step, o);
       const [, weight, bias] = step.inputs;
       return ((row[at] - mean) / deviation) * weight.values[at] + (bias ? bias.values[at] : 0);
@@ -177,7 +179,7 @@ const OTHERS = {
   },
   /** Scores stay where the query may see the key. Elsewhere they become −∞, whose power of e is 0. */
   mask: {
-    forward: (step, o) => (sees(step, o) ? step.inputs[0].values[o] : -Infinity),
+    forward: (step) => (o) => (sees(step, o) ? step.inputs[0].values[o] : -Infinity),
     partials: (step, o, visit) => sees(step, o) && visit(0, o, 1),
     explain(step, o) {
       const value = step.inputs[0].values[o];
@@ -186,7 +188,7 @@ const OTHERS = {
     },
   },
   softmax: {
-    forward(step, o) {
+    forward: (step) => (o) => {
       const { at, powers, sum } = powersOf(step, o);
       return powers[at] / sum;
     },
@@ -201,7 +203,7 @@ const OTHERS = {
     },
   },
   activation: {
-    forward: (step, o) => FUNCTIONS[step.called].of(step.inputs[0].values[o]),
+    forward: ({ inputs: [x], called }) => (o) => FUNCTIONS[called].of(x.values[o]),
     partials: (step, o, visit) => visit(0, o, FUNCTIONS[step.called].slope(step.inputs[0].values[o])),
     explain(step, o) {
       const x = step.inputs[0].values[o];
@@ -211,7 +213,7 @@ const OTHERS = {
   },
   /** How unlikely the model found the token that came: minus the logarithm of its probability. */
   crossEntropy: {
-    forward(step, o) {
+    forward: (step) => (o) => {
       const { row, largest, sum } = powersOf(step, o);
       return Math.log(sum) + largest - row[step.targets[o]];
     },
@@ -245,12 +247,12 @@ export const KINDS = { ...Object.fromEntries(Object.entries(SUMS).map(([name, te
  * What follows from the terms of a linear layer, in plain loops: nearly all of a pass is spent here. The gradients (of the inputs x,
  * weight and bias) grow by what the step's gradient gives them.
  */
-KINDS.linear.forward = ({ inputs: [x, weight, bias] }, o) => {
-  const [outs, ins] = weight.shape;
+KINDS.linear.forward = ({ inputs: [{ values: x }, { values: weight, shape: [outs, ins] }, bias] }) => (o) => {
   const unit = o % outs;
-  const [from, to] = [((o - unit) / outs) * ins, unit * ins];
+  const from = ((o - unit) / outs) * ins;
+  const to = unit * ins;
   let sum = bias ? bias.values[unit] : 0;
-  for (let i = 0, [a, b] = [x.values, weight.values]; i < ins; i++) sum += a[from + i] * b[to + i];
+  for (let i = 0; i < ins; i++) sum += x[from + i] * weight[to + i];
   return sum;
 };
 KINDS.linear.backward = ({ inputs: [{ values: x }, { values: weight, shape: [outs, ins] }] }, gradient, [ofX, ofWeight, ofBias]) => {
@@ -267,9 +269,9 @@ KINDS.linear.backward = ({ inputs: [{ values: x }, { values: weight, shape: [out
 
 /** A step with its numbers: an array for others to read. */
 export function computed(step) {
-  const { forward } = KINDS[step.kind];
+  const numberAt = KINDS[step.kind].forward(step);
   const values = new Float64Array(step.shape.reduce((product, size) => product * size, 1));
-  for (let o = 0; o < values.length; o++) values[o] = forward(step, o);
+  for (let o = 0; o < values.length; o++) values[o] = numberAt(o);
   return { ...step, values };
 }
 

@@ -82,7 +82,7 @@ function forwardParts({ array, place, go, texts }) {
   const sum = `sum of ${terms.length === 1 ? "1 term" : `${terms.length} terms`}`;
   return [
     formulaOf(array),
-    ...first.map(line),
+    ...first.map((one) => line(one)),
     termTable({ rows, each, go, texts }),
     line({ text: sum, value: total }, "total"),
     ...lines.map((one) => line(one)),
@@ -92,7 +92,7 @@ function forwardParts({ array, place, go, texts }) {
 function backwardParts(given) {
   const { pass, gradients, array, place, go, texts } = given;
   const gradient = gradients.get(array)[place];
-  const said = element("p", { class: "value" }, "gradient: ∂loss ÷ ∂this = ", element("output", { id: "numbers-gradient" }, brief(gradient, 8)));
+  const said = element("p", { class: "value" }, "∂loss ÷ ∂this = ", element("output", { id: "numbers-gradient" }, brief(gradient, 8)));
   if (array.kind === "constant") return [said, element("p", {}, "Nothing can change it.")];
   const rows = gradientTerms(pass, gradients, array, place).map(({ step, o, gradient: g, partial, value }) => ({
     numbers: [{ array: step, place: o, value: g }],
@@ -114,10 +114,10 @@ function tryIt(pass, array, place, gradient) {
     const { step, above, below, slope } = finiteDifference(pass, array, place);
     const off = Math.abs(slope - gradient);
     box.replaceChildren(
-      line({ text: `loss with ${brief(step, 2)} more`, value: above }),
-      line({ text: `loss with ${brief(step, 2)} less`, value: below }),
-      line({ text: "difference ÷ twice that", value: slope }, "total"),
-      line({ text: "off the gradient by", value: off }),
+      line({ text: `loss with ${brief(step, 2)} more`, value: above }, "", 11),
+      line({ text: `loss with ${brief(step, 2)} less`, value: below }, "", 11),
+      line({ text: `difference ÷ ${brief(2 * step, 2)}`, value: slope }, "total"),
+      line({ text: "away from the gradient by", value: off }, "", 2),
     );
     box.dataset.slope = slope;
   });
@@ -161,8 +161,9 @@ function shortName(array, place) {
   return `${array.name.split(".").slice(array.kind === "parameter" ? -2 : -1).join(".")}[${indicesOf(array, place).join(", ")}]`;
 }
 
-function line({ text, value }, kind = "") {
-  return element("p", { class: `sum ${typeof kind === "string" ? kind : ""}` }, element("span", {}, text), element("span", { class: "number" }, brief(value)));
+/** What is computed, and the number that it gives. */
+function line({ text, value }, kind = "", digits = 6) {
+  return element("p", { class: `sum ${kind}` }, element("span", {}, text), element("span", { class: "number" }, brief(value, digits)));
 }
 
 function formulaOf({ formula }) {

@@ -52,6 +52,7 @@ export function asList(arrays, room) {
 export function asStream(arrays) {
   const length = lengthOf(arrays.find(({ name }) => name === "token_embedding").shape[0], "token");
   const row = length + TITLE + 10;
+  const tallest = arrays.some(({ name }) => name.endsWith(".bias")) ? length - TITLE - 8 : length; // a bias stands below its weight
   const layers = arrays.filter(({ name }) => /^blocks\.\d+$/.test(name)).length;
   const first = arrays.find(({ name }) => name === "blocks.0.attended").inputs[0]; // of the stream
   const groups = new Map(); // of each row and side: the arrays, from the stream outwards
@@ -82,8 +83,9 @@ export function asStream(arrays) {
   for (const { line, side, arrays: group } of groups.values()) {
     let x = side === 0 ? -middle : middle + 2 * GAP;
     let lowest = 0; // of a stack of parameters, such as a weight and its bias
+    group.sort((a, b) => (baseOf(a) === baseOf(b) ? b.shape.length - a.shape.length : 0)); // a weight before its bias
     group.forEach((array, i) => {
-      const box = boxOf(array, length);
+      const box = boxOf(array, tallest);
       const y = line * row;
       const isStacked = i > 0 && array.kind === "parameter" && group[i - 1].kind === "parameter" && lowest + box.height + TITLE < row + y;
       if (i > 0 && !isStacked) x += boxes.get(group[i - 1]).reach + GAP;
@@ -97,10 +99,14 @@ export function asStream(arrays) {
   return framed([...boxes.values()], linesOf(boxes), Array.from({ length: layers }, (_, at) => ({ text: `layer ${at + 1}`, y: (2 * at + 1) * row })));
 }
 
+/** What a weight and a bias have in common. */
+const baseOf = ({ name }) => name.replace(/\.(weight|bias)$/, " parameters");
+
 /** Say of each box how much is free beside it: a long name may stand there. */
 function measureFree(boxes, width) {
   for (const box of boxes) {
-    const next = boxes.filter(({ x, y }) => x > box.x && Math.abs(y - box.y) < TITLE).map(({ x }) => x);
+    const isBeside = ({ x, y, height }) => x > box.x && y - TITLE < box.y && y + height > box.y - TITLE; // of its name
+    const next = boxes.filter(isBeside).map(({ x }) => x);
     box.free = Math.min(...next.map((left) => left - 4), width) - box.x - box.across;
   }
 }

@@ -17,7 +17,7 @@ MOST_LINES = 100  # that one question asks for
 
 @dataclass(frozen=True)
 class Source:
-    """Lines of the library, each as "module: a part of the line", such as "tinyformer.models.gpt: self.token_embedding(ids)"."""
+    """Lines of the library, each as "module: a part of the line", such as "tinyformer.models.gpt: self.token_embedding("."""
 
     lines: list[str]
 
