@@ -50,7 +50,8 @@ def full_name(span: str, known: dict[str, str], defined: set[str]) -> str | None
     if first in known:
         return known[first]
     speaks_for_itself = "_" in first.strip("_") or re.match(r"[A-Z]\w*[a-z]", first)
-    return next((f"{home}.{first}" for home in LIBRARIES if f"{home}.{first}" in PUBLIC), None) if speaks_for_itself else None
+    homes = [home for home in LIBRARIES if f"{home}.{first}" in PUBLIC]
+    return f"{homes[0]}.{first}" if speaks_for_itself and len(homes) == 1 else None
 
 
 def link(app: Sphinx, document: nodes.document, page: str) -> None:

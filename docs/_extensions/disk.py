@@ -15,9 +15,15 @@ BEGINNING = "window.siteTexts = "
 
 
 def gather(app: Sphinx, document: nodes.document, page: str) -> None:
-    """Sphinx's event: keep the text of a page."""
-    parts = [part.astext() for part in document.findall(nodes.paragraph)]
-    app.builder.__dict__.setdefault("texts", {})[page] = " ".join(" ".join(parts).split())
+    """Sphinx's event: keep the text of a page: of each section its anchor, and what its paragraphs say."""
+    found: dict[str, list[str]] = {}
+    for part in document.findall(nodes.paragraph):
+        around = part.parent
+        while around is not None and not (isinstance(around, nodes.section) and around["ids"]):
+            around = around.parent
+        found.setdefault(around["ids"][0] if around is not None else "", []).append(part.astext())
+    texts = {anchor: " ".join(" ".join(parts).split()) for anchor, parts in found.items()}
+    app.builder.__dict__.setdefault("texts", {})[page] = texts
 
 
 def write(app: Sphinx, error: Exception | None) -> None:

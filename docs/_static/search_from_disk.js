@@ -13,9 +13,14 @@ if (location.protocol === "file:" && document.querySelector("#search-results") !
   });
   window.fetch = async (address) => {
     const page = String(address).slice(root.length).replace(/\.html$/, "");
-    const text = (await texts)[page] ?? "";
     const shown = document.createElement("div");
-    shown.textContent = text;
-    return new Response(text && `<div role="main">${shown.innerHTML}</div>`);
+    shown.setAttribute("role", "main");
+    for (const [anchor, text] of Object.entries((await texts)[page] ?? {})) {
+      const section = document.createElement("section");
+      section.id = anchor;
+      section.textContent = `${text} `;
+      shown.append(section);
+    }
+    return new Response(shown.outerHTML);
   };
 }

@@ -58,6 +58,10 @@ def test_the_search_shows_summaries_without_a_server(site: str, page: Any) -> No
     summary = page.locator("#search-results li", has_text="A number that remembers").locator("p.context")
     summary.wait_for()
     assert "exclusive or" in summary.inner_text()
+    page.goto(f"{site}/search.html?q=masks")
+    summary = page.locator("#search-results li", has_text="Attention").locator("p.context").first  # of a section
+    summary.wait_for()
+    assert "may" in summary.inner_text()
 
 
 @pytest.mark.parametrize("name", ["index", "lessons/01_engine", "guides/commands", "reference/nn", "search"])
@@ -90,7 +94,7 @@ def test_the_graph_has_the_gradients_of_the_library(site: str, page: Any) -> Non
         inputs = [tt.tensor(value, dtype="float64", requires_grad=True) for value in (x, y)]
         out = inputs[0] * inputs[1] + inputs[0]
         gradients = [g.item() for g in tt.grad(out, inputs)]
-        shown = place.locator("svg text").all_inner_texts()
+        shown = place.locator("svg text").all_text_contents()
         values = [float(text.removeprefix("value ")) for text in shown if text.startswith("value")]
         found = [float(text.removeprefix("gradient ")) for text in shown if text.startswith("gradient")]
         assert values == [x, y, x * y, out.item()]
@@ -140,7 +144,7 @@ def test_merges_are_those_of_the_library(site: str, page: Any) -> None:
     for text in ("the cat in the hat sat on the mat", "a banana, an ananas"):
         place.get_by_role("textbox").fill(text)
         most = BPETokenizer.train(text, 1000).vocab_size - 256
-        assert most >= 4
+        assert most >= 3
         step = place.get_by_role("button", name="merge the most frequent pair")
         for merges in range(1, most + 1):
             step.press("Enter")
@@ -162,5 +166,5 @@ def test_everything_that_is_used_has_a_name(site: str, page: Any, name: str) -> 
     page.goto(f"{site}/{name}.html")
     nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
     shown = [node for node in nodes if not node["ignored"] and node["role"]["value"] in NAMED]
-    assert len(shown) > 10
+    assert len(shown) > 5
     assert [node["role"]["value"] for node in shown if not node.get("name", {}).get("value", "").strip()] == []

@@ -4,9 +4,9 @@
 touch.fill("graph", (place) => {
   const { svg, element, slider, shown } = touch;
   const state = { x: 3, y: 4 };
-  const at = { x: [70, 55], y: [70, 185], product: [270, 185], out: [470, 120] };
+  const at = { x: [62, 45], y: [62, 185], product: [215, 185], out: [358, 110] };
   const arrows = [["x", "product"], ["y", "product"], ["product", "out"], ["x", "out"]];
-  const picture = svg("svg", { viewBox: "0 0 540 240", role: "img", class: "touch-picture" });
+  const picture = svg("svg", { viewBox: "0 0 420 225", role: "img", class: "touch-picture" });
   const said = element("p", { "aria-live": "polite" });
 
   function computed() {
@@ -23,12 +23,12 @@ touch.fill("graph", (place) => {
       const flow = Math.abs(gradients[to] * slopes[`${from}>${to}`]);
       picture.append(
         svg("line", { x1, y1, x2, y2, class: "touch-flow", "stroke-width": Math.min(1 + flow, 14) }),
-        svg("text", { x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 10, class: "touch-slope" }, `× ${shown(slopes[`${from}>${to}`])}`),
+        svg("text", { x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 12, class: "touch-slope" }, `× ${shown(slopes[`${from}>${to}`])}`),
       );
     }
     for (const [name, [x, y]] of Object.entries(at)) {
       picture.append(
-        svg("rect", { x: x - 62, y: y - 34, width: 124, height: 68, rx: 8, class: "touch-node" }),
+        svg("rect", { x: x - 58, y: y - 34, width: 116, height: 68, rx: 8, class: "touch-node" }),
         svg("text", { x, y: y - 14, class: "touch-name" }, name),
         svg("text", { x, y: y + 5 }, `value ${shown(values[name])}`),
         svg("text", { x, y: y + 24, class: "touch-gradient" }, `gradient ${shown(gradients[name])}`),

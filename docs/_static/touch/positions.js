@@ -5,7 +5,7 @@ touch.fill("positions", (place) => {
   const { svg, element, slider, shown } = touch;
   const width = 16;
   const length = 64;
-  const [left, top, wide, high] = [8, 26, 500, 90];
+  const [left, top, wide] = [8, 26, 400];
   let first = 10;
   let second = 14;
 
@@ -18,7 +18,7 @@ touch.fill("positions", (place) => {
   }
 
   const product = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
-  const picture = svg("svg", { viewBox: "0 0 540 250", role: "img", class: "touch-picture" });
+  const picture = svg("svg", { viewBox: "0 0 420 250", role: "img", class: "touch-picture" });
   const said = element("p", { "aria-live": "polite" });
 
   function bars(position, y, name) {
