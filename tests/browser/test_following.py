@@ -73,7 +73,7 @@ def test_what_is_changed_in_what_if_stays_changed(tab: Tab, run: Path) -> None:
     readout = "#whatif-{} .readout"
     with exploring(run) as explorer:
         page = tab.open(explorer, "whatif", text="the fox")
-        page.click(".part-grid [title^='block 1, head 2']")
+        page.click(".part-grid [title^='layer 1, head 2']")
         page.select_option("#whatif-row select >> nth=0", "blocks.1.attention")
         page.select_option("#whatif-row select >> nth=2", "4")
         page.get_by_role("button", name="All alike").click()

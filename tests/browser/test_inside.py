@@ -65,7 +65,7 @@ def test_norms(tab: Any, explorers: Any, runs: Any) -> None:
         f"{host.linalg.norm(row, axis=-1).mean():.3f}" for row in rows
     ]
     line = move(page, "norms", "ArrowDown", "ArrowRight", "ArrowRight")
-    assert line == f"block 1, “e” (place 3): norm {host.linalg.norm(rows[1][2]):.3f}"
+    assert line == f"layer 1, “e” (place 3): norm {host.linalg.norm(rows[1][2]):.3f}"
 
 
 def test_norms_of_both_sides_of_an_encoder_decoder(tab: Any, explorers: Any, runs: Any) -> None:
@@ -107,7 +107,7 @@ def test_the_lens_is_picked_by_the_mouse(tab: Any, explorers: Any) -> None:
     box = page.locator("#inside-lens .heatmap")
     box.click(position={"x": 200, "y": 60})
     page.wait_for_selector("#lens-best .bar")
-    assert "block 1, after “" in str(page.text_content("#lens-best h3"))
+    assert "layer 1, after “" in str(page.text_content("#lens-best h3"))
 
 
 @pytest.mark.parametrize("name", ["gpt", "recurrent"])

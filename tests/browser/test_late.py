@@ -52,7 +52,7 @@ def test_an_answer_about_another_text_is_not_shown(tab: Tab, explorers: Any, run
     page = tab.open(explorers["gpt"], "whatif", text="The quick fox")
     page.wait_for_selector(".ranking tbody tr:nth-child(6)")
     gate = Gate(page, "ablated")
-    switch_off(page, gate, "block 1, head 2")
+    switch_off(page, gate, "layer 1, head 2")
     page.fill("#text", "The")
     page.wait_for_selector("#counted:text-matches('^3 tokens$')")
     page.wait_for_selector(".row-keys .name:has-text('place 3')")
@@ -68,17 +68,17 @@ def test_an_answer_of_another_model_is_not_shown(tab: Tab, explorers: Any, runs:
     page = tab.open(explorers["gpt"], "whatif", text="The quick fox")
     page.wait_for_selector(BARS)
     gate, encoding = Gate(page, "ablated"), Gate(page, "encode")
-    switch_off(page, gate, "block 1, head 2")
+    switch_off(page, gate, "layer 1, head 2")
     page.select_option("#model", "latest")
     page.wait_for_selector("#weights:has-text('latest')")
     while not encoding.held:
         page.wait_for_timeout(10)
-    page.click(".part-grid [title='block 1, MLP']")  # while there are no tokens of the new model yet
+    page.click(".part-grid [title='layer 1, MLP']")  # while there are no tokens of the new model yet
     gate.open()
-    page.wait_for_selector("#whatif-off:text-is('Off: block 1, head 2; block 1, MLP.')")
+    page.wait_for_selector("#whatif-off:text-is('Off: layer 1, head 2; layer 1, MLP.')")
     encoding.open()
     page.wait_for_selector("#whatif-off:text-is('Nothing is off.')")
-    page.click(".part-grid [title='block 2, head 1']")
+    page.click(".part-grid [title='layer 2, head 1']")
     expected = loss_of(runs["gpt"], "latest", "The quick fox", kind="head", name="blocks.1.attention", index=0)
     page.wait_for_selector(f"#whatif-changes .readout:has-text('{expected}')")
 

@@ -32,13 +32,16 @@ def test_all_modules_are_asked_for_at_once_and_once(tab: Any, explorers: Any) ->
     assert asked[0] == "start.js"
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("view", ["write", "attention", "inside", "compare"])
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("view", ["write", "attention", "inside", "whatif", "compare"])
 def test_no_page_is_wider_than_the_screen(browser: Any, explorers: Any, view: str, width: int) -> None:
     tab = Tab(browser, width)
     page = tab.open(explorers["gpt"], view, text="The quick brown fox")
     page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.evaluate(
+        "[...document.querySelectorAll('[role=tab]')].every((tab) => tab.getBoundingClientRect().right <= window.innerWidth)"
+    )
     tab.context.close()
     assert tab.faults == []
 

@@ -107,36 +107,36 @@ def switch(page: Any, label: str) -> None:
 def test_parts_are_switched_off_and_on(tab: Any, explorers: Any, run: Run) -> None:
     page = open_view(tab, explorers["gpt"])
     head, network = HeadOff("blocks.0.attention", 1), NetworkOff("blocks.1.feed_forward")
-    switch(page, "block 1, head 2")
+    switch(page, "layer 1, head 2")
     check(page, run, head)
-    switch(page, "block 2, MLP")
+    switch(page, "layer 2, MLP")
     check(page, run, head, network)
-    assert page.text_content("#whatif-off") == "Off: block 1, head 2; block 2, MLP."
+    assert page.text_content("#whatif-off") == "Off: layer 1, head 2; layer 2, MLP."
     assert page.locator(".part-grid [aria-pressed=true]").count() == 2
-    switch(page, "block 1, head 2")
+    switch(page, "layer 1, head 2")
     check(page, run, network)
     page.get_by_role("button", name="Switch all on").click()
-    switch(page, "all of block 2")
+    switch(page, "all of layer 2")
     check(page, run, BlockOff("blocks.1"))
     assert "loss of the text" in page.text_content("#whatif-changes .readout")
 
 
 def test_what_takes_the_place_of_a_part_is_chosen(tab: Any, explorers: Any, run: Run) -> None:
     page = open_view(tab, explorers["gpt"])
-    switch(page, "block 1, MLP")
+    switch(page, "layer 1, MLP")
     page.check("input[value=mean]")
     check(page, run, NetworkOff("blocks.0.feed_forward", "mean"))
     page.get_by_label("Neuron", exact=True).fill("4")
     page.get_by_role("button", name="Switch off or on").click()
-    switch(page, "block 1, MLP")
+    switch(page, "layer 1, MLP")
     check(page, run, NeuronOff("blocks.0.feed_forward", 3, "mean"))
     page.get_by_label("Neuron", exact=True).fill("99999")
     page.get_by_role("button", name="Switch off or on").click()
     assert page.get_by_label("Neuron", exact=True).get_attribute("aria-invalid") == "true"
-    assert page.text_content("#whatif-off") == "Off: block 1, neuron 4."
+    assert page.text_content("#whatif-off") == "Off: layer 1, neuron 4."
     page.get_by_role("button", name="Switch all on").click()
     page.check("input[value=choice]")
-    switch(page, "block 1, head 1")
+    switch(page, "layer 1, head 1")
     expected = run.ask("ablated", passage=run.passage, off=[{"kind": "choice", "name": "blocks.0.attention", "index": 0}])
     assert expected["divergence"] > 0.001
     page.get_by_text(f"Divergence from the whole model {expected['divergence']:.3f} nats").wait_for()
@@ -148,7 +148,7 @@ def test_the_keys_move_in_the_grid(tab: Any, explorers: Any, run: Run) -> None:
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
     check(page, run, HeadOff("blocks.1.attention", 1))
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Switch off block 2, head 2"
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Switch off layer 2, head 2"
     assert page.locator(".part-grid button[tabindex='0']").count() == 1
 
 
@@ -166,7 +166,7 @@ def test_the_ranking_fills_and_is_sorted(tab: Any, explorers: Any, run: Run) -> 
         assert found == pytest.approx(sorted((line[by] for line in lines), reverse=True), abs=1.1e-3)
     best = max(lines, key=lambda line: line["mean"])
     block = int(best["name"].split(".")[1]) + 1
-    label = f"block {block}, MLP" if best["kind"] == "network" else f"block {block}, head {best['index'] + 1}"
+    label = f"layer {block}, MLP" if best["kind"] == "network" else f"layer {block}, head {best['index'] + 1}"
     row = page.locator(".ranking tbody tr").first
     assert row.locator("th").text_content() == label
     row.locator("td").first.click()
@@ -194,7 +194,7 @@ def test_the_ranking_can_be_stopped(tab: Tab, run: Run, runs: Any, monkeypatch: 
         page = open_view(tab, Here(server.address))
         said = page.locator("#whatif-ranking [role=status]")
         page.get_by_text("2 of 6 are ranked.").wait_for()
-        switch(page, "block 1, head 1")  # others may ask in between
+        switch(page, "layer 1, head 1")  # others may ask in between
         check(page, run, HeadOff("blocks.0.attention", 0))
         page.get_by_role("button", name="Stop", exact=True).click()
         assert said.text_content() == "Stopped: 2 of 6 are ranked."
@@ -228,7 +228,7 @@ def test_a_row_of_attention_is_edited(tab: Any, explorers: Any, run: Run) -> Non
     page = open_view(tab, explorers["gpt"])
     rows = "#whatif-row .changes [role=row]"
     page.wait_for_selector(rows)
-    page.get_by_label("Layer", exact=True).select_option(label="block 2")
+    page.get_by_label("Layer", exact=True).select_option(label="layer 2")
     page.get_by_label("Head", exact=True).select_option(label="2")
     slider = page.get_by_role("slider", name="(place 3)")
     slider.fill("0.9")
@@ -267,7 +267,7 @@ def test_two_prompts_are_patched(tab: Any, explorers: Any, run: Run) -> None:
         heat.press(key)
     line = box.locator(".readout")
     wait_until(page, "!document.querySelector('#whatif-patching .readout').textContent.includes('…')")
-    assert line.text_content().startswith("block 2, x→g (place 13): ")
+    assert line.text_content().startswith("layer 2, x→g (place 13): ")
     assert line.text_content().endswith("100 % of the way from A to B")
     heat.press("ArrowUp")
     value = lines[0]["values"][12]
@@ -309,9 +309,9 @@ def test_an_encoder_decoder_and_the_width_of_the_page(browser: Any, explorers: A
     page = tab.open(explorers["transformer"], "whatif", text="the fox")
     page.wait_for_selector(BARS)
     page.get_by_text("All 16 heads and MLPs are ranked.").wait_for()
-    switch(page, "decoder block 1, head 2 to source")
+    switch(page, "decoder layer 1, head 2 to source")
     wait_until(page, "!document.querySelector('#whatif-changes .readout').textContent.includes('0.000 nats')")
-    page.get_by_label("Layer", exact=True).select_option(label="decoder block 2 to source")
+    page.get_by_label("Layer", exact=True).select_option(label="decoder layer 2 to source")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     tab.context.close()
     assert tab.faults == []
@@ -319,7 +319,7 @@ def test_an_encoder_decoder_and_the_width_of_the_page(browser: Any, explorers: A
 
 def test_another_text_and_another_model(tab: Any, explorers: Any, runs: Any) -> None:
     page = open_view(tab, explorers["gpt"])
-    switch(page, "block 1, head 1")
+    switch(page, "layer 1, head 1")
     page.fill("#text", "The lazy")
     check(page, Run(runs["gpt"], "The lazy"), HeadOff("blocks.0.attention", 0))  # what is off stays off
     page.select_option("#model", "latest")
@@ -332,7 +332,7 @@ def title(run: Run, layer: int, head: int) -> str:
     places = told["distance"]
     distance = f"{abs(places)} {'before' if places > 0 else 'behind'}" if places else "itself"
     names = [f"positional ({distance})" if name == "positional" else name for name in told["names"]]
-    return f"block {layer + 1}, head {head + 1}" + (f" · {', '.join(names)}" if names else "")
+    return f"layer {layer + 1}, head {head + 1}" + (f" · {', '.join(names)}" if names else "")
 
 
 def test_the_heads_have_names(tab: Tab, explorers: Any, runs: Any) -> None:
@@ -349,11 +349,11 @@ def test_the_heads_have_names(tab: Tab, explorers: Any, runs: Any) -> None:
     named = [name.partition(" · ")[2].partition(",")[0].partition(" (")[0] for name in expected]
     assert page.locator(".part-grid .named").all_text_contents() == [kinds[name] for name in named if name]
     rows = page.locator(".ranking tbody th").all_text_contents()
-    assert sorted(rows) == sorted([*expected, "block 1, MLP", "block 2, MLP"])
-    page.get_by_label("Layer", exact=True).select_option(label="block 2")
+    assert sorted(rows) == sorted([*expected, "layer 1, MLP", "layer 2, MLP"])
+    page.get_by_label("Layer", exact=True).select_option(label="layer 2")
     options = page.get_by_label("Head", exact=True).locator("option").all_text_contents()
-    assert options == [name.removeprefix("block 2, head ") for name in expected[2:]]
-    switch(page, "block 2, head 1")
+    assert options == [name.removeprefix("layer 2, head ") for name in expected[2:]]
+    switch(page, "layer 2, head 1")
     check(page, run, HeadOff("blocks.1.attention", 0))
 
 
@@ -367,11 +367,11 @@ def address(page: Any) -> dict[str, str]:
 
 def test_a_reload_and_a_link_show_the_same(browser: Any, tab: Tab, explorers: Any, run: Run) -> None:
     page = open_view(tab, explorers["gpt"])
-    for label in ("block 1, head 2", "block 2, MLP", "all of block 1"):
+    for label in ("layer 1, head 2", "layer 2, MLP", "all of layer 1"):
         switch(page, label)
     page.get_by_role("button", name="Switch off or on").click()
     page.check("input[value=mean]")
-    page.get_by_label("Layer", exact=True).select_option(label="block 2")
+    page.get_by_label("Layer", exact=True).select_option(label="layer 2")
     page.get_by_label("Head", exact=True).select_option(label="2")
     page.get_by_label("Token that looks").select_option(value="4")
     page.get_by_role("slider", name="(place 3)").fill("0.75")
@@ -401,7 +401,7 @@ def test_a_reload_and_a_link_show_the_same(browser: Any, tab: Tab, explorers: An
         one.locator("#whatif-patching .heatmap").wait_for()
         wait_until(one, f"document.querySelectorAll('.row-keys .number').length === {len(weights)}")
         check(one, run, NeuronOff("blocks.0.feed_forward", 0, "mean"), *parts)
-        assert one.text_content("#whatif-off") == "Off: block 1, head 2; block 2, MLP; block 1; block 1, neuron 1."
+        assert one.text_content("#whatif-off") == "Off: layer 1, head 2; layer 2, MLP; layer 1; layer 1, neuron 1."
         assert one.is_checked("input[value=mean]") and one.input_value("#whatif-patching textarea") == "The quick dog"
         assert [one.input_value(f"[aria-label='{name}']") for name in ("Layer", "Head", "Token that looks")] == [
             "blocks.1.attention",
@@ -420,8 +420,8 @@ def test_back_switches_parts_on_again(tab: Tab, explorers: Any, run: Run) -> Non
     page = open_view(tab, explorers["gpt"])
     head, network = HeadOff("blocks.0.attention", 1), NetworkOff("blocks.1.feed_forward")
     wait_until(page, "location.hash.includes('off=none')")
-    switch(page, "block 1, head 2")
-    switch(page, "block 2, MLP")
+    switch(page, "layer 1, head 2")
+    switch(page, "layer 2, MLP")
     page.check("input[value=mean]")
     page.select_option("#model", "latest")
     page.get_by_text("Nothing is off.").wait_for()
@@ -435,7 +435,7 @@ def test_back_switches_parts_on_again(tab: Tab, explorers: Any, run: Run) -> Non
     page.go_back()
     page.get_by_text("Nothing is off.").wait_for()
     page.go_forward()
-    page.get_by_text("Off: block 1, head 2.").wait_for()
+    page.get_by_text("Off: layer 1, head 2.").wait_for()
     assert address(page)["off"] == "blocks.0.attention-2"
 
 
@@ -461,7 +461,7 @@ def fills_of(svg: bytes) -> list[str]:
 def test_each_picture_can_be_saved(tab: Tab, explorers: Any, run: Run) -> None:
     page = open_view(tab, explorers["gpt"])
     page.get_by_text("All 6 heads and MLPs are ranked.").wait_for()
-    switch(page, "block 1, head 2")
+    switch(page, "layer 1, head 2")
     check(page, run, HeadOff("blocks.0.attention", 1))
     page.get_by_label("Prompt B").fill("The quick dog")
     page.get_by_role("button", name="Compare the prompts").click()
@@ -474,7 +474,7 @@ def test_each_picture_can_be_saved(tab: Tab, explorers: Any, run: Run) -> None:
     name, svg = saved(page, grid)
     assert name == "best-the-parts-of-the-model-that-are-on-and-off.svg"
     buttons = ["1", "2", "MLP"]
-    assert texts_of(svg)[1:] == ["block 1", *buttons, "block 2", *buttons, "Off: block 1, head 2."]
+    assert texts_of(svg)[1:] == ["layer 1", *buttons, "layer 2", *buttons, "Off: layer 1, head 2."]
     assert len([box for box in ElementTree.fromstring(svg).iter(f"{SVG}rect") if box.get("stroke-dasharray")]) == 1
     for button, rows in ((changes, BARS), (edited, "#whatif-row .changes [role=row]")):
         _, svg = saved(page, button)

@@ -98,9 +98,11 @@ def check_ids(ids: Any, vocab_size: int) -> None:
 
 
 def check_integers(ids: Any) -> None:
-    """Raise UserError unless an array is of integers. Other numbers would be cut off to some."""
+    """Raise UserError unless an array is of integers that int64 has. Other numbers would be cut off to some."""
     if ids.dtype.kind not in "iu":
         raise UserError(f"token ids are integers, not {ids.dtype}: a tokenizer's encode returns them")
+    if ids.dtype.kind == "u" and ids.size and ids.max() > host.iinfo(host.int64).max:
+        raise UserError(f"the token id {int(ids.max())} is outside of every vocabulary")
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Any:

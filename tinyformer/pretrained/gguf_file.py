@@ -6,8 +6,10 @@ an object of every number, says how weights of each type are stored, and makes n
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
+import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +28,8 @@ _NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 
 _ALIGNMENT = 32  # bytes, where the file says nothing
 _MOST_DIMENSIONS = 4
 _TYPES = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K_M and most others of fewer bits"
+
+_Described = tuple[str, tuple[int, ...], int, int]  # of a tensor its name, shape, type and place
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,14 @@ def read_gguf(path: str | Path) -> GGUFFile:
     with whole(path):
         try:
             with open_file(path) as file:
-                if not file.seek(0, 2):  # nothing cannot be mapped
+                about = os.fstat(file.fileno())
+                if not about.st_size:  # nothing cannot be mapped
                     raise struct.error
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except FileNotFoundError:
             raise UserError(f"{path} does not exist") from None
-        return _read(path, content, quants)
+        metadata, described, start = _header(path, (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns))
+        return GGUFFile(path, metadata, _tensors(path, content, quants, described, start))
 
 
 @contextmanager
@@ -104,7 +110,12 @@ def whole(path: Path) -> Iterator[None]:
             raise
 
 
-def _read(path: Path, content: mmap.mmap, quants: Any) -> GGUFFile:
+@functools.lru_cache(maxsize=1)  # to open a model asks five times for it
+def _header(path: Path, stamp: tuple[int, ...]) -> tuple[Mapping[str, Any], list[_Described], int]:
+    """The metadata of the file that has this ``stamp``, what is said of each tensor, and where the tensors begin. None of
+    it lies in the mapping of the tensors, in which training writes."""
+    with open_file(path) as file:
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     reader = _Reader(content)
     if content[:4] != b"GGUF":
         raise ValueError("it does not begin as a GGUF file")
@@ -124,7 +135,10 @@ def _read(path: Path, content: mmap.mmap, quants: Any) -> GGUFFile:
     alignment = metadata.get("general.alignment", _ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
         raise ValueError(f"its alignment is {shortened(repr(alignment), 40)}")
-    start = -(-reader.place // alignment) * alignment
+    return metadata, described, -(-reader.place // alignment) * alignment
+
+
+def _tensors(path: Path, content: mmap.mmap, quants: Any, described: list[_Described], start: int) -> Mapping[str, PackedArray]:
     blocks = {number: _block(path, quants, number) for number in {number for _, _, number, _ in described}}
     tensors: dict[str, PackedArray] = {}
     for name, shape, type_number, offset in described:
@@ -133,7 +147,7 @@ def _read(path: Path, content: mmap.mmap, quants: Any) -> GGUFFile:
         tensors[name] = _tensor(content, quants, shape, *blocks[type_number], start + offset)
     if sum(tensor.stored.nbytes for tensor in tensors.values()) > len(content):
         raise ValueError("its tensors lie over one another")
-    return GGUFFile(path, metadata, tensors)
+    return tensors
 
 
 class _Reader:
@@ -181,9 +195,9 @@ class _Reader:
         if kind != _ARRAY:
             return self.number(kind)
         inner, count = self.number(4), self.number(10)
-        return self.strings(count) if inner == _STRING else self.numbers(inner, count)
+        return self.strings(count) if inner == _STRING else self.numbers(inner, count).copy()
 
-    def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+    def tensor(self) -> _Described:
         """What is said of a tensor: its name, shape, type and place."""
         name, dimensions = self.string(), self.number(4)
         if dimensions > _MOST_DIMENSIONS:

@@ -81,7 +81,7 @@ def test_norms_are_those_of_the_residual_streams(opened: dict[str, Opened], kind
     assert [stack["name"] for stack in found["stacks"]] == list(streams)
     for stack, rows in zip(found["stacks"], streams.values()):
         expected = np.array([[np.linalg.norm(vector.astype(float)) for vector in row] for row in rows])
-        assert stack["rows"] == ["embeddings", "block 1", "block 2"]
+        assert stack["rows"] == ["embeddings", "layer 1", "layer 2"]
         assert stack["tokens"] == expected.shape[1]
         np.testing.assert_allclose(stack["means"], expected.mean(1), rtol=1e-6)
         assert (stack["smallest"], stack["largest"]) == pytest.approx((expected.min(), expected.max()))

@@ -335,6 +335,7 @@ def test_no_value_is_a_fault(running: ExplorerServer, value: str) -> None:
         ({"ids": [True]}, "must be an integer"),
         ({"ids": [1.0]}, "must be an integer"),
         ({"ids": [10**30]}, "token ids are integers"),
+        ({"ids": [2**63]}, "the token id 9223372036854775808 is outside of every vocabulary"),
         ({"ids": [2**63, -1]}, "token ids are integers"),
         ({"ids": [1], "source": [1]}, "no source"),
         ({"ids": "123"}, "must be a list"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 import sys
@@ -33,6 +34,7 @@ from tinyformer import (
 from tinyformer.chat.template import ChatTemplate, find_chat_template
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.positions import RotaryScaling
+from tinyformer.pretrained import gguf_file
 from tinyformer.pretrained.gguf_file import read_gguf
 from tinyformer.pretrained.gguf_tokenizers import WORDS
 from tinyformer.tasks.trained import open_pretrained
@@ -330,6 +332,23 @@ def test_files_that_others_read(folder: Path, tmp_path: Path) -> None:
     assert "model.layers.2.input_layernorm.weight is missing" in refused(path)
     path = write_gguf(folder, tmp_path / "g.gguf", llama__block_count=10**9)
     assert "a model of this size needs at least" in refused(path)
+
+
+def test_the_header_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open a model reads it once; another file, or one in its place, is read anew, and weights that train change nothing."""
+    read: list[Any] = []
+    inner = gguf_file._Reader.value
+    monkeypatch.setattr(gguf_file._Reader, "value", lambda self, kind: (read.append(kind), inner(self, kind))[1])
+    folders = [written(tmp_path / str(size), tie_output=True, d_ff=size) for size in (32, 64)]
+    path = write_gguf(folders[0], tmp_path / "a.gguf", tokenizer=tokenizer_metadata(content_of(trained(), tmp_path), "gpt-2"))
+    opened = open_pretrained(path)
+    assert len(read) == len(read_gguf(path).metadata) > 10
+    changed: Any = opened.model
+    changed.token_embedding.weight.data[...] += 1.0
+    again: Any = from_pretrained(path)
+    np.testing.assert_allclose(again.token_embedding.weight.numpy() + 1.0, changed.token_embedding.weight.numpy(), atol=1e-6)
+    os.replace(write_gguf(folders[1], tmp_path / "b.gguf"), path)
+    assert from_pretrained(path).config.d_ff == 64
 
 
 @pytest.mark.parametrize("number, name", [(24, "type 24 I8"), (9999, "type 9999")])

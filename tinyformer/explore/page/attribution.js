@@ -6,6 +6,7 @@ import { openHead } from "./openhead.js";
 import { whenSeen } from "./seen.js";
 import { element, percent, signed, visible } from "./text.js";
 import { TokenButtons } from "./tokens.js";
+import { troubleLine } from "./trouble.js";
 
 const MOST = 20; // bars that are shown at first
 
@@ -17,7 +18,7 @@ export function drawAttribution(box, found) {
   if (found.no_shares) return found.no_shares;
   const state = { place: found.count - 1, token: null, other: null, byLayer: false, all: false, answer: null, names: null };
   let removed = false;
-  const trouble = element("p", { class: "trouble", role: "alert", hidden: true });
+  const [trouble, refuse] = troubleLine();
   const tokens = new TokenButtons(box, "The text. The prediction after the chosen token is looked at", (place) => {
     Object.assign(state, { place, token: null, other: null });
     load();
@@ -50,10 +51,7 @@ export function drawAttribution(box, found) {
     draw();
     state.names ??= await headNames();
     if (!removed) draw();
-  }, (message) => {
-    trouble.textContent = message;
-    trouble.hidden = !message;
-  });
+  }, refuse);
 
   function draw() {
     const { answer } = state;

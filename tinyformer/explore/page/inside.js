@@ -23,7 +23,7 @@ import { isInView, whenSeen } from "./seen.js";
 const PARTS = [
   {
     id: "norms", title: "How long the residual stream is", of: "passage", draw: drawNorms,
-    say: "Each cell is the Euclidean norm of a token's vector after the embeddings or after a block: the stronger the colour, the " +
+    say: "Each cell is the Euclidean norm of a token's vector after the embeddings or after a layer: the stronger the colour, the " +
       "longer the vector (on a logarithmic scale). The column beside the map is the mean over the tokens.",
   },
   {

@@ -28,7 +28,7 @@ function drawStack(box, found, stack) {
   const [low, high] = [Math.log(Math.max(stack.smallest, 1e-9)), Math.log(Math.max(stack.largest, 1e-9))];
   return tiledMap(place, {
     label: `Norm of the residual stream, ${stack.name}`,
-    axes: { rows: "after which block", columns: "the token" },
+    axes: { rows: "after which layer", columns: "the token" },
     legend: [[0.08, number(stack.smallest)], [0.54, number(Math.exp((low + high) / 2))], [1, number(stack.largest)]],
     rows: stack.rows,
     columns: texts,

@@ -24,7 +24,7 @@ export class PartGrid {
       make({ kind: "network", name: network.name, index: 0 }, "part wide", "MLP"),
     ]);
     const rows = this.rows.map((buttons) => element("div", { class: "layer-row" }, ...buttons));
-    this.box = element("div", { class: "part-grid", role: "group", "aria-label": "Blocks, heads and MLPs. Arrow keys move, Enter switches off and on." }, ...rows);
+    this.box = element("div", { class: "part-grid", role: "group", "aria-label": "Layers, heads and MLPs. Arrow keys move, Enter switches off and on." }, ...rows);
     moveByKeys(this.box, this.rows);
     this.box.addEventListener("focusin", (event) => this.reach(event.target.closest("button")));
     parent.replaceChildren(this.box);

@@ -14,7 +14,7 @@ export class Parts extends EventTarget {
     const stacks = {};
     this.labels = new Map(blocks.map(({ name, stack }) => {
       stacks[stack] = (stacks[stack] ?? 0) + 1;
-      return [name, `${stack ? `${stack} ` : ""}block ${stacks[stack]}`];
+      return [name, `${stack ? `${stack} ` : ""}layer ${stacks[stack]}`];
     }));
     this.owners = new Map(blocks.flatMap(({ name, attention, network }) => [[name, name], [network.name, name], ...attention.map((layer) => [layer.name, name])]));
     this.cross = new Set(blocks.flatMap(({ attention }) => attention.filter(({ kind }) => kind === "cross").map(({ name }) => name)));
@@ -25,7 +25,7 @@ export class Parts extends EventTarget {
     ]));
   }
 
-  /** What a part is called: "block 2, head 3", "decoder block 1, head 1 to source", "block 1, MLP". All count from 1 on. */
+  /** What a part is called: "layer 2, head 3", "decoder layer 1, head 1 to source", "layer 1, MLP". All count from 1 on. */
   label({ kind, name, index }) {
     const block = this.labels.get(this.owners.get(name));
     if (kind === "block") return block;
@@ -33,7 +33,7 @@ export class Parts extends EventTarget {
     return kind === "network" ? `${block}, MLP` : `${block}, head ${index + 1}${this.cross.has(name) ? " to source" : ""}`;
   }
 
-  /** The same, of a head with what it does: "block 2, head 3 · induction". */
+  /** The same, of a head with what it does: "layer 2, head 3 · induction". */
   title(part) {
     return this.label(part) + (part.kind === "head" ? this.names?.ending(part.name, part.index) ?? "" : "");
   }

@@ -121,20 +121,20 @@ export class Patching extends EventTarget {
     const name = (id) => `“${visible(candidates.find((one) => one.id === id)?.text ?? "")}”`;
     const what = against === null ? `The probability of ${name(token)}` : `The logit of ${name(token)} minus that of ${name(against)}`;
     const told = against === null ? percent : (x) => number(x).replace("-", "−");
-    this.said.textContent = `${what}: ${told(a)} after A, ${told(b)} after B. A cell is a block’s output at one token of A, replaced by that of B. The stronger its colour, the further this alone moves the number from A’s towards B’s; red is the other way.`;
+    this.said.textContent = `${what}: ${told(a)} after A, ${told(b)} after B. A cell is a layer’s output at one token of A, replaced by that of B. The stronger its colour, the further this alone moves the number from A’s towards B’s; red is the other way.`;
     const part = (value) => (b === a ? 0 : (value - a) / (b - a));
     this.map?.remove();
     this.map = new HeatMap(this.place, {
-      label: `${what} with a block’s output at a token from prompt B`,
+      label: `${what} with a layer’s output at a token from prompt B`,
       axes: { rows: "whose output is that of B", columns: "at which token" },
       legend: [[-1, "−100 %"], [-0.5, "−50 %"], [0, `${told(a)} as after A`], [0.5, "50 %"], [1, `${told(b)} as after B`]],
-      rows: blocks.map((_, i) => `block ${i + 1}`),
+      rows: blocks.map((_, i) => `layer ${i + 1}`),
       columns: texts,
       cell: 24,
       width: texts.length > 32 ? 18 : 28,
       scale: part,
       value: (row, column) => this.values[row][column],
-      tell: (row, column, value) => `block ${row + 1}, ${texts[column]} (place ${column + 1}): ${value === null ? "…" : `${told(value)}, ${String(Math.round(100 * part(value))).replace("-", "−")} % of the way from A to B`}`,
+      tell: (row, column, value) => `layer ${row + 1}, ${texts[column]} (place ${column + 1}): ${value === null ? "…" : `${told(value)}, ${String(Math.round(100 * part(value))).replace("-", "−")} % of the way from A to B`}`,
     });
     const first = this.passage.texts.findIndex((text, i) => text !== this.b.texts[i]); // before it nothing can change
     this.map.box.scrollLeft = (first - 1) * this.map.how.width;

@@ -52,7 +52,7 @@ function switching() {
     element("input", { type: "radio", name: "whatif-way", value: way, checked: way === "zero", onchange: () => parts.replace(way) }), ` ${WAYS[way][0]} `, element("span", { class: "note" }, WAYS[way][1]));
   part.ways = element("fieldset", { class: "ways" }, element("legend", {}, "What takes the place of a part that is off"), ...Object.keys(WAYS).map(radio));
   part.clear = element("button", { type: "button", onclick: () => parts.clear() }, "Switch all on");
-  part.block = element("select", { "aria-label": "Block of the neuron" });
+  part.block = element("select", { "aria-label": "Layer of the neuron" });
   part.neuron = element("input", { type: "number", min: 1, value: 1, required: true, "aria-label": "Neuron" });
   const neuron = element("button", { type: "button", onclick: () => toggleNeuron() }, "Switch off or on");
   const save = saveSvg(() => "The parts of the model that are on and off", () => [part.grid, part.off]);
@@ -61,7 +61,7 @@ function switching() {
   const right = element("div", { id: "whatif-changes" });
   changes = new Changes(right, () => part.off.textContent);
   return element("section", { "aria-labelledby": "whatif-title" }, element("h2", { id: "whatif-title" }, "Switch parts off"),
-    element("p", { class: "note" }, "A row of buttons is a block: its heads by number, and its MLP. The first button switches off the whole block, so that what it gets passes on unchanged."),
+    element("p", { class: "note" }, "A row of buttons is a layer: its heads by number, and its MLP. The first button switches off the whole layer, so that what it gets passes on unchanged."),
     element("div", { class: "side" }, left, right));
 }
 
@@ -82,7 +82,7 @@ function edited() {
 
 function patched() {
   const box = element("section", { "aria-labelledby": "patching-title", id: "whatif-patching" }, element("h2", { id: "patching-title" }, "Two prompts"),
-    element("p", { class: "note" }, "Prompt A is the text at the head of the page. Type another with as many tokens, such as with another name in it. Then the model reads A many times, each time with what one block gives at one token taken from B (activation patching): where that changes the prediction, the model holds what tells the prompts apart."));
+    element("p", { class: "note" }, "Prompt A is the text at the head of the page. Type another with as many tokens, such as with another name in it. Then the model reads A many times, each time with what one layer gives at one token taken from B (activation patching): where that changes the prediction, the model holds what tells the prompts apart."));
   patching = new Patching(box);
   patching.addEventListener("change", () => tell());
   return box;

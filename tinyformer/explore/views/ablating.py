@@ -81,7 +81,7 @@ def blocks(subjects: Subjects, asked: Named) -> Answer:
 
 def _why_not(subject: Subject) -> str | None:
     if not any(isinstance(module, Block) for module in subject.model.modules()):
-        return "This model is a recurrent network: it has no heads, MLPs or blocks that could be switched off."
+        return "This model is a recurrent network: it has no heads or MLPs that could be switched off."
     if subject.kind == "encoder":
         return "This model predicts no tokens, so there are no predictions that could change."
     return None

@@ -79,7 +79,7 @@ def inside(subjects: Subjects, asked: Inside) -> Answer:
 def _row_names(subject: Subject, count: int) -> list[str]:
     if is_recurrent(subject):
         return [f"layer {i}" for i in range(1, count + 1)]
-    return ["embeddings", *(f"block {i}" for i in range(1, count))]
+    return ["embeddings", *(f"layer {i}" for i in range(1, count))]
 
 
 def _stack(name: str, stack: Sequence[Tensor]) -> Answer:
@@ -87,7 +87,7 @@ def _stack(name: str, stack: Sequence[Tensor]) -> Answer:
     return {
         "name": name,
         "tokens": norms.shape[1],
-        "rows": ["embeddings", *(f"block {i}" for i in range(1, len(stack)))],
+        "rows": ["embeddings", *(f"layer {i}" for i in range(1, len(stack)))],
         "means": norms.mean(1).tolist(),
         "smallest": float(norms.min()),
         "largest": float(norms.max()),
