@@ -21,7 +21,7 @@ from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig
 from tinyformer.pretrained.saving import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
-from tinyformer.runs.checkpoints import save_checkpoint
+from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
 from tinyformer.runs.makers import Maker
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tasks import language, masked, translation
@@ -58,6 +58,26 @@ def named_run(path: Path) -> Path:
     projection.bias.assign(tt.tensor(bias))
     save_checkpoint(RunFolder(path).best, {"model": model.state_dict()}, {"kind": "best", "step": 0})
     return path
+
+
+def film_run(path: Path, steps: Sequence[int], losses: bool = True) -> Path:
+    """A run with a GPT and snapshots of these steps, whose weights differ; with a log, its latest checkpoint has that."""
+    gpt_run(path)
+    for step in steps:
+        put_snapshot(path, step)
+    rows = [(0, None, 4.0), (10, 3.0, None), (steps[-1], 2.5, 2.75)]
+    told = [{"step": step, "train_loss": train, "validation_loss": validation} for step, train, validation in rows]
+    groups = load_checkpoint(path / "latest.safetensors", "latest")[0]
+    save_checkpoint(path / "latest.safetensors", groups, {"kind": "latest", "step": steps[-1], "rows": told if losses else []})
+    return path
+
+
+def put_snapshot(path: Path, step: int) -> None:
+    """Write the snapshot of a step, whose weights grow with it from a tenth of the best ones."""
+    weights = load_checkpoint(path / "best.safetensors", "best")[0]["model"]
+    part = 0.1 + 0.05 * step
+    mixed = {name: (tensor * part).astype("float16") for name, tensor in weights.items()}
+    save_checkpoint(RunFolder(path).snapshot(step), {"model": mixed}, {"kind": "snapshot", "step": step})
 
 
 def recurrent_run(path: Path, cell: str = "lstm") -> Path:

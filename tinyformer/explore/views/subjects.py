@@ -213,7 +213,6 @@ class Subjects:
                 load, files = partial(_load_checkpoint, run, file), partial(list, (file,))
                 self._snapshots[name] = _Entry(load, files, others, run)
             self._snapshots.move_to_end(name)
-            self._make_room()
             return self._snapshots[name]
 
     def _make_room(self) -> None:
@@ -243,6 +242,7 @@ class Subjects:
             if entry.loaded is None or entry.loaded[0] != stamp:
                 entry.loaded = None  # the old weights need not stay in memory beside the new ones
                 entry.loaded = stamp, entry.load()
+                self._make_room()
             return entry.loaded[1]
 
     def folder(self, name: str) -> RunFolder | None:
