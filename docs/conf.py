@@ -24,6 +24,7 @@ extensions = [
     "code_links",
     "downloads",
     "disk",
+    "live",
     "touch",
     "slim",
 ]

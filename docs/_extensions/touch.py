@@ -11,7 +11,8 @@ from sphinx.application import Sphinx
 def load(app: Sphinx, page: str, template: str, context: dict[str, Any], document: Any) -> None:
     """Sphinx's event: add the scripts of the pictures that stand on the page."""
     names = dict.fromkeys(re.findall(r'data-touch="(\w+)"', context.get("body", "")))
-    for name in ["base", *names] if names else []:
+    needed = ["base", *(["livegpt"] if "heads" in names else []), *names]
+    for name in dict.fromkeys(needed) if names else []:
         app.add_js_file(f"touch/{name}.js")
 
 

@@ -26,6 +26,7 @@ from tinytensor.nn import Module
 
 FORMAT = "tinyformer.GPT"
 LARGEST = 40_000_000  # bytes that a page is given
+PAGE = resources.files("tinyformer.export") / "page"
 
 
 def web_weights(model: Module, tokenizer: Tokenizer | None = None, dtype: str = "float32") -> bytes:
@@ -76,20 +77,24 @@ def web_page(path: str | Path) -> str:
     name = folder.path.resolve().name
     size = counted(num_weights(opened.model), "parameter")
     about = f"A GPT with {size}, trained with tinyformer. It runs in this page, without any network."
-    page = resources.files("tinyformer.export") / "page"
-    return Template((page / "index.html").read_text(encoding="utf-8")).substitute(
+    return Template((PAGE / "index.html").read_text(encoding="utf-8")).substitute(
         title=escape(name),
         about=escape(about),
-        style=(page / "livegpt.css").read_text(encoding="utf-8"),
+        style=live_style(),
         weights=base64.b64encode(weights).decode(),
-        modules=_modules(),
+        modules=live_modules(),
     )
 
 
-def _modules() -> str:
-    """All modules as one, which needs no other file: without their imports and exports."""
+def live_style() -> str:
+    """The style sheet of what ``live_modules`` show."""
+    return (PAGE / "livegpt.css").read_text(encoding="utf-8")
+
+
+def live_modules() -> str:
+    """All modules as one script, which needs no other file: without their imports and exports."""
     folder = resources.files("tinyformer.javascript")
     files = [*(folder / f"{name}.js" for name in ("safetensors", "gpt", "writing"))]
-    files.append(resources.files("tinyformer.export") / "page" / "livegpt.js")
+    files.append(PAGE / "livegpt.js")
     sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
     return re.sub(r"(?m)^(import .*\n|export )", "", sources)
