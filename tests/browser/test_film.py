@@ -150,7 +150,8 @@ def test_a_film_is_played_and_stopped_by_keys(tab: Tab, explorer: Explorer) -> N
     page.evaluate("""() => {
       window.shown = [];
       const told = document.querySelector("#film .told");
-      new MutationObserver(() => window.shown.push(told.textContent.match(/^(step \\d+|best)/)[0])).observe(told, {childList: true, characterData: true, subtree: true});
+      const observer = new MutationObserver(() => window.shown.push(told.textContent.match(/^(step \\d+|best)/)[0]));
+      observer.observe(told, {childList: true, characterData: true, subtree: true});
     }""")
     page.focus("#film-step")
     page.keyboard.press("k")
