@@ -257,7 +257,7 @@ const save = latest(async () => {
 /** Wait until what was asked for is drawn. */
 async function settled() {
   const frame = () => new Promise((done) => requestAnimationFrame(done));
+  const isBusy = () => document.querySelector(`#view-${page.view} .waiting, #view-${page.view} [aria-busy='true']`);
   await frame();
-  for (let i = 0; i < 100 && document.querySelector("main .waiting, main [aria-busy='true']"); i++) await frame();
-  await frame();
+  for (let i = 0; i < 100 && isBusy(); i++) await frame();
 }
