@@ -60,15 +60,16 @@ def named_run(path: Path) -> Path:
     return path
 
 
-def film_run(path: Path, steps: Sequence[int], losses: bool = True) -> Path:
-    """A run with a GPT and snapshots of these steps, whose weights differ; with a log, its latest checkpoint has that."""
+def film_run(path: Path, steps: Sequence[int]) -> Path:
+    """A run with a GPT and snapshots of these steps, whose weights differ. Its latest checkpoint has the log."""
     gpt_run(path)
     for step in steps:
         put_snapshot(path, step)
     rows = [(0, None, 4.0), (10, 3.0, None), (steps[-1], 2.5, 2.75)]
     told = [{"step": step, "train_loss": train, "validation_loss": validation} for step, train, validation in rows]
-    groups = load_checkpoint(path / "latest.safetensors", "latest")[0]
-    save_checkpoint(path / "latest.safetensors", groups, {"kind": "latest", "step": steps[-1], "rows": told if losses else []})
+    for name, state in (("best", {"validation_loss": 2.75}), ("latest", {"rows": told})):
+        groups = load_checkpoint(path / f"{name}.safetensors", name)[0]
+        save_checkpoint(path / f"{name}.safetensors", groups, {"kind": name, "step": steps[-1], **state})
     return path
 
 

@@ -94,10 +94,10 @@ def test_the_other_views_show_the_step_too(tab: Tab, film: Path, explorer: Explo
         percent = f"{100 * best['best'][0]['probability']:.3g}"[:3]
         page.wait_for_selector(f".choices .number:has-text('{percent}') >> nth=0")
         page.click("#tab-inside")
-        entropies: Any = ask(subjects, "entropies", {"passage": passage})
-        page.wait_for_selector("#inside-entropy .readout, #inside-entropy .bars, #inside-entropy button")
-        norms: Any = ask(subjects, "norms", {"passage": passage, "first": 0, "count": len(passage["ids"])})
-        assert entropies and norms
+        inside: Any = ask(subjects, "inside", {"passage": passage})
+        (stack,) = inside["stacks"]
+        wait_until(page, f"document.querySelector('#inside-norms td')?.textContent === '{stack['means'][0]:.3f}'")
+        assert numbers(page, "#inside-norms td") == pytest.approx(stack["means"], abs=6e-4)
         page.click("#tab-whatif")
         off = {"kind": "head", "name": "blocks.0.attention", "index": 1}
         changed: Any = ask(subjects, "ablated", {"passage": passage, "off": [off]})
@@ -150,7 +150,8 @@ def test_a_film_is_played_and_stopped_by_keys(tab: Tab, explorer: Explorer) -> N
     page.evaluate("""() => {
       window.shown = [];
       const told = document.querySelector("#film .told");
-      new MutationObserver(() => window.shown.push(told.textContent.match(/^(step \\d+|best)/)[0])).observe(told, {childList: true, characterData: true, subtree: true});
+      const observer = new MutationObserver(() => window.shown.push(told.textContent.match(/^(step \\d+|best)/)[0]));
+      observer.observe(told, {childList: true, characterData: true, subtree: true});
     }""")
     page.focus("#film-step")
     page.keyboard.press("k")
@@ -283,6 +284,7 @@ def test_a_film_is_saved_as_one_animated_picture(tab: Tab, film: Path, explorer:
     page = tab.open(explorer, "attention", text=TEXT)
     page.wait_for_selector("#attention-most .number")
     page.click("#film summary")
+    page.wait_for_selector("#film select >> nth=1 >> option >> nth=2", state="attached")
     options = page.locator("#film select >> nth=1 >> option").all_text_contents()
     assert options[0] == "Attention of all heads" and len(options) == 3
     for at, picture in enumerate(options):
@@ -317,6 +319,7 @@ def test_escape_stops_the_saving(tab: Tab, explorer: Explorer) -> None:
     page = tab.open(explorer, "attention", text=TEXT)
     page.wait_for_selector("#attention-most .number")
     page.click("#film summary")
+    page.wait_for_selector("#film select >> nth=1 >> option >> nth=2", state="attached")
     page.evaluate("""() => {
       const said = document.querySelector("#film [role='status']");
       window.said = [];

@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 import { newest } from "./newest.js";
 import { saveSvg } from "./save.js";
+import { page } from "./state.js";
 import { counted, element, number, percent, visible } from "./text.js";
 import { troubleLine } from "./trouble.js";
 
@@ -38,7 +39,7 @@ export class Distribution {
    * @param {{id: number, text: string}|null} standing the token that stands there
    */
   ask(question, asked, title, standing = null) {
-    const key = JSON.stringify([question, asked, title]);
+    const key = JSON.stringify([question, asked, title, page.shown, page.weights[page.model]?.stamp]);
     if (key === this.shown) return;
     this.shown = key;
     this.list.setAttribute("aria-busy", "true");

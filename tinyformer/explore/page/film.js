@@ -80,14 +80,18 @@ export async function open(model, signal) {
 export async function look(signal) {
   const { model, film: before } = page;
   const film = await ask("film", { model }, signal);
-  if (model !== page.model || JSON.stringify(film) === JSON.stringify(before)) return;
-  const stamps = new Map(film.snapshots.map(({ step, stamp }) => [step, stamp]));
-  if (before.snapshots.some(({ step, stamp }) => stamps.get(step) !== stamp)) forget();
-  take(film);
+  if (model !== page.model) return;
+  if (JSON.stringify(film) !== JSON.stringify(before)) renew(film, before);
   if (page.step !== null && !steps().includes(page.step)) {
     refuse(`The snapshot of step ${page.step.toLocaleString("en")} is no longer there.`);
     await show(null);
-  } else if (followed() !== page.step && (isLive || (page.step === null && film.training))) await show(followed());
+  } else if ((isLive || (page.step === null && film.training)) && followed() !== page.step) await show(followed());
+}
+
+function renew(film, before) {
+  const stamps = new Map(film.snapshots.map(({ step, stamp }) => [step, stamp]));
+  if (before.snapshots.some(({ step, stamp }) => stamps.get(step) !== stamp)) forget();
+  take(film);
 }
 
 /** The step to follow while the run trains: the newest snapshot's, unless the model's own weights are as new. */
@@ -253,7 +257,7 @@ const save = latest(async () => {
 /** Wait until what was asked for is drawn. */
 async function settled() {
   const frame = () => new Promise((done) => requestAnimationFrame(done));
+  const isBusy = () => document.querySelector(`#view-${page.view} .waiting, #view-${page.view} [aria-busy='true']`);
   await frame();
-  for (let i = 0; i < 100 && document.querySelector("main .waiting, main [aria-busy='true']"); i++) await frame();
-  await frame();
+  for (let i = 0; i < 100 && isBusy(); i++) await frame();
 }

@@ -38,20 +38,24 @@ export function svgOfCanvas(canvas) {
  * @param {number} seconds that each is seen
  */
 export function filmOf(title, frames, seconds) {
-  const drawings = frames.map((frame) => new DOMParser().parseFromString(frame, "image/svg+xml").documentElement);
-  const [width, height] = ["width", "height"].map((side) => Math.max(...drawings.map((one) => Number(one.getAttribute(side)))));
-  const groups = drawings.map((drawing, i) => {
-    const [from, to] = [i, i + 1].map((at) => at / drawings.length);
+  const sizes = frames.map((frame) => frame.match(/ width="([\d.]+)" height="([\d.]+)"/).slice(1).map(Number));
+  const [width, height] = [0, 1].map((side) => Math.max(...sizes.map((size) => size[side])));
+  const groups = frames.map((frame, i) => {
+    const [from, to] = [i, i + 1].map((at) => at / frames.length);
     const times = [0, from, to].filter((time, at, all) => time < 1 && all.indexOf(time) === at);
-    const values = times.map((time) => (time === from ? "visible" : "hidden"));
     const turns = shape("animate", {
-      attributeName: "visibility", calcMode: "discrete", dur: `${seconds * drawings.length}s`, repeatCount: "indefinite",
-      keyTimes: times.map((time) => Number(time.toFixed(6))).join(";"), values: values.join(";"),
+      attributeName: "visibility", calcMode: "discrete", dur: `${seconds * frames.length}s`, repeatCount: "indefinite",
+      keyTimes: times.map((time) => Number(time.toFixed(6))).join(";"), values: times.map((time) => (time === from ? "visible" : "hidden")).join(";"),
     });
-    return shape("g", { visibility: i === drawings.length - 1 ? "visible" : "hidden" }, turns, document.importNode(drawing, true));
+    return filled(shape("g", { visibility: i === frames.length - 1 ? "visible" : "hidden" }, turns), frame);
   });
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height }, shape("title", {}, title), ...groups);
-  return new XMLSerializer().serializeToString(svg);
+  return filled(shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height }, shape("title", {}, title)), groups.join(""));
+}
+
+/** The text of a shape with more of it at its end: text, as to read it into the page would apply its styles there. */
+function filled(made, more) {
+  const text = new XMLSerializer().serializeToString(made);
+  return `${text.slice(0, text.lastIndexOf("</"))}${more}${text.slice(text.lastIndexOf("</"))}`;
 }
 
 function shape(name, attributes, ...children) {

@@ -210,8 +210,7 @@ class Subjects:
                 folder = RunFolder(run)
                 file = folder.snapshot(int(found[2]))
                 others = [folder.settings, folder.tokenizer]
-                load, files = partial(_load_checkpoint, run, file), partial(list, (file,))
-                self._snapshots[name] = _Entry(load, files, others, run)
+                self._snapshots[name] = _Entry(partial(_load_checkpoint, run, file), lambda: [file], others, run)
             self._snapshots.move_to_end(name)
             return self._snapshots[name]
 
