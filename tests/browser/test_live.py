@@ -91,6 +91,40 @@ def test_it_writes_on(tab: Tab, file: Path) -> None:
     assert page.text_content(".written").startswith(PROMPT)
 
 
+STOPPED = """() => {
+  const text = document.querySelector("textarea");
+  text.value = "the ";
+  text.dispatchEvent(new Event("input"));
+  const stop = [...document.querySelectorAll("button")].find((button) => button.textContent === "Stop");
+  const before = stop.ariaDisabled;
+  stop.click();
+  return [before, stop.ariaDisabled];
+}"""
+
+
+def test_it_can_be_stopped(tab: Tab, file: Path) -> None:
+    page = opened(tab, file)
+    page.get_by_text("a second").wait_for()
+    stop = page.get_by_role("button", name="Stop")
+    stop.press("Enter")  # which has no effect now
+    assert "a second" in page.text_content(".status")
+    assert page.evaluate(STOPPED) == ["false", "true"]
+    page.wait_for_timeout(200)
+    assert (page.text_content(".status"), page.text_content(".new")) == ("Stopped.", "")
+    assert page.evaluate("document.activeElement.textContent") == "Stop"
+
+
+def test_a_long_text_is_read_from_its_end(tab: Tab, run: Path, file: Path) -> None:
+    page = opened(tab, file)
+    text = "the quick brown fox jumps over the lazy dog " * 10
+    page.get_by_label("Your text").fill(text)
+    read = text[16 * -(-(len(text) - 32) // 16) :]
+    assert 16 < len(read) <= 32
+    assert shown(page) == expected(run, read, temperature=0.8)
+    page.get_by_text("a second").wait_for()
+    assert page.text_content(".written") == f"…{text[-200:]}{page.text_content('.new')}"
+
+
 def test_the_keyboard_adds_a_likely_character(tab: Tab, run: Path, file: Path) -> None:
     page = opened(tab, file)
     page.get_by_label("Your text").fill(PROMPT)

@@ -7,7 +7,7 @@
  * `see` is null, or a function (name, shape, values) that is shown each array as soon as it is computed.
  */
 
-/** A GPT, and the texts that it reads: its weights, and what computes with them. */
+/** A model that predicts the next token. */
 export class GPT {
   /**
    * @param {{metadata: object, arrays: Map}} file as readSafetensors gives it, of a file that tinyformer's web_weights wrote.

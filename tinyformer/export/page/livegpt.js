@@ -27,15 +27,17 @@ class LiveGPT {
     this.topK = make("input", { type: "range", min: 0, max: Math.min(40, characters.texts.length), step: 1, value: 0 });
     this.again = make("button", { type: "button", textContent: "Write another" });
     this.stop = make("button", { type: "button", textContent: "Stop" });
+    this.isWriting = false;
     this.written = make("p", { className: "written" });
     this.bars = make("div", { className: "bars", role: "group", ariaLabel: "The likeliest next characters: press one to add it" });
     this.status = make("p", { className: "status", role: "status" });
     const controls = make("div", { className: "controls" }, ...this.sliders(), this.again, this.stop);
     parent.classList.add("livegpt");
-    parent.replaceChildren(labelled("Your text", this.text), controls, this.written, this.status, this.title(), this.bars);
+    const title = make("h2", { textContent: "What comes next" });
+    parent.replaceChildren(labelled("Your text", this.text), controls, this.written, this.status, title, this.bars);
     for (const input of [this.text, this.temperature, this.topK]) input.addEventListener("input", () => this.update());
     this.again.addEventListener("click", () => this.writeAnother());
-    this.stop.addEventListener("click", () => this.end("Stopped"));
+    this.stop.addEventListener("click", () => this.isWriting && this.end("Stopped"));
     this.update();
   }
 
@@ -45,10 +47,6 @@ class LiveGPT {
       labelled("Temperature", this.temperature, this.values.temperature),
       labelled("Top-k", this.topK, this.values.topK),
     ];
-  }
-
-  title() {
-    return make("h3", { textContent: "What comes next" });
   }
 
   /** Read what was typed or set, show the next character's probabilities, and begin to write. */
@@ -74,8 +72,8 @@ class LiveGPT {
     const turn = ++this.turn;
     const tokens = write(this.reader, this.ids, LENGTH, this.sampling, seeded(this.seed));
     const tail = make("span", { className: "new" });
-    this.written.replaceChildren(this.text.value.slice(-200), tail);
-    this.stop.disabled = false;
+    this.written.replaceChildren(this.text.value.replace(/^.+(?=.{200}$)/s, "…"), tail);
+    this.setWriting(true);
     this.status.textContent = "Writing…";
     let [count, spent] = [0, 0];
     const frame = () => {
@@ -98,9 +96,15 @@ class LiveGPT {
   /** Write no more, and say how it ended. */
   end(line) {
     this.turn++;
-    this.stop.disabled = true;
+    this.setWriting(false);
     const left = this.unknown === 1 ? "a character that the model does not know" : `${this.unknown} characters that the model does not know`;
     this.status.textContent = this.unknown ? `${line}. It left out ${left}.` : `${line}.`;
+  }
+
+  /** Stop has no effect in between. It stays where the keyboard found it. */
+  setWriting(isWriting) {
+    this.isWriting = isWriting;
+    this.stop.setAttribute("aria-disabled", String(!isWriting));
   }
 
   /** Show the likeliest characters. */
