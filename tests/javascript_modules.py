@@ -26,6 +26,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Llama 3": {
         "positions": "rotary",
         "rotary_scaling": LLAMA3,
+        "d_head": 8,
         "rotary_base": 50.0,
         "norm": "rms",
         "activation": "swiglu",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from javascript_modules import CONFIGS, page_of_modules, random_gpt, run
+from javascript_modules import CONFIGS, LLAMA3, page_of_modules, random_gpt, run
 
 import tinytensor as tt
 from tinyformer import GPTConfig
@@ -41,6 +41,12 @@ def test_all_settings_are_tried() -> None:
     for field in dataclasses.fields(GPTConfig):
         if field.name not in ("block_size", "dropout"):  # dropout is of training
             assert {getattr(config, field.name) for config in configs} - {getattr(defaults, field.name)}, field.name
+
+
+def test_llama_3_scales_some_frequencies_some_not_and_some_in_part() -> None:
+    frequencies = CONFIGS["Llama 3"]["rotary_base"] ** (-np.arange(0, 1, 2 / CONFIGS["Llama 3"]["d_head"]))
+    factors = LLAMA3(frequencies) / frequencies
+    assert {1.0, 1 / LLAMA3.factor} < set(factors.round(12).tolist())
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -96,7 +96,12 @@ export function asStream(arrays) {
       boxes.set(array, box);
     });
   }
-  return framed([...boxes.values()], linesOf(boxes), Array.from({ length: layers }, (_, at) => ({ text: `layer ${at + 1}`, y: (2 * at + 1) * row })));
+  const leftOf = (y) => Math.min(...[...boxes.values()].filter((box) => box.y === y).map(({ x }) => x));
+  const labels = Array.from({ length: layers }, (_, at) => {
+    const [out, back] = [(2 * at + 1) * row, (2 * at + 2) * row];
+    return { text: `layer ${at + 1}`, y: leftOf(out) > leftOf(back) ? out : back }; // where there is room
+  });
+  return framed([...boxes.values()], linesOf(boxes), labels);
 }
 
 /** What a weight and a bias have in common. */
