@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsing import Tab
+from browsing import Tab, wait_until
 from explored import gpt_run
 
 import tinytensor as tt
@@ -83,7 +83,7 @@ def test_it_writes_on(tab: Tab, file: Path) -> None:
     assert page.text_content(".written") == PROMPT + first
     assert page.text_content(".status").startswith("300 characters, ")
     page.get_by_role("button", name="Write another").click()
-    page.wait_for_function("document.querySelector('.status').textContent.includes('a second')")
+    wait_until(page, "document.querySelector('.status').textContent.includes('a second')")
     assert len(page.text_content(".new")) == 300 and page.text_content(".new") != first
     page.get_by_label("Your text").fill("the fo")
     page.get_by_label("Your text").press_sequentially("x")
