@@ -38,7 +38,7 @@ NAMES = {
 def make(settings: PretrainedSettings) -> Transformer:
     """The model that a config.json describes."""
     settings.refuse(static_position_embeddings=True, normalize_before=False, normalize_embedding=False)
-    settings.refuse(add_final_layer_norm=False, add_bias_final_layer_norm=False)
+    settings.refuse(add_final_layer_norm=False, add_bias_final_layer_norm=False, is_encoder_decoder=True)
     for name in ("attention_heads", "ffn_dim"):
         settings.same(f"encoder_{name}", f"decoder_{name}")
     vocab_size = settings.read(int, "vocab_size")

@@ -393,6 +393,7 @@ CHANGES = [
     ("llama", {"use_sliding_window": True}, "use_sliding_window True cannot be used here"),
     ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key' cannot be used here"),
     ("bert", {"is_decoder": True}, "is_decoder True cannot be used here"),
+    ("marian", {"is_encoder_decoder": False}, "is_encoder_decoder False cannot be used here; only True can"),
     ("marian", {"normalize_before": True}, "normalize_before True cannot be used here; only False can"),
     ("marian", {"decoder_ffn_dim": 9}, "encoder_ffn_dim and decoder_ffn_dim must be equal here, not 24, 9"),
     ("marian", {"pad_token_id": None}, "pad_token_id is missing"),
