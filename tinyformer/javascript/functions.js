@@ -35,3 +35,6 @@ export const FUNCTIONS = {
     source: "(tanh((x + x * x * x",
   },
 };
+
+/** The activations with a gate: which function of the gate is the factor. */
+export const GATED = { swiglu: "silu" };

@@ -7,6 +7,9 @@
  * `see` is null, or a function (name, shape, values) that is shown each array as soon as it is computed.
  */
 
+import { FUNCTIONS, GATED } from "./functions.js";
+import { frequencies, sinusoidal } from "./positions.js";
+
 /** A model that predicts the next token. */
 export class GPT {
   /**
@@ -20,7 +23,7 @@ export class GPT {
     this.config = config;
     this.tokenEmbedding = take("token_embedding.weight", vocab_size, d_model);
     this.positions = config.positions === "learned" ? take("position_embedding.weight", block_size, d_model) : null;
-    if (config.positions === "sinusoidal") this.positions = sinusoidal(block_size, d_model);
+    if (config.positions === "sinusoidal") this.positions = Float32Array.from(sinusoidal(block_size, d_model));
     const rotary = config.positions === "rotary" ? new Rotary(config) : null;
     this.blocks = Array.from({ length: num_layers }, (_, i) => new Block(take, `blocks.${i}`, config, rotary));
     this.norm = new Norm(take, "norm", config);
@@ -232,14 +235,14 @@ class FeedForward {
     this.up = new Linear(take, `${name}.up`, d_model, d_ff, bias);
     this.gate = isGated ? new Linear(take, `${name}.gate`, d_model, d_ff, bias) : null;
     this.down = new Linear(take, `${name}.down`, d_ff, d_model, bias);
-    this.activation = isGated ? GATED[activation] : ACTIVATIONS[activation];
+    this.activation = FUNCTIONS[isGated ? GATED[activation] : activation].of;
   }
 
   /** (length, d_model) -> the same shape. */
   apply(x, see) {
     const up = this.up.apply(x);
     const gate = this.gate?.apply(x);
-    const inner = gate ? up.map((value, i) => this.activation(gate[i], value)) : up.map((value) => this.activation(value));
+    const inner = gate ? up.map((value, i) => this.activation(gate[i]) * value) : up.map((value) => this.activation(value));
     const result = this.down.apply(inner);
     if (see) {
       const shape = [up.length / this.up.outputs, this.up.outputs];
@@ -330,23 +333,14 @@ function sum(x, y) {
 
 // --------------------------------------------------------------------------------------------------------- positions
 
-/** The table of sinusoidal positions, (length, width): sines, each beside the cosine of the same angle. */
-function sinusoidal(length, width) {
-  return Float32Array.from({ length: length * width }, (_, at) => {
-    const [position, i] = [Math.floor(at / width), at % width];
-    const angle = position / 10000 ** ((i - (i % 2)) / width);
-    return i % 2 ? Math.cos(angle) : Math.sin(angle);
-  });
-}
-
 /** Rotary positions: pairs of numbers of a query or key, i and i + d_head / 2, are turned by an angle for their position. */
 class Rotary {
-  constructor({ block_size, d_head, rotary_base, rotary_scaling }) {
+  constructor(config) {
+    const { block_size, d_head } = config;
     this.half = d_head / 2;
-    const scaled = scaling(rotary_scaling);
-    const frequencies = Array.from({ length: this.half }, (_, i) => scaled(rotary_base ** ((-2 * i) / d_head)));
+    const turns = frequencies(config, d_head);
     const angles = Float64Array.from({ length: block_size * this.half }, (_, at) => {
-      return Math.floor(at / this.half) * frequencies[at % this.half];
+      return Math.floor(at / this.half) * turns[at % this.half];
     });
     this.cosines = Float32Array.from(angles, Math.cos);
     this.sines = Float32Array.from(angles, Math.sin);
@@ -362,44 +356,12 @@ class Rotary {
   }
 }
 
-/** What makes rotary frequencies smaller for a longer context. */
-function scaling(settings) {
-  if (!settings) return (frequency) => frequency;
-  const { kind, factor, low_frequency_factor: low, high_frequency_factor: high, original_length } = settings;
-  if (kind === "linear") return (frequency) => frequency / factor;
-  return (frequency) => {
-    const turns = (original_length * frequency) / (2 * Math.PI);
-    const kept = Math.min(1, Math.max(0, (turns - low) / (high - low)));
-    return kept * frequency + ((1 - kept) * frequency) / factor;
-  };
-}
-
-// ------------------------------------------------------------------------------------------------------- activations
-
-const silu = (x) => x / (1 + Math.exp(-x));
-
-const ACTIVATIONS = {
-  relu: (x) => Math.max(0, x),
-  gelu_tanh: (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
-  gelu_exact: (x) => 0.5 * x * (1 + erf(x / Math.SQRT2)),
-  silu,
-};
-const GATED = { swiglu: (gate, x) => silu(gate) * x };
-
-/** The error function, by a series whose terms are all positive: 2 / sqrt(pi) exp(-x x) (x + 2 x^3 / 3 + 4 x^5 / 15 + ...). */
-function erf(x) {
-  if (Math.abs(x) > 6) return Math.sign(x); // to 16 digits
-  let total = x;
-  for (let term = x, n = 3; Math.abs(term) > 1e-17 * Math.abs(total); n += 2) total += term *= (2 * x * x) / n;
-  return (2 / Math.sqrt(Math.PI)) * Math.exp(-x * x) * total;
-}
-
 // ---------------------------------------------------------------------------------------------------------- settings
 
 const KNOWN = {
   positions: ["learned", "sinusoidal", "rotary"],
   norm: ["layer", "rms"],
-  activation: [...Object.keys(ACTIVATIONS), ...Object.keys(GATED)],
+  activation: [...Object.keys(FUNCTIONS), ...Object.keys(GATED)],
 };
 
 /** The settings of a GPTConfig. Throws Error for a file without them, and for a kind of part that is not known here. */

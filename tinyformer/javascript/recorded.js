@@ -7,7 +7,8 @@
  */
 
 import { computed } from "./kinds.js";
-import { FUNCTIONS } from "./functions.js";
+import { FUNCTIONS, GATED } from "./functions.js";
+import { frequencies, sinusoidal } from "./positions.js";
 
 const GPT = "tinyformer.models.gpt";
 const ATTENTION = "tinyformer.models.attention";
@@ -46,7 +47,7 @@ export function record(config, weights, ids) {
   const heads = config.num_heads;
   const given = config.num_key_value_heads || heads; // heads of keys and values
   const width = config.d_head || config.d_model / heads; // of a head
-  const frequencies = frequenciesOf(config, width);
+  const angles = config.positions === "rotary" ? frequencies(config, width) : null;
 
   const keep = (array) => arrays[arrays.push(array) - 1];
   const step = (name, kind, shape, inputs, about) =>
@@ -78,7 +79,7 @@ export function record(config, weights, ids) {
   if (config.positions === "sinusoidal") {
     x = step("scaled", "scale", x.shape, [x], { times: Math.sqrt(config.d_model), source: `${GPT}: x = x * math.sqrt(` });
   }
-  const positions = config.positions === "sinusoidal" ? keep(sinusoidal(x.shape)) : config.positions === "learned" &&
+  const positions = config.positions === "sinusoidal" ? keep(table(x.shape)) : config.positions === "learned" &&
     step("position_embedding", "embedding", x.shape, [parameter("position_embedding.weight")],
       { ids: ids.map((_, place) => place), formula: "y[t, i] = table[t, i]", source: "tinyformer.models.positions: x + (positions(x.shape[1]) if cache" });
   if (positions) x = step("embeddings", "sum", x.shape, [x, positions], { source: `${GPT}: add_positions(x, self.position_embedding` });
@@ -104,7 +105,7 @@ export function record(config, weights, ids) {
     const prepared = (part, layer, array) => {
       const source = "tinytensor.functional.rotation: query, key = ";
       if (config.query_key_norm) array = norm(`${name}.${part}_normed`, array, `${name}.${layer}`, { isOfHeads: true });
-      return frequencies ? step(`${name}.${part}_rotated`, "rotary", array.shape, [array], { frequencies, source: `${source}rotate_pairs(` }) : array;
+      return angles ? step(`${name}.${part}_rotated`, "rotary", array.shape, [array], { frequencies: angles, source: `${source}rotate_pairs(` }) : array;
     };
     const queries = prepared("queries", "query_norm", split("queries", heads, 0));
     const keys = prepared("keys", "key_norm", split("keys", given, heads));
@@ -123,10 +124,10 @@ export function record(config, weights, ids) {
     const name = `${block}.feed_forward`;
     const normed = norm(`${name}_norm`, x, `${name}_norm`);
     const line = `${BLOCKS}: inner = activation(self.up(x))`;
-    const isGated = config.activation === "swiglu";
+    const isGated = config.activation in GATED;
     const up = linear(`${name}.up`, normed, line);
     const before = isGated ? linear(`${name}.gate`, normed, line) : up;
-    const called = isGated ? "silu" : config.activation;
+    const called = isGated ? GATED[config.activation] : config.activation;
     const { formula, source } = FUNCTIONS[called];
     let inner = step(`${name}.${called}`, "activation", before.shape, [before], { called, formula: `y = ${formula}`, source: `tinytensor.ops.activations: ${source}` });
     if (isGated) inner = step(`${name}.gated`, "product", up.shape, [inner, up], { source: "tinytensor.ops.activations: return out if factor is None" });
@@ -139,28 +140,8 @@ function axesOf(shape) {
 }
 
 /** The table of sinusoidal positions: it is no parameter, and comes from nothing but the place. */
-function sinusoidal(shape) {
-  const [length, width] = shape;
-  const values = Float64Array.from({ length: length * width }, (_, o) => {
-    const [place, i] = [Math.floor(o / width), o % width];
-    const angle = place / 10000 ** ((i - (i % 2)) / width);
-    return i % 2 ? Math.cos(angle) : Math.sin(angle);
-  });
+function table(shape) {
   const formula = "y[t, i] = sin(t ÷ 10000^(i / width)); for an odd i the cosine of the angle before";
   const source = "tinyformer.models.positions: table[:, of_sines] = host.sin(angles)";
-  return { name: "positions", kind: "constant", shape, values, inputs: [], axes: axesOf(shape), formula, source };
-}
-
-/** By how much a pair of numbers is turned from one token to the next, in radians; null without rotary positions. */
-function frequenciesOf({ positions, rotary_base: base, rotary_scaling: scaling }, width) {
-  if (positions !== "rotary") return null;
-  const plain = Array.from({ length: width / 2 }, (_, i) => base ** ((-2 * i) / width));
-  if (!scaling) return plain;
-  const { kind, factor, low_frequency_factor: low, high_frequency_factor: high, original_length: original } = scaling;
-  return plain.map((frequency) => {
-    if (kind === "linear") return frequency / factor;
-    const turns = (original * frequency) / (2 * Math.PI);
-    const kept = Math.max(0, Math.min(1, (turns - low) / (high - low)));
-    return kept * frequency + ((1 - kept) * frequency) / factor;
-  });
+  return { name: "positions", kind: "constant", shape, values: sinusoidal(...shape), inputs: [], axes: axesOf(shape), formula, source };
 }
