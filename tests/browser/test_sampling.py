@@ -23,7 +23,7 @@ LOGITS = {
 # At most one of each, and all of them together.
 SETTINGS = [
     dict(zip(("temperature", "top_k", "top_p", "min_p"), values))
-    for values in itertools.product((1.0, 0.0, 0.7, 3.0), (0, 1, 3), (1.0, 0.5, 0.95), (0.0, 0.2))
+    for values in itertools.product((1.0, 0.0, 0.7, 3.0), (0, 1, 3), (1.0, 0.5, 0.95), (0.0, 0.2, 1.0))
 ]
 PROBABILITIES = """
   const numbers = given.logits.map(Number);
@@ -41,7 +41,7 @@ def test_the_probabilities_are_those_of_the_library(tab: Any, name: str) -> None
     texts = [str(value).replace("inf", "Infinity") for value in LOGITS[name]]
     found = run(page_of_modules(tab.page, {}), PROBABILITIES, logits=texts, settings=[*map(in_javascript, SETTINGS)])
     expected = [Sampling(**settings).probabilities(logits) for settings in SETTINGS]
-    assert len(found) == len(expected) == 72
+    assert len(found) == len(expected) == 108
     for settings, ours, theirs in zip(SETTINGS, found, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-15, err_msg=str(settings))
         assert [value == 0 for value in ours] == [value == 0 for value in theirs], settings
