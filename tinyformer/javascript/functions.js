@@ -16,11 +16,11 @@ const inner = (x) => Math.tanh(ROOT * (x + 0.044715 * x ** 3));
 
 export const FUNCTIONS = {
   relu: { of: (x) => Math.max(0, x), slope: (x) => (x > 0 ? 1 : 0), formula: "max(0, x)", source: "return xp.maximum(x, 0)" },
-  silu: {
-    of: (x) => x * sigmoid(x),
-    slope: (x) => sigmoid(x) * (1 + x * (1 - sigmoid(x))),
-    formula: "x ÷ (1 + e^−x)",
-    source: "out = _gated(x, sigmoid)",
+  gelu_tanh: {
+    of: (x) => 0.5 * x * (1 + inner(x)),
+    slope: (x) => 0.5 * (1 + inner(x)) + 0.5 * x * (1 - inner(x) ** 2) * ROOT * (1 + 3 * 0.044715 * x * x),
+    formula: "½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))",
+    source: "(tanh((x + x * x * x",
   },
   gelu_exact: {
     of: (x) => x * below(x),
@@ -28,11 +28,11 @@ export const FUNCTIONS = {
     formula: "x × the normal probability below x",
     source: "(erf(x * math.sqrt(0.5))",
   },
-  gelu_tanh: {
-    of: (x) => 0.5 * x * (1 + inner(x)),
-    slope: (x) => 0.5 * (1 + inner(x)) + 0.5 * x * (1 - inner(x) ** 2) * ROOT * (1 + 3 * 0.044715 * x * x),
-    formula: "½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))",
-    source: "(tanh((x + x * x * x",
+  silu: {
+    of: (x) => x * sigmoid(x),
+    slope: (x) => sigmoid(x) * (1 + x * (1 - sigmoid(x))),
+    formula: "x ÷ (1 + e^−x)",
+    source: "out = _gated(x, sigmoid)",
   },
 };
 
