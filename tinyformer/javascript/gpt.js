@@ -8,7 +8,7 @@
  */
 
 import { FUNCTIONS, GATED } from "./functions.js";
-import { frequencies, sinusoidal } from "./positions.js";
+import { frequencies, sinusoidal } from "./places.js";
 
 /** A model that predicts the next token. */
 export class GPT {

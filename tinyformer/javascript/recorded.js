@@ -8,7 +8,7 @@
 
 import { computed } from "./kinds.js";
 import { FUNCTIONS, GATED } from "./functions.js";
-import { frequencies, sinusoidal } from "./positions.js";
+import { frequencies, sinusoidal } from "./places.js";
 
 const GPT = "tinyformer.models.gpt";
 const ATTENTION = "tinyformer.models.attention";

@@ -44,7 +44,7 @@ async function fetched(name, body, signal) {
  * @returns {Promise<ArrayBuffer>}
  */
 export async function bytes(name, asked, signal) {
-  const response = await send(name, asked, signal);
+  const response = await send(name, asJson(asked), signal);
   return receive(response.arrayBuffer());
 }
 
