@@ -24,6 +24,7 @@ def snapshot_steps(steps: int, count: int) -> list[int]:
     training) to the last. No step comes twice: where there are no more steps than that, it is all of them. One snapshot is that
     of the last step.
 
+    >>> from tinyformer.training.snapshots import snapshot_steps
     >>> snapshot_steps(1000, 4)
     [0, 9, 99, 1000]
     """
