@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ import mpi
 import pytest
 
 os.environ.setdefault("TINYTENSOR_TF32", "0")
+with suppress(ImportError):  # a few tests run where it is not installed
+    from hypothesis import settings
+
+    settings.register_profile("tests", deadline=None)  # machines may be busy
+    settings.load_profile("tests")
 
 TESTS = Path(__file__).parent
 STANDIN = "PYTHONPATH=tests/standin TINYTENSOR_BACKEND=cupy pytest -n auto"

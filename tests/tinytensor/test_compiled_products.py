@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import tinytensor as tt
 
@@ -27,7 +27,6 @@ def assert_rounded(got, a, b, bias):
 sizes = st.one_of(st.integers(16, 100), st.sampled_from([384, 385, 480, 500, 800]))
 
 
-@settings(deadline=None)  # the first compiles
 @given(st.tuples(sizes, sizes, sizes), layouts, layouts, st.integers(0, 9))
 def test_products_of_any_size_and_layout(size, layout_of_a, layout_of_b, seed):
     from tinytensor.kernels.numba.products import _product

@@ -106,14 +106,14 @@ def check_product(case: Any) -> Any:
     return product
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(products())
 def test_any_views_of_any_shapes(case: Any) -> None:
     check_product(case)
 
 
 @on_cublas
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(products())
 def test_any_views_by_cublaslt(case: Any) -> None:
     plain = check_product(case)

@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 import tinytensor as tt
 
-few = settings(max_examples=100, deadline=None, derandomize=True, database=None)
+few = settings(max_examples=100, derandomize=True, database=None)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from tinyformer.common.errors import UserError
 from tinyformer.tokenizers import WordPieceTokenizer
@@ -109,7 +109,6 @@ def test_learning_goes_on_until_nothing_occurs_twice() -> None:
     assert WordPieceTokenizer.train("abc abc ad", 1000).tokens[5:] == ["##b", "##c", "##d", "a", "##bc", "abc"]
 
 
-@settings(deadline=None)  # machines may be busy
 @given(st.lists(st.text("ab", min_size=1, max_size=12), min_size=1, max_size=20))
 def test_no_piece_is_made_in_two_ways_whatever_the_order_of_lines(lines: list[str]) -> None:
     tokenizer = WordPieceTokenizer.train(lines, 400)
