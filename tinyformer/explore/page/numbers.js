@@ -69,7 +69,7 @@ export function show() {
 }
 
 const load = latest(async (signal, passage, facts) => {
-  if (weights?.facts !== facts) {
+  if (weights?.facts !== facts || page.step !== null) { // those of a step are kept, and asked for again so that the next one's are, too
     const file = readSafetensors(await bytes("weights", { model: passage.model }, signal));
     weights = { facts, config: JSON.parse(file.metadata.config), arrays: file.arrays };
   }
