@@ -106,7 +106,7 @@ def test_the_other_views_show_the_step_too(tab: Tab, film: Path, explorer: Explo
         page.click("#tab-whatif")
         off = {"kind": "head", "name": "blocks.0.attention", "index": 1}
         changed: Any = ask(subjects, "ablated", {"passage": passage, "off": [off]})
-        button = page.locator(".part-grid [title^='block 1, head 2']")
+        button = page.locator(".part-grid [title^='layer 1, head 2']")
         if button.get_attribute("aria-pressed") != "true":
             button.click()
         page.wait_for_selector(

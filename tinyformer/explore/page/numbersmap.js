@@ -86,7 +86,6 @@ export class NumbersMap {
   set(arrays, texts, gradients, isOther) {
     Object.assign(this, { arrays, texts, gradients, marks: { cell: null, read: [] } });
     if (isOther) this.view.isWhole = true;
-    this.painter.images.clear();
     this.arrange();
   }
 
@@ -103,6 +102,7 @@ export class NumbersMap {
     this.draw();
   }
 
+  /** Draw all in other colours. */
   repaint() {
     this.painter.images.clear();
     this.draw();
@@ -195,9 +195,10 @@ export class NumbersMap {
     const { clientWidth: width, clientHeight: height } = this.box;
     if (!this.layout || !width) return;
     const ratio = window.devicePixelRatio || 1;
-    Object.assign(this.canvas, { width: width * ratio, height: height * ratio });
+    const [fineWidth, fineHeight] = [width, height].map((pixels) => Math.floor(pixels * ratio));
+    if (this.canvas.width !== fineWidth || this.canvas.height !== fineHeight) Object.assign(this.canvas, { width: fineWidth, height: fineHeight });
     const pen = this.canvas.getContext("2d");
-    pen.scale(ratio, ratio);
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.painter.draw(pen, width, height);
   }
 
