@@ -106,12 +106,30 @@ def test_the_other_views_show_the_step_too(tab: Tab, film: Path, explorer: Explo
         page.click("#tab-whatif")
         off = {"kind": "head", "name": "blocks.0.attention", "index": 1}
         changed: Any = ask(subjects, "ablated", {"passage": passage, "off": [off]})
-        button = page.locator(".part-grid [title^='block 1, head 2']")
+        button = page.locator(".part-grid [title^='layer 1, head 2']")
         if button.get_attribute("aria-pressed") != "true":
             button.click()
         page.wait_for_selector(
             f"#whatif-changes .readout:has-text('{changed['loss_before']:.3f} → {changed['loss_after']:.3f}')"
         )
+
+
+def test_each_number_is_that_of_the_step(tab: Tab, film: Path, explorer: Explorer) -> None:
+    asked: list[str] = []
+    tab.page.on("request", lambda request: asked.append(request.post_data) if request.url.endswith("/weights") else None)
+    page = tab.open(explorer, "numbers", text=TEXT)
+    page.select_option("#numbers-array", "logits")
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
+        page.locator(".numbers-map").press(key)
+    for step in (*STEPS, *STEPS):
+        go(page, "Home" if step == 0 else "ArrowRight", f"step {step} of 12")
+        subject = Subjects([film]).get(f"step {step}")
+        with tt.no_grad():
+            expected = subject.model(tt.tensor([subject.encode(TEXT)])).numpy()[0, 1, 2]
+        told = "Number(document.querySelector('#numbers-value').textContent.replace('−', '-'))"
+        wait_until(page, f"Math.abs({told} - {expected}) < 1e-5")
+        assert str(page.text_content(".numbers .readout")).startswith("logits, token 1 “h”, number 2: ")
+    assert len(asked) == len(set(asked)) == 1 + len(STEPS)  # those of a step once, and before it is shown
 
 
 def test_points_of_the_map_move_on_fixed_axes(tab: Tab, film: Path, explorer: Explorer) -> None:

@@ -232,6 +232,41 @@ def test_a_cell_tells_its_terms(tab: Tab, explorer: Explorer, folders: dict[str,
     assert number_in(page, "#numbers-gradient") == pytest.approx(gradients["blocks.0.attention.output.bias"][0], rel=1e-5)
 
 
+def test_the_chosen_cell_is_that_of_another_text(tab: Tab, explorer: Explorer, folders: dict[str, Path]) -> None:
+    page = open_numbers(tab, explorer, folders["plain"])
+    page.select_option("#numbers-array", "logits")
+    page.locator(".numbers-map").press("ArrowDown")
+    for text, place in (("lazy dogs", 1), ("The", 1), ("q", None)):
+        page.fill("#text", text)
+        page.wait_for_selector(f"#numbers-note:has-text('for {len(text)} token')")
+        if place is None:
+            wait_until(page, "document.querySelector('.numbers-cell').hidden")  # a text of one token has no second one
+            continue
+        known, _ = computed(folders["plain"], subject_of(folders["plain"]).encode(text))
+        assert page.text_content(".numbers .readout").startswith(f"logits, token {place} “{text[place]}”, number 0: ")
+        assert number_in(page, "#numbers-value") == pytest.approx(known["logits"][place, 0], rel=1e-5)
+
+
+def test_who_reads_on_in_the_cell_stays_there(tab: Tab, explorer: Explorer, folders: dict[str, Path]) -> None:
+    page = open_numbers(tab, explorer, folders["plain"])
+    page.select_option("#numbers-array", "blocks.0.feed_forward.up")
+    page.wait_for_selector(".numbers-cell code")
+    page.get_by_role("button", name=re.compile("show all")).press("Enter")
+    focused = "[...document.querySelectorAll('.terms button')].indexOf(document.activeElement)"
+    assert page.locator(".terms tbody tr").count() == 16
+    assert page.evaluate(focused) == 2 * 12  # the first number of the first term that is new
+    page.fill("#text", "the lazy fox")
+    page.locator(".terms button").nth(27).focus()
+    page.wait_for_selector("#numbers-note:has-text('for 12 token')")
+    assert (page.locator(".terms tbody tr").count(), page.evaluate(focused)) == (16, 27)
+    page.keyboard.press("Enter")  # to another cell, whose name is read
+    page.wait_for_selector("#numbers-name:has-text('feed_forward.up.weight')")
+    assert page.evaluate("document.activeElement.id") == "numbers-name"
+    page.select_option("#numbers-array", "logits")
+    assert page.locator(".terms tbody tr").count() == 12
+    assert page.evaluate("document.activeElement.id") != "numbers-name"
+
+
 def test_by_keyboard(tab: Tab, explorer: Explorer, folders: dict[str, Path]) -> None:
     page = open_numbers(tab, explorer, folders["plain"])
     box = page.locator(".numbers-map")

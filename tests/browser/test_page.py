@@ -33,7 +33,7 @@ def test_all_modules_are_asked_for_at_once_and_once(tab: Any, explorers: Any) ->
 
 
 @pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("view", ["write", "attention", "inside", "whatif", "compare"])
+@pytest.mark.parametrize("view", ["write", "attention", "inside", "numbers", "whatif", "compare"])
 def test_no_page_is_wider_than_the_screen(browser: Any, explorers: Any, view: str, width: int) -> None:
     tab = Tab(browser, width)
     page = tab.open(explorers["gpt"], view, text="The quick brown fox")

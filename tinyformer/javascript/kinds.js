@@ -115,11 +115,14 @@ function ofRow(compute) {
     const width = shape.at(-1);
     const at = step.targets ? 0 : o % width; // a loss has a whole row of logits
     const start = step.targets ? o * width : o - at;
-    if (latest.get(step)?.start !== start) {
+    let known = latest.get(step);
+    if (known?.start !== start) {
       const row = values.subarray(start, start + width);
-      latest.set(step, { start, width, row, ...compute(row, step) });
+      known = { at, start, width, row, ...compute(row, step) };
+      latest.set(step, known);
     }
-    return { at, ...latest.get(step) };
+    known.at = at;
+    return known;
   };
 }
 
@@ -247,13 +250,27 @@ export const KINDS = { ...Object.fromEntries(Object.entries(SUMS).map(([name, te
  * What follows from the terms of a linear layer, in plain loops: nearly all of a pass is spent here. The gradients (of the inputs x,
  * weight and bias) grow by what the step's gradient gives them.
  */
-KINDS.linear.forward = ({ inputs: [{ values: x }, { values: weight, shape: [outs, ins] }, bias] }) => (o) => {
-  const unit = o % outs;
-  const from = ((o - unit) / outs) * ins;
-  const to = unit * ins;
-  let sum = bias ? bias.values[unit] : 0;
-  for (let i = 0; i < ins; i++) sum += x[from + i] * weight[to + i];
-  return sum;
+KINDS.linear.all = ({ inputs: [{ values: x }, { values: weight, shape: [outs, ins] }, bias] }, y) => {
+  const start = bias ? bias.values : new Float32Array(outs);
+  const last = outs - 1;
+  for (let from = 0, out = 0; from < x.length; from += ins, out += outs) {
+    for (let first = 0; first < outs; first += 4) { // four units at a time, whose sums do not wait for each other
+      const [second, third, fourth] = [Math.min(first + 1, last), Math.min(first + 2, last), Math.min(first + 3, last)]; // behind the last one it again
+      const [p, q, r, s] = [first * ins, second * ins, third * ins, fourth * ins];
+      let [a, b, c, d] = [start[first], start[second], start[third], start[fourth]];
+      for (let i = 0; i < ins; i++) {
+        const value = x[from + i];
+        a += value * weight[p + i];
+        b += value * weight[q + i];
+        c += value * weight[r + i];
+        d += value * weight[s + i];
+      }
+      y[out + first] = a;
+      y[out + second] = b;
+      y[out + third] = c;
+      y[out + fourth] = d;
+    }
+  }
 };
 KINDS.linear.backward = ({ inputs: [{ values: x }, { values: weight, shape: [outs, ins] }] }, gradient, [ofX, ofWeight, ofBias]) => {
   gradient.forEach((g, o) => {
@@ -269,9 +286,13 @@ KINDS.linear.backward = ({ inputs: [{ values: x }, { values: weight, shape: [out
 
 /** A step with its numbers: an array for others to read. */
 export function computed(step) {
-  const numberAt = KINDS[step.kind].forward(step);
+  const { all, forward } = KINDS[step.kind];
   const values = new Float64Array(step.shape.reduce((product, size) => product * size, 1));
-  for (let o = 0; o < values.length; o++) values[o] = numberAt(o);
+  if (all) all(step, values);
+  else {
+    const numberAt = forward(step);
+    for (let o = 0; o < values.length; o++) values[o] = numberAt(o);
+  }
   return { ...step, values };
 }
 

@@ -5,10 +5,10 @@
 
 import { page } from "./state.js";
 
-const MOST = 24e6; // letters of the answers that are kept
-const kept = new Map(); // by question: a promise of the answer's JSON
-let letters = 0;
-let asked = new Map(); // what was asked about the frame that is shown: the name and the object of each question
+const MOST = 24e6; // letters and bytes of the answers that are kept
+const kept = new Map(); // by question: a promise of the answer
+let size = 0; // of the answers that are kept, in letters and bytes
+let asked = new Map(); // what was asked about the frame that is shown: the name and the object of each question, and its kind
 
 page.addEventListener("passage", () => (asked = new Map()));
 
@@ -22,35 +22,38 @@ export function asJson(asked, step = page.step) {
  * The answer to a question, which may be known.
  * @param {string} name of the question
  * @param {object} given what it is asked
- * @param {(body: string, isShared?: boolean) => Promise<string>} fetched asks the server, and gives its answer as JSON. Whoever
- *   asked first may not give up on one that is shared.
- * @returns {Promise<object>}
+ * @param {string} kind of its answer: "text", which is JSON, or "arrayBuffer"
+ * @param {(body: string, isShared?: boolean) => Promise<string|ArrayBuffer>} fetched asks the server. Whoever asked first may not
+ *   give up on one that is shared.
+ * @returns {Promise<string|ArrayBuffer>} which is not to be changed
  */
-export async function answerTo(name, given, fetched) {
+export async function answerTo(name, given, kind, fetched) {
   const body = asJson(given);
   const isOfFilm = page.film.snapshots.length > 0 && body.includes(`"model":${JSON.stringify(page.shown)}`);
-  if (isOfFilm) asked.set(`${name} ${JSON.stringify(given)}`, [name, given]);
-  if (!isOfFilm || page.step === null) return JSON.parse(await fetched(body));
-  return JSON.parse(await keep(`${name} ${body}`, () => fetched(body, true)));
+  if (isOfFilm) asked.set(`${name} ${JSON.stringify(given)}`, [name, given, kind]);
+  if (!isOfFilm || page.step === null) return fetched(body);
+  return keep(`${name} ${body}`, () => fetched(body, true));
 }
 
 /**
  * Ask at another step what was asked about the frame that is shown. Throws what a question throws.
  * @param {number} step
- * @param {(name: string, body: string) => Promise<string>} fetched
+ * @param {(name: string, body: string, kind: string) => Promise<string|ArrayBuffer>} fetched
  */
 export async function askAhead(step, fetched) {
-  await Promise.all([...asked.values()].map(([name, given]) => {
+  await Promise.all([...asked.values()].map(([name, given, kind]) => {
     const body = asJson(given, step);
-    return keep(`${name} ${body}`, () => fetched(name, body));
+    return keep(`${name} ${body}`, () => fetched(name, body, kind));
   }));
 }
 
 /** Forget all answers, as snapshots were written again. */
 export function forget() {
   kept.clear();
-  letters = 0;
+  size = 0;
 }
+
+const sizeOf = (answer) => answer.byteLength ?? answer.length;
 
 async function keep(question, fetched) {
   const known = kept.get(question);
@@ -60,11 +63,11 @@ async function keep(question, fetched) {
   try {
     const answer = await coming;
     if (kept.get(question) !== coming) return answer;
-    letters += answer.length;
+    size += sizeOf(answer);
     for (const [old, one] of kept) {
-      if (letters <= MOST || old === question) break;
+      if (size <= MOST || old === question) break;
       kept.delete(old);
-      one.then((text) => (letters -= text.length), () => {});
+      one.then((gone) => (size -= sizeOf(gone)), () => {});
     }
     return answer;
   } catch (error) {

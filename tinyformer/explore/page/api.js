@@ -21,9 +21,18 @@ export class Lost extends Error {}
  * @returns {Promise<object>} Throws Refusal where the server says that something is wrong.
  */
 export async function ask(name, asked, signal) {
-  const answer = await answerTo(name, asked, (body, isShared) => fetched(name, body, isShared ? undefined : signal));
-  signal?.throwIfAborted();
-  return answer;
+  return JSON.parse(await answer("text", name, asked, signal));
+}
+
+/**
+ * The bytes with which a question is answered, such as a model's weights. They are not to be changed: others may read them, too.
+ * @param {string} name
+ * @param {object} asked
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<ArrayBuffer>}
+ */
+export function bytes(name, asked, signal) {
+  return answer("arrayBuffer", name, asked, signal);
 }
 
 /** Ask at a step of the film what was asked about the frame that is shown, so that its answers are there when it is. */
@@ -31,21 +40,15 @@ export function askFrame(step) {
   return askAhead(step, fetched);
 }
 
-async function fetched(name, body, signal) {
-  const response = await send(name, body, signal);
-  return receive(response.text());
+async function answer(kind, name, asked, signal) {
+  const found = await answerTo(name, asked, kind, (body, isShared) => fetched(name, body, kind, isShared ? undefined : signal));
+  signal?.throwIfAborted();
+  return found;
 }
 
-/**
- * The bytes with which a question is answered, such as a model's weights.
- * @param {string} name
- * @param {object} asked
- * @param {AbortSignal} [signal]
- * @returns {Promise<ArrayBuffer>}
- */
-export async function bytes(name, asked, signal) {
-  const response = await send(name, asJson(asked), signal);
-  return receive(response.arrayBuffer());
+async function fetched(name, body, kind, signal) {
+  const response = await send(name, body, signal);
+  return receive(response[kind]());
 }
 
 /**

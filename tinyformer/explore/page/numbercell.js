@@ -58,19 +58,20 @@ function termsOf(array, place) {
  * @param {number} given.place
  * @param {string[]} given.texts of the tokens
  * @param {(array: object, place: number) => void} given.go to another cell
+ * @param {boolean} given.isWhole whether all terms are told at once
  * @param {Map<string, object>} given.sources the lines of source, by what the arrays call them
  */
 export function drawCell(box, given) {
   const { gradients, array, place, texts } = given;
   const value = array.values[place];
-  const name = element("h3", { id: "numbers-name" }, array.name, element("span", { class: "shape" }, ` ${array.shape.join(" × ")}`));
+  const name = element("h3", { id: "numbers-name", tabIndex: -1 }, array.name, element("span", { class: "shape" }, ` ${array.shape.join(" × ")}`));
   const where = element("p", { class: "note" }, cellInWords(array, place, texts));
   const number = element("p", { class: "value" }, `[${indicesOf(array, place).join(", ")}] = `, element("output", { id: "numbers-value" }, brief(value, 8)));
   const parts = gradients ? backwardParts(given) : forwardParts(given);
   box.replaceChildren(name, where, number, ...parts, ...sourceOf(given));
 }
 
-function forwardParts({ array, place, go, texts }) {
+function forwardParts({ array, place, go, texts, isWhole }) {
   if (array.kind === "parameter") return [element("p", {}, "A parameter: training has found it.")];
   if (array.kind === "constant") return [formulaOf(array), element("p", {}, "It depends on the place alone.")];
   const { first, each, terms, lines } = KINDS[array.kind].explain(array, place);
@@ -83,14 +84,14 @@ function forwardParts({ array, place, go, texts }) {
   return [
     formulaOf(array),
     ...first.map((one) => line(one)),
-    termTable({ rows, each, go, texts }),
+    termTable({ rows, each, go, texts, isWhole }),
     line({ text: sum, value: total }, "total"),
     ...lines.map((one) => line(one)),
   ];
 }
 
 function backwardParts(given) {
-  const { pass, gradients, array, place, go, texts } = given;
+  const { pass, gradients, array, place, go, texts, isWhole } = given;
   const gradient = gradients.get(array)[place];
   const said = element("p", { class: "value" }, "∂loss ÷ ∂this = ", element("output", { id: "numbers-gradient" }, brief(gradient, 8)));
   if (array.kind === "constant") return [said, element("p", {}, "Nothing can change it.")];
@@ -101,7 +102,7 @@ function backwardParts(given) {
   }));
   const ends = array === pass.loss ? "It is the loss itself." : rows.length ? "" : "The loss does not depend on it.";
   const table = rows.length
-    ? [element("p", { class: "formula" }, "Σ (gradient of what reads it) × (∂ of that ÷ ∂this)"), termTable({ rows, each: "", go, texts }), line({ text: `sum of ${rows.length === 1 ? "1 term" : `${rows.length} terms`}`, value: rows.reduce((sum, { value }) => sum + value, 0) }, "total")]
+    ? [element("p", { class: "formula" }, "Σ (gradient of what reads it) × (∂ of that ÷ ∂this)"), termTable({ rows, each: "", go, texts, isWhole }), line({ text: `sum of ${rows.length === 1 ? "1 term" : `${rows.length} terms`}`, value: rows.reduce((sum, { value }) => sum + value, 0) }, "total")]
     : [element("p", {}, ends)];
   return [said, ...table, tryIt(pass, array, place, gradient)];
 }
@@ -126,21 +127,24 @@ function tryIt(pass, array, place, gradient) {
 }
 
 /** The terms, the largest first; a few of them until all are asked for. `each` says what a term is where it is no product. */
-function termTable({ rows, each, go, texts }) {
+function termTable({ rows, each, go, texts, isWhole }) {
   const sorted = rows.map((row, i) => ({ ...row, i })).sort((a, b) => Math.abs(b.value) - Math.abs(a.value) || a.i - b.i);
   const body = element("tbody");
   const show = (count) => body.replaceChildren(...sorted.slice(0, count).map((row) => element("tr", {},
     element("td", { class: "number" }, brief(row.value, 5)),
     element("td", {}, ...product(row, go, texts), element("span", { class: "names" }, row.numbers.map(({ array, place }) => shortName(array, place)).join(" · "))))));
-  show(FEW);
+  const first = isWhole ? rows.length : FEW;
+  show(first);
   const head = element("thead", {}, element("tr", {}, element("th", { scope: "col" }, each || "term"), element("th", { scope: "col" }, each ? "x" : "its numbers")));
-  const table = element("table", { class: "terms", "aria-label": "Terms, the largest first" }, head, body);
-  if (rows.length <= FEW) return element("div", {}, table);
+  const table = element("table", { class: isWhole ? "terms whole" : "terms", "aria-label": "Terms, the largest first" }, head, body);
+  if (rows.length <= first) return element("div", {}, table);
   const others = sorted.slice(FEW).reduce((sum, { value }) => sum + value, 0);
   const more = element("button", { type: "button", class: "link" }, `and ${rows.length - FEW} smaller ones, together ${brief(others, 5)}: show all`);
   more.addEventListener("click", () => {
     show(rows.length);
+    table.classList.add("whole");
     more.remove();
+    body.rows[FEW].querySelector("button")?.focus(); // which comes after those that were there
   });
   return element("div", {}, table, more);
 }

@@ -69,7 +69,8 @@ export function show() {
 }
 
 const load = latest(async (signal, passage, facts) => {
-  if (weights?.facts !== facts) {
+  part.body.ariaBusy = "true"; // who saves a film waits for it
+  if (weights?.facts !== facts || page.step !== null) { // those of a step are kept, and asked for again so that the next one's are, too
     const file = readSafetensors(await bytes("weights", { model: passage.model }, signal));
     weights = { facts, config: JSON.parse(file.metadata.config), arrays: file.arrays };
   }
@@ -78,7 +79,8 @@ const load = latest(async (signal, passage, facts) => {
   const ids = passage.ids.slice(first, first + MOST_TOKENS);
   const texts = passage.texts.slice(first, first + MOST_TOKENS);
   const pass = record(config, arrays, ids);
-  const before = shown?.pass.arrays.map(({ name, shape }) => `${name} ${shape}`).join();
+  const names = pass.arrays.map(({ name, shape }) => `${name} (${shape.join(" × ")})`);
+  const isOther = names.join() !== [...part.arrays.options].map(({ text }) => text).join();
   shown = { passage, pass, texts, gradients: null };
   const isCut = ids.length < passage.ids.length;
   part.note.textContent = `Every number that the model computes for ${isCut ? `${first ? "" : "the first "}${counted(ids.length, "token")} of the ${passage.ids.length}${first ? `, from token ${first} on` : ""}, which are as many as fit here` : counted(ids.length, "token")}: ` +
@@ -86,13 +88,15 @@ const load = latest(async (signal, passage, facts) => {
   part.body.hidden = false;
   part.gradients.disabled = !pass.loss;
   part.gradients.title = pass.loss ? "Show how the loss changes with each number (G)" : "A text of one token has no next token, and so no loss";
-  part.arrays.replaceChildren(...pass.arrays.map(({ name, shape }) => new Option(`${name} (${shape.join(" × ")})`, name)));
-  showChosen(before !== pass.arrays.map(({ name, shape }) => `${name} ${shape}`).join());
+  if (isOther) part.arrays.replaceChildren(...pass.arrays.map(({ name }, i) => new Option(names[i], name)));
+  showChosen(isOther);
+  part.body.ariaBusy = "false";
   await learnSources(pass, signal);
 }, (message) => {
   part.refuse(message);
   if (!message) return;
   shown = null;
+  part.body.ariaBusy = "false";
   part.body.hidden = true;
   part.note.textContent = "Only a small GPT is shown number by number.";
 });
@@ -175,7 +179,12 @@ function tell(isMoved = false) {
   const [array, place] = cell;
   const gradients = gradientsNow();
   part.arrays.value = array.name;
-  drawCell(part.cell, { pass: shown.pass, gradients, array, place, texts: shown.texts, sources, go: (other, at) => choose(other, at, true) });
+  const isSame = part.cell.dataset.told === `${array.name} ${place}`;
+  const isWhole = isSame && part.cell.querySelector(".terms.whole") !== null;
+  const focused = [...part.cell.querySelectorAll("button")].indexOf(document.activeElement);
+  part.cell.dataset.told = `${array.name} ${place}`;
+  drawCell(part.cell, { isWhole, pass: shown.pass, gradients, array, place, texts: shown.texts, sources, go: (other, at) => choose(other, at, true) });
+  if (focused >= 0) ((isSame && part.cell.querySelectorAll("button")[focused]) || part.cell.querySelector("h3")).focus({ preventScroll: true }); // whoever reads on here stays here
   const said = gradients ? `gradient ${brief(gradients.get(array)[place])}` : brief(array.values[place]);
   const line = `${array.name}, ${cellInWords(array, place, shown.texts)}: ${said}`;
   if (part.line.textContent !== line) part.line.textContent = line;

@@ -77,24 +77,23 @@ export class NumbersMap {
   }
 
   /**
-   * Show these arrays.
+   * Take over these arrays, of which nothing is marked yet. They are drawn by `mark`, which says what is.
    * @param {object[]} arrays
    * @param {string[]} texts of the tokens
    * @param {Map<object, Float64Array>|null} gradients whose numbers are shown in the place of the values
-   * @param {boolean} isOther whether it is another text or model: then all of it is shown, and nothing is marked
+   * @param {boolean} isOther whether it is another text or model: then all of it is shown
    */
   set(arrays, texts, gradients, isOther) {
-    Object.assign(this, { arrays, texts, gradients });
+    Object.assign(this, { arrays, texts, gradients, marks: { cell: null, read: [] } });
     if (isOther) this.view.isWhole = true;
     this.arrange();
-    this.repaint();
   }
 
   arrange() {
     this.isNarrow = this.box.clientWidth < NARROW;
     this.layout = this.isNarrow ? asList(this.arrays, this.box.clientWidth - 2 * EDGE) : asStream(this.arrays);
     this.boxes = new Map(this.layout.boxes.map((box) => [box.array, box]));
-    if (this.view.isWhole) this.whole();
+    if (this.view.isWhole) this.fit();
   }
 
   resize() {
@@ -103,6 +102,7 @@ export class NumbersMap {
     this.draw();
   }
 
+  /** Draw all in other colours. */
   repaint() {
     this.painter.images.clear();
     this.draw();
@@ -115,12 +115,16 @@ export class NumbersMap {
 
   /** Show all of it; in a list, its beginning. */
   whole() {
+    this.fit();
+    this.draw();
+  }
+
+  fit() {
     const { clientWidth: width, clientHeight: height } = this.box;
     const across = (width - 2 * EDGE) / this.layout.width;
     const scale = this.isNarrow ? across : Math.min(across, (height - 2 * EDGE) / this.layout.height);
     const x = (this.layout.width - width / scale) / 2;
     this.view = { x, y: this.isNarrow ? -EDGE / scale : (this.layout.height - height / scale) / 2, scale, isWhole: true };
-    this.draw();
   }
 
   /** Zoom around a point of the canvas, by default its middle. */
@@ -191,9 +195,10 @@ export class NumbersMap {
     const { clientWidth: width, clientHeight: height } = this.box;
     if (!this.layout || !width) return;
     const ratio = window.devicePixelRatio || 1;
-    Object.assign(this.canvas, { width: width * ratio, height: height * ratio });
+    const [fineWidth, fineHeight] = [width, height].map((pixels) => Math.floor(pixels * ratio));
+    if (this.canvas.width !== fineWidth || this.canvas.height !== fineHeight) Object.assign(this.canvas, { width: fineWidth, height: fineHeight });
     const pen = this.canvas.getContext("2d");
-    pen.scale(ratio, ratio);
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.painter.draw(pen, width, height);
   }
 

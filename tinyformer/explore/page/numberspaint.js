@@ -11,7 +11,7 @@ const ROOM = 38; // pixels: a cell as wide has room for its number
 export class Painter {
   constructor(map) {
     this.map = map;
-    this.images = new Map(); // of each array, drawn once: a pixel for each cell
+    this.images = new Map(); // by the name of an array: a canvas with a pixel for each cell, and the numbers that it shows
   }
 
   /** Draw what is in sight: so many pixels across and down. */
@@ -148,25 +148,22 @@ export class Painter {
     pen.textBaseline = "alphabetic";
   }
 
-  /** An image of an array with a pixel for each cell; its heads stand one under the other. */
+  /** An image of an array with a pixel for each cell; its heads stand one under the other. It is drawn once for the same numbers. */
   image(array, colours) {
-    if (this.images.has(array)) return this.images.get(array);
     const { heads, rows, columns } = mapsOf(array);
-    const canvas = element("canvas", { width: columns, height: heads * rows });
-    const pen = canvas.getContext("2d");
-    const image = pen.createImageData(columns, heads * rows);
     const numbers = this.map.numbers(array);
-    const strength = strengthOf(numbers);
-    const { low, high, other } = colours;
-    numbers.forEach((value, i) => {
-      const by = strength(value);
-      const full = value < 0 ? other : high;
-      for (let part = 0; part < 3; part++) image.data[4 * i + part] = Number.isFinite(value) ? low[part] + (full[part] - low[part]) * by : 128;
-      image.data[4 * i + 3] = Number.isFinite(value) ? 255 : 70;
-    });
-    pen.putImageData(image, 0, 0);
-    this.images.set(array, canvas);
-    return canvas;
+    let kept = this.images.get(array.name);
+    if (kept?.numbers === numbers) return kept.canvas;
+    if (kept?.canvas.width !== columns || kept.canvas.height !== heads * rows) {
+      const canvas = element("canvas", { width: columns, height: heads * rows });
+      const pen = canvas.getContext("2d");
+      kept = { canvas, pen, image: pen.createImageData(columns, heads * rows) };
+      this.images.set(array.name, kept);
+    }
+    kept.numbers = numbers;
+    paint(kept.image, numbers, colours);
+    kept.pen.putImageData(kept.image, 0, 0);
+    return kept.canvas;
   }
 
   /** The chosen cell, and those that it was read from: rows and columns of cells get one frame. */
@@ -210,6 +207,19 @@ function namesOf({ name, kind }) {
   const last = name.split(".").at(-1);
   if (/^blocks\.\d+$/.test(name)) return [name, `block ${last}`, `b${last}`];
   return [name, ...(kind === "parameter" ? [name.split(".").slice(-2).join(".")] : []), last, ...(SHORT[last] ? [SHORT[last]] : []), ...(kind === "parameter" ? [last.slice(0, 1)] : [])];
+}
+
+/** Give each pixel of an image the colour of its number. */
+function paint({ data }, numbers, { low, high, other }) {
+  const strength = strengthOf(numbers);
+  for (let i = 0, at = 0; i < numbers.length; i++, at += 4) {
+    const value = numbers[i];
+    const isFinite = Number.isFinite(value);
+    const by = strength(value);
+    const full = value < 0 ? other : high;
+    for (let part = 0; part < 3; part++) data[at + part] = isFinite ? low[part] + (full[part] - low[part]) * by : 128;
+    data[at + 3] = isFinite ? 255 : 70;
+  }
 }
 
 /** What gives the strength of a number's colour, from 0 to 1. */
