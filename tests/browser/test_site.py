@@ -278,11 +278,13 @@ def test_a_head_that_is_off_changes_what_comes_next_as_in_the_library(
             now = likeliest(trained, text, 1, 5)
         assert now[0][1] != pytest.approx(float(usual[now[0][0]]), abs=0.02)
         assert shown() == [(SIGNS.get(one, one), f"{share:.2f}", usual[one]) for one, share in now]
-    assert place.get_by_role("button", name="Layer 3, head 1, off").text_content() == "3.1 off"
+    assert place.locator("button.is-off").all_text_contents() == ["2.1", "3.1"]
     for layer in (3, 2):
         place.get_by_role("button", name=f"Layer {layer}, head 1, off").click()
         place.get_by_role("button", name="Switch this head on").click()
     assert [row[1:] for row in shown()] == [(told,) for told in list(usual.values())[:5]]
+    place.get_by_label("Text").fill("Ωé")  # as an empty text: a new line
+    assert shown() == [(SIGNS.get(one, one), f"{share:.2f}") for one, share in likeliest(trained, "\n", 1, 5)]
 
 
 SHIFTS = """window.shift = 0;

@@ -44,7 +44,8 @@ touch.fill("heads", (place) => {
   }
 
   function read() {
-    ids = characters.encode(text.value || "\n");
+    ids = characters.encode(text.value); // without what the model does not know
+    if (!ids.length) ids = characters.encode("\n");
     row = ids.length - 1;
     [usual] = compute(new Set());
     [logits, weights] = compute(off);
@@ -82,7 +83,7 @@ touch.fill("heads", (place) => {
       const numbers = [now, ...(off.size ? [before] : [])].map((of) => cell(of[id].toFixed(2)));
       return element("tr", {}, element("th", { scope: "row" }, named(id)), element("td", {}, bar), ...numbers);
     });
-    const heading = off.size ? `What comes next with ${off.size} of the heads off, and with all` : "What comes next";
+    const heading = off.size ? "What comes next, and in grey with all heads" : "What comes next";
     next.replaceChildren(element("caption", {}, heading), element("tbody", {}, ...rows));
   }
 
@@ -92,10 +93,11 @@ touch.fill("heads", (place) => {
     const hadFocus = [...pick.children].indexOf(document.activeElement);
     const buttons = all.map(([i, j]) => {
       const isOff = off.has(`${i}.${j}`);
-      const made = button(isOff ? `${i + 1}.${j + 1} off` : `${i + 1}.${j + 1}`, () => {
+      const made = button(`${i + 1}.${j + 1}`, () => {
         [layer, head] = [i, j];
         draw();
       });
+      made.classList.toggle("is-off", isOff);
       made.setAttribute("aria-pressed", String(i === layer && j === head));
       made.setAttribute("aria-label", `Layer ${i + 1}, head ${j + 1}${isOff ? ", off" : ""}`);
       return made;
