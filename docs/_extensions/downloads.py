@@ -22,6 +22,7 @@ from pathlib import Path
 import tinytensor
 
 os.chdir(Path(tinytensor.__file__).parents[1] / "docs" / "lessons")"""
+RAW = re.MULTILINE | re.DOTALL
 ADMONITION = re.compile(r"^:::\{admonition\} (.*?)\n(?::\w.*\n)*(.*?)\n:::$", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -32,7 +33,10 @@ def plain(text: str) -> str:
         return "\n".join(f"> {line}".rstrip() for line in [f"**{box[1]}**", "", *box[2].splitlines()])
 
     text = ADMONITION.sub(quoted, text)
-    text = re.sub(r"^```\{raw\} html\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)  # what needs the site's scripts
+    # What needs the site's scripts; the sentence before it no longer leads to anything.
+    text = re.sub(
+        r":?(\s*)^```\{raw\} html\n.*?^```$", lambda html: ("." if html[0][0] == ":" else "") + html[1], text, flags=RAW
+    )
     text = re.sub(r"\]\((\d\d_\w+)\.md(?:#[^)]*)?\)", r"](\1.ipynb)", text)
     return re.sub(r"\[([^\]]*)\]\((?:\.\./|index\.md)[^)]*\)", r"\1", text)
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 import tinytensor as tt
-from tinyformer import BPETokenizer
+from tinyformer import GPT, BPETokenizer, GPTConfig, Sampling
+from tinyformer.models.attention import recording_attention
+from tinyformer.models.intervening import HeadOff, intervening
 from tinyformer.models.positions import sinusoidal
 from tinytensor.functional.attention import masked_softmax
 
-SITE = Path(__file__).parents[2] / "docs" / "_build"
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "docs" / "_build"
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +160,160 @@ def test_merges_are_those_of_the_library(site: str, page: Any) -> None:
         assert step.is_disabled()
         place.get_by_role("button", name="one back").click()
         assert f"after {most - 1} merges" in place.inner_text()
+
+
+# ------------------------------------------------------------------------------------------------------ a trained GPT
+
+NAMES = {"\n": "new line", " ": "space"}
+SIGNS = {"\n": "↵", " ": "␣"}
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[GPT, list[str]]:
+    """The GPT of the site, and its characters."""
+    with safe_open(ROOT / "benchmarks" / "results" / "char_gpt" / "weights.safetensors", "np") as file:
+        metadata = file.metadata()
+        weights = {name: file.get_tensor(name).astype("float32") for name in file.keys()}  # noqa: SIM118
+    model = GPT(GPTConfig(**json.loads(metadata["config"])))
+    model.load_state_dict(weights)
+    return model.eval(), json.loads(metadata["characters"])
+
+
+def likeliest(trained: tuple[GPT, list[str]], text: str, temperature: float, count: int) -> list[tuple[str, float]]:
+    """What may come after a text."""
+    model, characters = trained
+    with tt.no_grad():
+        logits = model(tt.tensor([[characters.index(one) for one in text]])).numpy()[0, -1]
+    found = Sampling(temperature=temperature).probabilities(logits)
+    return [(characters[i], float(found[i])) for i in np.argsort(-found, kind="stable")[:count]]
+
+
+def bars(place: Any) -> list[tuple[str, float]]:
+    """The bars that are shown: names, and percentages."""
+    rows = [row.locator("> span").all_text_contents() for row in place.locator(".bars button").all()]
+    return [(name, float(told.removesuffix("%"))) for name, _, told in rows]
+
+
+@pytest.mark.parametrize("name", ["index", "lessons/09_gpt"])
+def test_the_gpt_writes_at_once_and_shows_the_librarys_probabilities(
+    site: str, page: Any, trained: tuple[GPT, list[str]], name: str
+) -> None:
+    page.goto(f"{site}/{name}.html")
+    place = page.locator(".livegpt")
+    text = place.get_by_label("Your text")
+    assert text.input_value() == "ROMEO:\nBut soft, what l"
+
+    def expected(text: str, temperature: float) -> list[tuple[str, Any]]:
+        found = likeliest(trained, text, temperature, 8)
+        return [(NAMES.get(one, one), pytest.approx(100 * share, abs=0.06)) for one, share in found]
+
+    assert bars(place) == expected(text.input_value(), 0.8)
+    place.get_by_text("300 characters").wait_for()
+    written = place.locator(".new").text_content()
+    assert len(written) == 300
+    assert {"and", "I", "my", "of", "the", "to", "you"} & set(written.split())  # English, more or less
+    assert place.locator(".written").evaluate(
+        "one => one.scrollTop > 0 && one.scrollTop + one.clientHeight + 8 >= one.scrollHeight"
+    )
+    slide(place, "Temperature", 1.2)
+    text.fill("Good ")
+    assert bars(place) == expected("Good ", 1.2)
+    place.locator(".bars button").first.press("Enter")
+    assert text.input_value() == f"Good {likeliest(trained, 'Good ', 1.2, 1)[0][0]}"
+
+
+def test_the_heads_are_those_of_the_library(site: str, page: Any, trained: tuple[GPT, list[str]]) -> None:
+    place = touched(page, site, "06_attention", "heads")
+    model, characters = trained
+    text = "To be, or not to be, th"
+    assert place.get_by_label("Text").input_value() == text
+    ids = tt.tensor([[characters.index(one) for one in text]])
+    with recording_attention(model) as recorded:
+        model(ids)
+    slider = place.get_by_role("slider")
+
+    def follows(layer: int, head: int, row: int) -> None:
+        """The weights that colour the letters, and what is told, are the library's."""
+        weights = recorded[f"blocks.{layer}.attention"][0].numpy()[0, head, row]
+        script = "all => all.map((one) => Number(one.style.getPropertyValue('--weight')))"
+        assert place.locator(".touch-pieces span").evaluate_all(script) == pytest.approx(weights.tolist(), abs=1e-4)
+        most = int(weights.argmax())
+        looks, at = (f"etter {i + 1}, {SIGNS.get(text[i], text[i])}" for i in (row, most))
+        line = f"L{looks}, looks most at l{at}: {weights[most]:.2f}."
+        assert place.get_by_text(line, exact=True).count() == 1
+        assert slider.get_attribute("aria-valuetext") == line
+        assert slider.get_attribute("aria-valuenow") == str(row + 1)
+
+    last = len(text) - 1
+    follows(1, 0, last)
+    slider.press("ArrowUp")
+    follows(1, 0, last - 1)
+    place.get_by_role("button", name="Layer 3, head 2", exact=True).press("Enter")
+    follows(2, 1, last - 1)
+    box = slider.bounding_box()
+    slider.hover(position={"x": 5, "y": box["height"] * 4.5 / len(text)})
+    follows(2, 1, 4)
+    place.locator(".touch-pieces span").nth(9).hover()
+    follows(2, 1, 9)
+
+
+def test_a_head_that_is_off_changes_what_comes_next_as_in_the_library(
+    site: str, page: Any, trained: tuple[GPT, list[str]]
+) -> None:
+    place = touched(page, site, "06_attention", "heads")
+    text = "To be, or not to be, th"
+
+    def shown() -> list[tuple[str, ...]]:
+        rows = place.locator("table.touch-next tr").all()
+        return [(row.locator("th").text_content(), *row.locator("td").all_text_contents()[1:]) for row in rows]
+
+    usual = {one: f"{share:.2f}" for one, share in likeliest(trained, text, 1, 65)}
+    assert shown() == [(SIGNS.get(one, one), told) for one, told in list(usual.items())[:5]]
+    off = []
+    for layer, head in ((1, 0), (2, 0)):
+        place.get_by_role("button", name=f"Layer {layer + 1}, head {head + 1}", exact=True).click()
+        place.get_by_role("button", name="Switch this head off").press("Enter")
+        off.append(HeadOff(f"blocks.{layer}.attention", head))
+        with intervening(trained[0], off):
+            now = likeliest(trained, text, 1, 5)
+        assert now[0][1] != pytest.approx(float(usual[now[0][0]]), abs=0.02)
+        assert shown() == [(SIGNS.get(one, one), f"{share:.2f}", usual[one]) for one, share in now]
+    assert place.locator("button.is-off").all_text_contents() == ["2.1", "3.1"]
+    for layer in (3, 2):
+        place.get_by_role("button", name=f"Layer {layer}, head 1, off").click()
+        place.get_by_role("button", name="Switch this head on").click()
+    assert [row[1:] for row in shown()] == [(told,) for told in list(usual.values())[:5]]
+    place.get_by_label("Text").fill("Ωé")  # as an empty text: a new line
+    assert shown() == [(SIGNS.get(one, one), f"{share:.2f}") for one, share in likeliest(trained, "\n", 1, 5)]
+
+
+SHIFTS = """window.shift = 0;
+new PerformanceObserver((list) => list.getEntries().forEach((one) => { window.shift += one.value; }))
+  .observe({ type: "layout-shift", buffered: true });"""
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("name", ["index", "lessons/06_attention", "lessons/09_gpt"])
+def test_a_page_does_not_jump_while_it_loads(site: str, browser: Any, name: str, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    page = context.new_page()
+    page.add_init_script(SHIFTS)
+    page.goto(f"{site}/{name}.html")
+    page.wait_for_timeout(1500)
+    assert page.locator(".livegpt .bars, canvas.touch-map").count() == 1
+    assert page.evaluate("window.shift") < 0.02
+    context.close()
+
+
+def test_a_page_without_javascript_says_what_is_missing(site: str, browser: Any) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site}/index.html")
+    sample = (ROOT / "benchmarks" / "results" / "char_gpt" / "sample.txt").read_text(encoding="utf-8")
+    assert page.locator("div.touch pre").inner_text().split() == sample.split()
+    page.goto(f"{site}/lessons/06_attention.html")
+    assert page.locator("div.touch").all_inner_texts() == ["With JavaScript there is a picture here that can be touched."] * 3
+    context.close()
 
 
 # --------------------------------------------------------------------------------------------------------------- names

@@ -20,6 +20,7 @@ NOTEBOOKS = [page for page in SOURCES if "{code-cell}" in page.read_text(encodin
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "embed": "src", "audio": "src", "video": "src"}
 LOADED |= {"link": "href", "object": "data", "use": "href", "image": "href"}
+LEADS = {"index", "search", "next", "prev"}  # a <link> to another page, which no browser fetches by itself
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,7 +51,9 @@ class Page(HTMLParser):
         self.anchors |= {values[name] for name in ("id", "name") if values.get(name)}
         if tag == "a" and values.get("href"):
             self.links.append(values["href"])
-        if values.get(LOADED.get(tag)):
+        if tag == "link" and values.get("rel") in LEADS:
+            self.links.append(values["href"])
+        elif values.get(LOADED.get(tag)):
             self.loads.append(values[LOADED[tag]])
         self.loads += [part.split()[0] for part in values.get("srcset", "").split(",") if part.strip()]
         self._css.append(values.get("style") or "")
@@ -278,3 +281,5 @@ def test_a_lesson_can_be_taken_along(page):
     assert code[0].startswith("# This lesson reads results") == reads_results
     text = "\n".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
     assert re.search(r"^:::|^```\{|\]\([^)]*\.md", text, flags=re.MULTILINE) is None
+    assert "data-touch" not in text
+    assert re.search(r"[Oo]n the site[^`.]*:\s*$", text, flags=re.MULTILINE) is None  # it would lead to nothing

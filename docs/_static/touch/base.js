@@ -1,5 +1,5 @@
 // What the pictures that can be touched have in common. A page names one by <div class="touch" data-touch="NAME">, and the site
-// loads NAME.js for it. Without JavaScript the page shows what stands around it, a still picture of the same.
+// loads NAME.js for it. Without JavaScript the page shows a still picture of the same around it, or what touch.py puts there.
 "use strict";
 
 window.touch = {

@@ -1,4 +1,5 @@
-// Lesson 6: the heads of a trained GPT. A row of the map is a letter that looks; a head can be switched off.
+// Lesson 6: the heads of a trained GPT. A row of the map is a letter that looks; a head can be switched off. The place names the
+// head that is shown first, such as data-head="2.1".
 "use strict";
 
 touch.fill("heads", (place) => {
@@ -7,7 +8,8 @@ touch.fill("heads", (place) => {
   const characters = new touch.gpt.Characters(metadata);
   const sampling = new touch.gpt.Sampling();
   const off = new Set(); // such as "2.0", the first head of the third layer
-  let [layer, head, row] = [0, 0, -1];
+  let [layer, head] = place.dataset.head.split(".").map((number) => number - 1);
+  let row = -1;
   let [ids, weights, usual, logits] = [[], [], null, null];
 
   const text = element("input", { type: "text", maxlength: 40, "aria-label": "Text", value: place.dataset.text });
@@ -17,10 +19,10 @@ touch.fill("heads", (place) => {
     if (!off.delete(name)) off.add(name);
     read();
   });
-  const map = element("canvas", { class: "touch-map", tabindex: 0, role: "img" });
+  const map = element("canvas", { class: "touch-map", tabindex: 0, role: "slider", "aria-orientation": "vertical", "aria-valuemin": 1 });
   const letters = element("p", { class: "touch-pieces" });
-  const told = element("p", { "aria-live": "polite" });
-  const next = element("p");
+  const told = element("p");
+  const next = element("table", { class: "touch-next", "aria-live": "polite" });
 
   // What the model computes while the heads that are off give nothing: their columns of the output layer are 0 meanwhile.
   function compute(without) {
@@ -42,11 +44,13 @@ touch.fill("heads", (place) => {
   }
 
   function read() {
-    ids = characters.encode(text.value || "\n");
+    ids = characters.encode(text.value); // without what the model does not know
+    if (!ids.length) ids = characters.encode("\n");
     row = ids.length - 1;
     [usual] = compute(new Set());
     [logits, weights] = compute(off);
     draw();
+    drawNext();
   }
 
   const weight = (i, j) => weights[layer][(head * ids.length + i) * ids.length + j];
@@ -64,12 +68,23 @@ touch.fill("heads", (place) => {
     letters.replaceChildren(...shares);
     const most = ids.slice(0, row + 1).reduce((best, _, j) => (weight(row, j) > weight(row, best) ? j : best), 0);
     told.textContent = `Letter ${row + 1}, ${named(ids[row])}, looks most at letter ${most + 1}, ${named(ids[most])}: ${weight(row, most).toFixed(2)}.`;
-    const likely = (of) => {
-      const probabilities = sampling.probabilities(of);
-      const order = [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a]).slice(0, 5);
-      return order.map((id) => `${named(id)} ${probabilities[id].toFixed(2)}`).join(", ");
-    };
-    next.textContent = `What comes next: ${likely(logits)}${off.size ? `. With all heads: ${likely(usual)}` : ""}.`;
+    const values = { "aria-valuemax": ids.length, "aria-valuenow": row + 1, "aria-valuetext": told.textContent };
+    for (const [name, value] of Object.entries(values)) map.setAttribute(name, value);
+  }
+
+  // The likeliest next letters, and beside them what they were with all heads.
+  function drawNext() {
+    const [now, before] = [logits, usual].map((of) => sampling.probabilities(of));
+    const likeliest = [...now.keys()].sort((a, b) => now[b] - now[a]).slice(0, 5);
+    const cell = (text) => element("td", {}, text);
+    const rows = likeliest.map((id) => {
+      const bar = element("span", { class: "touch-bar" });
+      bar.style.setProperty("--weight", now[id]);
+      const numbers = [now, ...(off.size ? [before] : [])].map((of) => cell(of[id].toFixed(2)));
+      return element("tr", {}, element("th", { scope: "row" }, named(id)), element("td", {}, bar), ...numbers);
+    });
+    const heading = off.size ? "What comes next, and in grey with all heads" : "What comes next";
+    next.replaceChildren(element("caption", {}, heading), element("tbody", {}, ...rows));
   }
 
   function drawHeads() {
@@ -78,10 +93,11 @@ touch.fill("heads", (place) => {
     const hadFocus = [...pick.children].indexOf(document.activeElement);
     const buttons = all.map(([i, j]) => {
       const isOff = off.has(`${i}.${j}`);
-      const made = button(isOff ? `${i + 1}.${j + 1} off` : `${i + 1}.${j + 1}`, () => {
+      const made = button(`${i + 1}.${j + 1}`, () => {
         [layer, head] = [i, j];
         draw();
       });
+      made.classList.toggle("is-off", isOff);
       made.setAttribute("aria-pressed", String(i === layer && j === head));
       made.setAttribute("aria-label", `Layer ${i + 1}, head ${j + 1}${isOff ? ", off" : ""}`);
       return made;
@@ -92,36 +108,40 @@ touch.fill("heads", (place) => {
   }
 
   function drawMap() {
-    const [count, size] = [ids.length, 12];
+    const [count, size] = [ids.length, 24];
     map.width = map.height = count * size;
     const context = map.getContext("2d");
     for (let i = 0; i < count; i++) {
       for (let j = 0; j <= i; j++) {
         context.fillStyle = `rgba(37, 99, 235, ${0.04 + 0.96 * weight(i, j)})`;
-        context.fillRect(j * size, i * size, size - 1, size - 1);
+        context.fillRect(j * size, i * size, size - 2, size - 2);
       }
     }
     context.strokeStyle = "#d97706";
-    context.lineWidth = 2;
-    context.strokeRect(1, row * size, (row + 1) * size - 2, size);
+    context.lineWidth = 4;
+    context.strokeRect(1, row * size, (row + 1) * size - 2, size - 2);
     map.setAttribute("aria-label", `Weights of layer ${layer + 1}, head ${head + 1}: a row looks, a column is looked at`);
   }
 
-  map.addEventListener("pointermove", (event) => {
-    const found = Math.floor((event.offsetY / map.clientHeight) * ids.length);
+  function lookFrom(found) {
     if (found === row || found < 0 || found >= ids.length) return;
     row = found;
     draw();
-  });
+  }
+
+  for (const name of ["pointerdown", "pointermove"]) {
+    map.addEventListener(name, (event) => lookFrom(Math.floor((event.offsetY / map.clientHeight) * ids.length)));
+    letters.addEventListener(name, (event) => lookFrom([...letters.children].indexOf(event.target)));
+  }
   map.addEventListener("keydown", (event) => {
-    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    const by = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 }[event.key];
     if (!by) return;
     event.preventDefault();
-    row = Math.min(ids.length - 1, Math.max(0, row + by));
-    draw();
+    lookFrom(row + by);
   });
   text.addEventListener("input", read);
   const label = element("label", { class: "touch-text" }, "Text ", text);
-  place.append(label, pick, element("p", { class: "touch-buttons" }, turn), map, letters, told, next);
+  const seen = element("div", {}, letters, told, element("p", { class: "touch-buttons" }, turn), next);
+  place.append(label, pick, element("div", { class: "touch-both" }, map, seen));
   read();
 });

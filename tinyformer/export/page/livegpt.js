@@ -28,13 +28,14 @@ class LiveGPT {
     this.again = make("button", { type: "button", textContent: "Write another" });
     this.stop = make("button", { type: "button", textContent: "Stop" });
     this.isWriting = false;
-    this.written = make("p", { className: "written" });
+    this.written = make("p", { className: "written", tabIndex: 0, role: "region", ariaLabel: "What it writes" });
     this.bars = make("div", { className: "bars", role: "group", ariaLabel: "The likeliest next characters: press one to add it" });
     this.status = make("p", { className: "status", role: "status" });
     const controls = make("div", { className: "controls" }, ...this.sliders(), this.again, this.stop);
     parent.classList.add("livegpt");
-    const title = make("h2", { textContent: "What comes next" });
-    parent.replaceChildren(labelled("Your text", this.text), controls, this.written, this.status, title, this.bars);
+    const chances = make("div", { className: "chances" }, make("h2", { textContent: "What comes next" }), this.bars);
+    const both = make("div", { className: "both" }, make("div", {}, this.written, this.status), chances);
+    parent.replaceChildren(labelled("Your text", this.text), controls, both);
     for (const input of [this.text, this.temperature, this.topK]) input.addEventListener("input", () => this.update());
     this.again.addEventListener("click", () => this.writeAnother());
     this.stop.addEventListener("click", () => this.isWriting && this.end("Stopped"));
@@ -86,7 +87,9 @@ class LiveGPT {
         count++;
       }
       spent += performance.now() - began;
+      const { scrollTop, scrollHeight, clientHeight } = this.written;
       tail.append(text);
+      if (scrollTop + clientHeight > scrollHeight - 8) this.written.scrollTop = this.written.scrollHeight; // unless the reader went up
       if (next.done) this.end(`${count} characters, ${Math.round((1000 * count) / spent).toLocaleString("en")} a second`);
       else requestAnimationFrame(frame);
     };
@@ -122,7 +125,7 @@ class LiveGPT {
     const bar = make("span", { className: "bar" });
     bar.style.width = `${100 * probability}%`;
     const row = make("button", { type: "button", ariaLabel: `${name}, ${told}: add it` });
-    row.append(make("span", { className: "name", textContent: name }), make("span", { className: "rail" }, bar), make("span", { textContent: told }));
+    row.append(make("span", { className: "name", textContent: name }), make("span", {}, bar), make("span", { textContent: told }));
     row.addEventListener("click", () => {
       this.text.value += text;
       this.update();
