@@ -336,7 +336,7 @@ class Part:
     """What is measured at a time, into a file of its own: a method of ``Measurement`` and its argument."""
 
     about: str
-    minutes: int  # an estimate for an H200, compiling included
+    minutes: int  # on an H200, compiling included; of tests, generation and start it is an estimate
     method: Callable[[Measurement, str], None]
     argument: str = CHARACTERS  # a configuration, or a folder of tests
     compares: tuple[str, ...] = ()  # packages of the extra "bench" that it needs
@@ -345,12 +345,12 @@ class Part:
 PARTS: dict[str, Part] = {
     "tests-gpu": Part("kernels, gradients, training and files against NumPy", 2, Measurement.tests, "tests/gpu"),
     "steps-char": Part(f"a training step of {CHARACTERS} beside PyTorch's", 2, Measurement.steps, compares=("torch",)),
-    "steps-gpt2": Part(f"the same of {GPT2}", 2, Measurement.steps, GPT2, compares=("torch",)),
     "run": Part(f"a run of {CHARACTERS}, from the start of the process to its end", 1, Measurement.run),
+    "generation": Part("decoding beside Hugging Face", 3, Measurement.generation, compares=("torch", "transformers")),
+    "steps-gpt2": Part(f"a training step of {GPT2} beside PyTorch's", 3, Measurement.steps, GPT2, compares=("torch",)),
+    "losses": Part("training in bfloat16 beside float32", 1, Measurement.losses),
     "kernels-char": Part(f"where the GPU's time goes in a step of {CHARACTERS}", 1, Measurement.kernels),
     "kernels-gpt2": Part(f"the same of {GPT2}", 1, Measurement.kernels, GPT2),
-    "losses": Part("training in bfloat16 beside float32", 1, Measurement.losses),
-    "generation": Part("decoding beside Hugging Face", 3, Measurement.generation, compares=("torch", "transformers")),
     "start": Part("from the start of a process to its first step", 2, Measurement.start),
     "tests-tinytensor": Part("the library's own tests on this backend", 8, Measurement.tests, "tests/tinytensor"),
     "tests-tinyformer": Part("the models' own tests on this backend", 8, Measurement.tests, "tests/tinyformer"),
