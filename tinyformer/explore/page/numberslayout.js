@@ -1,6 +1,7 @@
 /** Where each array of a forward pass stands in the view "numbers", in units that are pixels before one zooms. */
 
 const [GAP, TITLE, BETWEEN_HEADS, MARGIN] = [14, 15, 3, 12];
+const LABEL = 72; // free on the left, for the names of layers
 export const TOKENS = new Set(["token", "query", "key"]); // axes
 const FIRST = /^attention_norm|\.(query_key_value|query_norm|key_norm|queries|keys|values)/; // of the attention: what is made before the scores
 
@@ -96,11 +97,7 @@ export function asStream(arrays) {
       boxes.set(array, box);
     });
   }
-  const leftOf = (y) => Math.min(...[...boxes.values()].filter((box) => box.y === y).map(({ x }) => x));
-  const labels = Array.from({ length: layers }, (_, at) => {
-    const [out, back] = [(2 * at + 1) * row, (2 * at + 2) * row];
-    return { text: `layer ${at + 1}`, y: leftOf(out) > leftOf(back) ? out : back }; // where there is room
-  });
+  const labels = Array.from({ length: layers }, (_, at) => ({ text: `layer ${at + 1}`, y: (2 * at + 1) * row }));
   return framed([...boxes.values()], linesOf(boxes), labels);
 }
 
@@ -121,9 +118,9 @@ function linesOf(boxes) {
   return [...boxes.values()].flatMap((box) => box.array.inputs.filter(({ kind }) => kind !== "parameter").map((input) => [boxes.get(input), box]));
 }
 
-/** The boxes moved so that the first begins at (0, 0), below its title. */
+/** The boxes moved so that the first begins at the top, below its title, and beside the labels. */
 function framed(boxes, lines, labels) {
-  const left = Math.min(...boxes.map(({ x }) => x));
+  const left = Math.min(...boxes.map(({ x }) => x)) - LABEL;
   const top = Math.min(...boxes.map(({ y }) => y)) - TITLE;
   for (const box of boxes) {
     box.x -= left;

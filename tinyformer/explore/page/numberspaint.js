@@ -205,7 +205,7 @@ const SHORT = {
 /** Names of an array, the longest first. That of a parameter may be "weight" alone, as it stands beside the step that uses it. */
 function namesOf({ name, kind }) {
   const last = name.split(".").at(-1);
-  if (/^blocks\.\d+$/.test(name)) return [name, `block ${last}`, `b${last}`];
+  if (/^blocks\.\d+$/.test(name)) return [name, "out", "o"]; // of its layer
   return [name, ...(kind === "parameter" ? [name.split(".").slice(-2).join(".")] : []), last, ...(SHORT[last] ? [SHORT[last]] : []), ...(kind === "parameter" ? [last.slice(0, 1)] : [])];
 }
 
