@@ -23,6 +23,7 @@ from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.tokenizers import CharTokenizer
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
+from tinyformer.training.snapshots import snapshot_steps
 
 COMMAND = "train gpt"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]
@@ -31,6 +32,11 @@ RECURRENT = ["--num-layers", "2", "--d-model", "16", "--block-size", "8", "--con
 FILES = ["best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png", "sample.txt", "tokenizer.json"]
 LEARNING = ["--learning-rate", "1e-2", "--warmup", "5"]
 FIRST_RUN = ["--data", "text.txt", "--out", "run", *TINY, *SHORT]
+
+
+def files(steps: int) -> list[str]:
+    """What a run of so many steps leaves in its folder: eight snapshots, or one of each step, beside the rest."""
+    return sorted([*FILES, *(f"snapshot-{step:08d}.safetensors" for step in snapshot_steps(steps, 8))])
 
 
 def some_text(lines: int = 60, seed: int = 0) -> str:
@@ -50,7 +56,7 @@ def test_a_run_ends_with_a_loss_a_perplexity_and_a_sample(first_run: tuple[Path,
     folder, printed = first_run
     run = folder / "run"
     assert entries(folder) == ["run", "text.txt"]
-    assert entries(run) == FILES
+    assert entries(run) == files(20)
     assert "text.txt: 2," in printed
     assert "Best validation loss" in printed
     assert ", perplexity " in printed
@@ -184,7 +190,7 @@ def test_without_network_it_trains_on_pythons_own_sources(program: Program) -> N
     assert len(lines) == 1
     assert "Python's standard library: 1,100,000 characters" in printed
     assert "Best validation loss" in printed
-    assert entries(program.folder / "runs" / "char_gpt") == FILES
+    assert entries(program.folder / "runs" / "char_gpt") == files(2)
     assert "sample --out runs/char_gpt\n" in printed
     # A run on these sources is resumed on them, whether or not there is a network now.
     resumed = program.good("--resume")
@@ -201,7 +207,7 @@ def test_a_run_is_not_replaced_unless_told(copied: Program) -> None:
     assert "run holds a run already: --resume continues it, --overwrite replaces it" in message
     assert contents(copied.folder / "run") == before
     copied.good("--data", "text.txt", "--out", "run", *TINY, *SHORT, "--seed", "5", "--overwrite")
-    assert entries(copied.folder / "run") == FILES
+    assert entries(copied.folder / "run") == files(20)
     after = contents(copied.folder / "run")
     assert after["latest.safetensors"] != before["latest.safetensors"]
     assert json.loads(after["config.json"])["training"]["seed"] == 5
@@ -241,7 +247,7 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
     assert "sample.txt" not in entries(parts)
 
     assert "Best validation loss" in program.good("--out", "two parts", "--resume")
-    assert entries(parts) == FILES
+    assert entries(parts) == files(60)
     assert result_of(parts) == result_of(program.folder / "whole")
 
 
@@ -367,7 +373,7 @@ def test_a_recurrent_network_resumed_is_the_uninterrupted_run(program: Program, 
     parts = program.folder / "parts"
     assert load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"] <= 21
     program.good("--out", "parts", "--resume")  # its folder says which network it is
-    assert entries(parts) == FILES
+    assert entries(parts) == files(60)
     assert result_of(parts) == result_of(program.folder / "whole")
     # And so for a sample, which may be longer than what the network was trained on, and repeats.
     sample = program.good("sample", "--out", "parts", "--prompt", "the dog", "--length", "40", "--seed", "3")
