@@ -250,7 +250,7 @@ def test_no_output_holds_an_error_or_a_warning():
 
 
 def test_every_lesson_is_a_notebook():
-    assert {page.stem[:2] for page in NOTEBOOKS if page.parent.name == "lessons"} == {f"{n:02}" for n in range(1, 14)}
+    assert {page.stem[:2] for page in NOTEBOOKS if page.parent.name == "lessons"} == {f"{n:02}" for n in range(1, 15)}
 
 
 @pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)

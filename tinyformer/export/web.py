@@ -57,7 +57,7 @@ def web_weights(model: Module, tokenizer: Tokenizer | None = None, dtype: str = 
 
 
 def _array(name: str, values: Any, dtype: str) -> Any:
-    if dtype == "float16" and abs(values).max(initial=0) > host.finfo(dtype).max:
+    if dtype == "float16" and (host.abs(values) > host.finfo(dtype).max).any():
         raise UserError(f"{name} has numbers that float16 cannot hold: take float32")
     return host.ascontiguousarray(values, dtype)
 
