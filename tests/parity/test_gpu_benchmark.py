@@ -120,8 +120,8 @@ def test_what_failed_is_tried_again_after_what_is_missing(tmp_path):
     failing = f"{order}part('kernels-char', ['it is broken'])\npart('losses', [])\npart('start', None)\n"
     process = run(*words, code=failing)
     assert process.returncode == 1 and re.findall("^measures (.*)", process.stdout, re.MULTILINE) == [
-        "kernels-char",
         "losses",
+        "kernels-char",
         "start",
     ]
     assert "## Failed\n\n- it is broken\n" in results(tmp_path)["quick-kernels-char"]
