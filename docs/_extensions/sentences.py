@@ -56,6 +56,15 @@ def by_length(architecture: str, words: str) -> float:
     return cell("translate_multi30k", architecture, words)
 
 
+def classified() -> list[float]:
+    """Of sentences that a classifier was asked: how many % were right from pretrained weights; their number; from scratch."""
+    return [
+        cell(FILL, "question or statement, from these weights", ""),
+        number(FILL, r"The sentences to classify are (\d+)"),
+        cell(FILL, "question or statement, from scratch", ""),
+    ]
+
+
 def best_order() -> float:
     """The order of the Markov model with the lowest validation loss."""
     table = next(table for table in tables(read("markov")) if table[0][:2] == ["characters of context", "loss"])
@@ -265,11 +274,7 @@ SENTENCES: list[Sentence] = [
     ),
     (
         "{:.1f} % of {:.0f} held-out sentences are right from pretrained weights and {:.1f} % from scratch",
-        lambda: [
-            cell(FILL, "question or statement, from these weights", ""),
-            number(FILL, r"The sentences to classify are (\d+)"),
-            cell(FILL, "question or statement, from scratch", ""),
-        ],
+        classified,
     ),
     (
         "how many numbers of {:.0f} new ones are exactly right: {:.1f} % without noise, {:.1f} % at {:.0f} dB, {:.1f} % where "
@@ -377,11 +382,7 @@ SENTENCES: list[Sentence] = [
     (
         "{:.1f} % of {:.0f} held-out ones are right starting from those weights, {:.1f} % from scratch "
         "(`benchmarks/results/fill_mask/`).",
-        lambda: [
-            cell(FILL, "question or statement, from these weights", ""),
-            number(FILL, r"The sentences to classify are (\d+)"),
-            cell(FILL, "question or statement, from scratch", ""),
-        ],
+        classified,
     ),
     (
         "All {:.0f} sorting problems (drawn from {:.0f} held-out ones) and {:.0f} copying problems come out right, and "

@@ -13,6 +13,7 @@
  */
 
 import { FUNCTIONS } from "./functions.js";
+import { multiply } from "./products.js";
 
 /**
  * The kinds whose numbers are sums of products: embeddings, linear layers, all of attention but the softmax. One function says
@@ -247,30 +248,11 @@ function sees({ shape: [, length], window }, o) {
 export const KINDS = { ...Object.fromEntries(Object.entries(SUMS).map(([name, terms]) => [name, fromTerms(terms)])), ...OTHERS };
 
 /**
- * What follows from the terms of a linear layer, in plain loops: nearly all of a pass is spent here. The gradients (of the inputs x,
- * weight and bias) grow by what the step's gradient gives them.
+ * What follows from the terms of a linear layer, in plain loops, as nearly all of a pass is spent there. The gradients (of the inputs
+ * x, weight and bias) grow by what the step's gradient gives them.
  */
-KINDS.linear.all = ({ inputs: [{ values: x }, { values: weight, shape: [outs, ins] }, bias] }, y) => {
-  const start = bias ? bias.values : new Float32Array(outs);
-  const last = outs - 1;
-  for (let from = 0, out = 0; from < x.length; from += ins, out += outs) {
-    for (let first = 0; first < outs; first += 4) { // four units at a time, whose sums do not wait for each other
-      const [second, third, fourth] = [Math.min(first + 1, last), Math.min(first + 2, last), Math.min(first + 3, last)]; // behind the last one it again
-      const [p, q, r, s] = [first * ins, second * ins, third * ins, fourth * ins];
-      let [a, b, c, d] = [start[first], start[second], start[third], start[fourth]];
-      for (let i = 0; i < ins; i++) {
-        const value = x[from + i];
-        a += value * weight[p + i];
-        b += value * weight[q + i];
-        c += value * weight[r + i];
-        d += value * weight[s + i];
-      }
-      y[out + first] = a;
-      y[out + second] = b;
-      y[out + third] = c;
-      y[out + fourth] = d;
-    }
-  }
+KINDS.linear.all = ({ inputs: [{ values: x }, { values: weight, shape: [outs] }, bias] }, y) => {
+  multiply(x, weight, bias ? bias.values : new Float32Array(outs), y);
 };
 KINDS.linear.backward = ({ inputs: [{ values: x }, { values: weight, shape: [outs, ins] }] }, gradient, [ofX, ofWeight, ofBias]) => {
   gradient.forEach((g, o) => {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -52,18 +52,18 @@ def embeddings(subjects: Subjects, asked: Embedded) -> Answer:
     then ``step`` is its step, or else null. ``extent``: the least and the largest coordinates on the axes, of the vectors whose
     axes they are: [left, right, bottom, top].
     """
-    subject, (step, last) = subjects.get(asked.model), _last_snapshot(subjects, asked.model)
+    subject, (step, last, stamp) = subjects.get(asked.model), _last_snapshot(subjects, asked.model)
     # Without the lock of the models: nothing is recorded, and a large vocabulary takes seconds.
-    make = lambda: _in_two_dimensions(subject, asked.source, step, last)  # noqa: E731
-    return _kept.get(subject.model, (asked.source, id(last)), make, _size)
+    make = partial(_in_two_dimensions, subject, asked.source, step, last)
+    return _kept.get(subject.model, (asked.source, stamp), make, _size)
 
 
-def _last_snapshot(subjects: Subjects, model: str) -> tuple[int | None, Subject | None]:
-    """The last snapshot of a model's run that can be read, and its step."""
+def _last_snapshot(subjects: Subjects, model: str) -> tuple[int | None, Subject | None, Hashable]:
+    """The last snapshot of a model's run that can be read: its step, and what differs once its file was replaced."""
     for step, name in reversed(subjects.snapshots(model).items()):
         with suppress(UserError):
-            return step, subjects.get(name)
-    return None, None
+            return step, subjects.get(name), subjects.stamp(name)
+    return None, None, None
 
 
 def _rows(subject: Subject, source: bool) -> Array:

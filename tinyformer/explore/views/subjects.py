@@ -172,9 +172,8 @@ class Subjects:
         self._paths = list(map(Path, folders))
         self._entries: dict[str, _Entry] = {}
         self._runs: dict[str, Path] = {}  # the folders of runs, by what stands before the names of their models
-        self._snapshots: OrderedDict[str, _Entry] = (
-            OrderedDict()
-        )  # those that were asked for, the one asked for last at the end
+        # Those that were asked for, the one asked for last at the end.
+        self._snapshots: OrderedDict[str, _Entry] = OrderedDict()
         seen: set[Path] = set()
         for path, folder in zip(map(Path, folders), self.folders):
             if path.resolve() in seen:
