@@ -6,7 +6,7 @@ python examples/char_gpt.py --data my.txt      # your own text
 
 import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
 import tinytensor as tt
-from tinyformer import GPT, CharTokenizer, GPTConfig, TextBatches, evaluate, generate, open_text, plots, save_run
+from tinyformer import GPT, CharTokenizer, GPTConfig, Snapshots, TextBatches, evaluate, generate, open_text, plots, save_run
 
 flags = script.flags(__doc__, steps=1500, data=None)
 out = script.new_folder("runs/char_gpt")  # or runs/char_gpt-2, if that is taken
@@ -52,6 +52,8 @@ schedule = tt.optim.LinearDecay(warmup=20, steps=flags.steps)  # a factor for bo
 # The loop. Each core takes a shard of the batch, whose loss and gradients it computes in a thread of its own.
 cores = tt.parallel.default_shards()
 rows = []  # of the log
+snapshots = Snapshots(model, flags.steps)  # some of the weights along the run, of which the explorer makes a film
+snapshots.keep(0)
 steps = script.Steps(flags.steps)
 for step in steps:
     batch = batches.sample()  # inputs and targets, both (12, 128): the targets are one character later
@@ -65,9 +67,10 @@ for step in steps:
     if step % 250 == 0 or step == flags.steps:
         rows[-1]["validation_loss"] = evaluate(model, batches, loss_of, cores)  # on all of the text that is held out
         steps.print(f"step {step:5d}: loss {loss.item():.4f}, validation {rows[-1]['validation_loss']:.4f}")
+    snapshots.keep(step)
 
 # The result: a run that other programs open, the losses as a picture, and a sample.
-save_run(out, "language model", model, tokenizer, rows, model=config)
+save_run(out, "language model", model, tokenizer, rows, snapshots, model=config)
 with plots.if_possible():
     plots.loss_curve(rows, out / "loss.png", title=f"A GPT learns {source.name}")
     print(f"\nThe losses as a picture: {out / 'loss.png'}")

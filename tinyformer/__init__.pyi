@@ -125,6 +125,7 @@ from tinyformer.pretrained.writing import Writing as Writing, read_writing as re
 from tinyformer.runs.finished import save_run as save_run
 from tinyformer.runs.makers import Maker as Maker
 from tinyformer.runs.run_folder import RunFolder as RunFolder, load_weights as load_weights
+from tinyformer.runs.snapshots import Snapshots as Snapshots
 from tinyformer.scripting.command_line import (
     Commands as Commands,
     Parser as Parser,

@@ -20,10 +20,10 @@ from tinyformer.programs import gpt
 from tinyformer.runs.checkpoints import load_checkpoint
 from tinyformer.runs.commands import command
 from tinyformer.runs.run_folder import RunFolder, load_weights
+from tinyformer.runs.snapshots import snapshot_steps
 from tinyformer.tokenizers import CharTokenizer
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
-from tinyformer.training.snapshots import snapshot_steps
 
 COMMAND = "train gpt"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]

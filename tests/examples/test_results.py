@@ -78,6 +78,9 @@ def test_without_a_model_a_small_llama_learns_first(script):
 def test_the_same_seed_repeats_a_run(script):
     first, second = (script.good("char_gpt", "--steps", "3", *TEXT) for _ in range(2))
     assert second.replace("char_gpt-2", "char_gpt").partition("\n")[2] == first
+    assert [path.name for path in sorted((script.folder / "runs/char_gpt").glob("snapshot-*"))] == [
+        f"snapshot-{step:08d}.safetensors" for step in range(4)
+    ]
     assert (script.folder / "runs/char_gpt/log.csv").read_bytes() == (script.folder / "runs/char_gpt-2/log.csv").read_bytes()
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import tinytensor as tt
-from tinyformer import GPT, CharTokenizer, GPTConfig, RunFolder, UserError, save_run
+from tinyformer import GPT, CharTokenizer, GPTConfig, RunFolder, Snapshots, UserError, save_run
 from tinyformer.runs.checkpoints import load_checkpoint
 from tinyformer.runs.makers import found_in
+from tinyformer.runs.run_folder import load_weights
 from tinyformer.tasks.trained import open_run
 
 ROWS = [
@@ -39,6 +40,24 @@ def test_a_finished_run_opens_as_those_of_trainers_do(parts, tmp_path: Path) -> 
     assert (path / "log.csv").read_text(encoding="utf-8") == "step,train_loss,validation_loss\n10,2.5,\n20,2.0,2.25\n"
     found = found_in(path)
     assert found is not None and found.what == "a run of a language model"
+
+
+def test_snapshots_are_saved_with_a_run(parts, tmp_path: Path) -> None:
+    model = parts[0]
+    snapshots = Snapshots(model, steps=3, count=3)
+    before: dict[int, Any] = {}
+    for step in range(4):
+        snapshots.keep(step)
+        before[step] = model.norm.weight.numpy().copy()
+        model.norm.weight.assign(model.norm.weight + 0.5)
+    save_run(tmp_path / "mine", "language model", *parts, snapshots, model=model.config)
+    paths = RunFolder(tmp_path / "mine").snapshots()
+    assert list(paths) == snapshots.steps == [0, 1, 3]
+    opened = open_run(RunFolder(tmp_path / "mine")).model
+    for step, path in paths.items():
+        assert load_weights(opened, path)["step"] == step
+        assert opened.norm.weight.tolist() == before[step].tolist()
+    assert load_checkpoint(paths[3], "snapshot")[0]["model"]["norm.weight"].dtype == "float16"
 
 
 def test_a_run_that_is_there_stays(parts, tmp_path: Path) -> None:

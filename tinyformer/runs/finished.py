@@ -15,13 +15,22 @@ from tinyformer.runs import commands
 from tinyformer.runs.checkpoints import save_checkpoint
 from tinyformer.runs.makers import RECORD, Maker
 from tinyformer.runs.run_folder import RunFolder
+from tinyformer.runs.snapshots import Snapshots, save_snapshot
 from tinytensor.nn import Module
 
 
 def save_run(
-    folder: str | Path, kind: str, model: Module, tokenizer: Any, rows: Sequence[Mapping[str, Any]], /, **parts: Any
+    folder: str | Path,
+    kind: str,
+    model: Module,
+    tokenizer: Any,
+    rows: Sequence[Mapping[str, Any]],
+    snapshots: Snapshots | None = None,
+    /,
+    **parts: Any,
 ) -> None:
-    """Write a finished run to a folder: its settings, its tokenizer, its weights and its log.
+    """Write a finished run to a folder: its settings, its tokenizer, its weights and its log, and the ``snapshots`` if
+    there are any.
 
     ``kind`` is what was trained, such as "language model", and ``parts`` are the settings from which that is built again, by
     their names in config.json: ``model=model.config``, for a translator also its ``task``. ``rows`` is the log: a row for each
@@ -40,5 +49,7 @@ def save_run(
     tokenizer.save(run.tokenizer)
     result = {name: rows[-1][name] for name in ("step", "validation_loss")}
     save_checkpoint(run.best, {"model": model.state_dict()}, {"kind": "best", **result, **run.identity(lasting=True)})
+    for step, weights in (snapshots.kept if snapshots else {}).items():
+        save_snapshot(run, step, weights)
     write_csv(run.log, [rows[0], *(row.values() for row in rows)])
     run.move_into_place()

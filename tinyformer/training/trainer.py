@@ -20,13 +20,13 @@ from tinyformer.data.batches import Batches
 from tinyformer.models.quantizing import refuse_quantized
 from tinyformer.runs.checkpoints import learned_state, load_checkpoint, put_weights, save_checkpoint
 from tinyformer.runs.run_folder import RunFolder
+from tinyformer.runs.snapshots import SnapshotFiles, Snapshots
 from tinyformer.training.config import TrainingConfig, best_workers, training_dtype
 from tinyformer.training.evaluation import accuracy, deal, evaluate, perplexity
 from tinyformer.training.logging import CsvLog, Logger, at_work, measured, tell
 from tinyformer.training.losses import LossFunction, class_loss, next_token_loss
 from tinyformer.training.optimizing import least_moments, optimizer_for
 from tinyformer.training.replica import Replica
-from tinyformer.training.snapshots import Snapshots
 from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, distributed, parallel
 from tinytensor.common.wording import counted
@@ -75,7 +75,7 @@ class Trainer:
         self.optimizer = optimizer_for(model, config)
         self.schedule = config.make_schedule()
         self._team = Team(Alone(), Replica(Alone(), *self._replica()))
-        self.snapshots = Snapshots(folder, model, config.steps, config.snapshots)
+        self.snapshots = SnapshotFiles(folder, Snapshots(model, config.steps, config.snapshots))
         self.step = 0
         self.best_loss = math.inf
         self.best_step = 0

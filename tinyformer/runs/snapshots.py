@@ -24,7 +24,7 @@ def snapshot_steps(steps: int, count: int) -> list[int]:
     training) to the last. No step comes twice: where there are no more steps than that, it is all of them. One snapshot is that
     of the last step.
 
-    >>> from tinyformer.training.snapshots import snapshot_steps
+    >>> from tinyformer.runs.snapshots import snapshot_steps
     >>> snapshot_steps(1000, 4)
     [0, 9, 99, 1000]
     """
@@ -45,19 +45,46 @@ def automatic_count(num_bytes: int) -> int:
 
 
 class Snapshots:
-    """The snapshots of a run that trains a ``model`` for so many ``steps``. ``count``: how many, or AUTOMATIC."""
+    """Weights of a ``model`` along the ``steps`` of its training, in float16, in memory: ``count`` of them, or as many as are
+    small. ``save_run`` writes them.
 
-    def __init__(self, folder: RunFolder, model: Module, steps: int, count: int):
-        self._folder = folder
+    ::
+
+        snapshots = Snapshots(model, steps=1500)
+        snapshots.keep(0)  # before training
+        for step in range(1, 1501):
+            ...
+            snapshots.keep(step)
+        save_run("runs/char_gpt", "language model", model, tokenizer, rows, snapshots, model=model.config)
+    """
+
+    def __init__(self, model: Module, steps: int, count: int = AUTOMATIC):
         self._model = model
         self.num_bytes = sum(2 * tensor.size for tensor in learned_state(model).values())  # of each
-        wanted = automatic_count(self.num_bytes) if count == AUTOMATIC else count
-        self.steps = snapshot_steps(steps, wanted)
+        self.steps = snapshot_steps(steps, automatic_count(self.num_bytes) if count == AUTOMATIC else count)
+        self.kept: dict[int, dict[str, Tensor]] = {}  # by step
+
+    def keep(self, step: int) -> None:
+        """Keep the weights if this step is one of ``steps``."""
+        if step in self.steps:
+            self.kept[step] = self.weights()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights now, by name, in float16."""
+        return {name: _narrow(tensor) for name, tensor in learned_state(self._model).items()}
+
+
+class SnapshotFiles:
+    """The snapshots of a run in its ``folder``: each is written as soon as it is taken."""
+
+    def __init__(self, folder: RunFolder, snapshots: Snapshots):
+        self._folder = folder
+        self._snapshots = snapshots
 
     def told(self) -> str:
         """What is kept, in a line; "" if that is nothing."""
-        count = len(self.steps)
-        size = in_bytes(self.num_bytes * count)
+        count = len(self._snapshots.steps)
+        size = in_bytes(self._snapshots.num_bytes * count)
         return f"Keeps {counted(count, 'snapshot')} of the weights along the run, {size} in all" if count else ""
 
     def forget_after(self, step: int) -> None:
@@ -69,14 +96,18 @@ class Snapshots:
     def keep(self, step: int) -> Iterator[str]:
         """Write the weights if a snapshot of this step is to be kept. Yields a line where it could not be written: training
         goes on without it."""
-        if step not in self.steps:
+        if step not in self._snapshots.steps:
             return
-        weights = {name: _narrow(tensor) for name, tensor in learned_state(self._model).items()}
-        state = {"kind": "snapshot", "step": step, **self._folder.identity(lasting=True)}
         try:
-            save_checkpoint(self._folder.snapshot(step), {"model": weights}, state)
+            save_snapshot(self._folder, step, self._snapshots.weights())
         except UserError as error:
             yield str(error)
+
+
+def save_snapshot(folder: RunFolder, step: int, weights: dict[str, Tensor]) -> None:
+    """Write the weights of a step to the folder of a run. Raises UserError if that fails."""
+    state = {"kind": "snapshot", "step": step, **folder.identity(lasting=True)}
+    save_checkpoint(folder.snapshot(step), {"model": weights}, state)
 
 
 def _narrow(tensor: Tensor) -> Tensor:
