@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from browsing import SVG, Tab, exploring, saved, texts_of
+from browsing import SVG, Tab, exploring, saved, texts_of, wait_until
 from heads import head_folder
 
 
@@ -100,10 +100,14 @@ def test_every_picture_has_a_named_button(browser: Any, explorers: Any, width: i
     page.wait_for_selector("#embeddings-found button")
     for view in ("inside", "attention", "compare"):
         page.click(f"#tab-{view}")
-        page.wait_for_selector({"attention": "#attention-most .number", "compare": "#divergence"}.get(view, "#inside-norms td"))
-        names = [one.get_attribute("aria-label") for one in page.locator(f"#view-{view} .save").filter(visible=True).all()]
-        assert len(names) >= {"inside": 5, "attention": 3, "compare": 2}[view]
-        assert all(name.startswith(("Save PNG: ", "Save SVG: ")) for name in names) and len(set(names)) == len(names)
+        shown = f"[...document.querySelectorAll('#view-{view} .save')].filter((one) => one.checkVisibility())"
+        least = {"inside": 5, "attention": 3, "compare": 2}[view]
+        wait_until(page, f"{shown}.length >= {least}")
+        wait_until(page, f"{shown}.every((one) => /^Save (PNG|SVG): [^ ,]/.test(one.getAttribute('aria-label')))")
+        names = page.evaluate(f"{shown}.map((one) => one.getAttribute('aria-label'))")
+        assert len(set(names)) == len(names)
+        if view == "compare":
+            assert "Save SVG: The next token, A best and B latest" in names
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     page.click("#tab-inside")
     name, png = saved(page, page.locator("#inside-embeddings .save"))

@@ -35,6 +35,20 @@ export function picturesIn(part) {
   return shown.map((one) => pictures.get(one));
 }
 
+/** Name the buttons that are seen by what they save, for screen readers. */
+function nameButtons() {
+  naming = null;
+  for (const one of document.querySelectorAll(".save")) {
+    const { kind, title } = pictures.get(one);
+    if (one.checkVisibility()) one.setAttribute("aria-label", `Save ${kind}: ${title()}`);
+  }
+}
+
+let naming = null; // waits until the page has changed
+new MutationObserver(() => {
+  naming ??= setTimeout(nameButtons, 100);
+}).observe(document.body, { subtree: true, childList: true, characterData: true, attributeFilter: ["hidden"] });
+
 /** A title that says of which step the picture is. */
 function dated(title) {
   return page.step === null ? title : `${title} · ${page.told}`;
@@ -52,10 +66,8 @@ export function saveSvg(title, parts) {
 
 function button(kind, title, make, asSvg) {
   const made = element("button", { type: "button", class: "save", title: `Save this picture as ${kind}` }, `Save ${kind}`);
-  const name = () => made.setAttribute("aria-label", `Save ${kind}: ${title()}`);
-  name();
-  pictures.set(made, { title, asSvg });
-  made.addEventListener("focus", name); // the title may be another by now
+  pictures.set(made, { kind, title, asSvg });
+  made.addEventListener("focus", nameButtons);
   made.addEventListener("click", async () => {
     const blob = await make();
     if (blob) download(blob, `${slug(`${page.shown} ${title()}`)}.${kind.toLowerCase()}`);
