@@ -56,13 +56,19 @@ def make(settings: PretrainedSettings) -> Transformer:
             positions="sinusoidal_halves",
             max_length=settings.read(int, "max_position_embeddings", 1024),
             activation=settings.activation("activation_function", "gelu"),
-            share_embeddings=settings.read(bool, "share_encoder_decoder_embeddings", True),
+            share_embeddings=_share_embeddings(settings),
             tie_output=settings.read(bool, "tie_word_embeddings", True),
             scale_embeddings=settings.read(bool, "scale_embedding", False),
             learn_padding=False,
             output_bias=True,
         )
     )
+
+
+def _share_embeddings(settings: PretrainedSettings) -> bool:
+    """Whether both languages have one embedding. Where transformers ties no tensors, each has its own."""
+    shares = settings.read(bool, "share_encoder_decoder_embeddings", True)
+    return shares and settings.read(bool, "tie_word_embeddings", True)
 
 
 def describe(model: Transformer) -> dict[str, Any]:
@@ -108,7 +114,7 @@ MARIAN = Family(
     describe=describe,
     kind=Transformer,
     suits=lambda model: model.config.share_embeddings,
-    found=lambda settings, names: settings.read(bool, "share_encoder_decoder_embeddings", True),
+    found=lambda settings, names: _share_embeddings(settings),
     prefix="model.",
     copies=dict.fromkeys((_ENCODER_EMBEDDING, _DECODER_EMBEDDING, "lm_head.weight"), "model.shared.weight"),
     ignored=r"model\.(encoder|decoder)\.embed_positions\.weight",
@@ -121,4 +127,5 @@ MARIAN_SEPARATE = replace(
     suits=lambda model: True,
     found=lambda settings, names: True,
     copies={"lm_head.weight": _DECODER_EMBEDDING},
+    ignored=rf"{MARIAN.ignored}|model\.shared\.weight",
 )
