@@ -279,6 +279,8 @@ def test_a_snapshot_that_is_deleted_while_it_is_watched(browser: Any, tmp_path: 
         page = tab.open(explorer, "attention", text=TEXT)
         go(page, "Home", "step 0")
         go(page, "ArrowRight", "step 3")
+        for _ in range(2):  # the page looks again and again, also while a step is shown
+            page.wait_for_event("response", lambda response: response.url.endswith("/film"))
         RunFolder(run).snapshot(3).unlink()
         page.wait_for_selector("#film .trouble:has-text('The snapshot of step 3 is no longer there.')")
         page.wait_for_selector(f"{TOLD}:has-text('best')")

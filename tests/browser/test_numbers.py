@@ -223,7 +223,7 @@ def test_a_cell_tells_its_terms(tab: Tab, explorer: Explorer, folders: dict[str,
     file, _, line = page.text_content(".numbers-cell figcaption").partition(":")
     text = (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
     assert "self.up(x)" in text and page.text_content(".numbers-cell code") == text.strip()
-    page.get_by_role("button", name="Gradients").click()
+    page.get_by_role("button", name="Gradients", exact=True).click()
     gradient = number_in(page, "#numbers-gradient")
     page.click("#numbers-try")
     slope = float(page.locator(".tried").get_attribute("data-slope"))
@@ -283,9 +283,9 @@ def test_by_keyboard(tab: Tab, explorer: Explorer, folders: dict[str, Path]) -> 
     assert page.text_content("#numbers-name").startswith("token_embedding.weight")
     assert page.text_content(".numbers-cell .value").startswith(f"[{found}, 0] = ")
     page.keyboard.press("g")
-    assert page.get_by_role("button", name="Gradients").get_attribute("aria-pressed") == "true"
+    assert page.get_by_role("button", name="Gradients", exact=True).get_attribute("aria-pressed") == "true"
     page.keyboard.press("g")
-    assert page.get_by_role("button", name="Gradients").get_attribute("aria-pressed") == "false"
+    assert page.get_by_role("button", name="Gradients", exact=True).get_attribute("aria-pressed") == "false"
     drawn = "document.querySelector('.numbers-map canvas').toDataURL()"
     pictures = []
     for key in ("0", "+", "Shift+ArrowRight", "-", "z"):
@@ -342,7 +342,7 @@ def test_a_long_text_is_cut_and_one_token_has_no_loss(tab: Tab, explorer: Explor
     assert "from token 12 on" in page.text_content("#numbers-note")
     assert page.locator("#numbers-array option").first.text_content() == "ids (32)"
     page = open_numbers(tab, explorer, folders["plain"], text="T")
-    assert page.get_by_role("button", name="Gradients").is_disabled()
+    assert page.get_by_role("button", name="Gradients", exact=True).is_disabled()
     assert page.locator("#numbers-array option").last.text_content() == "probabilities (1 × 45)"
 
 

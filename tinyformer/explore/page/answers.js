@@ -11,6 +11,7 @@ let size = 0; // of the answers that are kept, in letters and bytes
 let asked = new Map(); // what was asked about the frame that is shown: the name and the object of each question, and its kind
 
 page.addEventListener("passage", () => (asked = new Map()));
+page.addEventListener("weights", forget); // a step may be compared with a model that has new ones
 
 /** What is asked, as JSON, about the weights of a step in the place of the chosen model's own. */
 export function asJson(asked, step = page.step) {
@@ -47,7 +48,7 @@ export async function askAhead(step, fetched) {
   }));
 }
 
-/** Forget all answers, as snapshots were written again. */
+/** Forget all answers, as snapshots or checkpoints were written again. */
 export function forget() {
   kept.clear();
   size = 0;

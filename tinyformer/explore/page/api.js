@@ -25,6 +25,17 @@ export async function ask(name, asked, signal) {
 }
 
 /**
+ * The answer to a question about the files of a run, which may have changed since it was asked before.
+ * @param {string} name
+ * @param {object} asked of the model itself, whichever step is shown
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<object>}
+ */
+export async function askAnew(name, asked, signal) {
+  return JSON.parse(await fetched(name, JSON.stringify(asked), "text", signal));
+}
+
+/**
  * The bytes with which a question is answered, such as a model's weights. They are not to be changed: others may read them, too.
  * @param {string} name
  * @param {object} asked

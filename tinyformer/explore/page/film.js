@@ -1,7 +1,7 @@
 /** Training as a film: the strip at the head of the page, whose slider chooses the step that all views show. */
 
 import { forget } from "./answers.js";
-import { Refusal, ask, askFrame, latest } from "./api.js";
+import { Refusal, askAnew, askFrame, latest } from "./api.js";
 import { Curve, END } from "./filmcurve.js";
 import { newest } from "./newest.js";
 import { download, picturesIn, slug } from "./save.js";
@@ -73,13 +73,13 @@ export function stepFor() {
 export async function open(model, signal) {
   stop();
   refuse("");
-  take(await ask("film", { model }, signal));
+  take(await askAnew("film", { model }, signal));
 }
 
 /** Look whether there are new snapshots. The newest is followed where nobody has chosen another. */
 export async function look(signal) {
   const { model, film: before } = page;
-  const film = await ask("film", { model }, signal);
+  const film = await askAnew("film", { model }, signal);
   if (model !== page.model) return;
   if (JSON.stringify(film) !== JSON.stringify(before)) renew(film, before);
   if (page.step !== null && !steps().includes(page.step)) {
