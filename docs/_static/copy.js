@@ -10,7 +10,7 @@ function codeOf(block) {
     for (const part of copy.querySelectorAll(".gp, .go, .gt")) part.remove();
   }
   const lines = copy.textContent.split("\n").map((line) => line.trimEnd());
-  return (isSession ? lines.filter((line) => line !== "") : lines).join("\n").trim() + "\n";
+  return (isSession ? lines.filter((line) => line !== "") : lines).join("\n").replace(/^\n+|\n+$/g, "") + "\n";
 }
 
 async function write(text) {
@@ -18,12 +18,14 @@ async function write(text) {
     await navigator.clipboard.writeText(text);
   } catch {
     // Without a server, some browsers let only what is selected be copied.
+    const focused = document.activeElement;
     const field = document.createElement("textarea");
     field.value = text;
     document.body.append(field);
     field.select();
     const isDone = document.execCommand("copy");
     field.remove();
+    focused?.focus();
     if (!isDone) throw new Error("this browser does not let a page copy");
   }
 }

@@ -217,7 +217,7 @@ def test_its_names_are_there_for_screen_readers(tab: Tab, explorer: Explorer) ->
     slider = page.get_by_role("slider", name="Step of training")
     assert slider.get_attribute("aria-valuetext") == told
     for role, name in (("button", "Play"), ("combobox", "Speed"), ("region", "Training as a film")):
-        assert page.get_by_role(role, name=name).count() == 1
+        assert page.get_by_role(role, name=name, exact=True).count() == 1
     label = page.get_by_role("img", name=re.compile("Training loss")).get_attribute("aria-label")
     assert label == "Training loss (line) and validation loss (dashes), from 4.00 down to 2.50, over the logarithm of the step"
 
@@ -288,6 +288,54 @@ def test_a_snapshot_that_is_deleted_while_it_is_watched(browser: Any, tmp_path: 
     assert [fault for fault in tab.faults if "400" not in fault] == []
 
 
+def test_a_question_that_is_refused_leaves_the_film_whole(tab: Tab, explorer: Explorer) -> None:
+    page = tab.open(explorer, "attention", text=TEXT)
+    page.fill("#text", "the € fox")
+    page.wait_for_selector(".trouble:has-text('€')")
+    for key, said in (("Home", "step 0"), ("ArrowRight", "step 3"), ("PageUp", "step 6"), ("PageDown", "step 3")):
+        go(page, key, said)
+    assert page.locator("#film .tick").count() == len(STEPS) + 1 and not page.locator("#film .trouble").is_visible()
+    page.fill("#text", TEXT)
+    page.wait_for_selector("#attention-most .number")
+    tab.faults.clear()  # the browser says that a question was refused
+
+
+def playing(page: Any) -> bool:
+    return str(page.text_content("#film .first")) == "Pause"
+
+
+def test_play_goes_on_after_a_pause(tab: Tab, explorer: Explorer) -> None:
+    page = tab.open(explorer, "attention", text=TEXT)
+    page.select_option("#film select >> nth=0", "1")
+    page.focus("#film-step")
+    for _ in range(3):  # play, pause, play: all within the time of a frame
+        page.keyboard.press("k")
+        page.wait_for_timeout(100)
+    page.wait_for_timeout(1200)
+    assert playing(page)
+    page.wait_for_selector(f"{TOLD}:has-text('step 6')")
+    page.focus("#film summary")
+    page.keyboard.press(" ")  # opens what is under it, as everywhere
+    assert page.evaluate("document.querySelector('#film details').open")
+
+
+def test_a_film_stops_where_nobody_answers(browser: Any, film: Path) -> None:
+    tab, own = Tab(browser), Explorer(film)
+    page = tab.open(own, "attention", text=TEXT)
+    page.select_option("#film select >> nth=0", "1")
+    go(page, "Home", "step 0")
+    page.keyboard.press("k")
+    own.stop()
+    page.fill("#text", "another")
+    page.wait_for_selector("#film .first:has-text('Play')")
+    asked: list[Any] = []
+    page.on("request", lambda request: asked.append(request))
+    page.wait_for_timeout(2000)
+    assert len(asked) < 10  # it looks each second whether somebody is back
+    tab.context.close()
+    assert tab.faults == []
+
+
 def test_a_run_that_trains_is_followed(tab: Tab, tmp_path: Path) -> None:
     run = film_run(tmp_path / "gpt", STEPS[:2])
     (run / ".lock").write_text("process 1")
@@ -302,6 +350,11 @@ def test_a_run_that_trains_is_followed(tab: Tab, tmp_path: Path) -> None:
         put_snapshot(run, 12)
         wait_until(page, "document.querySelectorAll('#film .tick').length === 5")
         assert str(page.text_content(TOLD)).startswith("step 0")  # who looks at a step stays there
+        go(page, "End", "live, step 12")
+        page.select_option("#film select >> nth=0", "8")
+        page.keyboard.press("k")
+        page.wait_for_selector(f"{TOLD}:text-matches('^step 0')")  # from the end it begins again
+        page.wait_for_selector(f"{TOLD}:has-text('live, step 12')")
 
 
 def test_a_film_is_saved_as_one_animated_picture(tab: Tab, film: Path, explorer: Explorer) -> None:

@@ -369,3 +369,27 @@ def test_on_a_phone(browser: Any, explorers: Any, runs: dict[str, Path], scheme:
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     phone.context.close()
     assert phone.faults == []
+
+
+def test_a_picture_that_is_loaded_unseen_shows_the_cell_once_it_is_seen(
+    tab: Tab, explorer: Explorer, folders: dict[str, Path]
+) -> None:
+    page = open_numbers(tab, explorer, folders["plain"])
+    page.select_option("#numbers-array", "logits")
+    page.locator(".numbers-map").press("ArrowRight")
+    wait_until(page, "location.hash.includes('cell=')")
+    page.click("#tab-write")
+    page.fill("#text", "another")
+    page.wait_for_timeout(500)
+    page.click("#tab-numbers")
+    page.wait_for_selector("#numbers-value")
+    _, png = saved(page, page.get_by_role("button", name=re.compile("Save PNG: All arrays")))
+    assert len(png) > 5000  # there is something to be seen
+
+
+def test_the_ids_are_the_text(tab: Tab, explorer: Explorer, folders: dict[str, Path]) -> None:
+    page = open_numbers(tab, explorer, folders["plain"])
+    page.select_option("#numbers-array", "ids")
+    page.locator(".numbers-map").press("ArrowRight")
+    page.wait_for_selector("#numbers-name:has-text('ids')")
+    assert "the place alone" not in page.inner_text("#view-numbers")

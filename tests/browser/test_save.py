@@ -123,3 +123,11 @@ def test_text_of_a_vocabulary_stays_text_in_a_picture(tab: Tab, tmp_path: Path) 
         name, svg = saved(page, page.locator("#classes .save"))
     assert name == "pretrained-the-classes-of-the-text.svg"
     assert "<b>neither" in texts_of(svg)
+
+
+def test_characters_that_are_not_xml_are_replaced(tab: Tab, explorers: Any) -> None:
+    page = tab.open(explorers["gpt"], text="the fox")
+    page.wait_for_selector(".writer .choices:not([aria-busy='true']) button")
+    page.evaluate("document.querySelector('.writer .choices .name').textContent = 'a\\x1b[1m\\x0c'")
+    _, svg = saved(page, page.locator(".writer .distribution .save"))
+    assert "a\ufffd[1m\ufffd" in texts_of(svg)

@@ -56,12 +56,14 @@ touch.fill("merges", (place) => {
     said.textContent =
       `${letters} letters are ${all.flat().length} tokens after ${merges.length} ${merges.length === 1 ? "merge" : "merges"}. ` +
       (pairs.length ? "The pairs that occur most, of which the first is merged next:" : "No pair occurs twice any more.");
-    step.disabled = pairs.length === 0;
-    back.disabled = merges.length === 0;
+    // They keep the focus: a button that is disabled would lose it.
+    step.setAttribute("aria-disabled", String(pairs.length === 0));
+    back.setAttribute("aria-disabled", String(merges.length === 0));
   }
 
   const step = button("merge the most frequent pair", () => {
-    merges.push(counts(now())[0][0]);
+    const [first] = counts(now());
+    if (first) merges.push(first[0]);
     draw();
   });
   const back = button("one back", () => {

@@ -37,7 +37,7 @@ def test_the_film_has_the_steps_and_the_losses(run: Path) -> None:
     found = film(run)
     assert [(one["step"], one["name"]) for one in found["snapshots"]] == [(0, "step 0"), (3, "step 3"), (12, "step 12")]
     assert len({one["stamp"] for one in found["snapshots"]}) == 3
-    assert found["losses"] == [[0, None, 4.0], [10, 3.0, None], [12, 2.5, 2.75]] and found["training"] is False
+    assert found["losses"] == [[0, None, 4.0, None], [10, 3.0, None, 1], [12, 2.5, 2.75, 11]] and found["training"] is False
     (run / ".lock").write_text("process 1")
     assert film(run)["training"] is True
 

@@ -6,7 +6,7 @@
 import { page } from "./state.js";
 
 const MOST = 24e6; // letters and bytes of the answers that are kept
-const kept = new Map(); // by question: a promise of the answer
+const kept = new Map(); // by question: a promise of the answer, and its size, 0 as long as it has not come
 let size = 0; // of the answers that are kept, in letters and bytes
 let asked = new Map(); // what was asked about the frame that is shown: the name and the object of each question, and its kind
 
@@ -31,9 +31,14 @@ export function asJson(asked, step = page.step) {
 export async function answerTo(name, given, kind, fetched) {
   const body = asJson(given);
   const isOfFilm = page.film.snapshots.length > 0 && body.includes(`"model":${JSON.stringify(page.shown)}`);
-  if (isOfFilm) asked.set(`${name} ${JSON.stringify(given)}`, [name, given, kind]);
-  if (!isOfFilm || page.step === null) return fetched(body);
-  return keep(`${name} ${body}`, () => fetched(body, true));
+  const [own, question] = [asked, `${name} ${JSON.stringify(given)}`];
+  if (isOfFilm) own.set(question, [name, given, kind]);
+  try {
+    return await (isOfFilm && page.step !== null ? keep(`${name} ${body}`, () => fetched(body, true)) : fetched(body));
+  } catch (error) {
+    own.delete(question); // what is refused at this step is not asked at the next
+    throw error;
+  }
 }
 
 /**
@@ -57,22 +62,26 @@ export function forget() {
 const sizeOf = (answer) => answer.byteLength ?? answer.length;
 
 async function keep(question, fetched) {
-  const known = kept.get(question);
-  if (known) return known;
-  const coming = fetched();
-  kept.set(question, coming);
+  if (kept.has(question)) return kept.get(question).coming;
+  const own = { coming: fetched(), size: 0 };
+  kept.set(question, own);
   try {
-    const answer = await coming;
-    if (kept.get(question) !== coming) return answer;
-    size += sizeOf(answer);
-    for (const [old, one] of kept) {
-      if (size <= MOST || old === question) break;
-      kept.delete(old);
-      one.then((gone) => (size -= sizeOf(gone)), () => {});
-    }
+    const answer = await own.coming;
+    if (kept.get(question) === own) makeRoom(own, sizeOf(answer));
     return answer;
   } catch (error) {
-    if (kept.get(question) === coming) kept.delete(question);
+    if (kept.get(question) === own) kept.delete(question);
     throw error;
+  }
+}
+
+/** Count an answer that has come, and forget the oldest of the others until there is room for it. */
+function makeRoom(come, added) {
+  size += come.size = added;
+  for (const [question, one] of kept) {
+    if (size <= MOST || one === come) return;
+    if (!one.size) continue; // it has not come
+    kept.delete(question);
+    size -= one.size;
   }
 }

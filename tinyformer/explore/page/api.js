@@ -161,8 +161,9 @@ export function latest(work, refused) {
     try {
       await work(own.signal, ...given);
     } catch (error) {
-      if (error instanceof Refusal) refused(error.message);
-      else if (error.name !== "AbortError" && !(error instanceof Lost)) throw error;
+      if (error.name === "AbortError" || error instanceof Lost) return;
+      if (!(error instanceof Refusal)) throw error;
+      if (!own.signal.aborted) refused(error.message); // what was given up may be answered all the same
     }
   };
 }

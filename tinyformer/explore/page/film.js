@@ -73,7 +73,9 @@ export function stepFor() {
 export async function open(model, signal) {
   stop();
   refuse("");
-  take(await askAnew("film", { model }, signal));
+  const film = await askAnew("film", { model }, signal);
+  forget(); // its snapshots may be others than when it was looked at before
+  take(film);
 }
 
 /** Look whether there are new snapshots. The newest is followed where nobody has chosen another. */
@@ -134,12 +136,12 @@ function draw() {
   part.play.textContent = playing === null ? "Play" : "Pause";
 }
 
-/** The losses at a step in words. The training loss is a mean over the steps since the log's row before. */
+/** The losses at a step in words. The training loss is a mean over some steps. */
 function lossAt(step) {
   const rows = page.film.losses;
   const said = [];
   const at = rows.findIndex((row) => row[0] >= step && row[1] !== null);
-  if (at >= 0 && step > 0) said.push(`training loss ${rows[at][1].toFixed(2)} (mean of steps ${((rows[at - 1]?.[0] ?? 0) + 1).toLocaleString("en")} to ${rows[at][0].toLocaleString("en")})`);
+  if (at >= 0 && step > 0) said.push(`training loss ${rows[at][1].toFixed(2)} (mean of steps ${rows[at][3].toLocaleString("en")} to ${rows[at][0].toLocaleString("en")})`);
   const measured = rows.find((row) => row[0] === step && row[2] !== null);
   if (measured) said.push(`validation loss ${measured[2].toFixed(2)}`);
   return said.map((one) => ` · ${one}`).join("");
@@ -155,14 +157,17 @@ function choose(at) {
 
 /** Show a step: first its answers are fetched, so that nothing is seen of the change but the change. */
 const show = newest(async (step) => {
+  const { model } = page;
   try {
     if (step !== null) await askFrame(step);
   } catch (error) {
+    if (model !== page.model) return;
     if (!(error instanceof Refusal)) throw error;
     damaged.set(step, page.film.snapshots.find((one) => one.step === step)?.stamp);
     draw();
     throw new Refusal(`${error.message}: the film goes on without step ${step.toLocaleString("en")}.`);
   }
+  if (model !== page.model) return; // another was chosen meanwhile
   page.step = step;
   page.isFrame = true; // what is drawn until the end of this task takes the place of the frame before
   setTimeout(() => (page.isFrame = false));
@@ -181,8 +186,8 @@ function askNext() {
 
 function press(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.localName === "select") return;
-  const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
-  const isButton = event.target.localName === "button";
+  const by = { ArrowRight: 1, ArrowUp: 1, PageUp: 1, ArrowLeft: -1, ArrowDown: -1, PageDown: -1 }[event.key];
+  const isButton = event.target.matches("button, summary");
   if (event.key === "k" || event.key === "K" || (event.key === " " && !isButton)) toggle();
   else if (by) choose(Math.max(0, Math.min(steps().length, place() + by)));
   else return;
@@ -196,8 +201,8 @@ function toggle() {
 
 /** Show one step after the other, up to the end. From the end it begins again. */
 async function play() {
+  let next = page.step === null || isLive ? 0 : place() + 1;
   isLive = false;
-  let next = page.step === null ? 0 : place() + 1;
   playing = 0;
   const own = (play.run = {});
   while (playing !== null && play.run === own) {
@@ -205,12 +210,12 @@ async function play() {
     const step = steps()[next] ?? null;
     await show(step);
     if (playing === null || play.run !== own) return;
-    if (page.step !== step) continue; // it could not be shown, and is no longer among the steps
-    if (step === null) break;
+    if (page.step !== step && steps()[next] !== step) continue; // it could not be shown, and is no longer among the steps
+    if (page.step !== step || step === null) break; // there was no answer, or it was the last
     next = place() + 1;
     await new Promise((done) => (playing = setTimeout(done, Math.max(0, 1000 / part.speed.value - (performance.now() - began)))));
   }
-  stop();
+  if (play.run === own) stop();
 }
 
 function stop() {
@@ -231,33 +236,36 @@ function list() {
 /** Save the chosen picture at each step as one animated SVG. */
 const save = latest(async () => {
   list();
-  const [at, before, frames, all] = [part.picture.selectedIndex, page.step, [], steps()];
-  if (at < 0 || saving) return;
+  const [at, before, wasLive, frames, all] = [part.picture.selectedIndex, page.step, isLive, [], steps()];
+  if (at < 0 || saving || !all.length) return;
   stop();
+  isLive = false;
+  const { view, model } = page;
   const title = part.picture.options[at].text;
   saving = true;
   for (const step of all) {
     part.progress.textContent = `Saving the film: frame ${frames.length + 1} of ${all.length}. Escape stops.`;
     await show(step);
-    await settled();
-    const picture = picturesIn(document.getElementById(`view-${page.view}`))[at];
-    const svg = saving && page.step === step && picture ? await picture.asSvg() : null;
+    const isDrawn = (await settled()) && saving && page.step === step && page.view === view && page.model === model;
+    const picture = picturesIn(document.getElementById(`view-${view}`))[at];
+    const svg = isDrawn && picture ? await picture.asSvg() : null;
     if (!svg) break;
     frames.push(svg);
   }
   const isWhole = saving && frames.length === all.length;
   saving = false;
   part.progress.textContent = isWhole ? "" : "The film was not saved.";
-  await show(before);
+  if (page.model === model) await show(wasLive ? followed() : before);
   if (!isWhole) return;
-  const film = filmOf(`${title}: ${page.model}, ${counted(frames.length, "step")}`, frames, 1 / part.speed.value);
-  download(new Blob([film], { type: "image/svg+xml" }), `${slug(`${page.model} ${title} film`)}.svg`);
+  const film = filmOf(`${title}: ${model}, ${counted(frames.length, "step")}`, frames, 1 / part.speed.value);
+  download(new Blob([film], { type: "image/svg+xml" }), `${slug(`${model} ${title} film`)}.svg`);
 }, refuse);
 
-/** Wait until what was asked for is drawn. */
+/** Wait until what was asked for is drawn, as long as the film is to be saved. Returns whether it is. */
 async function settled() {
   const frame = () => new Promise((done) => requestAnimationFrame(done));
   const isBusy = () => document.querySelector(`#view-${page.view} .waiting, #view-${page.view} [aria-busy='true']`);
   await frame();
-  for (let i = 0; i < 100 && isBusy(); i++) await frame();
+  while (saving && isBusy()) await frame();
+  return saving;
 }

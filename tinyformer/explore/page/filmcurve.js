@@ -32,7 +32,7 @@ export class Curve {
   draw(losses, steps, at, last) {
     const x = (step) => Math.round((LAST * Math.log1p(step)) / Math.log1p(Math.max(1, last)));
     this.places = [...steps.map(x), END];
-    const known = losses.flatMap(([, ...both]) => both).filter((loss) => loss !== null);
+    const known = losses.flatMap(([, training, validation]) => [training, validation]).filter((loss) => loss !== null);
     const [low, high] = [Math.min(...known), Math.max(...known)];
     const y = (loss) => EDGE + ((HEIGHT - 4 * EDGE) * (high - loss)) / (high - low || 1);
     const line = (which, name) => {

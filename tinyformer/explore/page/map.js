@@ -82,7 +82,7 @@ function embeddingMap(place, answer, source) {
     lines[0] = `Axes: the first two principal components${fixed && ` at step ${found.step.toLocaleString("en")}`}, → ${across} and ↑ ${up} of the variance`;
   };
   explain(answer);
-  const scatter = new Scatter(holder, { points, names: shown, tell, lines, bounds, label: "The embeddings of the vocabulary" });
+  const scatter = new Scatter(holder, { points, names: shown, tell, lines, note: "○ the tokens of the text · ● those that were found", bounds, label: "The embeddings of the vocabulary" });
   const light = () => {
     const passage = page.passage;
     const ids = passage ? [...new Set(source ? passage.source : passage.ids)].filter((id) => id < shown.length) : [];

@@ -73,7 +73,7 @@ export function drawCell(box, given) {
 
 function forwardParts({ array, place, go, texts, isWhole }) {
   if (array.kind === "parameter") return [element("p", {}, "A parameter: training has found it.")];
-  if (array.kind === "constant") return [formulaOf(array), element("p", {}, "It depends on the place alone.")];
+  if (array.kind === "constant") return [formulaOf(array), ...(array.name === "ids" ? [] : [element("p", {}, "It depends on the place alone.")])];
   const { first, each, terms, lines } = KINDS[array.kind].explain(array, place);
   const rows = terms.map(({ factors, times, value }) => {
     const numbers = factors.map(([k, i]) => ({ array: array.inputs[k], place: i, value: array.inputs[k].values[i] }));

@@ -23,7 +23,7 @@ export class NumbersMap {
     this.box = element("div", { class: "numbers-map", tabIndex: 0, role: "application", "aria-describedby": "numbers-keys" }, this.canvas);
     this.save = savePng(how.title, () => this.picture());
     parent.append(this.box);
-    this.layout = null;
+    this.layout = null; // as long as it is not seen
     this.view = { x: 0, y: 0, scale: 1, isWhole: true };
     this.marks = { cell: null, read: [] };
     this.painter = new Painter(this);
@@ -84,14 +84,21 @@ export class NumbersMap {
    * @param {boolean} isOther whether it is another text or model: then all of it is shown
    */
   set(arrays, texts, gradients, isOther) {
-    Object.assign(this, { arrays, texts, gradients, marks: { cell: null, read: [] } });
+    Object.assign(this, { arrays, texts, gradients, marks: { cell: null, read: [] }, sought: null });
     if (isOther) this.view.isWhole = true;
     this.arrange();
   }
 
+  /** Lay the arrays out. In a box that is not seen, that waits until it is. */
   arrange() {
-    this.isNarrow = this.box.clientWidth < NARROW;
-    this.layout = this.isNarrow ? asList(this.arrays, this.box.clientWidth - 2 * EDGE) : asStream(this.arrays);
+    const { clientWidth: width } = this.box;
+    if (!width || this.isNarrow !== width < NARROW) this.view.isWhole = true; // what was seen before will be elsewhere
+    if (!width) {
+      this.layout = null;
+      return;
+    }
+    this.isNarrow = width < NARROW;
+    this.layout = this.isNarrow ? asList(this.arrays, width - 2 * EDGE) : asStream(this.arrays);
     this.boxes = new Map(this.layout.boxes.map((box) => [box.array, box]));
     if (this.view.isWhole) this.fit();
   }
@@ -99,6 +106,7 @@ export class NumbersMap {
   resize() {
     if (!this.arrays || !this.box.clientWidth) return;
     if (this.isNarrow !== this.box.clientWidth < NARROW || this.view.isWhole) this.arrange();
+    if (this.sought) this.approach(...this.sought);
     this.draw();
   }
 
@@ -147,7 +155,7 @@ export class NumbersMap {
   /** Mark a cell and those that it was read from, [[array, place]]. With `isMoved` the cell comes into sight. */
   mark(cell, read, isMoved) {
     this.marks = { cell, read };
-    if (cell && isMoved) this.reveal(...cell);
+    if (cell && isMoved && this.layout) this.reveal(...cell);
     this.draw();
   }
 
@@ -162,6 +170,8 @@ export class NumbersMap {
 
   /** Zoom until a cell has room for its number, with as much of its array in sight as can be. */
   approach(array, place) {
+    this.sought = this.layout ? null : [array, place]; // once it is laid out
+    if (this.sought) return;
     const box = this.boxes.get(array);
     const cell = this.cell(box, place);
     const scale = Math.max(FINEST / cell.width, 16 / cell.height);

@@ -21,6 +21,7 @@ export class Scatter {
    * @param {string} how.label what it shows
    * @param {object} [how.bounds] what is seen at first: left, right, bottom and top. By default it is all points.
    * @param {string[]} [how.lines] that stand above a picture that is saved
+   * @param {string} how.note says below it what the marks are
    */
   constructor(parent, how) {
     this.how = how;
@@ -199,7 +200,7 @@ export class Scatter {
   /** What is saved of it: what is seen. */
   picture() {
     const { clientWidth: width, clientHeight: height } = this.box;
-    return { size: { width, height }, lines: this.how.lines, note: "○ the tokens of the text · ● those that were found", draw: (pen) => this.drawOn(pen, width, height) };
+    return { size: { width, height }, lines: this.how.lines, note: this.how.note, draw: (pen) => this.drawOn(pen, width, height) };
   }
 
   /** Draw it with the next frame of the screen, however often this is called before. */

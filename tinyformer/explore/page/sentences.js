@@ -34,6 +34,7 @@ export function drawSentences(box, { model, facts }) {
       return;
     }
     const answer = await ask("sentences", { model, sentences }, signal);
+    if (!place.isConnected) return; // this part of the page is gone
     clear();
     scatter = sentenceMap(place, sentences, answer);
   }, (message) => {
@@ -63,7 +64,7 @@ function sentenceMap(place, sentences, { coordinates, explained, nearest }) {
   const list = element("ul", { class: "found", id: "sentences-list", "aria-label": "The sentences. Enter shows the nearest of one." });
   const said = `${counted(sentences.length, "sentence")}. ${across} of the variance lies along the axis to the right and ${up} along the axis upwards.`;
   place.replaceChildren(element("p", { id: "sentences-explained" }, said), holder, list, chosen, found);
-  const scatter = new Scatter(holder, { points: coordinatesOf(coordinates), names: sentences, tell, lines, label: "The sentences" });
+  const scatter = new Scatter(holder, { points: coordinatesOf(coordinates), names: sentences, tell, lines, note: "○ the chosen sentence · ● those nearest to it", label: "The sentences" });
   const choose = (i) => {
     scatter.light([i], nearest[i].map(({ sentence }) => sentence));
     chosen.textContent = `Nearest to “${sentences[i]}”, with the cosine:`;

@@ -21,14 +21,14 @@ export function svgOf(title, parts) {
   const head = shape("text", { x: x + EDGE, y: y + 18 + EDGE / 2, "font-size": 15, "font-weight": "bold", "font-family": "monospace", fill: page.color }, title);
   const svg = shape("svg", { viewBox: `${x} ${y} ${width} ${height}`, width, height },
     shape("title", {}, title), shape("rect", { x, y, width, height, fill: page.backgroundColor }), head, ...drawing.shapes);
-  return new XMLSerializer().serializeToString(svg);
+  return serialized(svg);
 }
 
 /** A canvas as the text of an SVG file, at half of its pixels where it is drawn twice as fine. */
 export function svgOfCanvas(canvas) {
   const [width, height] = [canvas.width / 2, canvas.height / 2];
   const image = shape("image", { width, height, href: canvas.toDataURL() });
-  return new XMLSerializer().serializeToString(shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height }, image));
+  return serialized(shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height }, image));
 }
 
 /**
@@ -52,9 +52,14 @@ export function filmOf(title, frames, seconds) {
   return filled(shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height }, shape("title", {}, title)), groups.join(""));
 }
 
+/** A shape as text. Characters that XML does not have, such as those of a terminal's colours, are replaced. */
+function serialized(made) {
+  return new XMLSerializer().serializeToString(made).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "\ufffd");
+}
+
 /** The text of a shape with more of it at its end: text, as to read it into the page would apply its styles there. */
 function filled(made, more) {
-  const text = new XMLSerializer().serializeToString(made);
+  const text = serialized(made);
   return `${text.slice(0, text.lastIndexOf("</"))}${more}${text.slice(text.lastIndexOf("</"))}`;
 }
 

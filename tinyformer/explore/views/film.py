@@ -19,7 +19,8 @@ def film(subjects: Subjects, asked: Named) -> Answer:
 
     ``snapshots``, by step: of each its ``step``; its ``name``, which other questions take as a model; and its ``stamp``, which
     is another one once it was replaced, or an ``error`` if it cannot be read. None for a pretrained model. ``losses``: rows of
-    a step, the training loss up to it and the validation loss at it, each null where it was not measured. ``training``: whether
+    a step, the training loss up to it, the validation loss at it, and the first step of those of which the training loss is the
+    mean; null where there was no such loss. ``training``: whether
     a process holds the run's folder, as one that trains does.
     """
     run = subjects.folder(asked.model)
@@ -40,6 +41,8 @@ def _losses(subjects: Subjects, model: str) -> list[list[float | int | None]]:
     rows = subjects.log(model)
     told = [_told(row) for row in rows if isinstance(row, Mapping)]
     told = [row for row in told if row[0] is not None and (row[1] is not None or row[2] is not None)]
+    for before, row in zip([[0], *told], told):
+        row.append(None if row[1] is None else before[0] + 1)
     every = -(-len(told) // MOST_ROWS)
     return [row for i, row in enumerate(told) if i % every == 0 or row[2] is not None or i == len(told) - 1]
 
