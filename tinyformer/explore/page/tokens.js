@@ -23,6 +23,7 @@ export class TokenButtons {
     this.lit = null;
     this.follows = true; // whether the newest token is kept in view
     this.top = 0; // how far the box was scrolled when it last was
+    this.height = Infinity; // of what is in the box, when it was last drawn
     this.resizes = new ResizeObserver(() => this.follow()); // a block gets its height only when the browser first draws it
     this.box.addEventListener("click", (event) => {
       const place = this.placeOf(event.target);
@@ -32,7 +33,8 @@ export class TokenButtons {
     });
     this.box.addEventListener("keydown", (event) => this.key(event));
     this.box.addEventListener("scroll", () => {
-      const ends = this.box.scrollTop + this.box.clientHeight >= this.box.scrollHeight - 40;
+      const height = Math.min(this.height, this.box.scrollHeight); // the text may have grown since the reader went to its end
+      const ends = this.box.scrollTop + this.box.clientHeight >= height - 40;
       if (ends) this.follows = true;
       else if (this.box.scrollTop < this.top) this.follows = false; // the reader went up; without that, the text has grown
       this.top = this.box.scrollTop;
@@ -88,7 +90,8 @@ export class TokenButtons {
 
   /** Scroll to the newest token, if the one before was in view. */
   follow() {
-    if (this.follows) this.box.scrollTop = this.box.scrollHeight;
+    this.height = this.box.scrollHeight;
+    if (this.follows) this.box.scrollTop = this.height;
   }
 
   /** Tab reaches this token from now on. */
