@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tinytensor as tt
@@ -58,6 +59,21 @@ def test_snapshots_are_saved_with_a_run(parts, tmp_path: Path) -> None:
         assert load_weights(opened, path)["step"] == step
         assert opened.norm.weight.tolist() == before[step].tolist()
     assert load_checkpoint(paths[3], "snapshot")[0]["model"]["norm.weight"].dtype == "float16"
+
+
+def test_losses_may_be_any_numbers(parts, tmp_path: Path) -> None:
+    model, tokenizer, _ = parts
+    rows = [
+        {"step": np.int64(1), "train_loss": np.float32(2.5), "validation_loss": None},
+        {"step": 2, "train_loss": float("nan"), "validation_loss": 2.25, "rate": "fast"},
+    ]
+    save_run(tmp_path / "mine", "language model", model, tokenizer, rows, model=model.config)
+    _, state = load_checkpoint(tmp_path / "mine" / "best.safetensors", "best")
+    assert state["rows"] == [
+        {"step": 1, "train_loss": 2.5, "validation_loss": None},
+        {"step": 2, "train_loss": None, "validation_loss": 2.25},
+    ]
+    open_run(RunFolder(tmp_path / "mine"))
 
 
 def test_a_run_that_is_there_stays(parts, tmp_path: Path) -> None:

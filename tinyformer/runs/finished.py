@@ -6,6 +6,7 @@ and so cannot be resumed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,16 @@ def save_run(
     run.create({RECORD: Maker.of_kind(kind), **parts})
     tokenizer.save(run.tokenizer)
     result = {name: rows[-1][name] for name in ("step", "validation_loss")}
-    save_checkpoint(run.best, {"model": model.state_dict()}, {"kind": "best", **result, **run.identity(lasting=True)})
+    state = {"kind": "best", **result, "rows": [_losses(row) for row in rows], **run.identity(lasting=True)}
+    save_checkpoint(run.best, {"model": model.state_dict()}, state)
     for step, weights in (snapshots.kept if snapshots else {}).items():
         save_snapshot(run, step, weights)
     write_csv(run.log, [rows[0], *(row.values() for row in rows)])
     run.move_into_place()
+
+
+def _losses(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The step of a row and its losses as JSON has them, which knows no NaN."""
+    losses = {name: row.get(name) for name in ("train_loss", "validation_loss")}
+    is_told = {name: loss is not None and math.isfinite(loss) for name, loss in losses.items()}
+    return {"step": int(row["step"]), **{name: float(losses[name]) if is_told[name] else None for name in losses}}

@@ -11,7 +11,7 @@ import pytest
 from explored import film_run, gpt_run
 
 import tinytensor as tt
-from tinyformer import UserError
+from tinyformer import GPT, CharTokenizer, GPTConfig, Snapshots, UserError, save_run
 from tinyformer.explore.views import film as film_module, subjects as subjects_module
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
@@ -40,6 +40,20 @@ def test_the_film_has_the_steps_and_the_losses(run: Path) -> None:
     assert found["losses"] == [[0, None, 4.0, None], [10, 3.0, None, 1], [12, 2.5, 2.75, 11]] and found["training"] is False
     (run / ".lock").write_text("process 1")
     assert film(run)["training"] is True
+
+
+def test_a_run_that_a_script_saved_has_its_losses(tmp_path: Path) -> None:
+    tt.seed(0)
+    tokenizer = CharTokenizer.train("abc\n")
+    model = GPT(GPTConfig(vocab_size=4, block_size=8, num_layers=1, num_heads=2, d_model=8))
+    snapshots = Snapshots(model, steps=2)
+    for step in range(3):
+        snapshots.keep(step)
+    rows = [{"step": 1, "train_loss": 2.5, "validation_loss": None}, {"step": 2, "train_loss": 2.0, "validation_loss": 2.25}]
+    save_run(tmp_path / "mine", "language model", model, tokenizer, rows, snapshots, model=model.config)
+    found = film(tmp_path / "mine")
+    assert [one["step"] for one in found["snapshots"]] == [0, 1, 2]
+    assert found["losses"] == [[1, 2.5, None, 1], [2, 2.0, 2.25, 2]]
 
 
 def test_runs_without_snapshots_have_no_film(tmp_path: Path) -> None:

@@ -269,13 +269,15 @@ class Subjects:
         return entry.state[1]
 
     def log(self, name: str) -> Sequence[Any]:
-        """The rows of the log of a model's run, as its latest checkpoint has them; none where that cannot be read."""
-        run, rows = self._entry(name).run, None
-        for latest, entry in self._entries.items():
-            if entry.run == run and latest.endswith("latest"):
+        """The rows of the log of a model's run, as its latest checkpoint has them, or the best of a run that was saved when it
+        was finished; none where that cannot be read."""
+        own = [other for other, entry in self._entries.items() if entry.run == self._entry(name).run]
+        for kind in ("latest", "best"):
+            for checkpoint in own:
                 with suppress(UserError):
-                    rows = self.state(latest).get("rows")
-        return rows if isinstance(rows, list) else []
+                    if checkpoint.endswith(kind) and isinstance(rows := self.state(checkpoint).get("rows"), list):
+                        return rows
+        return []
 
     def beside(self) -> list[str]:
         """The other runs in the folders where these are, the newest first: they could be explored, too."""
