@@ -35,7 +35,7 @@ def save_run(
 
     ``kind`` is what was trained, such as "language model", and ``parts`` are the settings from which that is built again, by
     their names in config.json: ``model=model.config``, for a translator also its ``task``. ``rows`` is the log: a row for each
-    measured step, with the "step", the "train_loss" and the "validation_loss". That of the last row is the run's result.
+    measured step, with the "step", its "train_loss" and the "validation_loss". That of the last row is the run's result.
 
     ::
 
@@ -59,6 +59,8 @@ def save_run(
 
 def _losses(row: Mapping[str, Any]) -> dict[str, Any]:
     """The step of a row and its losses as JSON has them, which knows no NaN."""
-    losses = {name: row.get(name) for name in ("train_loss", "validation_loss")}
-    is_told = {name: loss is not None and math.isfinite(loss) for name, loss in losses.items()}
-    return {"step": int(row["step"]), **{name: float(losses[name]) if is_told[name] else None for name in losses}}
+    told: dict[str, Any] = {"step": int(row["step"])}
+    for name in ("train_loss", "validation_loss"):
+        loss = row.get(name)
+        told[name] = None if loss is None or not math.isfinite(loss) else float(loss)
+    return told

@@ -49,11 +49,11 @@ def test_a_run_that_a_script_saved_has_its_losses(tmp_path: Path) -> None:
     snapshots = Snapshots(model, steps=2)
     for step in range(3):
         snapshots.keep(step)
-    rows = [{"step": 1, "train_loss": 2.5, "validation_loss": None}, {"step": 2, "train_loss": 2.0, "validation_loss": 2.25}]
+    rows = [{"step": 1, "train_loss": 2.5, "validation_loss": None}, {"step": 4, "train_loss": 2.0, "validation_loss": 2.25}]
     save_run(tmp_path / "mine", "language model", model, tokenizer, rows, snapshots, model=model.config)
     found = film(tmp_path / "mine")
     assert [one["step"] for one in found["snapshots"]] == [0, 1, 2]
-    assert found["losses"] == [[1, 2.5, None, 1], [2, 2.0, 2.25, 2]]
+    assert found["losses"] == [[1, 2.5, None, 1], [4, 2.0, 2.25, 4]]  # a script's losses are of single steps
 
 
 def test_runs_without_snapshots_have_no_film(tmp_path: Path) -> None:

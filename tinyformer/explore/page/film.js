@@ -141,7 +141,11 @@ function lossAt(step) {
   const rows = page.film.losses;
   const said = [];
   const at = rows.findIndex((row) => row[0] >= step && row[1] !== null);
-  if (at >= 0 && step > 0) said.push(`training loss ${rows[at][1].toFixed(2)} (mean of steps ${rows[at][3].toLocaleString("en")} to ${rows[at][0].toLocaleString("en")})`);
+  if (at >= 0 && step > 0) {
+    const [last, loss, , first] = rows[at];
+    const of = first === last ? `of step ${last.toLocaleString("en")}` : `mean of steps ${first.toLocaleString("en")} to ${last.toLocaleString("en")}`;
+    said.push(`training loss ${loss.toFixed(2)} (${of})`);
+  }
   const measured = rows.find((row) => row[0] === step && row[2] !== null);
   if (measured) said.push(`validation loss ${measured[2].toFixed(2)}`);
   return said.map((one) => ` · ${one}`).join("");

@@ -38,11 +38,11 @@ def _described(subjects: Subjects, step: int, name: str) -> Answer:
 
 
 def _losses(subjects: Subjects, model: str) -> list[list[float | int | None]]:
-    rows = subjects.log(model)
+    rows, has_means = subjects.log(model)
     told = [_told(row) for row in rows if isinstance(row, Mapping)]
     told = [row for row in told if row[0] is not None and (row[1] is not None or row[2] is not None)]
     for before, row in zip([[0], *told], told):
-        row.append(None if row[1] is None else before[0] + 1)
+        row.append(None if row[1] is None else before[0] + 1 if has_means else row[0])
     every = -(-len(told) // MOST_ROWS)
     return [row for i, row in enumerate(told) if i % every == 0 or row[2] is not None or i == len(told) - 1]
 

@@ -268,16 +268,17 @@ class Subjects:
             entry.state = stamp, read_state(*entry.weights())
         return entry.state[1]
 
-    def log(self, name: str) -> Sequence[Any]:
-        """The rows of the log of a model's run, as its latest checkpoint has them, or the best of a run that was saved when it
-        was finished; none where that cannot be read."""
+    def log(self, name: str) -> tuple[Sequence[Any], bool]:
+        """The rows of the log of a model's run, none where they cannot be read; and whether their training losses are means of
+        the steps since the row before. They are those of the latest checkpoint, which a Trainer writes, or of the best of a run
+        that a script has saved, whose training losses are those of single steps."""
         own = [other for other, entry in self._entries.items() if entry.run == self._entry(name).run]
         for kind in ("latest", "best"):
             for checkpoint in own:
                 with suppress(UserError):
                     if checkpoint.endswith(kind) and isinstance(rows := self.state(checkpoint).get("rows"), list):
-                        return rows
-        return []
+                        return rows, kind == "latest"
+        return [], False
 
     def beside(self) -> list[str]:
         """The other runs in the folders where these are, the newest first: they could be explored, too."""
