@@ -31,12 +31,12 @@ export function asJson(asked, step = page.step) {
 export async function answerTo(name, given, kind, fetched) {
   const body = asJson(given);
   const isOfFilm = page.film.snapshots.length > 0 && body.includes(`"model":${JSON.stringify(page.shown)}`);
-  const [own, question] = [asked, `${name} ${JSON.stringify(given)}`];
-  if (isOfFilm) own.set(question, [name, given, kind]);
+  const [own, question, entry] = [asked, `${name} ${JSON.stringify(given)}`, [name, given, kind]];
+  if (isOfFilm) own.set(question, entry);
   try {
     return await (isOfFilm && page.step !== null ? keep(`${name} ${body}`, () => fetched(body, true)) : fetched(body));
   } catch (error) {
-    own.delete(question); // what is refused at this step is not asked at the next
+    if (own.get(question) === entry) own.delete(question); // what is refused at this step is not asked at the next
     throw error;
   }
 }
