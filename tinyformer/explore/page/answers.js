@@ -75,9 +75,10 @@ async function keep(question, fetched) {
   }
 }
 
-/** Count an answer that has come, and forget the oldest of the others until there is room for it. */
+/** Count an answer that has come, of so many letters or bytes, and forget the oldest of the others until there is room for it. */
 function makeRoom(come, added) {
-  size += come.size = added;
+  come.size = added;
+  size += added;
   for (const [question, one] of kept) {
     if (size <= MOST || one === come) return;
     if (!one.size) continue; // it has not come

@@ -20,8 +20,7 @@ def film(subjects: Subjects, asked: Named) -> Answer:
     ``snapshots``, by step: of each its ``step``; its ``name``, which other questions take as a model; and its ``stamp``, which
     is another one once it was replaced, or an ``error`` if it cannot be read. None for a pretrained model. ``losses``: rows of
     a step, the training loss up to it, the validation loss at it, and the first step of those of which the training loss is the
-    mean; null where there was no such loss. ``training``: whether
-    a process holds the run's folder, as one that trains does.
+    mean; null where there was no such loss. ``training``: whether a process holds the run's folder, as one that trains does.
     """
     run = subjects.folder(asked.model)
     found = [_described(subjects, step, name) for step, name in subjects.snapshots(asked.model).items()]
@@ -42,7 +41,8 @@ def _losses(subjects: Subjects, model: str) -> list[list[float | int | None]]:
     told = [_told(row) for row in rows if isinstance(row, Mapping)]
     told = [row for row in told if row[0] is not None and (row[1] is not None or row[2] is not None)]
     for before, row in zip([[0], *told], told):
-        row.append(None if row[1] is None else before[0] + 1 if has_means else row[0])
+        first = before[0] + 1 if has_means else row[0]
+        row.append(None if row[1] is None else first)
     every = -(-len(told) // MOST_ROWS)
     return [row for i, row in enumerate(told) if i % every == 0 or row[2] is not None or i == len(told) - 1]
 
