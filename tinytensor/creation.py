@@ -10,6 +10,7 @@ from tinytensor.autograd.checks import check_fits, check_not_masked
 from tinytensor.autograd.conversion import as_array, on_host
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
+from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import DType, bool_dtype, default_dtype, host, index_dtype, no_warnings, xp
 
 __all__ = [
@@ -50,7 +51,7 @@ def from_dlpack(x: Any) -> Tensor:
     """
     check_not_masked(x)
     if not hasattr(x, "__dlpack__"):
-        raise TypeError(f"from_dlpack: a {type(x).__name__} has no __dlpack__: copy it with tt.tensor(...)")
+        raise TypeError(f"from_dlpack: {a_or_an(type(x).__name__)} has no __dlpack__: copy it with tt.tensor(...)")
     try:
         array = xp.from_dlpack(x)
     except (BufferError, RuntimeError, ValueError) as error:

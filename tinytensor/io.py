@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
-from tinytensor.common.wording import counted
+from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.backend import Array, bfloat16, from_numpy, host
 from tinytensor.device.disk import FileError, PathLike, atomic_write, open_regular
 from tinytensor.device.memory import host_memory
@@ -120,14 +120,16 @@ def _storable(name: str, values: Array) -> Array:
 
 def _check(tensors: Any, metadata: Any) -> None:
     if not isinstance(tensors, Mapping):
-        raise TypeError(f"save takes tensors by name, such as model.state_dict(), not a {type(tensors).__name__}")
+        raise TypeError(f"save takes tensors by name, such as model.state_dict(), not {a_or_an(type(tensors).__name__)}")
     for name, tensor in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
             raise TypeError(f"save takes tensors by name, and {name!r} cannot be a name")
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"save takes tensors, but {name!r} is a {type(tensor).__name__}: make it one with tt.tensor(...)")
+            raise TypeError(
+                f"save takes tensors, but {name!r} is {a_or_an(type(tensor).__name__)}: make it one with tt.tensor(...)"
+            )
     if not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata must be text by name, not a {type(metadata).__name__}")
+        raise TypeError(f"metadata must be text by name, not {a_or_an(type(metadata).__name__)}")
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata must be text by name, but {key!r} is {value!r}")

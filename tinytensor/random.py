@@ -18,7 +18,7 @@ from tinytensor.autograd.tensor import Tensor
 from tinytensor.autograd.tracing import refuse_in_trace
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import names_of as _names_of
-from tinytensor.common.wording import counted
+from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device import capturing
 from tinytensor.device.backend import from_numpy, host, is_floating, to_numpy
 from tinytensor.device.forks import free_in_forks
@@ -154,7 +154,7 @@ def set_state(state: dict[str, Any]) -> None:
     try:
         bits.state = state
     except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"set_state needs what get_state returned for a {type(bits).__name__}: {error}") from None
+        raise ValueError(f"set_state needs what get_state returned for {a_or_an(type(bits).__name__)}: {error}") from None
 
 
 def _sizes(caller: str, shape: Shape) -> Shape:

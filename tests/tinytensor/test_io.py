@@ -475,7 +475,7 @@ def test_a_failed_rename_keeps_the_previous_file(tmp_path, monkeypatch):
     [
         (lambda: tt.nn.Linear(1, 1), r"model\.state_dict\(\), not a Linear"),
         (lambda: {"model": {"x": tt.ones(1)}}, "'model' is a dict"),
-        (lambda: {"x": np.ones(1)}, r"'x' is a ndarray: .*tt\.tensor"),
+        (lambda: {"x": np.ones(1)}, r"'x' is an ndarray: .*tt\.tensor"),
     ],
     ids=["a module", "nested", "an array"],
 )

@@ -1,4 +1,4 @@
-"""Counts in messages."""
+"""Counts and articles in messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tinytensor.common.wording import counted, plural
+from tinytensor.common.wording import a_or_an, counted, plural
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,3 +102,38 @@ def test_a_plural_by_hand_is_found(text: str) -> None:
 def test_what_is_no_plural_by_hand() -> None:
     said = "{counted(n, 'pair')} of {MOST} pairs in {path} at {speed:,} tokens/s; {shape} do not fit; {folder} has no files"
     assert not wrongly_counted(f'print(f"{said}")')
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["a list", "an int", "an ndarray", "a numpy.ndarray", "an Embedding", "a UnigramTokenizer", "a GPT", "an LSTM",
+     "an RMSNorm", "a RobertaModel", "a NoneType", "a BPETokenizer"],
+)  # fmt: skip
+def test_articles(said: str) -> None:
+    assert a_or_an(said.partition(" ")[2]) == said
+
+
+def articles_by_hand(source: str) -> list[str]:
+    """The f-strings of a file in which the name of a type follows "a" or "an": for some types it is the other one."""
+    return [
+        f"{node.lineno}: {text.value}{{{ast.unparse(value.value)}}}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.JoinedStr)
+        for text, value in zip(node.values, node.values[1:])
+        if isinstance(text, ast.Constant) and re.search(r"\b[Aa]n? $", str(text.value))
+        if isinstance(value, ast.FormattedValue) and re.search(r"__name__|kind_name\(", ast.unparse(value.value))
+    ]
+
+
+def test_messages_choose_the_article_with_it() -> None:
+    """Nothing is called "a int" or "a Embedding"."""
+    found = {
+        path.relative_to(ROOT).as_posix(): wrong
+        for folder in ("tinyformer", "tinytensor")
+        for path in (ROOT / folder).rglob("*.py")
+        if (wrong := articles_by_hand(path.read_text(encoding="utf-8")))
+    }
+    assert not found
+    assert articles_by_hand('print(f"not a {type(x).__name__}")') and not articles_by_hand(
+        'print(f"{a_or_an(type(x).__name__)}")'
+    )

@@ -19,7 +19,7 @@ from tinyformer.pretrained.loading import from_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.writing import Writing, read_writing
 from tinyformer.tokenizers import Tokenizer
-from tinytensor.common.wording import counted
+from tinytensor.common.wording import a_or_an, counted
 
 MAX_TOKENS = 512  # of an answer, where nobody says it
 CONTEXT = 8192  # tokens of a conversation: models of longer contexts would need a cache of many gigabytes
@@ -191,5 +191,5 @@ def open_chat(
         )
     model = from_pretrained(folder, dtype=dtype)
     if not isinstance(model, GPT):
-        raise UserError(f"{folder} holds a {type(model).__name__}, which does not talk: take a Llama, Mistral or Qwen")
+        raise UserError(f"{folder} holds {a_or_an(type(model).__name__)}, which does not talk: take a Llama, Mistral or Qwen")
     return Chat(model, pretrained_tokenizer(folder), template, read_writing(folder), **settings)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from tinyformer.common.errors import SettingError, UnknownField, UserError, shortened
+from tinytensor.common.wording import a_or_an
 
 Made = TypeVar("Made")
 
@@ -145,5 +146,5 @@ def _shown(value: Any, limit: int = 40) -> str:
     try:
         shown = repr(value)
     except (RecursionError, ValueError):  # it is nested too deeply, or an integer with too many digits to print
-        shown = f"a {type(value).__name__} that is too large to show"
+        shown = f"{a_or_an(type(value).__name__)} that is too large to show"
     return shortened(shown, limit)

@@ -22,7 +22,7 @@ from tinyformer.models.seq2seq import EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer
 from tinytensor import Tensor
 from tinytensor.autograd.modes import without_warnings
-from tinytensor.common.wording import counted
+from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.backend import host
 from tinytensor.nn import Module
 
@@ -240,7 +240,7 @@ def language_decoder(model: GPT | RecurrentLM, use_cache: bool = True, max_token
     """A decoder that continues texts with this language model, to ``max_tokens`` in all if that is known. A recurrent one has
     no cache to do without. Raises UserError for any other model."""
     if not isinstance(model, (GPT, RecurrentLM)):
-        raise UserError(f"a {type(model).__name__} does not continue texts: take GPT-2, Llama or Qwen")
+        raise UserError(f"{a_or_an(type(model).__name__)} does not continue texts: take GPT-2, Llama or Qwen")
     return RecurrentDecoder(model) if isinstance(model, RecurrentLM) else GPTDecoder(model, use_cache, max_tokens)
 
 

@@ -18,6 +18,7 @@ from tinyformer.models.recurrent import RecurrentLM, State
 from tinyformer.models.seq2seq import EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinytensor import Tensor
+from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import Array, host
 
 TOKENS_AT_ONCE = 4096
@@ -95,7 +96,7 @@ def _vocab_size(config: Any) -> int:
 def _check(model: TokenModel, name: str, given: Any, kinds: Any) -> None:
     if (given is not None) != isinstance(model, kinds):
         problem = "needs a" if given is None else "takes no"
-        raise UserError(f"the loss of each token of a {type(model).__name__} {problem} {name}")
+        raise UserError(f"the loss of each token of {a_or_an(type(model).__name__)} {problem} {name}")
 
 
 def _ids(ids: Any, what: str, vocab_size: int) -> Array:

@@ -32,6 +32,7 @@ from tinyformer.models.gpt import GPT
 from tinyformer.models.sentences import Projection, SentenceModel
 from tinyformer.models.transformer import TokenAndPosition, Transformer
 from tinyformer.models.vectors import VectorAndPosition
+from tinytensor.common.wording import a_or_an
 from tinytensor.nn import Embedding, Linear
 
 
@@ -82,7 +83,9 @@ def bert_graph(model: BertForMaskedLM) -> Graph:
 def sentence_graph(model: SentenceModel) -> Graph:
     """The inputs of ``bert_graph`` -> ``sentence_embedding`` (batch, width). Raises UserError for a model on a GPT."""
     if not isinstance(model.encoder, Bert):
-        raise UserError(f"sentences of a {type(model.encoder).__name__} cannot be exported to ONNX: only those of a Bert can")
+        raise UserError(
+            f"sentences of {a_or_an(type(model.encoder).__name__)} cannot be exported to ONNX: only those of a Bert can"
+        )
     graph = Graph(model)
     x, is_token = _vectors_of_tokens(graph, model.encoder)
     x, width = pooled(model.pooling, x, is_token), model.encoder.config.d_model * len(model.pooling.kinds)

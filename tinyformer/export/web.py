@@ -20,7 +20,7 @@ from tinyformer.models.quantizing import num_weights, refuse_additions, refuse_q
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tasks.trained import open_run
 from tinyformer.tokenizers import CharTokenizer, Tokenizer
-from tinytensor.common.wording import counted
+from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.backend import host
 from tinytensor.nn import Module
 
@@ -38,7 +38,7 @@ def web_weights(model: Module, tokenizer: Tokenizer | None = None, dtype: str = 
     weights that float16 cannot hold.
     """
     if type(model) is not GPT:  # a subclass may compute something else
-        raise UserError(f"a page computes only a GPT, not a {type(model).__name__}")
+        raise UserError(f"a page computes only a GPT, not {a_or_an(type(model).__name__)}")
     refuse_additions(model, "given to a page")
     refuse_quantized(model, "given to a page", "open it in float32")
     size = model.num_parameters() * host.dtype(dtype).itemsize
@@ -73,7 +73,7 @@ def web_page(path: str | Path) -> str:
     weights = web_weights(opened.model, opened.tokenizer, "float16")
     if not isinstance(opened.tokenizer, CharTokenizer):
         kind = type(opened.tokenizer).__name__
-        raise UserError(f"{path} has a {kind}: only a run whose tokens are characters becomes a page")
+        raise UserError(f"{path} has {a_or_an(kind)}: only a run whose tokens are characters becomes a page")
     name = folder.path.resolve().name
     size = counted(num_weights(opened.model), "parameter")
     about = f"A GPT with {size}, trained with tinyformer. It runs in this page, without any network."

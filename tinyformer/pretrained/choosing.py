@@ -15,6 +15,7 @@ from tinyformer.pretrained.gpt2 import GPT2, GPT2_VECTORS
 from tinyformer.pretrained.llama import LLAMAS, LLAMAS_VECTORS
 from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
 from tinyformer.pretrained.settings import PretrainedSettings
+from tinytensor.common.wording import a_or_an
 
 PretrainedModel = GPT | GPTVectors | Bert | BertForMaskedLM | BertHead | Transformer
 # Of one ``model_type``, those with heads come first.
@@ -49,6 +50,6 @@ def family_for(model: PretrainedModel) -> Family:
     name, known = type(model).__name__, list(dict.fromkeys(family.kind.__name__ for family in FAMILIES))
     if name in known:
         raise UserError(
-            f"a {name} with these settings cannot be written in Hugging Face's layout: no family there has all of them"
+            f"{a_or_an(name)} with these settings cannot be written in Hugging Face's layout: no family there has all of them"
         )
-    raise UserError(f"a {name} cannot be written in Hugging Face's layout; there are {', '.join(known)}")
+    raise UserError(f"{a_or_an(name)} cannot be written in Hugging Face's layout; there are {', '.join(known)}")

@@ -20,6 +20,7 @@ from tinyformer.models.bert import (
 )
 from tinyformer.pretrained.families import Family
 from tinyformer.pretrained.settings import PretrainedSettings, must_be
+from tinytensor.common.wording import a_or_an
 
 AnyBert = Bert | BertForMaskedLM | BertHead
 # How the name of an architecture ends, of each class that has one with each family.
@@ -104,8 +105,8 @@ def _make(base: Family, head: Head, config: BertConfig, settings: PretrainedSett
     if head.activation not in ("", config.activation):
         refused, only = settings.values.get("hidden_act"), published_names()[head.activation]
         raise settings.error(
-            f"hidden_act {refused!r} cannot be used here in a {base.name} that fills masks, only {only!r}: take the model "
-            "without this head, by its architecture"
+            f"hidden_act {refused!r} cannot be used here in {a_or_an(base.name)} that fills masks, only {only!r}: take the "
+            "model without this head, by its architecture"
         )
     config = replace(config, pooler=head.pooler, head_dropout=settings.probability(*head.dropout))
     kind: Any = head.kind

@@ -15,7 +15,7 @@ from tinyformer.tokenizers import BPETokenizer, MarianTokenizer, Tokenizer, Word
 from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.tokenizer_json import read_tokenizer_json
 from tinyformer.tokenizers.tokenizer_json_writing import write_tokenizer_files
-from tinytensor.common.wording import counted
+from tinytensor.common.wording import a_or_an, counted
 
 CONFIG = "tokenizer_config.json"
 
@@ -116,7 +116,8 @@ def _settings(folder: Path, kind: str) -> dict[str, Any]:
     name = str(settings.get("tokenizer_class", kind)).removesuffix("Fast")
     if name != kind:
         raise UserError(
-            f"{folder} has no tokenizer.json, and only {kind} is known without; it has a {shortened(name, 40)}; {_REMEDY}"
+            f"{folder} has no tokenizer.json, and only {kind} is known without; it has "
+            f"{a_or_an(shortened(name, 40))}; {_REMEDY}"
         )
     if (folder / "added_tokens.json").exists():
         raise UserError(f"{folder} has no tokenizer.json, which would say what its added tokens are like; {_REMEDY}")

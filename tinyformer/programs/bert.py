@@ -43,7 +43,7 @@ from tinyformer.training.evaluation import accuracy
 from tinyformer.training.losses import class_loss, masked_token_loss
 from tinyformer.training.tensorboard import TensorBoardLogger
 from tinyformer.training.trainer import Trainer
-from tinytensor.common.wording import counted
+from tinytensor.common.wording import a_or_an, counted
 
 if TYPE_CHECKING:
     from tinyformer.decoding.filling import FillingTokenizer
@@ -189,7 +189,7 @@ def pretrained(path_or_name: str) -> tuple[BertForMaskedLM, FillingTokenizer]:
     folder = find_folder(path_or_name)
     model = from_pretrained(folder)
     if not isinstance(model, BertForMaskedLM):
-        raise UserError(f"{folder} holds a {type(model).__name__}, which fills no masks: take a BertForMaskedLM")
+        raise UserError(f"{folder} holds {a_or_an(type(model).__name__)}, which fills no masks: take a BertForMaskedLM")
     return model, with_mask(pretrained_tokenizer(folder), folder)
 
 

@@ -35,7 +35,7 @@ from tinyformer.scripting.command_line import Parser, add_settings, some_path
 from tinyformer.tokenizers import BPETokenizer, Tokenizer
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.trainer import Trainer
-from tinytensor.common.wording import counted
+from tinytensor.common.wording import a_or_an, counted
 
 SMALL_LLAMA = Path("runs/small_llama")
 PROMPT = "\n"  # for the small Llama, which has no token to begin with
@@ -54,7 +54,9 @@ def write(arguments: argparse.Namespace) -> None:
     folder = find_folder(arguments.model or SMALL_LLAMA, arguments.revision)
     model = from_pretrained(folder, dtype=arguments.dtype)
     if not isinstance(model, GPT):
-        raise UserError(f"{folder} holds a {type(model).__name__}, which does not continue texts: take GPT-2, Llama or Qwen")
+        raise UserError(
+            f"{folder} holds {a_or_an(type(model).__name__)}, which does not continue texts: take GPT-2, Llama or Qwen"
+        )
     tokenizer, writing = pretrained_tokenizer(folder), read_writing(folder)
     prompt = arguments.prompt if arguments.prompt is not None else "" if arguments.model else PROMPT
     prompt_ids = tokenizer.encode(prompt, allow_special=True).tolist()

@@ -49,7 +49,7 @@ from tinyformer.tokenizers.texts import opening_text
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate, perplexity
 from tinyformer.training.trainer import Trainer
-from tinytensor.common.wording import counted
+from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.disk import write_text
 
 DEFAULT_OUT = "runs/char_gpt"
@@ -123,7 +123,9 @@ def load_start(init_from: str) -> tuple[GPT, Tokenizer]:
     folder = find_folder(init_from)
     model = from_pretrained(folder)
     if not isinstance(model, GPT):
-        raise UserError(f"{init_from} holds a {type(model).__name__}, which does not write texts: take GPT-2, Llama or Qwen")
+        raise UserError(
+            f"{init_from} holds {a_or_an(type(model).__name__)}, which does not write texts: take GPT-2, Llama or Qwen"
+        )
     tt.nn.merge_lora(model)
     return model.train(), pretrained_tokenizer(folder)
 

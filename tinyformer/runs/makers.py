@@ -17,6 +17,7 @@ from tinyformer.common.errors import SettingError, UserError, shortened
 from tinyformer.common.files import parse_json, read_file
 from tinyformer.common.schema import check_fields, read_dataclass
 from tinyformer.runs import commands
+from tinytensor.common.wording import a_or_an
 
 RECORD = "made_by"  # the part of config.json that holds a ``Maker``
 PRETRAINED = "pretrained model"
@@ -61,7 +62,7 @@ class Maker:
     @property
     def what(self) -> str:
         """A run in words, as in "a run of my_gpt.py" or "a run of a language model"."""
-        return f"a run of {f'a {self.kind}' if self.program == commands.NAME else shortened(self.program, 60)}"
+        return f"a run of {a_or_an(self.kind) if self.program == commands.NAME else shortened(self.program, 60)}"
 
     def use_command(self, folder: str | Path) -> str:
         """The command that uses the run in a folder."""
@@ -124,7 +125,7 @@ def check_kind(kind: str, path: str | Path) -> None:
     """Raise UserError if a folder holds something else than a run of this kind, with the command that uses it."""
     found = found_in(path)
     if found is not None and found.kind != kind:
-        raise found.refusal(path, f"a run of a {kind}")
+        raise found.refusal(path, f"a run of {a_or_an(kind)}")
 
 
 def resume_command(path: str | Path, part: Path | None = None) -> str:

@@ -26,6 +26,7 @@ from tinyformer.pretrained.writing import read_writing
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tasks import comparison, language, masked, translation
 from tinyformer.tasks.opened import Opened
+from tinytensor.common.wording import a_or_an
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ KINDS = {
 
 def names_of_kinds() -> str:
     """The kinds in words: "a language model, a masked language model or a translator"."""
-    *others, last = (f"a {name}" for name in KINDS)
+    *others, last = (a_or_an(name) for name in KINDS)
     return f"{', '.join(others)} or {last}"
 
 

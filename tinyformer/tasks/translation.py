@@ -34,7 +34,7 @@ from tinyformer.tokenizers import BPETokenizer, Tokenizer, load_tokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
 from tinyformer.tokenizers.texts import token_texts
 from tinytensor import Tensor
-from tinytensor.common.wording import counted
+from tinytensor.common.wording import a_or_an, counted
 
 KIND = "translator"
 
@@ -253,7 +253,9 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
     folder = find_folder(path_or_name)
     model, writing = from_pretrained(folder), read_writing(folder)
     if not isinstance(model, Transformer):
-        raise UserError(f"{folder} holds a {type(model).__name__}, which does not translate: take one of Marian's models")
+        raise UserError(
+            f"{folder} holds {a_or_an(type(model).__name__)}, which does not translate: take one of Marian's models"
+        )
     if writing.start is None or len(writing.ends) != 1:
         raise UserError(f"{folder} does not say with which token a translation starts, and with which it ends")
     longest = writing.max_new_tokens + 1 if writing.max_new_tokens else writing.max_length or model.config.max_length

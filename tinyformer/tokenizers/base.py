@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from tinyformer.common.errors import UserError
 from tinyformer.common.files import damaged, read_json
 from tinyformer.common.schema import check_known, read_value
+from tinytensor.common.wording import a_or_an
 
 Made = TypeVar("Made")
 
@@ -95,7 +96,7 @@ def load_saved(make: Callable[..., Made], path: str | Path, kind: str, name: str
     """
     saved = read_json(Path(path))
     if saved.get("kind") != kind:
-        raise UserError(f"{path} is not a {name} tokenizer's file")
+        raise UserError(f"{path} is not {a_or_an(name)} tokenizer's file")
     with damaged(path):
         check_known(saved, {*kinds, "kind"})
         return make(**{key: read_value(kinds[key], saved.get(key), key) for key in kinds})

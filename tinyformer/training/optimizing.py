@@ -8,6 +8,7 @@ from tinyformer.common.errors import SettingError
 from tinyformer.models.attention import MultiHeadAttention
 from tinyformer.models.blocks import Block
 from tinyformer.training.config import TrainingConfig
+from tinytensor.common.wording import a_or_an
 from tinytensor.nn import Module, Parameter
 from tinytensor.optim import AdamW, Muon
 
@@ -38,7 +39,9 @@ def muon_for(
     """
     of_blocks = matrices_of_blocks(model)
     if not of_blocks:
-        message = f"muon_learning_rate is for the blocks of Transformers, and a {type(model).__name__} has none: leave it out"
+        message = (
+            f"muon_learning_rate is for the blocks of Transformers, and {a_or_an(type(model).__name__)} has none: leave it out"
+        )
         raise SettingError(message, "muon_learning_rate")
     taken = {id(p) for matrices in of_blocks.values() for p in matrices}
     groups = _with_decay_of_matrices([p for p in model.parameters() if id(p) not in taken], weight_decay)

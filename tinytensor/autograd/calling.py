@@ -16,6 +16,7 @@ from tinytensor.autograd.engine import Node, check_finite
 from tinytensor.autograd.modes import Modes, modes
 from tinytensor.autograd.promotion import promoted, rounded
 from tinytensor.autograd.tensor import Tensor
+from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import Array, default_dtype, is_array, is_floating, no_warnings, xp
 
 if TYPE_CHECKING:
@@ -96,5 +97,5 @@ def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> Tensor:
 def _single(op: Op, out: Any) -> Array:
     """What an op's function returned, as an array. Raises TypeError for several."""
     if isinstance(out, (tuple, list)):
-        raise TypeError(f"{op.name} returned a {type(out).__name__}: an op returns one array, so write an op for each")
+        raise TypeError(f"{op.name} returned {a_or_an(type(out).__name__)}: an op returns one array, so write an op for each")
     return xp.asarray(out)

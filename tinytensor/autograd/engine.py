@@ -22,6 +22,7 @@ from tinytensor.autograd.changes import check_unchanged, next_number
 from tinytensor.autograd.checks import calling_line
 from tinytensor.autograd.modes import Switched, modes, without_warnings
 from tinytensor.common.missing import names_of as _names_of
+from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import DType, is_floating, xp
 from tinytensor.device.summation import sum_over
 
@@ -211,7 +212,7 @@ def _unbroadcast(gradient: Any, parent: Node, node: Node) -> Any:
     pairs = [] if extra < 0 else list(zip(shape[extra:], parent.shape))
     if extra < 0 or any(have != want != 1 for have, want in pairs):
         assert node.op is not None
-        returned = f"a {type(gradient).__name__}" if shape is None else f"shape {shape}"
+        returned = a_or_an(type(gradient).__name__) if shape is None else f"shape {shape}"
         raise ValueError(
             f"the gradient rule of {node.op.name!r} for {node.op.input_name(node.parents.index(parent))} of shape "
             f"{parent.shape} returned {returned}: it must return an array of that shape, or of one that it broadcasts to"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tinytensor.common.missing import MISPLACED, unknown_argument
+from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import bfloat16, host, is_array, is_floating, is_host_array, xp
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -279,7 +280,7 @@ def _as_text(value: Any) -> str:
         return repr(value)
     if isinstance(value, type):
         return value.__name__
-    return f"a {kind_name(value)}" + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
+    return a_or_an(kind_name(value)) + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
 
 
 def kind_name(value: Any) -> str:

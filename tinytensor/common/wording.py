@@ -1,4 +1,4 @@
-"""Counts and lists as messages say them: 1 pair, 2,000 pairs."""
+"""Words as messages need them: 1 pair and 2,000 pairs, a list and an int."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ def counted(number: float, what: str, several: str = "") -> str:
     ('1 batch', '2,000 batches', '0 entries')
     """
     return f"{number:,} {what if number == 1 else several or plural(what)}"
+
+
+def a_or_an(word: str) -> str:
+    """A word, such as a type's name, after the article that fits how it is said: "an LSTM", as its letters are said one by one.
+
+    >>> from tinytensor.common.wording import a_or_an
+    >>> a_or_an("list"), a_or_an("int"), a_or_an("LSTM"), a_or_an("UnigramTokenizer")
+    ('a list', 'an int', 'an LSTM', 'a UnigramTokenizer')
+    """
+    return f"{'an' if re.match('[AEIOaeio]|[FHLMNRSX][A-Z]|nd', word) else 'a'} {word}"
 
 
 def plural(what: str) -> str:

@@ -11,6 +11,7 @@ from tinytensor.autograd.conversion import as_array
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import missing
+from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import is_floating
 from tinytensor.nn.hooks import HookHandle, Hooks
 from tinytensor.nn.leaves import clear_gradients, convert_, overwrite
@@ -93,7 +94,7 @@ class Module:
             )
         if isinstance(held, Module):
             raise TypeError(
-                f"{place} is a {type(held).__name__}, and {given} in its place would be no part of the model: set it to "
+                f"{place} is {a_or_an(type(held).__name__)}, and {given} in its place would be no part of the model: set it to "
                 "another module or to None"
             )
 
@@ -109,7 +110,7 @@ class Module:
             raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: names are printable and without dots")
         of_class = getattr(type(self), name, None)  # a slot is not looked at when parts are found
         if hasattr(Module, name) or inspect.isroutine(of_class) or inspect.ismemberdescriptor(of_class):
-            raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: the class has a {name} of its own")
+            raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: the class has {a_or_an(name)} of its own")
 
     if not TYPE_CHECKING:
 

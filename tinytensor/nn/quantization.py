@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
+from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import Array, xp
 from tinytensor.nn.layers import Embedding, LayerNorm, Linear
 from tinytensor.nn.module import Module
@@ -64,7 +65,7 @@ def quantizable(model: Module, dtype: str, tables: Sequence[Tensor] = ()) -> lis
             layer = model.get_submodule(name.rpartition(".")[0])
             if isinstance(layer, StandIn):
                 raise ValueError(f"quantize_: {name} has additions: quantize before add_lora, or after merge_lora")
-            raise ValueError(f"quantize_: {name} is a weight of a {type(layer).__name__}, which cannot be quantized")
+            raise ValueError(f"quantize_: {name} is a weight of {a_or_an(type(layer).__name__)}, which cannot be quantized")
     return chosen
 
 

@@ -21,6 +21,7 @@ from tinytensor.autograd.op import Function, Op
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.autograd.tracing import is_traced, tracing
 from tinytensor.common.arguments import checked, shown
+from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import bool_dtype, default_dtype, host, xp
 from tinytensor.kernels.steps import Step
 from tinytensor.nn.hooks import any_hooks
@@ -140,7 +141,7 @@ class Tracer:
     def program(self, out: Tensor) -> Program:
         """The program that computes ``out``: everything that was written down."""
         if not isinstance(out, Tensor):
-            raise TypeError(f"a traced function must return one tensor, not a {type(out).__name__}")
+            raise TypeError(f"a traced function must return one tensor, not {a_or_an(type(out).__name__)}")
         result = self._slot(out)
         used = {slot for step in self._steps for slot in step.arguments} | {result}
         unread = [slot for slot in range(self._num_inputs) if slot not in used]
