@@ -187,9 +187,21 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "Half an hour on two cores is enough for a larger model with dropout, which ends at {:.2f}, and with other seeds at "
+        "Twenty minutes on two cores are enough for a larger model with dropout, which ends at {:.2f}, and with other seeds at "
         "{:.2f} and {:.2f}:",
-        lambda: [cell("char_gpt", "3000", seed) for seed in ("seed 1337", "seed 1", "seed 2")],
+        lambda: [cell("char_gpt", "3500", seed) for seed in ("seed 1337", "seed 1", "seed 2")],
+    ),
+    (
+        "On an AMD EPYC twenty minutes take a larger one to {:.2f}, nanoGPT's best on a GPU.",
+        lambda: [cell("char_gpt", "3500", "seed 1337")],
+    ),
+    (
+        "nanoGPT's configuration for a GPU has its best validation loss at {:.4f}. Twenty minutes on two cores of the AMD EPYC "
+        "end at {:.4f}, and with two other seeds at {:.4f} and {:.4f}",
+        lambda: [
+            number("char_gpt", r"best validation loss at ([\d.]+)[.] Seeds"),
+            *(cell("char_gpt", "3500", seed) for seed in ("seed 1337", "seed 1", "seed 2")),
+        ],
     ),
     (
         "{:.1f} million parameters, {:.0f} steps",
