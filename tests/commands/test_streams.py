@@ -159,7 +159,7 @@ def test_a_terminal_that_is_closed_ends_in_a_saved_run(program: Program) -> None
 @pytest.mark.parametrize("flag", ["--overwrite", "--resume"])
 def test_two_processes_in_one_folder(copied: Program, flag: str) -> None:
     # The first is one that overwrites, or goes on; the second is told of it, whatever it would do.
-    more = ["--steps", "1000000", "--eval-every", "1000000"]
+    more = ["--steps", "1000000", "--eval-every", "1000000", "--snapshots", "0"]  # writes nothing while the others are told
     first = [*GPT, *more, "--overwrite"] if flag == "--overwrite" else ["--resume-changed", *more]
     process = copied.begin(*first, "--out", "run")
     assert process.stderr is not None

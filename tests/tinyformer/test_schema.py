@@ -130,7 +130,7 @@ def test_values_that_do_not(kind: Any, value: Any, message: str) -> None:
 @pytest.mark.parametrize("make", [lambda: 10**5000, lambda: nested(10_000)])  # made here: no test could be named by them
 def test_values_too_large_to_show(make: Callable[[], Any]) -> None:
     for kind in (float, str):
-        with pytest.raises(UserError, match=r"^it must be .*, not a (int|list) that is too large to show$"):
+        with pytest.raises(UserError, match=r"^it must be .*, not (an int|a list) that is too large to show$"):
             read_value(kind, make(), "it")
 
 

@@ -354,8 +354,8 @@ class Image(nn.Module):
 
 WRONG = {
     "dtype": (lambda: nn.quantize_(nn.Linear(2, 2), "int4"), "can be quantized to int8 or bfloat16, not to 'int4'"),
-    "LSTM": (lambda: nn.quantize_(nn.LSTM(3, 4)), "weight_ih_l0 is a weight of a LSTM, which cannot be quantized"),
-    "image": (lambda: nn.quantize_(nn.Sequential(nn.Linear(2, 2), Image())), r"1\.kernel is a weight of a Image"),
+    "LSTM": (lambda: nn.quantize_(nn.LSTM(3, 4)), "weight_ih_l0 is a weight of an LSTM, which cannot be quantized"),
+    "image": (lambda: nn.quantize_(nn.Sequential(nn.Linear(2, 2), Image())), r"1\.kernel is a weight of an Image"),
     "no table of it": (lambda: nn.quantize_(nn.Embedding(3, 2), tables=[tt.ones((3, 2))]), "tables must be the weights"),
     "inputs": (lambda: nn.quantize_(nn.Linear(131_073, 1)), r"weight of shape \(1, 131073\) has more than 131,072 inputs"),
     "shapes": (lambda: nn.quantize_(nn.Linear(3, 2))(tt.ones((2, 4))), r"linear_int8 of shapes \(2, 4\), \(2, 3\)"),

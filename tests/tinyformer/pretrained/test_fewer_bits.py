@@ -158,7 +158,7 @@ def test_weights_that_are_not_finite_are_refused(value: float, dtype: str, tmp_p
 
 
 def test_a_model_with_other_layers_is_refused_by_their_name() -> None:
-    with pytest.raises(UserError, match=r"is a weight of a LSTM, which cannot be quantized"):
+    with pytest.raises(UserError, match=r"is a weight of an LSTM, which cannot be quantized"):
         quantize(RecurrentLM(RecurrentConfig(11, "lstm", num_layers=1, d_model=8)))
 
 
