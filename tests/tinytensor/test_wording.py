@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,16 @@ NOT_COUNTED = {
 }  # fmt: skip
 
 
+def in_the_packages(faults: Callable[[str], list[str]]) -> dict[str, list[str]]:
+    """The files of the packages in whose source there are such faults, and which."""
+    return {
+        path.relative_to(ROOT).as_posix(): found
+        for folder in ("tinyformer", "tinytensor")
+        for path in (ROOT / folder).rglob("*.py")
+        if (found := faults(path.read_text(encoding="utf-8")))
+    }
+
+
 def wrongly_counted(source: str) -> list[str]:
     """The f-strings of a file in which a number stands before a plural that was written by hand, or that choose an ending."""
     wrong = []
@@ -81,13 +92,7 @@ def wrongly_counted(source: str) -> list[str]:
 
 def test_messages_count_with_it() -> None:
     """A number is not put before a plural by hand: "1 pairs", "1 are different". (The examples stay simple instead.)"""
-    found = {
-        path.relative_to(ROOT).as_posix(): wrong
-        for folder in ("tinyformer", "tinytensor")
-        for path in (ROOT / folder).rglob("*.py")
-        if (wrong := wrongly_counted(path.read_text(encoding="utf-8")))
-    }
-    assert not found
+    assert not in_the_packages(wrongly_counted)
 
 
 @pytest.mark.parametrize(
@@ -127,13 +132,13 @@ def articles_by_hand(source: str) -> list[str]:
 
 def test_messages_choose_the_article_with_it() -> None:
     """Nothing is called "a int" or "a Embedding"."""
-    found = {
-        path.relative_to(ROOT).as_posix(): wrong
-        for folder in ("tinyformer", "tinytensor")
-        for path in (ROOT / folder).rglob("*.py")
-        if (wrong := articles_by_hand(path.read_text(encoding="utf-8")))
-    }
-    assert not found
-    assert articles_by_hand('print(f"not a {type(x).__name__}")') and not articles_by_hand(
-        'print(f"{a_or_an(type(x).__name__)}")'
-    )
+    assert not in_the_packages(articles_by_hand)
+
+
+@pytest.mark.parametrize("text", ["not a {type(x).__name__}", "A {kind_name(x)} is no tensor", "{name} is an {op.__name__}"])
+def test_an_article_by_hand_is_found(text: str) -> None:
+    assert articles_by_hand(f'print(f"{text}")')
+
+
+def test_what_is_no_article_by_hand() -> None:
+    assert not articles_by_hand('print(f"not {a_or_an(type(x).__name__)}, the {type(y).__name__} of a {folder}")')
