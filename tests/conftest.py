@@ -60,7 +60,7 @@ NEEDS = {
 # arrays, or nothing that other tests do not. All others do, new ones included.
 NO_ARRAYS = """
     documents examples wheel
-    tinytensor/test_missing.py tinytensor/test_modes.py
+    tinytensor/test_missing.py tinytensor/test_modes.py tinytensor/test_wording.py
     tinyformer/test_command_line.py tinyformer/test_comparison.py tinyformer/test_hostile_files.py tinyformer/test_lettering.py
     tinyformer/test_names.py tinyformer/test_progress.py tinyformer/test_schema.py tinyformer/test_scripts.py
     tinyformer/test_terminal.py tinyformer/test_text_scores.py
@@ -85,6 +85,15 @@ NO_KERNELS = """
     tinyformer/data tinyformer/explore tinyformer/pretrained
 """
 AGAIN = {"backend": f"{NO_ARRAYS} {NO_BACKEND}".split(), "kernels": (NO_ARRAYS + NO_KERNELS).split()}
+# Of a parametrized test, the first and the last case run again. Here all do: each case gives a backend or a kernel something
+# else to compute.
+EVERY_CASE = """
+    tinytensor/test_attention tinytensor/test_compiled tinytensor/test_cuda tinytensor/test_edges_of_values
+    tinytensor/test_elementwise tinytensor/test_kernels tinytensor/test_nn tinytensor/test_ops tinytensor/test_optim tinytensor/test_programs
+    tinytensor/test_quantized tinytensor/test_recurrent tinytensor/test_summation tinytensor/test_standin
+    parity/test_gpt parity/test_layers parity/test_losses parity/test_opinfo parity/test_ops parity/test_optimizers
+    parity/test_quantized parity/test_recurrent parity/test_seq2seq parity/test_train_step parity/test_transformer
+""".split()
 
 left_out = pytest.StashKey[Counter[tuple[str, str]]]()  # by what they need: how many tests, and how many files of tests
 
@@ -92,7 +101,9 @@ left_out = pytest.StashKey[Counter[tuple[str, str]]]()  # by what they need: how
 def pytest_addoption(parser: pytest.Parser) -> None:
     again = "of a run on another backend or with other kernels: leave out what one run has shown for all"
     parser.addoption("--again", choices=AGAIN, help=again)
-    parser.addoption("--programs", type=int, default=600, help="how many random programs test_programs.py runs")
+    parser.addoption("--rest", action="store_true", help="leave out the default folders, which README's command runs")
+    parser.addoption("--among", type=Path, metavar="FILE", help="run only the test files that this file lists (see reach.py)")
+    parser.addoption("--programs", type=int, default=200, help="how many random programs test_programs.py runs")
     parser.addoption("--seed", type=int, default=0, help="the number of the first random program")
     parser.addoption("--kills", type=int, default=6, help="how many random ranks test_workers.py kills")
     parser.addoption("--mutations", type=int, default=60, help="how often test_mutated_files.py damages each file")
@@ -143,9 +154,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what need not run again."""
+    """Leave out what need not run again, what README's command has run, and what a change does not reach."""
     name = collection_path.relative_to(TESTS).as_posix() if collection_path.is_relative_to(TESTS) else ""
-    return True if name in AGAIN.get(config.option.again, ()) else None  # else as pytest does
+    if name in AGAIN.get(config.option.again, ()) or (config.option.rest and f"tests/{name}" in config.getini("testpaths")):
+        return True
+    if config.option.among and collection_path.is_file() and collection_path.name != "conftest.py":
+        return f"tests/{name}" not in config.option.among.read_text(encoding="utf-8").split()
+    return None  # else as pytest does
 
 
 class LeftOut(pytest.Module):
@@ -171,6 +186,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if out:
         config.hook.pytest_deselected(items=list(out))
         items[:] = [item for item in items if item not in out]
+    if config.option.again:
+        only_first_and_last(config, items)
+
+
+def only_first_and_last(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the cases of a test, keep the first and the last, but for files whose every case matters."""
+    whole = tuple(f"tests/{name}" for name in EVERY_CASE)
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid if item.nodeid.startswith(whole) else item.nodeid.split("[")[0], []).append(item)
+    kept = {item for group in cases.values() for item in (group[0], group[-1])}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 def needs(item: pytest.Item, what: str) -> bool:
@@ -179,6 +207,8 @@ def needs(item: pytest.Item, what: str) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.option.among and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK  # the change reaches none of these
     if hasattr(session.config, "workeroutput"):  # one of several processes
         session.config.workeroutput["left_out"] = list(session.config.stash[left_out].items())
 

@@ -3,7 +3,8 @@
 python tests/mutants.py --coverage runs/coverage --record
 python tests/mutants.py --coverage runs/coverage --seed 0 --count 220 --output runs/mutants.csv
 
-The first command runs all tests and notes which of them run which line (this takes ``pip install coverage``). The second draws
+The first command runs all tests and notes which of them run which line (this takes ``pip install coverage``). It ends with the
+test files that run code on which they do not depend by ``reach.py``: there must be none. The second draws
 mutants evenly over the ROOMS, and within a room evenly over the places where its files can be changed. For each it runs only
 the test functions that run the changed line, those first that are short and run little else, and stops at the first failure. A
 test that fails without any mutant, too, does not count. A line that only processes run which tests start is tried with
@@ -41,6 +42,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from faults import ROOMS, ROOT, Mutant, all_mutants, draw
+from reach import Project, tracked
 
 sys.path.append(str(ROOT / "benchmarks"))
 import measure
@@ -117,6 +119,13 @@ class Tests:
                 name = Path(measured).relative_to(tree).as_posix()
                 self._by_line[name] = data.contexts_by_lineno(measured)
                 self._reach.update(chain.from_iterable(self._by_line[name].values()))
+
+    def unreached(self) -> set[str]:
+        """Which test files run which files of the packages on which they do not depend, as ``reach.py`` sees it."""
+        project = Project(tracked())
+        runs = {(test.split("::")[0], name) for name, by in self._by_line.items() for test in chain(*by.values()) if test}
+        reached = {test: project.reach(test) for test, _ in runs}
+        return {f"{test} runs {name}" for test, name in runs if name not in reached[test]}
 
     def of(self, mutant: Mutant) -> list[str]:
         """What to run for a mutant, the most telling first: test functions, or files of tests."""
@@ -359,7 +368,9 @@ def main() -> None:
     arguments = parse()
     tree, configuration = arguments.tree.resolve(), arguments.configuration
     if arguments.record:
-        return record(arguments.coverage, tree, configuration)
+        record(arguments.coverage, tree, configuration)
+        print(*sorted(Tests(arguments.coverage, tree).unreached()), sep="\n")
+        return
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     if arguments.only:
         mutants = [mutant for mutant in all_mutants() if mutant.row()["place"] == arguments.only]
