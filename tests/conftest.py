@@ -89,8 +89,9 @@ AGAIN = {"backend": f"{NO_ARRAYS} {NO_BACKEND}".split(), "kernels": (NO_ARRAYS +
 # else to compute.
 EVERY_CASE = """
     tinytensor/test_attention tinytensor/test_compiled tinytensor/test_cuda tinytensor/test_edges_of_values
-    tinytensor/test_elementwise tinytensor/test_kernels tinytensor/test_nn tinytensor/test_ops tinytensor/test_optim tinytensor/test_programs
-    tinytensor/test_quantized tinytensor/test_recurrent tinytensor/test_summation tinytensor/test_standin
+    tinytensor/test_elementwise tinytensor/test_kernels tinytensor/test_nn tinytensor/test_ops tinytensor/test_optim
+    tinytensor/test_programs tinytensor/test_quantized tinytensor/test_recurrent tinytensor/test_standin
+    tinytensor/test_summation
     parity/test_gpt parity/test_layers parity/test_losses parity/test_opinfo parity/test_ops parity/test_optimizers
     parity/test_quantized parity/test_recurrent parity/test_seq2seq parity/test_train_step parity/test_transformer
 """.split()
@@ -229,8 +230,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         ran = sum(len(terminalreporter.stats.get(outcome, ())) for outcome in ("passed", "failed"))
         terminalreporter.write_line(
-            f"These were {ran:,} tests. The rest is in .ci/run: whole programs (pytest tests/commands), the GPU's kernels on a "
-            "stand-in, compiled kernels, ranks of MPI, the site, a browser, and PyTorch and other peers beside it all."
+            f"These were {ran:,} tests. `.ci/run` runs the rest: other parts of tinyformer and the documents (pytest --rest "
+            "tests/tinyformer tests/documents), complete programs (pytest tests/commands), compiled kernels, the GPU's kernels "
+            "on a fake CuPy, MPI, the site, a browser, and PyTorch and other peers beside it all."
         )
 
 

@@ -16,7 +16,7 @@ import argparse
 import ast
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -48,21 +48,23 @@ USES = {
 RUNNERS = {"subprocess", "running", "forked", "browsing", "importlib", "tinyformer.programs.main"}
 
 
-def running(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a file that run, or may run: all but those for type checkers alone."""
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in (test := ast.unparse(node.test)):
-        children = node.orelse if test == "TYPE_CHECKING" else node.body
-    else:
-        yield node
-        children = list(ast.iter_child_nodes(node))
-    for child in children:
-        yield from running(child)
+def running(tree: ast.AST) -> list[ast.AST]:
+    """Return the nodes of a file that run, or may run: all but those for type checkers alone."""
+    nodes, waiting = [], [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in (test := ast.unparse(node.test)):
+            waiting += node.orelse if test == "TYPE_CHECKING" else node.body
+        else:
+            nodes.append(node)
+            waiting += ast.iter_child_nodes(node)
+    return nodes
 
 
-def imported(tree: ast.AST) -> set[str]:
-    """Return the dotted names that a file imports, such as ``a.b`` for ``from a import b``: a module, or a name in one."""
+def imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the dotted names that nodes import, such as ``a.b`` for ``from a import b``: a module, or a name in one."""
     names = set()
-    for node in running(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -72,11 +74,11 @@ def imported(tree: ast.AST) -> set[str]:
     return names
 
 
-def strings(tree: ast.AST) -> set[str]:
-    """Return the strings of a file, without docstrings."""
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings)
-    return {node.value for node in constants if isinstance(node.value, str)}
+def strings(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the strings among nodes, without docstrings."""
+    constants = {id(node): node.value for node in nodes if isinstance(node, ast.Constant)}
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    return {value for key, value in constants.items() if isinstance(value, str) and key not in docstrings}
 
 
 def git(*words: str) -> set[str]:
@@ -91,6 +93,7 @@ class Project:
     def __init__(self, files: Iterable[str]):
         self.files = frozenset(files)  # a file that is gone may be among them: who imports it depends on it
         self._used: dict[str, set[str]] = {}
+        self._reached: dict[str, set[str]] = {}
 
     @cached_property
     def lazy(self) -> dict[str, str]:
@@ -136,10 +139,10 @@ class Project:
         folder, text = str(Path(path).parent), (ROOT / path).read_text(encoding="utf-8")
         if path.endswith(".md"):
             text = "\n".join(re.findall(r"(?m)^(?:from [\w.]+ import [\w, ]*\w|import [\w., ]*\w)", text))
-        tree = ast.parse(text)
-        names = imported(tree)
+        nodes = running(ast.parse(text))
+        names = imported(nodes)
         used = set().union(*(self.module(name, folder) for name in names))
-        return used | self._tests_use(path, folder, names, strings(tree)) if path.startswith("tests/") else used
+        return used | self._tests_use(path, folder, names, strings(nodes)) if path.startswith("tests/") else used
 
     def _tests_use(self, path: str, folder: str, names: set[str], said: set[str]) -> set[str]:
         """Return what a file of tests uses besides its imports: ``conftest.py`` files, files it names, commands it runs."""
@@ -155,12 +158,14 @@ class Project:
 
     def reach(self, path: str) -> set[str]:
         """Return all files on which a file depends, and the file itself."""
-        seen, waiting = {path}, [path]
-        while waiting:
-            new = self.uses(waiting.pop()) - seen
-            seen |= new
-            waiting += new
-        return seen
+        if path not in self._reached:
+            seen, waiting = {path}, [path]
+            while waiting:
+                new = self.uses(waiting.pop()) - seen
+                seen |= new
+                waiting += new
+            self._reached[path] = seen
+        return self._reached[path]
 
     def affected(self, changed: Iterable[str]) -> list[str]:
         """Return the test files that depend on a changed file."""

@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from reach import imported
+from reach import imported, running
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ FILES = {name_of(file): file for package in ("tinytensor", "tinyformer") for fil
 
 def modules(text: str) -> set[str]:
     """The modules of the two packages that a file imports, in its functions, too."""
-    return {name if name in FILES else name.rpartition(".")[0] for name in imported(ast.parse(text))} & set(FILES)
+    return {name if name in FILES else name.rpartition(".")[0] for name in imported(running(ast.parse(text)))} & set(FILES)
 
 
 GRAPH = {name: modules(file.read_text(encoding="utf-8")) for name, file in FILES.items()}
