@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import explored  # noqa: F401  # imports the models
+import explored  # noqa: F401
+
 import tinyformer.programs.explore  # noqa: F401
 import tinytensor as tt
 
