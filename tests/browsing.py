@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
 
 from tinyformer.programs.main import main
@@ -46,6 +46,7 @@ class Explorer:
             lines.append(line)
             if match := re.search(r"http://\S+", line):
                 self.address = match[0]
+                self.port = urlsplit(self.address).port or 0
                 return
         raise AssertionError("".join(lines))
 
