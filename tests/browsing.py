@@ -1,4 +1,4 @@
-"""The explorer as a user starts it, and its page in a real browser: headless Chromium, driven by Playwright."""
+"""The explorer's command, and its page in a real browser: headless Chromium, driven by Playwright."""
 
 from __future__ import annotations
 
