@@ -84,7 +84,6 @@ def test_a_stopped_process_is_waited_for(tab: Tab, run: Path) -> None:
 
 def test_a_killed_process_is_told_in_a_line_and_a_new_one_goes_on(tab: Tab, run: Path) -> None:
     explorer = Explorer(run)
-    port = int(explorer.address.split(":")[2].split("/")[0])
     try:
         page = tab.open(explorer, "inside", text="the fox")
         page.select_option("#model", "latest")
@@ -105,7 +104,7 @@ def test_a_killed_process_is_told_in_a_line_and_a_new_one_goes_on(tab: Tab, run:
     page.wait_for_timeout(1500)
     assert page.text_content("#trouble") == line
     assert page.locator(".trouble:visible, [role=alert]:visible").count() == 1
-    with exploring(run, port=port) as again:
+    with exploring(run, port=explorer.port) as again:
         page.wait_for_selector("#trouble:has-text('started again: open the address')")
         page.goto(again.address)
         page.wait_for_selector(READ)

@@ -66,7 +66,7 @@ class Here:
 
     def __init__(self, address: str):
         self.address = address
-        self.process = SimpleNamespace(poll=lambda: None)
+        self.process = SimpleNamespace(is_alive=lambda: True)
 
 
 def open_view(tab: Tab, explorer: Any, text: str = TEXT) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -141,15 +140,12 @@ def test_branches_by_keyboard_survive_a_reload(tab: Any, explorers: Any) -> None
 
 
 def test_branches_come_back_after_a_restart(browser: Any, runs: Any) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     tab = Tab(browser)
-    with exploring(runs["gpt"], port=port) as explorer:
+    with exploring(runs["gpt"]) as explorer:
         page = tab.open(explorer, text="the fox")
         write(page)
         before = texts(page)
-    with exploring(runs["gpt"], port=port) as explorer:
+    with exploring(runs["gpt"], port=explorer.port) as explorer:
         page.goto(explorer.address)
         page.wait_for_selector(".branch >> nth=1")
         assert texts(page) == before
