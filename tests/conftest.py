@@ -85,6 +85,12 @@ NO_KERNELS = """
     tinyformer/data tinyformer/explore tinyformer/pretrained
 """
 AGAIN = {"backend": f"{NO_ARRAYS} {NO_BACKEND}".split(), "kernels": (NO_ARRAYS + NO_KERNELS).split()}
+# Of the default folders (testpaths in pyproject.toml), what README's command leaves to .ci/run: files that take long or start
+# many processes, and whose subject shorter files test, too.
+LATER = """
+    tinytensor/test_forks.py tinytensor/test_processes.py tinytensor/test_programs.py tinytensor/test_wording.py
+    tinyformer/training/test_lock.py tinyformer/training/test_ranks.py tinyformer/training/test_resuming.py
+""".split()
 # Of a parametrized test, the first and the last case run again. Here all do: each case gives a backend or a kernel something
 # else to compute.
 EVERY_CASE = """
@@ -102,9 +108,9 @@ left_out = pytest.StashKey[Counter[tuple[str, str]]]()  # by what they need: how
 def pytest_addoption(parser: pytest.Parser) -> None:
     again = "of a run on another backend or with other kernels: leave out what one run has shown for all"
     parser.addoption("--again", choices=AGAIN, help=again)
-    parser.addoption("--rest", action="store_true", help="leave out the default folders, which README's command runs")
+    parser.addoption("--rest", action="store_true", help="run what `pytest` without arguments leaves out")
     parser.addoption("--among", type=Path, metavar="FILE", help="run only the test files that this file lists (see reach.py)")
-    parser.addoption("--programs", type=int, default=200, help="how many random programs test_programs.py runs")
+    parser.addoption("--programs", type=int, default=600, help="how many random programs test_programs.py runs")
     parser.addoption("--seed", type=int, default=0, help="the number of the first random program")
     parser.addoption("--kills", type=int, default=6, help="how many random ranks test_workers.py kills")
     parser.addoption("--mutations", type=int, default=60, help="how often test_mutated_files.py damages each file")
@@ -155,13 +161,16 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what need not run again, what README's command has run, and what a change does not reach."""
+    """Leave out what need not run again, what runs later or has run before, and what a change does not affect."""
     name = collection_path.relative_to(TESTS).as_posix() if collection_path.is_relative_to(TESTS) else ""
-    if name in AGAIN.get(config.option.again, ()) or (config.option.rest and f"tests/{name}" in config.getini("testpaths")):
+    if name in AGAIN.get(config.option.again, ()):
         return True
-    if config.option.among and collection_path.is_file() and collection_path.name != "conftest.py":
-        return f"tests/{name}" not in config.option.among.read_text(encoding="utf-8").split()
-    return None  # else as pytest does
+    if not name.endswith(".py") or name.endswith("conftest.py"):
+        return None  # as pytest does
+    is_default = f"tests/{name}".startswith(tuple(config.getini("testpaths"))) and name not in LATER
+    is_affected = config.option.among is None or f"tests/{name}" in config.option.among.read_text(encoding="utf-8").split()
+    wanted = not is_default if config.option.rest else is_default or config.args != config.getini("testpaths")
+    return None if wanted and is_affected else True
 
 
 class LeftOut(pytest.Module):
@@ -230,9 +239,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         ran = sum(len(terminalreporter.stats.get(outcome, ())) for outcome in ("passed", "failed"))
         terminalreporter.write_line(
-            f"These were {ran:,} tests. `.ci/run` runs the rest: other parts of tinyformer and the documents (pytest --rest "
-            "tests/tinyformer tests/documents), complete programs (pytest tests/commands), compiled kernels, the GPU's kernels "
-            "on a fake CuPy, MPI, the site, a browser, and PyTorch and other peers beside it all."
+            f"These were {ran:,} tests. `.ci/run` runs the rest: slow files, the other packages of tinyformer, and documents "
+            "(pytest --rest tests/tinytensor tests/tinyformer tests/documents), complete programs (pytest tests/commands), "
+            "compiled kernels, the GPU's kernels on a fake CuPy, MPI, the site, a browser, and PyTorch and other peers."
         )
 
 
