@@ -218,6 +218,30 @@ def test_every_processor_gets_its_instruction(name):
     assert len(re.findall(instruction, machine.emit_assembly(parsed))) == 4
 
 
+LINUX = "+aes,+crc,+fp-armv8,+lse,+neon,-rand,+sha2,-sve"  # what LLVM detects on Linux, with dot products and without
+ARM_PROCESSORS = [
+    ("aarch64-unknown-linux-gnu", "cortex-a72", LINUX, False),
+    ("aarch64-unknown-linux-gnu", "neoverse-n1", LINUX, True),
+    ("aarch64-unknown-linux-gnu", "neoverse-n1", LINUX + ",-dotprod", False),
+    ("aarch64-unknown-linux-gnu", "generic", "+dotprod", True),
+    ("arm64-apple-darwin", "apple-m1", "", True),
+]
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize(("triple", "name", "features", "has_sdot"), ARM_PROCESSORS)
+def test_arm_processors_with_dot_products_are_known_by_name(monkeypatch, triple, name, features, has_sdot):
+    from llvmlite import binding
+
+    from tinytensor.kernels.numba import dots, processor
+
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    monkeypatch.setattr(processor, "_compiled_for", lambda: (triple, name, features.split(",")))
+    monkeypatch.setattr(dots, "has", processor.has.__wrapped__)  # without its cache
+    assert dots.way() is (dots.NEON if has_sdot else dots.PLAIN)
+
+
 ELSEWHERE = """
 import sys
 import numpy as np

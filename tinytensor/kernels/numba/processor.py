@@ -5,6 +5,17 @@ from __future__ import annotations
 import functools
 
 _AMD = ("znver", "bdver", "btver", "amdfam")  # how LLVM's names of AMD's processors begin
+_ARM = ("aarch64", "arm64")  # how its names of ARM's systems begin
+_DOT = """
+declare i32 @llvm.vector.reduce.add.v16i32(<16 x i32>)
+define i32 @dot(<16 x i8> %x, <16 x i8> %y) {
+    %a = sext <16 x i8> %x to <16 x i32>
+    %b = sext <16 x i8> %y to <16 x i32>
+    %products = mul <16 x i32> %a, %b
+    %sum = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %products)
+    ret i32 %sum
+}
+"""
 
 
 @functools.cache
@@ -21,8 +32,22 @@ def _compiled_for() -> tuple[str, str, list[str]]:
 
 @functools.cache
 def has(feature: str) -> bool:
-    """Whether the processor has a feature, such as "avx512f"."""
-    return f"+{feature}" in _compiled_for()[2]
+    """Return True if the processor has this feature, such as "avx512f"."""
+    triple, name, features = _compiled_for()
+    if feature == "dotprod" and triple.startswith(_ARM):
+        return compiles_to_sdot(triple, name, ",".join(features))
+    return f"+{feature}" in features
+
+
+def compiles_to_sdot(triple: str, name: str, features: str) -> bool:
+    """Return True if LLVM compiles a dot product of bytes to ``sdot`` for this ARM processor.
+
+    The features that LLVM detects lack "dotprod", even if the processor's name implies it.
+    """
+    from llvmlite import binding
+
+    machine = binding.Target.from_triple(triple).create_target_machine(cpu=name, features=features)
+    return "sdot" in machine.emit_assembly(binding.parse_assembly(_DOT))
 
 
 def reads_several_rows() -> bool:
