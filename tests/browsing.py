@@ -51,10 +51,11 @@ class Explorer:
         raise AssertionError("".join(lines))
 
     def stop(self) -> None:
-        """Kill the process."""
+        """Kill the process, and print what else it printed, such as the traceback of a fault."""
         self.process.kill()
         self.process.join()
-        self.output.close()
+        with self.output:
+            print(self.output.read(), end="")
 
 
 def run_command(words: list[str], output: Connection) -> None:
