@@ -4,7 +4,7 @@ import { saveSvg } from "./save.js";
 import { element, number, percent, signed, small, visible } from "./text.js";
 import { troubleLine } from "./trouble.js";
 
-const ROUNDING = 1e-12; // of a divergence of probabilities in float32, which is about the square of theirs
+const ROUNDING = 1e-10; // nats: float32 rounds logits of some tens by about 1e-5, and a divergence is about the square of that
 
 /** The ten tokens whose probabilities change most, and a line about the whole. */
 export class Changes {
