@@ -35,8 +35,8 @@ ARM = {
 ARM_TESTS = [  # the processor, the kernels, files of tests, and which of their tests
     ("cortex-a76", "numba", "kernels quantized compiled_products", ""),
     ("cortex-a72", "numba", "quantized", ""),
-    ("cortex-a76", "numba", "ops", "softmax or layer_norm or gelu or cross_entropy or attention"),
     ("cortex-a76", "numpy", "kernels quantized ops", ""),
+    ("cortex-a76", "numba", "ops", "softmax or layer_norm or gelu or cross_entropy or (attention and not multi_head)"),
 ]
 X86 = ("haswell", "nehalem")  # the first has AVX2 and FMA, the second neither
 
