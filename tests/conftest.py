@@ -85,11 +85,16 @@ NO_KERNELS = """
     tinyformer/data tinyformer/explore tinyformer/pretrained
 """
 AGAIN = {"backend": f"{NO_ARRAYS} {NO_BACKEND}".split(), "kernels": (NO_ARRAYS + NO_KERNELS).split()}
-# Of the default folders (testpaths in pyproject.toml), what README's command leaves to .ci/run: files that take long or start
-# many processes, and whose subject shorter files test, too.
+# Of the default folders (testpaths in pyproject.toml), what README's command leaves to .ci/run: files that take long, start
+# many processes, or test messages and edges rather than gradients, modules, models and training.
 LATER = """
-    tinytensor/test_forks.py tinytensor/test_processes.py tinytensor/test_programs.py tinytensor/test_wording.py
-    tinyformer/training/test_lock.py tinyformer/training/test_ranks.py tinyformer/training/test_resuming.py
+    tinytensor/test_arguments.py tinytensor/test_backend.py tinytensor/test_disk.py tinytensor/test_distributed.py
+    tinytensor/test_edges_of_values.py tinytensor/test_forks.py tinytensor/test_missing.py
+    tinytensor/test_optimizers_on_ranks.py tinytensor/test_processes.py tinytensor/test_programs.py
+    tinytensor/test_standin.py tinytensor/test_summation.py tinytensor/test_warnings.py tinytensor/test_wording.py
+    tinyformer/models/test_quantized_models.py
+    tinyformer/training/test_lock.py tinyformer/training/test_logging.py tinyformer/training/test_ranks.py
+    tinyformer/training/test_resuming.py tinyformer/training/test_runs.py tinyformer/training/test_snapshots.py
 """.split()
 # Of a parametrized test, the first and the last case run again. Here all do: each case gives a backend or a kernel something
 # else to compute.
