@@ -89,8 +89,7 @@ AGAIN = {"backend": f"{NO_ARRAYS} {NO_BACKEND}".split(), "kernels": (NO_ARRAYS +
 # many processes, or test messages and edges rather than gradients, modules, models and training.
 LATER = """
     tinytensor/test_allocator.py tinytensor/test_arguments.py tinytensor/test_backend.py tinytensor/test_disk.py
-    tinytensor/test_distributed.py
-    tinytensor/test_edges_of_values.py tinytensor/test_forks.py tinytensor/test_missing.py
+    tinytensor/test_distributed.py tinytensor/test_edges_of_values.py tinytensor/test_forks.py tinytensor/test_missing.py
     tinytensor/test_optimizers_on_ranks.py tinytensor/test_processes.py tinytensor/test_programs.py
     tinytensor/test_standin.py tinytensor/test_summation.py tinytensor/test_warnings.py tinytensor/test_wording.py
     tinyformer/models/test_quantized_models.py
