@@ -1,4 +1,4 @@
-"""Find the test files that a change can affect: those that depend on a changed file, directly or through other files.
+"""Find the test files that a change can affect: all that depend on a changed file, directly or through other files.
 
 ``python tests/reach.py BASE`` prints the test files that depend on what the working tree changes since the commit BASE. A file
 depends on
@@ -179,7 +179,7 @@ class Project:
 
 
 def tracked() -> set[str]:
-    """Return the files of the working tree, but for those that git ignores."""
+    """Return the files of the working tree that git does not ignore."""
     return git("ls-files", "--cached", "--others", "--exclude-standard")
 
 
