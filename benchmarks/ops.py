@@ -1,12 +1,13 @@
-"""Forward and backward of single ops, and the steps of an optimizer: tinytensor beside PyTorch (eager).
+"""Single ops, and the steps of an optimizer: tinytensor beside PyTorch (eager).
 
-python benchmarks/ops.py                             # every op, at the sizes of every configuration
-python benchmarks/ops.py --only layer_norm --configuration A --output ops.md
-python benchmarks/ops.py --only LSTM --threads 2     # a recurrent layer, where each library uses two threads
+python benchmarks/ops.py                             # all public ops, on 8, 10,000 and 1,000,000 elements
+python benchmarks/ops.py --only exp sort --size 8    # some of them, on few elements
+python benchmarks/ops.py --configuration A C D       # layers and optimizers, at the sizes of a training step
+python benchmarks/ops.py --configuration A --only LSTM --threads 2
 
-The sizes are those that the ops have in a training step of the configurations (of D, in its decoder); recurrent layers have one
-size of their own. Both libraries compute the same from the same arrays, and their results and gradients must agree before
-anything is timed.
+Public ops (public_ops.py) are timed forward, and forward and backward. Layers are timed forward and backward, at the sizes that
+they have in a training step of the configurations (of D, in its decoder); recurrent layers have one size of their own. Both
+libraries compute the same from the same arrays, and their results and gradients must agree before anything is timed.
 
 By default each library uses one thread: what is compared is the kernels. In training tinytensor uses several cores by giving
 each a part of the batch (tinytensor/parallel/threads.py), on which these ops run as they do here.
@@ -15,6 +16,7 @@ each a part of the batch (tinytensor/parallel/threads.py), on which these ops ru
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import math
 import statistics
@@ -26,14 +28,17 @@ from typing import Any
 
 import measure
 from configurations import CONFIGURATIONS
-from measure import Side, SideError, TorchSide, Worker, positive
+from measure import Side, SideError, Times, TorchSide, Worker, positive
+from public_ops import CONSTANTS, ROWS, SIZES, array, pytorchs, tinytensors
 
 OURS, THEIRS = "tinytensor", "PyTorch"
 DROPOUT = 0.1
 LEARNING_RATE, BETAS, WEIGHT_DECAY = 1e-3, (0.9, 0.99), 0.1
 SHRINKING = 0.9999  # each clipping is to this part of the last norm, so that every one has to scale the gradients
-SECONDS_A_TURN = 0.05  # what the slower side's turn takes, or MOST_STEPS steps where that is less
+SECONDS_A_TURN = 0.02  # what the slower side's turn takes, or MOST_STEPS steps where that is less
 MOST_STEPS = 100
+DIRECTIONS = ("forward", "forward and backward")
+LARGEST = 12  # ratios that the summary names
 
 # By op, the shapes of what it takes. ``ids`` and ``targets`` are tokens and ``mask`` is padding; the rest gets gradients.
 ACTIVATIONS, HEADS, TOKENS = "batch length width", "batch length heads head_width", "batch length"
@@ -63,18 +68,30 @@ Arrays = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """An op at the sizes of a configuration, or an optimizer with the parameters of its model."""
+    """A public op on so many elements; or a layer at the sizes of a configuration, or an optimizer with the parameters of its
+    model."""
 
     op: str
-    configuration: str
+    size: str  # the number of elements, or the configuration
+
+    @property
+    def is_public(self) -> bool:
+        """Whether it is one of the table of public ops."""
+        return self.size.isdecimal()
+
+    def __str__(self) -> str:
+        return f"{self.op}, {int(self.size):,} elements" if self.is_public else f"{self.op}, configuration {self.size}"
 
     def arrays(self) -> Arrays:
-        """Random inputs, the same in every process."""
+        """Random inputs, the same in every process. Gradients are of those whose name has none of CONSTANTS."""
         import numpy
 
         rng = numpy.random.default_rng(0)
+        if self.is_public:
+            codes = ROWS[self.op].inputs
+            return {f"{code}{i}": array(code, SIZES[int(self.size)], rng) for i, code in enumerate(codes)}
         if self.op in OPTIMIZERS:
-            model, _, _ = CONFIGURATIONS[self.configuration].tinyformer()
+            model, _, _ = CONFIGURATIONS[self.size].tinyformer()
             return {name: rng.standard_normal(p.shape, "float32") for name, p in model.named_parameters()}
         sizes = {} if self.op in GATES else self._sizes()
         found: Arrays = {}
@@ -92,7 +109,7 @@ class Case:
         return found
 
     def _sizes(self) -> dict[str, int]:
-        c = CONFIGURATIONS[self.configuration]
+        c = CONFIGURATIONS[self.size]
         sizes = {"batch": c.batch_size, "length": c.block_size, "width": c.d_model, "vocabulary": c.vocab_size}
         heads = {"heads": c.num_heads, "head_width": c.d_model // c.num_heads}
         return {**sizes, **heads, "inner": getattr(c, "d_ff", 4 * c.d_model)}
@@ -101,48 +118,63 @@ class Case:
 class Library(Side):
     """A side that works on one case after the other. Its library gives the three functions and, by name, the ops."""
 
-    functions: Mapping[str, Callable[..., Any]]
+    functions: Mapping[str, Callable[..., Any]]  # the layers
+    namespace: Any  # of public ops
     tensor: Callable[..., Any]  # (array, requires_grad=False)
     optimizer: Callable[[Sequence[Any]], Any]  # AdamW for these parameters
     clip: Callable[[Sequence[Any], float], Any]  # of the parameters' gradients; the norm before
     work: Callable[[], Any]  # the current case's
 
-    def prepare(self, case: Case, arrays: Arrays) -> None:
+    def prepare(self, case: Case, arrays: Arrays, backward: bool = True) -> None:
         """Go over to this case, with these inputs."""
         import numpy
 
-        inputs = {name: self.tensor(a, requires_grad=a.dtype.kind == "f") for name, a in arrays.items()}
-        self.differentiated = {name: inputs[name] for name, a in arrays.items() if a.dtype.kind == "f"}
-        rng, leaves = numpy.random.default_rng(1), list(self.differentiated.values())
+        rng = numpy.random.default_rng(1)
+        constant = CONSTANTS if case.is_public else ""
+        is_variable = {name: backward and a.dtype.kind == "f" and name[0] not in constant for name, a in arrays.items()}
+        inputs = {name: self.tensor(a, requires_grad=is_variable[name]) for name, a in arrays.items()}
+        self.differentiated = {name: x for name, x in inputs.items() if is_variable[name]}
+        self.block = 50 if case.size == "8" else 1  # so that reading the clock does not count
+        leaves = list(self.differentiated.values())
         if case.op in OPTIMIZERS:
-            gradients = [rng.standard_normal(tuple(p.shape), "float32") for p in leaves]
-            for parameter, gradient in zip(leaves, gradients):
-                parameter.grad = self.tensor(gradient)
-            norm = math.sqrt(sum(float((g**2).sum()) for g in gradients))
-            norms = (norm * SHRINKING**n for n in itertools.count(1))
-            self.work = self.optimizer(leaves).step if case.op == "AdamW" else lambda: self.clip(leaves, next(norms))
+            self.work = self._optimization(case.op, leaves, rng)
             return
-        function = self.functions[case.op]
-        shape = function(**inputs).shape
-        g = self.tensor(rng.standard_normal(shape, "float32")) if shape else None  # a loss starts from 1
+        function = functools.partial(ROWS[case.op].call, self.namespace) if case.is_public else self.functions[case.op]
+        arguments, named = ([*inputs.values()], {}) if case.is_public else ([], inputs)
+        out = function(*arguments, **named)
+        if not getattr(out, "requires_grad", False):
+            self.differentiated = {}
+            self.work = functools.partial(function, *arguments, **named)
+            return
+        g = self.tensor(rng.standard_normal(out.shape, "float32").astype(out.detach().numpy().dtype)) if out.shape else None
 
         def forward_and_backward() -> Any:
             for x in leaves:
                 x.grad = None
-            out = function(**inputs)
-            out.backward(g)
+            out = function(*arguments, **named)
+            out.backward(g)  # a loss starts from 1
             return out
 
         self.work = forward_and_backward
+
+    def _optimization(self, op: str, leaves: Sequence[Any], rng: Any) -> Callable[[], Any]:
+        gradients = [rng.standard_normal(tuple(p.shape), "float32") for p in leaves]
+        for parameter, gradient in zip(leaves, gradients):
+            parameter.grad = self.tensor(gradient)
+        norm = math.sqrt(sum(float((g**2).sum()) for g in gradients))
+        norms = (norm * SHRINKING**n for n in itertools.count(1))
+        return self.optimizer(leaves).step if op == "AdamW" else lambda: self.clip(leaves, next(norms))
 
     def step(self) -> Any:
         return self.work()
 
     def results(self) -> Arrays:
         """What doing the work twice leaves: a single step of an optimizer would not show its moments."""
+        import numpy
+
         self.step()
         out = self.step()
-        found = {} if out is None else {"output": out.detach().numpy()}
+        found = {} if out is None else {"output": out.detach().numpy() if hasattr(out, "detach") else numpy.asarray(out)}
         for name, x in self.differentiated.items():
             found |= {name: x.detach().numpy(), f"gradient of {name}": x.grad.numpy()}
         return found
@@ -177,6 +209,7 @@ class Tinytensor(Library):
 
         names = ("layer_norm", "rms_norm", "cross_entropy", "linear_cross_entropy")
         recurrent = {kind: self._recurrent(kind) for kind in GATES}
+        self.namespace = tinytensors()
         self.functions = ops_of(tt.functional, {**{name: getattr(tt, name) for name in names}, **recurrent})
         # Only parameters can be optimized.
         self.tensor = lambda a, requires_grad=False: tt.nn.Parameter(tt.tensor(a)) if requires_grad else tt.tensor(a)
@@ -214,6 +247,7 @@ class PyTorch(Library, TorchSide):
             **{kind: self._recurrent(kind) for kind in GATES},
         }
         self.functions = ops_of(F, ops)
+        self.namespace = pytorchs()
         self.tensor = torch.tensor
         self.optimizer = lambda parameters: torch.optim.AdamW(
             parameters, lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
@@ -229,73 +263,120 @@ class PyTorch(Library, TorchSide):
 
 def check(case: Case, ours: Arrays, theirs: Arrays) -> None:
     """Raise SideError unless the results agree to rounding; dropped elements are each library's own."""
-    what = f"{case.op}, configuration {case.configuration}"
     for name, a in ours.items():
         b, both = theirs[name], ...
-        if case.op == "dropout" and name != "x":
+        if case.op == "dropout" and name[0] != "x":
             both = (a != 0) & (b != 0)
-            if any(abs((x == 0).mean() - DROPOUT) > 0.01 for x in (a, b)):
-                raise SideError(f"{what}: {(a == 0).mean():.3f} and {(b == 0).mean():.3f} of {name} were dropped")
-        error, largest = abs(a[both] - b[both]).max(initial=0.0), abs(b).max(initial=0.0)
-        if a.shape != b.shape or not error <= 2e-5 * largest:
-            raise SideError(f"{what}: {name} differs by {error:.3g} of {largest:.3g}")
+            if any(abs((x == 0).mean() - DROPOUT) > 0.01 + a.size**-0.5 for x in (a, b)):
+                raise SideError(f"{case}: {(a == 0).mean():.3f} and {(b == 0).mean():.3f} of {name} were dropped")
+        if a.shape != b.shape:
+            raise SideError(f"{case}: {name} has shape {a.shape} and {b.shape}")
+        error, largest = abs(1.0 * a[both] - b[both]).max(initial=0.0), abs(1.0 * b).max(initial=0.0)
+        if not error <= (4e-3 if "float16" in case.op else 2e-5) * largest:
+            raise SideError(f"{case}: {name} differs by {error:.3g} of {largest:.3g}")
 
 
 def run(cases: Sequence[Case], turns: int, threads: int) -> str:
-    """Measure every case: a table, and what multiplied matrices."""
+    """Measure every case: tables, and what multiplied matrices."""
     with ExitStack() as stack, measure.environment(measure.thread_variables(threads)):
         sides: measure.Sides = {OURS: (Tinytensor,), THEIRS: (PyTorch,), **measure.with_numpys_kernels(OURS, Tinytensor)}
         workers = measure.start_all(stack, sides)
-        rows = []
-        for number, case in enumerate(cases):
-            print(f"{number + 1}/{len(cases)} {case.op}, configuration {case.configuration}", file=sys.stderr)
-            rows.append(_measure(workers, case, turns))
-        libraries = measure.library_list(workers)
-    of_each = [f"{name} ms" for name in sides]
-    head = ["op", "configuration", "shapes", *of_each, "ratio of fastest quartiles", "ratio of medians"]
-    note = f"Forward and backward together, medians; ratios below 1 where {OURS} is faster. Threads: {threads}."
-    return "\n\n".join([measure.table(head, rows), note, libraries])
+        report = (_public_table if cases[0].is_public else _layer_table)(workers, cases, turns)
+        return "\n\n".join([*report, f"Threads: {threads}.", measure.library_list(workers)])
 
 
-def _measure(workers: Mapping[str, Worker], case: Case, turns: int) -> list[str]:
-    """The case's row."""
-    arrays = case.arrays()
-    measure.call_all(workers, "prepare", case, arrays)
+def _times(workers: Mapping[str, Worker], case: Case, turns: int, backward: bool = True) -> Mapping[str, Times]:
+    """The times of a case, once both libraries agree on it."""
+    print(f"{case}{'' if backward else ', forward'}", file=sys.stderr)
+    measure.call_all(workers, "prepare", case, case.arrays(), backward)
     results = measure.call_all(workers, "results")
     check(case, results[OURS], results[THEIRS])
     # Enough steps that a turn is free of what the other side left behind.
     slowest = max(map(statistics.median, measure.call_all(workers, "turn", 2, 3).values()))
     steps = min(MOST_STEPS, max(2, round(SECONDS_A_TURN / slowest)))
-    times = measure.take_turns(workers, turns, steps, settle=max(1, steps // 4))
-    shapes = ", ".join(f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())
-    if case.op in OPTIMIZERS:
-        shapes = f"{sum(array.size for array in arrays.values()):,} parameters"
-    medians = [f"{1000 * side.median:.3f}" for side in times.values()]
-    return [case.op, case.configuration, shapes, *medians, *reversed(times[OURS].over(times[THEIRS]))]
+    return measure.take_turns(workers, turns, steps, settle=max(1, steps // 4))
+
+
+def _layer_table(workers: Mapping[str, Worker], cases: Sequence[Case], turns: int) -> list[str]:
+    rows = []
+    for case in cases:
+        times = _times(workers, case, turns)
+        arrays = case.arrays()
+        shapes = ", ".join(f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())
+        if case.op in OPTIMIZERS:
+            shapes = f"{sum(array.size for array in arrays.values()):,} parameters"
+        medians = [f"{1000 * side.median:.3f}" for side in times.values()]
+        rows.append([case.op, case.size, shapes, *medians, *reversed(times[OURS].over(times[THEIRS]))])
+    head = [
+        "op",
+        "configuration",
+        "shapes",
+        *(f"{name} ms" for name in workers),
+        "ratio of fastest quartiles",
+        "ratio of medians",
+    ]
+    return [measure.table(head, rows), f"Forward and backward together, medians; ratios below 1 where {OURS} is faster."]
+
+
+def _public_table(workers: Mapping[str, Worker], cases: Sequence[Case], turns: int) -> list[str]:
+    """A summary; and for each op PyTorch's microseconds, and the ratios of ours to them."""
+    ours = [name for name in workers if name != THEIRS]
+    ratios: dict[tuple[str, str, str], dict[str, float]] = {}  # of ops, by side, size and direction
+    cells: dict[str, list[str]] = {case.op: [] for case in cases}
+    for case in cases:
+        both = [_times(workers, case, turns, backward) for backward in (False, True)]
+        microseconds = [f"{1e6 * times[THEIRS].fastest_quartile:.1f}" for times in both]
+        cells[case.op].append(" / ".join(microseconds))
+        for side in ours:
+            values = [times[side].fastest_quartile / times[THEIRS].fastest_quartile for times in both]
+            cells[case.op].append(" / ".join(f"{value:.2f}" for value in values))
+            for direction, value in zip(DIRECTIONS, values):
+                ratios.setdefault((side, case.size, direction), {})[case.op] = value
+    summary = []
+    for (side, size, direction), by_op in ratios.items():
+        largest = sorted(by_op, key=lambda op: -by_op[op])[:LARGEST]
+        slow = ", ".join(f"{op} {by_op[op]:.1f}" for op in largest)
+        over = sum(value > 3 for value in by_op.values())
+        summary.append([side, f"{int(size):,}", direction, f"{statistics.median(by_op.values()):.2f}", str(over), slow])
+    sizes = list(dict.fromkeys(case.size for case in cases))
+    head = [f"{int(size):,}: {name}" for size in sizes for name in (f"{THEIRS} µs", *ours)]
+    return [
+        measure.table(["", "elements", "", "median", "over 3", "largest"], sorted(summary)),
+        measure.table(["op", *head], [[op, *row] for op, row in cells.items()]),
+        f"Fastest quartiles, forward / forward and backward: {THEIRS}'s time in microseconds, and ours in units of it.",
+    ]
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = measure.make_parser("Time forward and backward of single ops of tinytensor beside PyTorch's, in turns.", turns=15)
-    ops = (*INPUTS, *OPTIMIZERS)
+    parser = measure.make_parser("Time single ops of tinytensor beside PyTorch's, in turns.", turns=15)
     several: dict[str, Any] = {"nargs": "+", "metavar": "NAME"}
-    parser.add_argument("--configuration", **several, choices=CONFIGURATIONS, default=list(CONFIGURATIONS), help="whose sizes")
-    parser.add_argument("--only", **several, choices=ops, default=list(ops), help=f"only these of {', '.join(ops)}")
+    sizes = [str(size) for size in SIZES]
+    parser.add_argument("--configuration", **several, choices=CONFIGURATIONS, help="time layers and optimizers at these sizes")
+    parser.add_argument("--size", **several, choices=sizes, default=sizes, help=f"elements of public ops: {', '.join(sizes)}")
+    parser.add_argument("--only", **several, help="only these ops")
     parser.add_argument("--threads", type=positive, default=1, metavar="INT", help="threads of each library")
-    return measure.parse(parser, words, "torch", "threadpoolctl")
+    arguments = measure.parse(parser, words, "torch", "threadpoolctl")
+    known = [*INPUTS, *OPTIMIZERS] if arguments.configuration else [*ROWS]
+    arguments.only = arguments.only or known
+    if unknown := [op for op in arguments.only if op not in known]:
+        parser.error(f"--only: unknown op {unknown[0]!r}; expected one of {', '.join(known)}")
+    return arguments
 
 
-def chosen(ops: Sequence[str], configurations: Sequence[str]) -> list[Case]:
-    """The cases of these ops, in these configurations."""
-    return [Case(op, name) for op in ops for name in ([NO_CONFIGURATION] if op in GATES else configurations)]
+def chosen(ops: Sequence[str], sizes: Sequence[str]) -> list[Case]:
+    """The cases of these ops, at these sizes or configurations."""
+    return [Case(op, size) for op in ops for size in ([NO_CONFIGURATION] if op in GATES else sizes)]
 
 
 @measure.script()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    report = run(chosen(arguments.only, arguments.configuration), arguments.turns, arguments.threads)
-    measure.publish(arguments.output, "ops", "Single ops, forward and backward", report, "numpy", "torch")
+    report = run(chosen(arguments.only, arguments.configuration or arguments.size), arguments.turns, arguments.threads)
+    name, title = ("layers", "Layers and optimizers") if arguments.configuration else ("ops", "All public ops")
+    name += "" if arguments.threads == 1 else f"_threads_{arguments.threads}"
+    measure.publish(arguments.output, name, f"{title} beside PyTorch", report, "numpy", "torch")
 
 
 if __name__ == "__main__":

@@ -1375,6 +1375,17 @@ for shapes in ([(3, 4), (3, 4)], [(4,), (3, 4)], [(), ()]):
     case("weighted", f"{shapes}", all_ops["weighted"], lambda weight, x: weight * x, *[normal(*shape) for shape in shapes])
 
 
+def huber(x: Any, y: Any) -> Any:
+    d = np.abs(x - y)
+    return np.where(d < 0.7, d * d / 2, 0.7 * (d - 0.35)) / 2
+
+
+case("huber", "", lambda x, y: all_ops["huber"](x, y, 0.7, 2.0), huber, even(3, 4), odd(3, 4))
+logistic_inputs = (normal(3, 4), unit(3, 4), unit(3, 4))
+softplus = lambda x: np.log1p(np.exp(x))  # noqa: E731
+case("logistic", "", all_ops["logistic"], lambda x, p, n: p * softplus(-x) + n * softplus(x), *logistic_inputs)
+
+
 def binary_cross_entropy_with_logits(x: Any, target: Any, reduction: str) -> Any:
     p = sigmoid(x)
     return reduced(-target * np.log(p) - (1 - target) * np.log(1 - p), reduction, x.size)

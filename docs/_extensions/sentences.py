@@ -180,7 +180,7 @@ SENTENCES: list[Sentence] = [
     (
         "With these, {:.1f} million parameters and {:.0f} steps end at {:.2f}; nanoGPT itself ends at {:.2f}.",
         lambda: [
-            cell(f"{EPYC}/ops.md", "AdamW | A", "shapes") / 1e6,
+            cell(f"{EPYC}/layers.md", "AdamW | A", "shapes") / 1e6,
             number("char_gpt", r"batch 12, (\d+) steps, AdamW"),
             cell("char_gpt", "2000", "seed 1337"),
             nanogpts_own(),
@@ -373,8 +373,8 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "an LSTM takes {:.2f} of PyTorch's time, a GRU {:.2f} (`benchmarks/results/amd-epyc/ops_recurrent.md`, an AMD EPYC).",
-        lambda: [cell(f"{EPYC}/ops_recurrent.md", layer, "ratio of fastest quartiles") for layer in ("LSTM", "GRU")],
+        "an LSTM takes {:.2f} of PyTorch's time, a GRU {:.2f} (`benchmarks/results/amd-epyc/recurrent.md`, an AMD EPYC).",
+        lambda: [cell(f"{EPYC}/recurrent.md", layer, "ratio of fastest quartiles") for layer in ("LSTM", "GRU")],
     ),
     (
         "recall the first of a row of symbols, each one of {:.0f}. After 100 steps the RNN is right for {:.1f} % of {:.0f} "
@@ -541,7 +541,7 @@ SENTENCES: list[Sentence] = [
     (
         "(D: {:.2f} of PyTorch's time for both, and no {:.0f} MB of logits)",
         lambda: [
-            cell(f"{EPYC}/ops.md", "linear_cross_entropy | D", "ratio of fastest quartiles"),
+            cell(f"{EPYC}/layers.md", "linear_cross_entropy | D", "ratio of fastest quartiles"),
             128 * 24 * 8000 * 4 / 1e6,  # batch, length and vocabulary, of 4-byte numbers
         ],
     ),

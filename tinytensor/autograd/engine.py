@@ -23,7 +23,7 @@ from tinytensor.autograd.checks import calling_line
 from tinytensor.autograd.modes import Switched, modes, without_warnings
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.common.wording import a_or_an
-from tinytensor.device.backend import DType, is_floating, xp
+from tinytensor.device.backend import DType, converted, is_floating, xp
 from tinytensor.device.summation import sum_over
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _fit(gradient: Any, parent: Node, node: Node) -> Any:
     """Give a gradient the shape and dtype of its tensor. Only here are broadcasting and type promotion undone."""
     if getattr(gradient, "shape", None) != parent.shape:
         gradient = _unbroadcast(gradient, parent, node)
-    return gradient if gradient.dtype == parent.dtype else gradient.astype(parent.dtype)
+    return gradient if gradient.dtype == parent.dtype else converted(gradient, parent.dtype)
 
 
 def _unbroadcast(gradient: Any, parent: Node, node: Node) -> Any:

@@ -12,7 +12,7 @@ from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.engine import Node, backpropagate
 from tinytensor.autograd.op import Function, Op, op
 from tinytensor.common.missing import names_of as _names_of
-from tinytensor.device.backend import Array, DType, default_dtype, host, is_array, is_floating, xp
+from tinytensor.device.backend import Array, DType, converted, default_dtype, host, is_array, is_floating, xp
 
 __all__ = ["FusedOp", "alias", "fused"]
 
@@ -95,7 +95,7 @@ class FusedOp(Op):
             out, residuals = self.kernel_forward(needed, *arguments)
         except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise explain(self, arguments, error) from error
-        return out.astype(float16) if dtype == float16 and not self.is_loss else out, residuals
+        return converted(out, float16) if dtype == float16 and not self.is_loss else out, residuals
 
     def _convert(self, arguments: list[Any]) -> DType:
         """Convert the inputs to the dtype that the kernels compute in. Return the dtype that the inputs promote to."""
@@ -107,7 +107,7 @@ class FusedOp(Op):
         common = common.newbyteorder("=")  # this processor's: arrays from a file may have the other order of bytes
         computed_in = default_dtype if common == float16 else common
         for place, x in arrays.items():
-            arguments[place] = x.astype(computed_in, copy=False)
+            arguments[place] = x if x.dtype == computed_in else converted(x, computed_in)
         return common
 
     def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
@@ -121,7 +121,7 @@ class FusedOp(Op):
         values, residuals = node.saved
         needed = [parent is not None for parent in node.parents]
         if not create_graph:
-            g = g.astype(default_dtype) if g.dtype == float16 else g
+            g = converted(g, default_dtype) if g.dtype == float16 else g
             added = {} if before is None else {"before": before}
             return self.kernel_backward(g, residuals, needed, **{name: values[name] for name in self.passed_back}, **added)
         # Each input gets a new alias, at which its gradient is collected. So if one input was computed from another, the other

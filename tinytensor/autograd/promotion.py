@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.device.backend import Array, default_dtype, is_floating, no_warnings, wide, xp
+from tinytensor.device.backend import Array, converted, default_dtype, is_floating, no_warnings, wide, xp
 
 if TYPE_CHECKING:
     from tinytensor.autograd.op import Op
@@ -44,4 +44,4 @@ def rounded(op: Op, out: Array, arrays: Sequence[Any]) -> Array:
     if wide(dtype) is None:
         return out
     with no_warnings():  # a number of float32 may be infinite in float16
-        return out.astype(dtype, copy=False)
+        return out if out.dtype == dtype else converted(out, dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -224,6 +225,15 @@ def owner(array: Array) -> Array:
 def is_floating(dtype: DType) -> bool:
     """True for real floating-point dtypes. (bfloat16 is not NumPy's own, so its kind is not 'f'.)"""
     return dtype.kind == "f" or (bfloat16 is not None and dtype == bfloat16)
+
+
+conversions: dict[tuple[DType, DType], Callable[[Array], Array]] = {}  # kernels put in what is faster than NumPy's own
+
+
+def converted(array: Array, dtype: DType) -> Array:
+    """An array, or in a gradient rule a tensor, in another dtype."""
+    convert = conversions.get((array.dtype, dtype)) if is_array(array) else None
+    return array.astype(dtype) if convert is None else convert(array)
 
 
 def wide(dtype: DType) -> DType:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tinytensor.device.backend import Array, host, is_floating, wide, xp
+from tinytensor.device.backend import Array, converted, host, is_floating, wide, xp
 
 _BLOCK = 1024  # at most this many elements are added one after the other
 # Rows of ones, by the bytes of a number.
@@ -20,7 +20,7 @@ _ones = {4: xp.ones((1, _BLOCK), host.float32), 8: xp.ones((1, _BLOCK), host.flo
 def widened(x: Array) -> Array:
     """x in the dtype in which it is summed: half precision becomes float32. x is an array, or in a gradient rule a tensor."""
     dtype = wide(x.dtype)
-    return x if dtype is None else x.astype(dtype)
+    return x if dtype is None else converted(x, dtype)
 
 
 def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False) -> Array:

@@ -6,12 +6,14 @@ A loss is computed in float32 if its inputs are integers or of half precision. `
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from tinytensor.autograd.op import op
+from tinytensor.autograd.op import Op, op
 from tinytensor.common.arguments import checked
-from tinytensor.device.backend import is_floating, xp
-from tinytensor.ops import abs, astype, clip, exp, log, log1p, mean, sign, softplus, square, sum, where
+from tinytensor.device.backend import is_floating
+from tinytensor.ops import abs, astype, clip, exp, log, log1p, mean, sigmoid, sign, square, sum, where
+from tinytensor.ops.activations import _softplus
+from tinytensor.ops.compiled import compile_elementwise
 
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
@@ -40,7 +42,7 @@ def reduce(losses: Tensor, reduction: str) -> Tensor:
 @op(weight=lambda g, x: weighted(g, x), x=lambda g, weight: weighted(weight, g))
 def weighted(weight: Any, x: Any) -> Tensor:
     """weight * x, but 0 where the weight is 0 and x infinite: what cannot happen adds nothing to a loss, however unlikely."""
-    return xp.where((weight == 0) & xp.isinf(x), 0, weight * x)
+    return where((weight == 0) & (abs(x) == math.inf), 0.0, weight * x)
 
 
 def check_reduction(reduction: str) -> None:
@@ -85,14 +87,23 @@ def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delt
     if delta <= 0:
         raise ValueError(f"huber_loss: delta must be positive, not {delta}")
     prediction, target = _pair("huber_loss", prediction, target, reduction)
-    d = prediction - target
-    near = _near(d, delta)
-    return reduce(near * (d - 0.5 * near), reduction)
+    return reduce(_huber(prediction, target, delta, 1.0), reduction)
 
 
 def _near(d: Any, most: float) -> Any:
     """d limited to the numbers from -most to most. At both it is flat already, as the second derivative is in PyTorch."""
     return where(abs(d) < most, d, sign(d) * most)
+
+
+@op(
+    prediction=lambda g, prediction, target, delta, scale: g * (_near(prediction - target, delta) / scale),
+    target=lambda g, prediction, target, delta, scale: g * (_near(target - prediction, delta) / scale),
+)
+def _huber(prediction: Any, target: Any, delta: float, scale: float) -> Tensor:
+    """The loss of Huber, divided by ``scale``."""
+    d = prediction - target
+    near = _near(d, delta)
+    return near / scale * (d - 0.5 * near)
 
 
 @checked
@@ -106,9 +117,7 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", 
     if not beta:
         return l1_loss(prediction, target, reduction)
     prediction, target = _pair("smooth_l1_loss", prediction, target, reduction)
-    d = prediction - target
-    near = _near(d, beta)
-    return reduce(near / beta * (d - 0.5 * near), reduction)
+    return reduce(_huber(prediction, target, beta, beta), reduction)
 
 
 @checked
@@ -150,10 +159,20 @@ def binary_cross_entropy_with_logits(
     mean is over all elements.
     """
     logits, targets = _pair("binary_cross_entropy_with_logits", logits, targets, reduction)
-    # softplus(-x) = -log p and softplus(x) = -log(1 - p), so no digits cancel even where the loss is nearly 0.
     positive = targets if pos_weight is None else targets * _factor("pos_weight", pos_weight, logits)
-    losses = weighted(positive, softplus(-logits)) + weighted(1.0 - targets, softplus(logits))
+    losses = _logistic(logits, positive, 1.0 - targets)
     return reduce(losses if weight is None else weighted(_factor("weight", weight, logits), losses), reduction)
+
+
+@op(
+    logits=lambda g, logits, positive, negative: g * (negative * sigmoid(logits) - positive * sigmoid(-logits)),
+    positive=lambda g, logits: weighted(g, _softplus(-logits)),
+    negative=lambda g, logits: weighted(g, _softplus(logits)),
+)
+def _logistic(logits: Any, positive: Any, negative: Any) -> Tensor:
+    """positive times -log p and negative times -log(1 - p). These logarithms are softplus(-x) and softplus(x), so no digits
+    cancel even where the loss is nearly 0."""
+    return weighted(positive, _softplus(-logits)) + weighted(negative, _softplus(logits))
 
 
 @checked
@@ -195,3 +214,7 @@ def _factor(name: str, weight: Tensor, like: Tensor) -> Tensor:
     if weight.ndim > like.ndim or not fits:
         raise ValueError(f"binary_cross_entropy: {name} {weight.shape} does not broadcast to the losses {like.shape}")
     return at_least_float32(weight)
+
+
+for each in (weighted, _huber, _logistic):
+    compile_elementwise(cast(Op, each))

@@ -1,4 +1,5 @@
-"""The steps of a traced program, which ``tt.trace`` writes down, and which kernels may join to fewer ones."""
+"""What kernels may join to fewer passes: the steps of a traced program, which ``tt.trace`` writes down, and the operations of
+an elementwise op."""
 
 from __future__ import annotations
 
@@ -23,3 +24,9 @@ def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> 
     of the program's result.
     """
     return steps
+
+
+def elementwise(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function of arrays that computes each element by itself, as one pass over memory. These kernels leave it as it is: only
+    those of kernels/numba compile it (elementwise.py). The name is its own among all."""
+    return function

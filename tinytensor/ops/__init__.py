@@ -5,6 +5,7 @@ function is made of other ops, and gets its gradient from them. Each file lists 
 them in ``tinytensor``.
 """
 
+from tinytensor.ops import compiled as compiled  # which ops kernels may compile
 from tinytensor.ops.activations import *
 from tinytensor.ops.angles import *
 from tinytensor.ops.comparisons import *

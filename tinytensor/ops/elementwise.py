@@ -18,7 +18,7 @@ from tinytensor import kernels
 from tinytensor.autograd.checks import check_fits
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
-from tinytensor.device.backend import DType, default_dtype, index_dtype, is_floating, xp
+from tinytensor.device.backend import DType, default_dtype, host, index_dtype, is_floating, xp
 
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
@@ -133,7 +133,10 @@ def power(x: Tensor | float, y: Tensor | float) -> Tensor:
 
     The gradient with respect to y is NaN where x < 0: there x ** y is real only for some y.
     """
-    return _booleans_as_integers(x) ** _booleans_as_integers(y)
+    x, y = _booleans_as_integers(x), _booleans_as_integers(y)
+    if is_number(y) and xp is host and is_floating(x.dtype) and y not in (-1, 0, 0.5, 1, 2):
+        return x * x * x if y == 3 else x ** xp.full_like(x, y)  # NumPy is slow at such numbers, and fast at arrays of them
+    return x**y
 
 
 @op(x=lambda g: -g)

@@ -54,7 +54,7 @@ from tinytensor.kernels.numpy.quantized import (
 )
 from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
-from tinytensor.kernels.steps import fuse
+from tinytensor.kernels.steps import elementwise, fuse
 
 __all__ = [
     "adam_step",
@@ -64,6 +64,7 @@ __all__ = [
     "cross_entropy_forward",
     "dropout_backward",
     "dropout_forward",
+    "elementwise",
     "erf",
     "from_bfloat16",
     "fuse",

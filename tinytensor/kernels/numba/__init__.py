@@ -8,9 +8,10 @@ In this order:
 
 1. ``compiling``: how a loop is declared and compiled. ``cache`` and ``display``: where compiled code is kept, and what the user
    sees of it.
-2. ``exponential`` and ``hyperbolic_tangent``: exp and tanh in forms that are vectorised. ``largest``, ``places`` and
-   ``copying``: more functions that loops call.
-3. ``gelu``, then ``silu``, ``erf`` and ``dropout``: loops over elements.
+2. ``exponential``, ``logarithm`` and ``hyperbolic_tangent``: exp, log and tanh in forms that are vectorised. ``numbers``,
+   ``half``, ``largest``, ``places`` and ``copying``: more functions that loops call.
+3. ``gelu``, then ``silu``, ``erf`` and ``dropout``: loops over elements. ``elementwise``: the same for other ops, compiled from
+   their own text.
 4. ``normalization``, then ``softmax``, ``cross_entropy``, ``rotation`` and ``sum_rows``: loops over rows.
 5. ``optimizers``: loops over parameters. ``negative_sampling``: a step of word2vec, which changes a few rows of them.
 6. ``tiles``: matrix products that fit the registers. ``product_loops``: large ones, of such tiles; then ``products``, which
@@ -34,7 +35,7 @@ from tinytensor.kernels.numba.cross_entropy import (
     linear_cross_entropy_forward,
 )
 from tinytensor.kernels.numba.dropout import dropout_backward, dropout_forward
-from tinytensor.kernels.numba.erf import erf
+from tinytensor.kernels.numba.elementwise import elementwise
 from tinytensor.kernels.numba.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from tinytensor.kernels.numba.negative_sampling import negative_sampling_step
 from tinytensor.kernels.numba.normalization import (
@@ -56,7 +57,7 @@ from tinytensor.kernels.numba.recurrence import (
     rnn_forward,
 )
 from tinytensor.kernels.numba.rotation import norm_and_rotate_backward, norm_and_rotate_forward, rotate_pairs
-from tinytensor.kernels.numba.silu import sigmoid, silu_backward, silu_forward
+from tinytensor.kernels.numba.silu import silu_backward, silu_forward
 from tinytensor.kernels.numba.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.numba.sum_rows import sum_rows
 
@@ -68,7 +69,7 @@ __all__ = [
     "cross_entropy_forward",
     "dropout_backward",
     "dropout_forward",
-    "erf",
+    "elementwise",
     "fuse",
     "gelu_exact_backward",
     "gelu_exact_forward",
@@ -97,7 +98,6 @@ __all__ = [
     "rnn_forward",
     "rotate_pairs",
     "sgd_step",
-    "sigmoid",
     "silu_backward",
     "silu_forward",
     "softmax",

@@ -39,6 +39,14 @@ def loop(function: Callable[..., Any]) -> Loop:
     return Loop(function, {"contract"})
 
 
+def inlined(function: Callable[..., Any]) -> Loop:
+    """``loop`` for a function of numbers, which becomes a part of each loop that calls it, however long: a loop with a call in
+    it is not vectorised."""
+    made = Loop(function, {"contract"})
+    made.options = {"forceinline": True}
+    return made
+
+
 def exact_loop(function: Callable[..., Any]) -> Loop:
     """``loop``, with every operation rounded as NumPy rounds it."""
     return Loop(function, set())
@@ -70,6 +78,7 @@ class Loop(Compilable):
         self.function = function
         self.liberties = liberties  # what LLVM may do to floating-point arithmetic; none of them loses NaN, infinity or -0.0
         self.left_out = left_out
+        self.options: dict[str, bool] = {}  # of calls from other loops
         self.compiled: dict[Any, Callable[..., Any]] = {}  # for calls from Python
         self.called: dict[Any, Callable[..., Any]] = {}  # for calls from other loops
         _loops.append(self)
@@ -82,7 +91,7 @@ class Loop(Compilable):
     @functools.cached_property
     def reached(self) -> frozenset[Loop]:
         """All loops that it calls, or that these call."""
-        called = [each for each in map(self.function.__globals__.get, _globals_in(self.function)) if isinstance(each, Loop)]
+        called = [each for each in map(self.function.__globals__.get, globals_in(self.function)) if isinstance(each, Loop)]
         return frozenset(called).union(*[each.reached for each in called])
 
     def __call__(self, *arguments: Any) -> Any:
@@ -91,12 +100,15 @@ class Loop(Compilable):
         Raises as ``for_python``.
         """
         dtype = arguments[0].dtype
-        given = [dtype.type(x) if type(x) is float else x for x in arguments]
+        return self.call(dtype, [dtype.type(x) if type(x) is float else x for x in arguments])
+
+    def call(self, dtype: Any, arguments: Sequence[Any]) -> Any:
+        """Call it for this dtype, of which all floating-point numbers are."""
         try:
-            return (self.compiled.get(dtype) or self.for_python(dtype))(*given)
+            return (self.compiled.get(dtype) or self.for_python(dtype))(*arguments)
         except _OF_FILES:  # a loop raises none of them, so the folder of compiled code is at fault
             _keep_nothing()
-        return self.for_python(dtype)(*given)
+        return self.for_python(dtype)(*arguments)
 
     def for_python(self, dtype: Any) -> Callable[..., Any]:
         """The function as Numba compiles it for arrays of this dtype. Its compiled code is kept.
@@ -118,7 +130,7 @@ class Loop(Compilable):
         needs. It is not kept, as it becomes a part of what calls it."""
         with _compiling:
             if dtype not in self.called:
-                self.called[dtype] = self._declare(dtype, no_cpython_wrapper=True)
+                self.called[dtype] = self._declare(dtype, no_cpython_wrapper=True, **self.options)
         return self.called[dtype]
 
     def _declare(self, dtype: Any, **options: bool) -> Callable[..., Any]:
@@ -129,7 +141,7 @@ class Loop(Compilable):
     def _for(self, dtype: Any) -> Callable[..., Any]:
         """The function with this dtype's constants and loops for its globals: Numba compiles globals as constants."""
         own: dict[str, Any] = {"real": dtype.type}
-        for name in _globals_in(self.function):
+        for name in globals_in(self.function):
             value = self.function.__globals__.get(name)
             if value in self.left_out:
                 own[name] = _nothing.compile(dtype)
@@ -157,7 +169,7 @@ class Loop(Compilable):
         return f"{name}-{hashlib.sha256(left_out.encode()).hexdigest()[:8]}"
 
 
-def _globals_in(function: Callable[..., Any]) -> set[str]:
+def globals_in(function: Callable[..., Any]) -> set[str]:
     """The names of globals in the text of a function."""
     return {step.argval for step in dis.get_instructions(function) if step.opname == "LOAD_GLOBAL"}
 
@@ -195,6 +207,21 @@ def _nothing(dtype: Any) -> Callable[..., Any]:
         return types.void(types.StarArgTuple(arguments)), lambda context, *rest: context.get_dummy_value()
 
     return intrinsic(do_nothing)
+
+
+@ByNumba
+def where(dtype: Any) -> Callable[..., Any]:
+    """x where the condition is true, else y, without a branch: ``x if condition else y`` may become one that computes x or y
+    only where it is needed, and such a loop is not vectorised."""
+    from numba.extending import intrinsic
+
+    def choose(context: Any, condition: Any, x: Any, y: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.select(*arguments)
+
+        return x(condition, x, x), generate
+
+    return intrinsic(choose)
 
 
 class Later:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from tinytensor.kernels.numba.compiling import ByDtype, loop, real
+from tinytensor.kernels.numba.compiling import ByDtype, inlined, loop, real, where
 
 _LOWEST, _HIGHEST = -104.0, 89.0  # exp is 0 below, infinite above
 _LOG2_E = 1.4426950408889634
@@ -15,12 +15,12 @@ _ROUNDING = 12582912.0  # 1.5 * 2**23: a number that is added to it is rounded t
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; a multiple of the first by an integer is exact
 
 
-@loop
+@inlined
 def exp32(x: Any) -> Any:
     """e^x in float32, within 1.01 units in the last place: x = k ln 2 + r, and so e^x = 2^k e^r (Cody and Waite 1980)."""
     vanishes = x < _LOWEST  # not so for NaN
-    x = real(0) if vanishes else x  # a product that underflows takes Intel's processors a hundred times as long
-    x = _HIGHEST if x > _HIGHEST else x
+    x = where(vanishes, real(0), x)  # a product that underflows takes Intel's processors a hundred times as long
+    x = where(x > _HIGHEST, _HIGHEST, x)
     k = (x * _LOG2_E + _ROUNDING) - _ROUNDING
     r = x - k * _LN2_HIGH
     r = r - k * _LN2_LOW
@@ -36,7 +36,7 @@ def exp32(x: Any) -> Any:
     half = whole >> numpy.int32(1)
     first = numpy.int32((half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
     second = numpy.int32((whole - half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
-    return real(0) if vanishes else p * first * second
+    return where(vanishes, real(0), p * first * second)
 
 
 @loop

@@ -1,4 +1,4 @@
-"""The sigmoid and silu in float32, one pass each way; kernels/numpy/silu.py has the contracts, and the other dtypes."""
+"""silu in float32, one pass each way; kernels/numpy/silu.py has the contracts, and the other dtypes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy
 
 from tinytensor.device.backend import default_dtype
 from tinytensor.kernels import numpy as in_numpy
-from tinytensor.kernels.numba.compiling import loop, real
+from tinytensor.kernels.numba.compiling import inlined, loop, real
 from tinytensor.kernels.numba.exponential import exp
 from tinytensor.kernels.numpy.silu import FAR
 
 
-@loop
+@inlined
 def sigmoid_of(x: Any) -> Any:
     """1 / (1 + exp(-x)) of a number."""
     e = exp(-abs(x))
@@ -31,12 +31,6 @@ def from_below(x: Any) -> Any:
 def near(x: Any) -> Any:
     """x from -FAR to FAR, for slopes, which are 0 or 1 beyond."""
     return FAR if x > FAR else from_below(x)
-
-
-@loop
-def _sigmoid(x: Any, out: Any) -> None:
-    for i in range(x.size):
-        out[i] = sigmoid_of(x[i])
 
 
 @loop
@@ -65,15 +59,6 @@ def _silu_product_gradients(g: Any, x: Any, factor: Any, d_x: Any, d_factor: Any
         s = sigmoid_of(x[i])
         d_x[i] = g[i] * factor[i] * (s + near(x[i]) * s * (real(1) - s))
         d_factor[i] = g[i] * from_below(x[i]) * s
-
-
-def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x))."""
-    if x.dtype != default_dtype:
-        return in_numpy.sigmoid(x)
-    out = numpy.empty(x.shape, x.dtype)
-    _sigmoid(x.reshape(-1), out.reshape(-1))
-    return out
 
 
 def silu_forward(needed: Sequence[bool], x: Any, factor: Any) -> tuple[Any, Any]:
