@@ -1,13 +1,14 @@
 """Sums that are accurate even for many elements.
 
 A running float32 sum of ones stops at 2**24, because 16777216 + 1 rounds to 16777216. NumPy sums pairwise along elements that
-are next to each other in memory, but one after the other along every other axis. Here such an axis is cut into blocks, and
-then the blocks' sums are summed. CuPy's sums are pairwise anyway.
+are next to each other in memory, but one after the other along every other axis, and so do ``einsum`` and BLAS. Here a long axis
+is cut into blocks, and then the blocks' sums are summed. CuPy's sums are pairwise anyway.
 """
 
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Sequence
 
 from tinytensor.device.backend import Array, host, is_floating, wide, xp
@@ -31,9 +32,12 @@ def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False
     shape, ndim = x.shape, x.ndim
     axes = tuple(range(ndim)) if axes is None else tuple(sorted(axes))
     count = len(axes)
-    if x.size <= _BLOCK or (x.flags.c_contiguous and axes == tuple(range(ndim - count, ndim))):
+    are_last = x.flags.c_contiguous and axes == tuple(range(ndim - count, ndim))
+    if x.size <= (16 * _BLOCK if are_last and count == ndim else _BLOCK):  # BLAS is no faster for so few
         return xp.add.reduce(x, axis=axes, keepdims=keepdims)
-    if x.flags.c_contiguous and axes == tuple(range(count)):  # a sum of the rows of one matrix, like a bias's gradient
+    if are_last:
+        x = _add_up(x.reshape(math.prod(shape[: ndim - count]), -1), 1)
+    elif x.flags.c_contiguous and axes == tuple(range(count)):  # a sum of the rows of one matrix, like a bias's gradient
         x = _add_up(x.reshape(math.prod(shape[:count]), -1), 0)
     else:
         for axis in reversed(axes):
@@ -52,10 +56,63 @@ def _add_up(x: Array, axis: int) -> Array:
         parts = _add_up(x[head].reshape(*before, -1, _BLOCK, *after), axis + 1).reshape(*before, -1, *after)
         total = _add_up(parts, axis)
         return total if whole == length else total + _add_up(x[tail], axis)
+    # A product with ones takes a third of the time of NumPy's sum.
+    if axis == x.ndim - 1 and x.size >= _BLOCK and x.strides[-1] == x.itemsize:
+        ones = _ones[x.itemsize][0, :length]
+        return (x.dot(ones) if x.flags.c_contiguous else x @ ones)[..., None]
     rows_follow_each_other = axis == x.ndim - 2 and x.strides[axis:] == (x.shape[-1] * x.itemsize, x.itemsize)
-    if rows_follow_each_other and length * x.shape[-1] >= _BLOCK:  # a product with ones takes half as long as NumPy's sum
+    if rows_follow_each_other and length * x.shape[-1] >= _BLOCK:
         return _ones[x.itemsize][:, :length] @ x
     return xp.add.reduce(x, axis=axis, keepdims=True)
+
+
+def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:
+    """``xp.einsum`` of the terms. In long sums floating-point numbers are added in blocks."""
+    lengths = {letter: n for term, x in zip(terms, arrays) for letter, n in zip(term, x.shape) if n > 1}
+    count = math.prod([n for letter, n in lengths.items() if letter not in output])
+    if xp is not host or count <= _BLOCK or not all([is_floating(x.dtype) for x in arrays]):
+        return xp.einsum(f"{','.join(terms)}->{output}", *arrays, optimize=True)
+    if len(arrays) > 2:
+        return _by_pairs(list(terms), output, list(arrays))
+    shapes = [dict(zip(term, x.shape)) for term, x in zip(terms, arrays)]
+    shared = {k for k in lengths if k not in output and all([shape.get(k, 1) > 1 for shape in shapes])}
+    gone = [[a for a, k in enumerate(term) if k not in output and k not in shared] for term in terms]
+    if any(gone) or len(arrays) == 1:  # a letter of one term only is summed at once
+        terms = ["".join([k for a, k in enumerate(term) if a not in axes]) for term, axes in zip(terms, gone)]
+        arrays = tuple([sum_over(x, axes) for x, axes in zip(arrays, gone)])
+    left, right = [set(term) & lengths.keys() for term in (terms * 2)[:2]]
+    if len(arrays) == 1 or not shared or (left - right and right - left):  # BLAS multiplies matrices in blocks of its own
+        return xp.einsum(f"{','.join(terms)}->{output}", *arrays, optimize=True)
+    return _in_blocks(terms, output, arrays, sorted(shared, key=lambda k: lengths[k]))
+
+
+def _in_blocks(terms: Sequence[str], output: str, arrays: Sequence[Array], shared: list[str]) -> Array:
+    """The sum of products over the letters that both terms share. Only the last letter, cut into blocks, is summed by einsum."""
+    *outer, cut = shared
+    places = [(slice(None),) * term.index(cut) for term in terms]
+    length = arrays[0].shape[len(places[0])]
+    block = next(k for k in string.ascii_letters if k not in "".join(terms))
+    kept = "".join([block, *outer])
+    subscripts = f"{','.join([term.replace(cut, block + cut) for term in terms])}->{kept}{output}"
+    most = max(_BLOCK // 4, 1)  # einsum adds up one after the other even within a block
+    total = 0
+    for part, size in ((slice(length - length % most), most), (slice(length - length % most, None), length % most)):
+        if size and length >= size:
+            cuts = [x[(*lead, part)] for x, lead in zip(arrays, places)]
+            cuts = [x.reshape(*x.shape[: len(a)], -1, size, *x.shape[len(a) + 1 :]) for x, a in zip(cuts, places)]
+            total = total + sum_over(xp.einsum(subscripts, *cuts), range(len(kept)))
+    return total
+
+
+def _by_pairs(terms: list[str], output: str, arrays: list[Array]) -> Array:
+    """The sum of products of many arrays, two at a time in the order that is best."""
+    for places in xp.einsum_path(f"{','.join(terms)}->{output}", *arrays, optimize=("greedy", 2**62))[0][1:]:
+        pair = [(terms.pop(i), arrays.pop(i)) for i in sorted(places, reverse=True)]
+        letters = dict.fromkeys("".join([term for term, _ in pair]))
+        term = "".join([k for k in letters if k in output or k in "".join(terms)]) if terms else output
+        arrays.append(sum_of_products([term for term, _ in pair], term, *[x for _, x in pair]))
+        terms.append(term)
+    return arrays[0]
 
 
 def running_sum(x: Array, axis: int) -> Array:
