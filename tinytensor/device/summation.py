@@ -1,8 +1,8 @@
 """Sums that are accurate even for many elements.
 
 A running float32 sum of ones stops at 2**24, because 16777216 + 1 rounds to 16777216. NumPy sums pairwise along elements that
-are next to each other in memory, but one after the other along every other axis, and so do ``einsum`` and BLAS. Here a long axis
-is cut into blocks, and then the blocks' sums are summed. CuPy's sums are pairwise anyway.
+are next to each other in memory, but one after the other along every other axis, as ``einsum`` and BLAS do. Here a long axis is
+cut into blocks, and then the blocks' sums are summed. CuPy's sums are pairwise anyway.
 """
 
 from __future__ import annotations
@@ -71,23 +71,37 @@ def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:
     lengths = {letter: n for term, x in zip(terms, arrays) for letter, n in zip(term, x.shape) if n > 1}
     count = math.prod([n for letter, n in lengths.items() if letter not in output])
     if xp is not host or count <= _BLOCK or not all([is_floating(x.dtype) for x in arrays]):
-        return xp.einsum(f"{','.join(terms)}->{output}", *arrays, optimize=True)
+        return _einsum(terms, output, arrays)
     if len(arrays) > 2:
         return _by_pairs(list(terms), output, list(arrays))
-    shapes = [dict(zip(term, x.shape)) for term, x in zip(terms, arrays)]
-    shared = {k for k in lengths if k not in output and all([shape.get(k, 1) > 1 for shape in shapes])}
+    if not output and terms[0] == terms[-1] and arrays[0].shape == arrays[-1].shape:
+        terms, arrays = ("a",) * len(terms), tuple([x.reshape(-1) for x in arrays])
+        lengths = {"a": arrays[0].size}
+    long = [{k for k, n in zip(term, x.shape) if n > 1} for term, x in zip(terms, arrays)]
+    shared = set.intersection(*long) - set(output) if len(arrays) == 2 else set()
     gone = [[a for a, k in enumerate(term) if k not in output and k not in shared] for term in terms]
     if any(gone) or len(arrays) == 1:  # a letter of one term only is summed at once
         terms = ["".join([k for a, k in enumerate(term) if a not in axes]) for term, axes in zip(terms, gone)]
         arrays = tuple([sum_over(x, axes) for x, axes in zip(arrays, gone)])
-    left, right = [set(term) & lengths.keys() for term in (terms * 2)[:2]]
-    if len(arrays) == 1 or not shared or (left - right and right - left):  # BLAS multiplies matrices in blocks of its own
-        return xp.einsum(f"{','.join(terms)}->{output}", *arrays, optimize=True)
+    if len(arrays) == 1 or not shared or _are_matrices(terms, arrays):  # BLAS multiplies matrices in blocks of its own
+        return _einsum(terms, output, arrays)
     return _in_blocks(terms, output, arrays, sorted(shared, key=lambda k: lengths[k]))
 
 
+def _einsum(terms: Sequence[str], output: str, arrays: Sequence[Array]) -> Array:
+    """``xp.einsum``, by BLAS where it is faster: not for two arrays of vectors whose products are summed pair by pair."""
+    of_vectors = len(terms) == 2 and not _are_matrices(terms, arrays) and any([k in terms[1] and k in output for k in terms[0]])
+    return xp.einsum(f"{','.join(terms)}->{output}", *arrays, optimize=not of_vectors)
+
+
+def _are_matrices(terms: Sequence[str], arrays: Sequence[Array]) -> bool:
+    """Whether each of two arrays has an axis, longer than 1, that the other does not have."""
+    left, right = [{k for k, n in zip(term, x.shape) if n > 1} for term, x in zip(terms, arrays)]
+    return bool(left - right and right - left)
+
+
 def _in_blocks(terms: Sequence[str], output: str, arrays: Sequence[Array], shared: list[str]) -> Array:
-    """The sum of products over the letters that both terms share. Only the last letter, cut into blocks, is summed by einsum."""
+    """The sum of products over letters that both terms share. Only the last letter, cut into blocks, is summed by einsum."""
     *outer, cut = shared
     places = [(slice(None),) * term.index(cut) for term in terms]
     length = arrays[0].shape[len(places[0])]

@@ -14,6 +14,20 @@ from tinytensor.kernels.numba.places import place
 from tinytensor.kernels.numpy.sum_rows import sum_rows as in_numpy
 
 
+_MANY = 1024  # rows of one id: more are added up in float64
+
+
+@loop
+def _most(rows: Any, ids: Any, counts: Any) -> int:
+    """How often the most frequent id occurs."""
+    most = 0
+    for i in range(ids.size):
+        at = place(ids[i], counts.size)
+        counts[at] += 1
+        most = max(most, counts[at])
+    return most
+
+
 @loop
 def _add_rows(rows: Any, ids: Any, out: Any) -> None:
     for i in range(ids.size):
@@ -31,5 +45,12 @@ def sum_rows(rows: Any, ids: Any, out: Any) -> Any:
     if out.dtype != rows.dtype or not out.flags.c_contiguous:
         out += sum_rows(rows, ids, numpy.zeros(out.shape, rows.dtype))
         return out
-    _add_rows(rows, numpy.ascontiguousarray(ids, index_dtype).reshape(-1), out)
+    ids = numpy.ascontiguousarray(ids, index_dtype).reshape(-1)
+    many = ids.size > _MANY * len(out)  # then one id has many for certain
+    if many or (ids.size > _MANY and _most(rows, ids, numpy.zeros(len(out), index_dtype)) > _MANY):
+        sums = numpy.zeros(out.shape)
+        _add_rows(rows, ids, sums)
+        out += sums.astype(out.dtype)
+    else:
+        _add_rows(rows, ids, out)
     return out

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytensor.device.backend import xp
+from tinytensor.device.summation import sum_of_products, sum_over
+from tinytensor.kernels.numpy.products import matmul
 from tinytensor.kernels.rows import as_rows
 
 ALIKE = 8.0  # the mean of numbers that are large and alike is more than so many standard deviations
@@ -53,7 +55,7 @@ def _rstd(rows: Any, eps: float) -> Any:
 
 def _column_sum_of_product(a: Any, b: Any) -> Any:
     """The sum of a * b over the rows."""
-    return xp.einsum("ij,ij->j", a, b)
+    return sum_of_products(("ij", "ij"), "j", a, b)
 
 
 def _plus(d_x: Any, before: Any) -> Any:
@@ -104,8 +106,8 @@ def layer_norm_backward(
     if correction is not None:
         centred -= correction
     product = g_rows * centred
-    d_weight = rstd.reshape(-1).dot(product) if needed[1] else None
-    d_bias = g_rows.sum(axis=0) if needed[2] else None
+    d_weight = matmul(rstd.reshape(1, -1), product)[0] if needed[1] else None
+    d_bias = sum_over(g_rows, (0,)) if needed[2] else None
     d_x = None
     if needed[0]:
         d_x = g_rows.copy() if weight is None else g_rows * weight  # h
