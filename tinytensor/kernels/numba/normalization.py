@@ -12,8 +12,8 @@ from typing import Any
 import numpy
 
 from tinytensor.device.summation import sum_over
-from tinytensor.kernels.numba.compiling import LONGEST, real, reduction
-from tinytensor.kernels.numpy.normalization import ALIKE
+from tinytensor.kernels.numba.compiling import LONGEST, loop, real, reduction
+from tinytensor.kernels.numpy.normalization import ALIKE, TINY
 from tinytensor.kernels.rows import as_rows
 
 _BLOCK = 256  # so many rows are added up one after the other, and then the blocks' sums are summed
@@ -57,6 +57,17 @@ def _scale(x: Any, i: int, middle: float, correction: float, eps: float) -> floa
     return real(1) / math.sqrt(squares / real(width) + eps)
 
 
+@loop
+def _scale_of_extremes(x: Any, i: int, middle: float, correction: float, eps: float) -> float:
+    """``_scale`` of a row whose squares are 0 or infinite: first the row is divided by its largest element."""
+    most, squares, width = real(TINY), real(0), x.shape[1]
+    for j in range(width):
+        most = max(most, abs(x[i, j] - middle - correction))
+    for j in range(width):
+        squares += ((x[i, j] - middle - correction) / most) ** 2
+    return real(1) / math.sqrt(squares / real(width) + eps / most / most) / most
+
+
 @reduction
 def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, corrections: Any, rstd: Any) -> None:
     """Layer norm of x (rows, width), written to out (rows, width); and what the backward pass needs, each (rows,)."""
@@ -74,6 +85,8 @@ def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: 
         if abs(middle) * scale > ALIKE:
             correction = _correction(x, i, middle)
             scale = _scale(x, i, middle, correction, eps)
+        if eps < TINY or not scale > real(0):
+            scale = _scale_of_extremes(x, i, middle, correction, eps)
         mean[i], corrections[i], rstd[i] = middle, correction, scale
         for j in range(width):
             out[i, j] = (x[i, j] - middle - correction) * scale * weight[j] + bias[j]
@@ -142,6 +155,8 @@ def rms_norm_rows(x: Any, weight: Any, eps: float, out: Any, rstd: Any) -> None:
         for j in range(width):
             squares += x[i, j] * x[i, j]
         rstd[i] = real(1) / math.sqrt(squares / real(width) + eps)
+        if eps < TINY or not rstd[i] > real(0):
+            rstd[i] = _scale_of_extremes(x, i, real(0), real(0), eps)
         for j in range(width):
             out[i, j] = x[i, j] * rstd[i] * weight[j]
 

@@ -15,6 +15,7 @@ from tinytensor.device.summation import sum_of_products, sum_over
 from tinytensor.kernels.numpy.products import matmul
 from tinytensor.kernels.rows import as_rows
 
+TINY = 1e-30  # squares of float32 are less accurate below
 ALIKE = 8.0  # the mean of numbers that are large and alike is more than so many standard deviations
 
 
@@ -50,7 +51,13 @@ def _row_mean_of_product(a: Any, b: Any) -> Any:
 
 def _rstd(rows: Any, eps: float) -> Any:
     """1 / sqrt(mean(x^2) + eps) of each row, as a column."""
-    return 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + eps)
+    rstd = 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + eps)
+    is_inside = rstd if rows.ndim == 1 else xp.count_nonzero(rstd) == rstd.size
+    if eps < TINY or not is_inside:  # squares are 0 or infinite, but not those of a row divided by its largest element
+        largest = abs(rows).max(axis=-1, keepdims=True, initial=TINY)
+        rows = rows / largest
+        rstd = 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + (eps / largest) / largest) / largest
+    return rstd
 
 
 def _column_sum_of_product(a: Any, b: Any) -> Any:
