@@ -237,7 +237,9 @@ def test_sums_of_products_in_blocks_are_those_of_einsum(monkeypatch):
     rng = np.random.default_rng(0)
     for _ in range(300):
         terms = ["".join(rng.permutation(list("abc"))[: rng.integers(0, 4)]) for _ in range(rng.integers(1, 4))]
-        arrays = [rng.standard_normal([1 if rng.random() < 0.1 else {"a": 2, "b": 5, "c": 9}[k] for k in term]) for term in terms]
+        arrays = [
+            rng.standard_normal([1 if rng.random() < 0.1 else {"a": 2, "b": 5, "c": 9}[k] for k in term]) for term in terms
+        ]
         letters = sorted(set("".join(terms)))
         output = "".join(rng.permutation(letters)[: rng.integers(0, len(letters) + 1)]) if letters else ""
         found = to_numpy(summation.sum_of_products(terms, output, *map(from_numpy, arrays)))

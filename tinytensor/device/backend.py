@@ -235,7 +235,7 @@ def scatter_add(target: Array, index: Any, values: Array) -> None:
     """``target[index] += values`` in place. Unlike that statement, it adds all values of a repeated index."""
     dtype = wide(target.dtype)  # half precision would round after each addition, and CuPy cannot add bfloat16 here
     parts = index if isinstance(index, tuple) else (index,)
-    if is_floating(target.dtype) and target.dtype.itemsize < 8 and any([getattr(i, "size", 0) > 1024 for i in parts]):
+    if is_floating(target.dtype) and target.dtype.itemsize < 8 and any(getattr(i, "size", 0) > 1024 for i in parts):
         dtype = numpy.dtype("float64")  # so many values may meet at one index
     if dtype:
         sums = target.astype(dtype)

@@ -68,63 +68,52 @@ def _add_up(x: Array, axis: int) -> Array:
 
 def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:
     """``xp.einsum`` of the terms. In long sums floating-point numbers are added in blocks."""
-    lengths = {letter: n for term, x in zip(terms, arrays) for letter, n in zip(term, x.shape) if n > 1}
-    count = math.prod([n for letter, n in lengths.items() if letter not in output])
-    if xp is not host or count <= _BLOCK or not all([is_floating(x.dtype) for x in arrays]):
-        return _einsum(terms, output, arrays)
+    axes = [{k: n for k, n in zip(term, x.shape) if n > 1} for term, x in zip(terms, arrays)]
+    summed = {k: n for lengths in axes for k, n in lengths.items() if k not in output}
+    subscripts, is_pair = f"{','.join(terms)}->{output}", len(arrays) == 2
+    is_matrix_product = is_pair and bool(axes[0].keys() - axes[1] and axes[1].keys() - axes[0])
+    if xp is not host or math.prod(summed.values()) <= _BLOCK or not all(is_floating(x.dtype) for x in arrays):
+        # BLAS is slower where products of vectors are summed pair by pair
+        of_vectors = is_pair and not is_matrix_product and any(k in output for k in axes[0] if k in axes[1])
+        return xp.einsum(subscripts, *arrays, optimize=not of_vectors)
     if len(arrays) > 2:
-        return _by_pairs(list(terms), output, list(arrays))
-    if not output and terms[0] == terms[-1] and arrays[0].shape == arrays[-1].shape:
-        terms, arrays = ("a",) * len(terms), tuple([x.reshape(-1) for x in arrays])
-        lengths = {"a": arrays[0].size}
-    long = [{k for k, n in zip(term, x.shape) if n > 1} for term, x in zip(terms, arrays)]
-    shared = set.intersection(*long) - set(output) if len(arrays) == 2 else set()
-    gone = [[a for a, k in enumerate(term) if k not in output and k not in shared] for term in terms]
-    if any(gone) or len(arrays) == 1:  # a letter of one term only is summed at once
-        terms = ["".join([k for a, k in enumerate(term) if a not in axes]) for term, axes in zip(terms, gone)]
-        arrays = tuple([sum_over(x, axes) for x, axes in zip(arrays, gone)])
-    if len(arrays) == 1 or not shared or _are_matrices(terms, arrays):  # BLAS multiplies matrices in blocks of its own
-        return _einsum(terms, output, arrays)
-    return _in_blocks(terms, output, arrays, sorted(shared, key=lambda k: lengths[k]))
-
-
-def _einsum(terms: Sequence[str], output: str, arrays: Sequence[Array]) -> Array:
-    """``xp.einsum``, by BLAS where it is faster: not for two arrays of vectors whose products are summed pair by pair."""
-    of_vectors = len(terms) == 2 and not _are_matrices(terms, arrays) and any([k in terms[1] and k in output for k in terms[0]])
-    return xp.einsum(f"{','.join(terms)}->{output}", *arrays, optimize=not of_vectors)
-
-
-def _are_matrices(terms: Sequence[str], arrays: Sequence[Array]) -> bool:
-    """Whether each of two arrays has an axis, longer than 1, that the other does not have."""
-    left, right = [{k for k, n in zip(term, x.shape) if n > 1} for term, x in zip(terms, arrays)]
-    return bool(left - right and right - left)
+        return _by_pairs(list(terms), output, list(arrays), xp.einsum_path(subscripts, *arrays, optimize=("greedy", 2**62))[0])
+    shared = sorted([k for k in summed if is_pair and k in axes[0] and k in axes[1]], key=lambda k: summed[k])
+    alone = [[a for a, k in enumerate(term) if k not in output and k not in shared] for term in terms]
+    if any(alone):  # a letter of one term is summed before the product
+        terms = ["".join([k for k in term if k in output or k in shared]) for term in terms]
+        return sum_of_products(terms, output, *[sum_over(x, a) for x, a in zip(arrays, alone)])
+    if not shared or is_matrix_product:  # BLAS multiplies matrices in blocks of its own
+        return xp.einsum(subscripts, *arrays, optimize=True)
+    if terms[0] == terms[1] and not output and arrays[0].shape == arrays[1].shape:
+        terms, arrays, shared = ("a", "a"), (arrays[0].reshape(-1), arrays[1].reshape(-1)), ["a"]
+    return _in_blocks(terms, output, arrays, shared)
 
 
 def _in_blocks(terms: Sequence[str], output: str, arrays: Sequence[Array], shared: list[str]) -> Array:
     """The sum of products over letters that both terms share. Only the last letter, cut into blocks, is summed by einsum."""
-    *outer, cut = shared
-    places = [(slice(None),) * term.index(cut) for term in terms]
-    length = arrays[0].shape[len(places[0])]
+    cut, kept = shared[-1], "".join(shared[:-1])
     block = next(k for k in string.ascii_letters if k not in "".join(terms))
-    kept = "".join([block, *outer])
-    subscripts = f"{','.join([term.replace(cut, block + cut) for term in terms])}->{kept}{output}"
-    most = max(_BLOCK // 4, 1)  # einsum adds up one after the other even within a block
-    total = 0
-    for part, size in ((slice(length - length % most), most), (slice(length - length % most, None), length % most)):
-        if size and length >= size:
-            cuts = [x[(*lead, part)] for x, lead in zip(arrays, places)]
-            cuts = [x.reshape(*x.shape[: len(a)], -1, size, *x.shape[len(a) + 1 :]) for x, a in zip(cuts, places)]
-            total = total + sum_over(xp.einsum(subscripts, *cuts), range(len(kept)))
+    subscripts = f"{','.join([term.replace(cut, block + cut) for term in terms])}->{block}{kept}{output}"
+    before = [term.index(cut) for term in terms]
+    length, most = arrays[0].shape[before[0]], max(_BLOCK // 4, 1)  # einsum adds up one after the other within a block
+    total, start = 0, 0
+    while start < length:
+        size = min(most, length - start)
+        part = slice(start, length - (length - start) % size)
+        cuts = [x[(slice(None),) * a + (part,)] for a, x in zip(before, arrays)]
+        blocks = [x.reshape(*x.shape[:a], -1, size, *x.shape[a + 1 :]) for a, x in zip(before, cuts)]
+        total, start = total + sum_over(xp.einsum(subscripts, *blocks), range(len(shared))), part.stop
     return total
 
 
-def _by_pairs(terms: list[str], output: str, arrays: list[Array]) -> Array:
-    """The sum of products of many arrays, two at a time in the order that is best."""
-    for places in xp.einsum_path(f"{','.join(terms)}->{output}", *arrays, optimize=("greedy", 2**62))[0][1:]:
+def _by_pairs(terms: list[str], output: str, arrays: list[Array], path: Array) -> Array:
+    """The sum of products of many arrays, two at a time, in the order of a path of ``einsum_path``."""
+    for places in path[1:]:
         pair = [(terms.pop(i), arrays.pop(i)) for i in sorted(places, reverse=True)]
-        letters = dict.fromkeys("".join([term for term, _ in pair]))
+        letters = dict.fromkeys(pair[0][0] + pair[-1][0])
         term = "".join([k for k in letters if k in output or k in "".join(terms)]) if terms else output
-        arrays.append(sum_of_products([term for term, _ in pair], term, *[x for _, x in pair]))
+        arrays.append(sum_of_products([of_one for of_one, _ in pair], term, *[x for _, x in pair]))
         terms.append(term)
     return arrays[0]
 

@@ -26,7 +26,6 @@ from tinytensor.kernels.numba.display import show_compiling
 
 real = numpy.float64  # what a reader's editor sees; ``Loop`` puts the arrays' own type in its place
 
-LONGEST = 1 << 17  # rows of more elements are left to NumPy's kernels: they add up in blocks, and the loops one after the other
 _COMPILED = ("float32", "float64")
 _compiling = held_by_forks(threading.RLock())
 _loops: list[Loop] = []

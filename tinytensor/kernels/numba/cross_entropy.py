@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from tinytensor.device.backend import index_dtype
-from tinytensor.kernels.numba.compiling import LONGEST, real, reduction
+from tinytensor.kernels.numba.compiling import real, reduction
 from tinytensor.kernels.numba.exponential import exp
 from tinytensor.kernels.numba.largest import largest
 from tinytensor.kernels.numba.places import place
@@ -85,8 +85,6 @@ def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
     """The loss of each row. Saves what ``_row_losses`` finds of each, and how many rows count."""
-    if logits.shape[-1] > LONGEST:
-        return in_numpy.cross_entropy_forward(needed, logits, targets, ignore_index, label_smoothing, reduction)
     rows, target = _rows(logits), _integers(targets)
     losses, most, total = [numpy.empty(len(rows), rows.dtype) for _ in range(3)]
     count = max(_row_losses(rows, target, int(ignore_index), float(label_smoothing), losses, most, total), 1)
@@ -106,10 +104,6 @@ def cross_entropy_backward(
     reduction: str,
 ) -> Sequence[Any]:
     """softmax(logits) minus the target distribution, times the scale of each row."""
-    if logits.shape[-1] > LONGEST:
-        return in_numpy.cross_entropy_backward(
-            g, residuals, needed, logits, targets, ignore_index, label_smoothing, reduction
-        )
     most, total, count = residuals
     rows, target = _rows(logits), _integers(targets)
     scale = numpy.empty(target.shape, rows.dtype)
@@ -129,7 +123,7 @@ def _integers(targets: Any) -> Any:
 
 def loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
     """The sum of the rows' losses times ``scale``, and its gradient, which overwrites the logits (rows, classes)."""
-    if not 0 < logits.size <= len(logits) * LONGEST:
+    if not logits.size:
         return in_numpy.loss_and_gradient(logits, target, scale, label_smoothing)
     return _replace_by_gradients(logits, _integers(target), scale, float(label_smoothing)), logits
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 from tinytensor.device.summation import sum_over
-from tinytensor.kernels.numba.compiling import LONGEST, loop, real, reduction
+from tinytensor.kernels.numba.compiling import real, reduction
 from tinytensor.kernels.numpy.normalization import ALIKE, TINY
 from tinytensor.kernels.rows import as_rows
 
@@ -30,7 +30,7 @@ def _vector(given: Any, missing: float, x: Any) -> Any:
 
 
 def _sums_of_blocks(rows: Any) -> Any:
-    """Zeros, to which the loops add the rows: one row of sums for each block of rows."""
+    """Zeros, a row for each block of rows, to which the loops add."""
     return numpy.zeros((-(-len(rows) // _BLOCK), rows.shape[1]), rows.dtype)
 
 
@@ -50,17 +50,8 @@ def _correction(x: Any, i: int, middle: float) -> float:
 
 @reduction
 def _scale(x: Any, i: int, middle: float, correction: float, eps: float) -> float:
-    """1 / sqrt(var + eps) of row i."""
-    squares, width = real(0), x.shape[1]
-    for j in range(width):
-        squares += (x[i, j] - middle - correction) * (x[i, j] - middle - correction)
-    return real(1) / math.sqrt(squares / real(width) + eps)
-
-
-@loop
-def _scale_of_extremes(x: Any, i: int, middle: float, correction: float, eps: float) -> float:
-    """``_scale`` of a row whose squares are 0 or infinite: first the row is divided by its largest element."""
-    most, squares, width = real(TINY), real(0), x.shape[1]
+    """1 / sqrt(var + eps) of row i, even if the squares would be 0 or infinite: the row is divided by its largest element."""
+    squares, most, width = real(0), real(TINY), x.shape[1]
     for j in range(width):
         most = max(most, abs(x[i, j] - middle - correction))
     for j in range(width):
@@ -84,9 +75,8 @@ def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: 
         scale = real(1) / math.sqrt(squares * share + eps)
         if abs(middle) * scale > ALIKE:
             correction = _correction(x, i, middle)
+        if abs(middle) * scale > ALIKE or eps < TINY or not scale > real(0):
             scale = _scale(x, i, middle, correction, eps)
-        if eps < TINY or not scale > real(0):
-            scale = _scale_of_extremes(x, i, middle, correction, eps)
         mean[i], corrections[i], rstd[i] = middle, correction, scale
         for j in range(width):
             out[i, j] = (x[i, j] - middle - correction) * scale * weight[j] + bias[j]
@@ -156,7 +146,7 @@ def rms_norm_rows(x: Any, weight: Any, eps: float, out: Any, rstd: Any) -> None:
             squares += x[i, j] * x[i, j]
         rstd[i] = real(1) / math.sqrt(squares / real(width) + eps)
         if eps < TINY or not rstd[i] > real(0):
-            rstd[i] = _scale_of_extremes(x, i, real(0), real(0), eps)
+            rstd[i] = _scale(x, i, real(0), real(0), eps)
         for j in range(width):
             out[i, j] = x[i, j] * rstd[i] * weight[j]
 

@@ -13,19 +13,13 @@ from tinytensor.kernels.numba.compiling import loop
 from tinytensor.kernels.numba.places import place
 from tinytensor.kernels.numpy.sum_rows import sum_rows as in_numpy
 
-
 _MANY = 1024  # rows of one id: more are added up in float64
 
 
 @loop
-def _most(rows: Any, ids: Any, counts: Any) -> int:
-    """How often the most frequent id occurs."""
-    most = 0
+def _count(rows: Any, ids: Any, counts: Any) -> None:
     for i in range(ids.size):
-        at = place(ids[i], counts.size)
-        counts[at] += 1
-        most = max(most, counts[at])
-    return most
+        counts[place(ids[i], counts.size)] += 1
 
 
 @loop
@@ -46,11 +40,11 @@ def sum_rows(rows: Any, ids: Any, out: Any) -> Any:
         out += sum_rows(rows, ids, numpy.zeros(out.shape, rows.dtype))
         return out
     ids = numpy.ascontiguousarray(ids, index_dtype).reshape(-1)
-    many = ids.size > _MANY * len(out)  # then one id has many for certain
-    if many or (ids.size > _MANY and _most(rows, ids, numpy.zeros(len(out), index_dtype)) > _MANY):
-        sums = numpy.zeros(out.shape)
-        _add_rows(rows, ids, sums)
+    counts = numpy.zeros(len(out), index_dtype)
+    if ids.size > _MANY:
+        _count(rows, ids, counts)
+    sums = numpy.zeros(out.shape) if counts.max(initial=0) > _MANY else out
+    _add_rows(rows, ids, sums)
+    if sums is not out:
         out += sums.astype(out.dtype)
-    else:
-        _add_rows(rows, ids, out)
     return out

@@ -8,22 +8,17 @@ from tinytensor.device.backend import xp
 from tinytensor.device.summation import sum_over
 from tinytensor.kernels.rows import as_rows
 
-_LONG = 1 << 14  # a contraction of more terms is cut into blocks
+_LONG = 1 << 16  # a contraction of more terms is cut into blocks
 
 
 def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
     """a @ b: (..., n, k) and (..., k, m) -> (..., n, m), with leading axes broadcast. The product is written to ``out`` if it
     is given; with ``accumulate`` it is added to what ``out`` holds. ``out`` must not overlap with a or b."""
-    if a.shape[-1] > _LONG and 1 in (a.shape[-2], b.shape[-1]):
-        product = _in_blocks(a, b)
-        if out is None:
-            return product
-        out[...] = product + out if accumulate else product
-    elif not accumulate:
+    is_long = a.shape[-1] > _LONG and 1 in (a.shape[-2], b.shape[-1])
+    if not is_long and not accumulate:
         return xp.matmul(a, b, out=out)
-    else:
-        out += xp.matmul(a, b)
-    return out
+    product = _in_blocks(a, b) if is_long else xp.matmul(a, b)
+    return product if out is None else xp.add(out if accumulate else 0, product, out=out)
 
 
 def _in_blocks(a: Any, b: Any) -> Any:
