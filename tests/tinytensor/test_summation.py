@@ -7,7 +7,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor.device import summation
-from tinytensor.device.backend import from_numpy, to_numpy
+from tinytensor.device.backend import from_numpy, host, to_numpy, xp
 
 LONG = 2**24 + 2**20  # a running float32 sum of ones stops at 2**24
 
@@ -151,3 +151,118 @@ def test_the_deviation_of_too_few_is_as_in_numpy(ddof):
     for name in ("var", "std"):
         out = getattr(tt, name)(tt.tensor(values), 1, ddof=ddof).numpy()
         np.testing.assert_array_equal(out, [np.inf, np.nan])
+
+
+on_cpu = pytest.mark.skipif(xp is not host, reason="a GPU adds up in many threads, which a CPU imitates slowly")
+MANY = 1_000_000
+TENTH = 0.1  # a running float32 sum of MANY of them is 100958
+
+
+def slope_of(f, value=TENTH):
+    """The gradient of sum(f(x)) / 10 by x, two numbers."""
+    x = tt.tensor(np.full(2, value, "float32"), requires_grad=True)
+    return tt.grad((f(x) * TENTH).sum(), x)
+
+
+def normalized(norm):
+    """The gradients of the weight of a norm of MANY rows [-1, 1], and of the bias if it has one."""
+    rows = tt.tensor(np.tile(np.array([-1.0, 1.0], "float32"), (MANY, 1)))
+    parameters = [tt.ones(2, requires_grad=True), tt.zeros(2, requires_grad=True)][: 1 if norm is tt.rms_norm else 2]
+    return tt.concatenate(tt.grad((norm(rows, *parameters) * TENTH).sum(), parameters)).abs()
+
+
+def zeros_of(n):
+    return np.zeros(n, "int64")
+
+
+def tenths(*shape):
+    return tt.full(shape, TENTH)
+
+
+ACCURATE = {
+    "einsum of vectors": lambda: tt.einsum("i,i", tenths(MANY), tt.ones(MANY)),
+    "einsum of three": lambda: tt.einsum("ij,ij,ij->j", tenths(MANY, 2), tt.ones((MANY, 2)), tt.ones((MANY, 2))),
+    "einsum of rows": lambda: tt.einsum("ij->j", tenths(MANY, 2)),
+    "gradient of einsum": lambda: slope_of(lambda x: tt.einsum("ij,ij->i", tt.broadcast_to(x, (MANY, 2)), tt.ones((MANY, 2)))),
+    "dot": lambda: tt.dot(tenths(MANY), tt.ones(MANY)),
+    "matrix and vector": lambda: tt.matmul(tenths(2, MANY), tt.ones(MANY)),
+    "vector and matrix": lambda: tt.matmul(tt.ones(MANY), tenths(MANY, 2)),
+    "linear": lambda: tt.linear(tenths(1, MANY), tt.ones((2, MANY))),
+    "gradient of layer_norm": lambda: normalized(tt.layer_norm),
+    "gradient of rms_norm": lambda: normalized(tt.rms_norm),
+    "index": lambda: slope_of(lambda x: x[zeros_of(MANY)])[:1],
+    "repeat": lambda: slope_of(lambda x: x.repeat(MANY)),
+    "pad": lambda: slope_of(lambda x: x.pad((MANY - 1, 0), mode="edge"))[:1],
+    "index_add": lambda: tt.zeros(1).index_add(zeros_of(MANY), tenths(MANY)),
+    "bincount": lambda: tt.bincount(tt.tensor(zeros_of(MANY)), tenths(MANY)),
+    "embedding": lambda: slope_of(lambda x: tt.embedding(zeros_of(MANY), x.reshape(2, 1)))[:1],
+}
+
+
+@on_cpu
+@pytest.mark.parametrize("f", ACCURATE.values(), ids=ACCURATE)
+def test_a_million_tenths(f):
+    np.testing.assert_allclose(f().numpy(), 100_000, rtol=1e-5)
+
+
+@on_cpu
+@pytest.mark.parametrize("shape", [(MANY, 2), (1, MANY)])
+def test_the_softmax_of_many_sums_to_one(shape):
+    x = np.full(shape, -1.0, "float32")
+    axis = 0 if shape[0] > 1 else 1
+    x[0, 0] = 0.0  # so the terms are no powers of 2
+    for function in (tt.softmax, lambda x, axis: tt.log_softmax(x, axis).exp()):
+        np.testing.assert_allclose(function(tt.tensor(x), axis).numpy().sum(axis, "float64")[0], 1.0, rtol=1e-5)
+
+
+@on_cpu
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("rows", "classes"), [(2 * MANY, 2), (1, MANY)])
+def test_the_cross_entropy_of_many(rows, classes, smoothing):
+    logits = np.full((rows, classes), -1.0, "float32")
+    logits[:, 0] = 0.0
+    x, weight = np.ones((rows, 1)), logits[:1].T
+    target = tt.tensor(np.ones(rows, "int64"))
+    other = 1.0 + np.log1p((classes - 1) * np.exp(-1.0))
+    want = other - smoothing / classes
+    for found in (
+        tt.cross_entropy(tt.tensor(logits), target, label_smoothing=smoothing),
+        tt.linear_cross_entropy(tt.tensor(x, "float32"), tt.tensor(weight, "float32"), target, label_smoothing=smoothing),
+    ):
+        np.testing.assert_allclose(found.item(), want, rtol=1e-5)
+
+
+def test_sums_of_products_in_blocks_are_those_of_einsum(monkeypatch):
+    monkeypatch.setattr(summation, "_BLOCK", 4)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        terms = ["".join(rng.permutation(list("abc"))[: rng.integers(0, 4)]) for _ in range(rng.integers(1, 4))]
+        arrays = [
+            rng.standard_normal([1 if rng.random() < 0.1 else {"a": 2, "b": 5, "c": 9}[k] for k in term]) for term in terms
+        ]
+        letters = sorted(set("".join(terms)))
+        output = "".join(rng.permutation(letters)[: rng.integers(0, len(letters) + 1)]) if letters else ""
+        found = to_numpy(summation.sum_of_products(terms, output, *map(from_numpy, arrays)))
+        np.testing.assert_allclose(found, np.einsum(f"{','.join(terms)}->{output}", *arrays), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [([True, True], [1]), (np.array([100, 100], "int8"), [1]), (np.array([2**30] * 4, "int32"), [2**33])]
+)
+def test_einsum_promotes_before_it_computes(x, y):
+    x, y = np.array(x), np.array(y, "int64")
+    np.testing.assert_array_equal(tt.einsum("i,j->j", tt.tensor(x), tt.tensor(y)).numpy(), x.astype("int64").sum() * y)
+
+
+@on_cpu
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+@pytest.mark.parametrize(("factor", "eps"), [(1e20, 1e-5), (1e-25, 0.0), (1e37, 0.0), (1e-20, 0.0)])
+@pytest.mark.parametrize("norm", [tt.layer_norm, tt.rms_norm])
+def test_the_squares_of_a_normalized_row_may_overflow(norm, factor, eps, shape):
+    values = np.broadcast_to([1.0, -5.0, 4.0], shape)
+    x, scaled = [tt.tensor(values * k, "float32", requires_grad=True) for k in (1.0, factor)]
+    found, want = norm(scaled, eps=eps), norm(x, eps=0.0)
+    np.testing.assert_allclose(found.numpy(), want.numpy(), rtol=1e-5)
+    g = tt.tensor(np.broadcast_to([1.0, 2.0, 4.0], shape), "float32")
+    slopes = [tt.grad(out, t, g).numpy().astype("float64") for out, t in ((found, scaled), (want, x))]
+    np.testing.assert_allclose(slopes[0] * factor, slopes[1], rtol=1e-4)

@@ -243,9 +243,13 @@ def wide(dtype: DType) -> DType:
 
 def scatter_add(target: Array, index: Any, values: Array) -> None:
     """``target[index] += values`` in place. Unlike that statement, it adds all values of a repeated index."""
-    if wide(target.dtype):  # half precision would round after each addition, and CuPy cannot add bfloat16 here
-        sums = target.astype(default_dtype)
-        scatter_add(sums, index, values.astype(default_dtype))
+    dtype = wide(target.dtype)  # half precision would round after each addition, and CuPy cannot add bfloat16 here
+    parts = index if isinstance(index, tuple) else (index,)
+    if is_floating(target.dtype) and target.dtype.itemsize < 8 and any(getattr(i, "size", 0) > 1024 for i in parts):
+        dtype = numpy.dtype("float64")  # so many values may meet at one index
+    if dtype:
+        sums = target.astype(dtype)
+        xp.add.at(sums, index, values.astype(dtype))
         target[...] = sums
     else:
         if xp is not numpy and target.dtype == index_dtype:

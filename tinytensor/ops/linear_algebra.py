@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from tinytensor.autograd.op import op
 from tinytensor.common.arguments import TENSOR, composite
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import xp
-from tinytensor.device.summation import widened
+from tinytensor.device.summation import sum_of_products, widened
 from tinytensor.kernels.rows import as_rows
 from tinytensor.ops.elementwise import is_number, multiply
 from tinytensor.ops.indexing import diagonal
@@ -188,7 +189,8 @@ def _einsum_gradients(
 
 @op(several=True, arrays=_einsum_gradients)
 def _einsum(arrays: Sequence[Any], terms: tuple[str, ...], output: str) -> Any:
-    return xp.einsum(f"{','.join(terms)}->{output}", *map(widened, arrays), optimize=True)
+    dtype = functools.reduce(xp.promote_types, [x.dtype for x in arrays])  # einsum may multiply two before it promotes
+    return sum_of_products(terms, output, *[widened(x.astype(dtype, copy=False)) for x in arrays])
 
 
 @composite

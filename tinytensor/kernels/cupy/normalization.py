@@ -87,7 +87,7 @@ def _backward(
 ) -> Sequence[Any]:
     """The gradients of x, of the weight and, for layer norm, of the bias: in one launch, and a second one for the sums."""
     g, x, (rows, width) = contiguous(g), contiguous(x), _shape(x)
-    groups = max(1, min(_MOST_GROUPS, rows // 32))
+    groups = max(1, min(_MOST_GROUPS, rows // 32), rows // 2048)  # large groups would be added up inaccurately
     strips = -(-width // 32)
     d_x = xp.empty(x.shape, x.dtype) if needed[0] else None
     before = None if before is None else contiguous(before.astype(x.dtype, copy=False))

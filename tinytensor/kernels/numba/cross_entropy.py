@@ -62,7 +62,7 @@ def _row_gradients(
 def _replace_by_gradients(logits: Any, targets: Any, scale: Any, smoothing: float) -> Any:
     """Replaces the logits by the gradient of the loss, the sum of the rows' losses times ``scale``. Returns the loss."""
     rows, classes = logits.shape
-    loss = real(0)
+    loss = 0.0  # in float64, for there may be many rows
     for i in range(rows):
         most = largest(logits[i])
         target = place(targets[i], classes)

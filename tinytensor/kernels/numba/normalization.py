@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy
 
+from tinytensor.device.summation import sum_over
 from tinytensor.kernels.numba.compiling import real, reduction
-from tinytensor.kernels.numpy.normalization import ALIKE
+from tinytensor.kernels.numpy.normalization import ALIKE, TINY
 from tinytensor.kernels.rows import as_rows
+
+_BLOCK = 256  # so many rows are added up one after the other, and then the blocks' sums are summed
 
 
 def _matrix(x: Any) -> Any:
@@ -24,6 +27,15 @@ def _matrix(x: Any) -> Any:
 def _vector(given: Any, missing: float, x: Any) -> Any:
     """A weight or bias (width,); if it was left out, a vector of ``missing``, which has no effect."""
     return numpy.full(x.shape[-1], missing, x.dtype) if given is None else numpy.ascontiguousarray(given)
+
+
+def _sums_of_blocks(rows: Any) -> Any:
+    """Zeros, a row for each block of rows, to which the loops add."""
+    return numpy.zeros((-(-len(rows) // _BLOCK), rows.shape[1]), rows.dtype)
+
+
+def _total(sums: Any) -> Any:
+    return sums[0] if len(sums) == 1 else sum_over(sums, (0,))
 
 
 @reduction
@@ -38,11 +50,13 @@ def _correction(x: Any, i: int, middle: float) -> float:
 
 @reduction
 def _scale(x: Any, i: int, middle: float, correction: float, eps: float) -> float:
-    """1 / sqrt(var + eps) of row i."""
-    squares, width = real(0), x.shape[1]
+    """1 / sqrt(var + eps) of row i, even if the squares would be 0 or infinite: the row is divided by its largest element."""
+    squares, most, width = real(0), real(TINY), x.shape[1]
     for j in range(width):
-        squares += (x[i, j] - middle - correction) * (x[i, j] - middle - correction)
-    return real(1) / math.sqrt(squares / real(width) + eps)
+        most = max(most, abs(x[i, j] - middle - correction))
+    for j in range(width):
+        squares += ((x[i, j] - middle - correction) / most) ** 2
+    return real(1) / math.sqrt(squares / real(width) + eps / most / most) / most
 
 
 @reduction
@@ -61,6 +75,7 @@ def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: 
         scale = real(1) / math.sqrt(squares * share + eps)
         if abs(middle) * scale > ALIKE:
             correction = _correction(x, i, middle)
+        if abs(middle) * scale > ALIKE or eps < TINY or not scale > real(0):
             scale = _scale(x, i, middle, correction, eps)
         mean[i], corrections[i], rstd[i] = middle, correction, scale
         for j in range(width):
@@ -74,15 +89,15 @@ def _layer_norm_gradients(
     rows, width = x.shape
     share = real(1) / real(width)
     for i in range(rows):
-        middle, correction, scale = mean[i], corrections[i], rstd[i]
+        middle, correction, scale, block = mean[i], corrections[i], rstd[i], i // _BLOCK
         of_h, of_hn = real(0), real(0)
         for j in range(width):
             normalized = (x[i, j] - middle - correction) * scale
             h = g[i, j] * weight[j]
             of_h += h
             of_hn += h * normalized
-            d_weight[j] += g[i, j] * normalized
-            d_bias[j] += g[i, j]
+            d_weight[block, j] += g[i, j] * normalized
+            d_bias[block, j] += g[i, j]
         of_h, of_hn = of_h * share, of_hn * share
         for j in range(width):
             normalized = (x[i, j] - middle - correction) * scale
@@ -113,12 +128,12 @@ def layer_norm_backward(
     """
     rows = _matrix(x)
     d_x = numpy.empty_like(rows)
-    d_weight, d_bias = numpy.zeros(x.shape[-1], x.dtype), numpy.zeros(x.shape[-1], x.dtype)
+    d_weight, d_bias = _sums_of_blocks(rows), _sums_of_blocks(rows)
     _layer_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), *residuals, d_x, d_weight, d_bias)
     d_x = d_x.reshape(x.shape)
     if before is not None:
         d_x += before
-    return d_x if needed[0] else None, d_weight if needed[1] else None, d_bias if needed[2] else None
+    return d_x if needed[0] else None, _total(d_weight) if needed[1] else None, _total(d_bias) if needed[2] else None
 
 
 @reduction
@@ -130,6 +145,8 @@ def rms_norm_rows(x: Any, weight: Any, eps: float, out: Any, rstd: Any) -> None:
         for j in range(width):
             squares += x[i, j] * x[i, j]
         rstd[i] = real(1) / math.sqrt(squares / real(width) + eps)
+        if eps < TINY or not rstd[i] > real(0):
+            rstd[i] = _scale(x, i, real(0), real(0), eps)
         for j in range(width):
             out[i, j] = x[i, j] * rstd[i] * weight[j]
 
@@ -138,12 +155,12 @@ def rms_norm_rows(x: Any, weight: Any, eps: float, out: Any, rstd: Any) -> None:
 def _rms_norm_gradients(g: Any, x: Any, weight: Any, rstd: Any, d_x: Any, d_weight: Any) -> None:
     rows, width = x.shape
     for i in range(rows):
-        scale = rstd[i]
+        scale, block = rstd[i], i // _BLOCK
         of_hn = real(0)
         for j in range(width):
             normalized = x[i, j] * scale
             of_hn += g[i, j] * weight[j] * normalized
-            d_weight[j] += g[i, j] * normalized
+            d_weight[block, j] += g[i, j] * normalized
         of_hn = of_hn / real(width)
         for j in range(width):
             d_x[i, j] = (g[i, j] * weight[j] - x[i, j] * scale * of_hn) * scale
@@ -163,9 +180,9 @@ def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight:
     ``before`` is added to dx, unless it is None.
     """
     rows = _matrix(x)
-    d_x, d_weight = numpy.empty_like(rows), numpy.zeros(x.shape[-1], x.dtype)
+    d_x, d_weight = numpy.empty_like(rows), _sums_of_blocks(rows)
     _rms_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), rstd, d_x, d_weight)
     d_x = d_x.reshape(x.shape)
     if before is not None:
         d_x += before
-    return d_x if needed[0] else None, d_weight if needed[1] else None
+    return d_x if needed[0] else None, _total(d_weight) if needed[1] else None

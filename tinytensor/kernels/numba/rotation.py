@@ -168,7 +168,7 @@ def norm_and_rotate_backward(
     rows = _rows(projected)
     d_projected = numpy.empty_like(rows)
     settings = _settings(rows, query_weight, key_weight, rotation)
-    d_weights = numpy.zeros((2, settings[0].size), rows.dtype)
+    d_weights = numpy.zeros((2, settings[0].size))  # in float64, for there may be many rows
     _gradients(rows, *settings, num_heads, residuals, _rows(g), d_projected, d_weights)
-    of_query, of_key = (gradient if n else None for gradient, n in zip(d_weights, needed[1:]))
+    of_query, of_key = (gradient.astype(rows.dtype) if n else None for gradient, n in zip(d_weights, needed[1:]))
     return d_projected.reshape(projected.shape), of_query, of_key

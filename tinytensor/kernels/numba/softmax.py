@@ -15,6 +15,8 @@ from tinytensor.kernels.numba.compiling import Loop, real, reduction
 from tinytensor.kernels.numba.exponential import exp
 from tinytensor.kernels.numba.largest import largest
 
+_LONGEST = 1 << 17  # NumPy's kernels add up longer rows in blocks
+
 
 @reduction
 def _softmax(x: Any, out: Any) -> None:
@@ -84,9 +86,10 @@ def log_softmax_gradient(g: Any, out: Any, axes: Sequence[int]) -> Any:
 
 
 def _are_rows(axes: Sequence[int], *arrays: Any) -> bool:
-    """Whether the axis is the last of float32 arrays that are not empty."""
+    """Whether the axis is the last of float32 arrays that are not empty, and not too long to be added up in a loop."""
     x = arrays[0]
-    return x.size > 0 and tuple(axes) == (x.ndim - 1,) and all(a.dtype == default_dtype and a.shape == x.shape for a in arrays)
+    are_rows = x.size and tuple(axes) == (x.ndim - 1,) and x.shape[-1] <= _LONGEST
+    return are_rows and all(a.dtype == default_dtype and a.shape == x.shape for a in arrays)
 
 
 def _by_rows(run: Loop, *arrays: Any) -> Any:

@@ -13,6 +13,14 @@ from tinytensor.kernels.numba.compiling import loop
 from tinytensor.kernels.numba.places import place
 from tinytensor.kernels.numpy.sum_rows import sum_rows as in_numpy
 
+_MANY = 1024  # rows of one id: more are added up in float64
+
+
+@loop
+def _count(rows: Any, ids: Any, counts: Any) -> None:
+    for i in range(ids.size):
+        counts[place(ids[i], counts.size)] += 1
+
 
 @loop
 def _add_rows(rows: Any, ids: Any, out: Any) -> None:
@@ -31,5 +39,12 @@ def sum_rows(rows: Any, ids: Any, out: Any) -> Any:
     if out.dtype != rows.dtype or not out.flags.c_contiguous:
         out += sum_rows(rows, ids, numpy.zeros(out.shape, rows.dtype))
         return out
-    _add_rows(rows, numpy.ascontiguousarray(ids, index_dtype).reshape(-1), out)
+    ids = numpy.ascontiguousarray(ids, index_dtype).reshape(-1)
+    counts = numpy.zeros(len(out), index_dtype)
+    if ids.size > _MANY:
+        _count(rows, ids, counts)
+    sums = numpy.zeros(out.shape) if counts.max(initial=0) > _MANY else out
+    _add_rows(rows, ids, sums)
+    if sums is not out:
+        out += sums.astype(out.dtype)
     return out

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytensor.device.backend import xp
+from tinytensor.device.summation import sum_of_products, sum_over
+from tinytensor.kernels.numpy.products import matmul
 from tinytensor.kernels.rows import as_rows
 
+TINY = 1e-30  # squares of float32 are less accurate below
 ALIKE = 8.0  # the mean of numbers that are large and alike is more than so many standard deviations
 
 
@@ -48,12 +51,18 @@ def _row_mean_of_product(a: Any, b: Any) -> Any:
 
 def _rstd(rows: Any, eps: float) -> Any:
     """1 / sqrt(mean(x^2) + eps) of each row, as a column."""
-    return 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + eps)
+    rstd = 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + eps)
+    is_inside = rstd if rows.ndim == 1 else xp.count_nonzero(rstd) == rstd.size
+    if eps < TINY or not is_inside:  # squares are 0 or infinite, but not those of a row divided by its largest element
+        largest = abs(rows).max(axis=-1, keepdims=True, initial=TINY)
+        rows = rows / largest
+        rstd = 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + (eps / largest) / largest) / largest
+    return rstd
 
 
 def _column_sum_of_product(a: Any, b: Any) -> Any:
     """The sum of a * b over the rows."""
-    return xp.einsum("ij,ij->j", a, b)
+    return sum_of_products(("ij", "ij"), "j", a, b)
 
 
 def _plus(d_x: Any, before: Any) -> Any:
@@ -104,8 +113,8 @@ def layer_norm_backward(
     if correction is not None:
         centred -= correction
     product = g_rows * centred
-    d_weight = rstd.reshape(-1).dot(product) if needed[1] else None
-    d_bias = g_rows.sum(axis=0) if needed[2] else None
+    d_weight = matmul(rstd.reshape(1, -1), product)[0] if needed[1] else None
+    d_bias = sum_over(g_rows, (0,)) if needed[2] else None
     d_x = None
     if needed[0]:
         d_x = g_rows.copy() if weight is None else g_rows * weight  # h

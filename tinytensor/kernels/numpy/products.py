@@ -5,16 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from tinytensor.device.backend import xp
+from tinytensor.device.summation import sum_over
 from tinytensor.kernels.rows import as_rows
+
+_LONG = 1 << 16  # a contraction of more terms is cut into blocks
 
 
 def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
     """a @ b: (..., n, k) and (..., k, m) -> (..., n, m), with leading axes broadcast. The product is written to ``out`` if it
     is given; with ``accumulate`` it is added to what ``out`` holds. ``out`` must not overlap with a or b."""
-    if not accumulate:
+    is_long = a.shape[-1] > _LONG and 1 in (a.shape[-2], b.shape[-1])
+    if not is_long and not accumulate:
         return xp.matmul(a, b, out=out)
-    out += xp.matmul(a, b)
-    return out
+    product = _in_blocks(a, b) if is_long else xp.matmul(a, b)
+    return product if out is None else xp.add(out if accumulate else 0, product, out=out)
+
+
+def _in_blocks(a: Any, b: Any) -> Any:
+    """a @ b for a row or a column. BLAS multiplies matrices in blocks, but vectors by a running sum."""
+    length, size = a.shape[-1], 256
+    whole = length - length % size
+    heads = a[..., :whole].reshape(*a.shape[:-1], -1, size), b[..., :whole, :].reshape(*b.shape[:-2], -1, size, b.shape[-1])
+    products = xp.matmul(heads[0].swapaxes(-2, -3), heads[1])
+    return sum_over(products, [products.ndim - 3]) + xp.matmul(a[..., whole:], b[..., whole:, :])
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:
@@ -22,7 +35,7 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
 
     A single row goes through ``dot``: it reaches BLAS half a microsecond sooner than ``matmul``, which matters at that size.
     """
-    is_row = x.size and x.size == x.shape[-1]
+    is_row = x.size and x.size == x.shape[-1] <= _LONG
     out = x.reshape(-1).dot(weight.T) if is_row else matmul(as_rows(x), weight.T)
     if bias is not None:
         if bias.dtype == out.dtype:

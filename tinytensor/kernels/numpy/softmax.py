@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.device.backend import wide, xp
+from tinytensor.device.backend import xp
 from tinytensor.device.summation import sum_over
 
 
 def softmax(x: Any, axes: Sequence[int]) -> Any:
     """exp(x) scaled to sum to 1."""
     e = xp.exp(_shifted(x, axes))
-    e /= xp.sum(e, axis=axes, keepdims=True, dtype=wide(e.dtype))
+    e /= sum_over(e, axes, keepdims=True)
     return e
 
 
@@ -24,7 +24,7 @@ def softmax_gradient(g: Any, out: Any, axes: Sequence[int]) -> Any:
 def log_softmax(x: Any, axes: Sequence[int]) -> Any:
     """log(softmax(x)), accurate even where the softmax would round to 0."""
     shifted = _shifted(x, axes)
-    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axes, keepdims=True, dtype=wide(shifted.dtype)))
+    return shifted - xp.log(sum_over(xp.exp(shifted), axes, keepdims=True))
 
 
 def log_softmax_gradient(g: Any, out: Any, axes: Sequence[int]) -> Any:

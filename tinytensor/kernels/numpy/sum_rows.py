@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinytensor.device.backend import xp
-from tinytensor.device.summation import widened
+from tinytensor.device.summation import sum_over, widened
 
 _RARE = 16  # the rows of an id that occurs more often than this are summed by themselves
 
@@ -27,7 +27,7 @@ def sum_rows(rows: Any, ids: Any, out: Any) -> Any:
     counts = xp.diff(starts, append=ids.size)
     frequent = counts > _RARE
     for start, count in zip(starts[frequent].tolist(), counts[frequent].tolist()):
-        out[int(ids[start])] += xp.add.reduce(rows[order[start : start + count]], axis=0)
+        out[int(ids[start])] += sum_over(rows[order[start : start + count]], (0,))
     starts, counts = starts[~frequent], counts[~frequent]
     taken = 0
     while starts.size:
