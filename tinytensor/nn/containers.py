@@ -20,8 +20,22 @@ class ModuleList(Module):
     ``layers[i]``, also with negative i, is one of them, and ``layers[i:j]`` a ModuleList of some. Both may be set and deleted.
     """
 
+    __slots__ = ("_named",)  # the modules by their names, until one is set or deleted
+
     def __init__(self, modules: Iterable[Module] = ()):
         self.extend(modules)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        named = getattr(self, "_named", None) if name.isdecimal() else None
+        if named and name == str(len(named)) and value is not None and next(reversed(named)) == str(len(named) - 1):
+            named[name] = value  # one more, after all the others
+        elif name.isdecimal():
+            object.__setattr__(self, "_named", None)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        object.__setattr__(self, "_named", None)
 
     def _check_replacement(self, name: str, value: Any) -> None:
         super()._check_replacement(name, value)
@@ -34,7 +48,9 @@ class ModuleList(Module):
 
     def append(self: Self, module: Module) -> Self:
         """Add a module at the end. Raises TypeError for anything else. Returns this list."""
-        return self._hold([*self, module])
+        self._check_module(module)
+        setattr(self, str(len(self)), module)
+        return self
 
     @checked
     def insert(self: Self, index: int, module: Module) -> Self:
@@ -54,7 +70,7 @@ class ModuleList(Module):
         for module in modules:
             self._check_module(module)
         named = {str(i): module for i, module in enumerate(modules)}
-        held = self._named_items()
+        held = dict(self._named_items())
         for name in held.keys() - named.keys():
             delattr(self, name)
         for name, module in named.items():
@@ -64,8 +80,10 @@ class ModuleList(Module):
 
     def _named_items(self) -> dict[str, Module]:
         """The modules by their names, in the order of their numbers: one may have been set or deleted by its name."""
-        named = [(name, module) for name, module in self._own_modules() if name.isdecimal()]
-        return dict(sorted(named, key=lambda item: int(item[0])))
+        if getattr(self, "_named", None) is None:
+            named = [(name, module) for name, module in self._own_modules() if name.isdecimal()]
+            object.__setattr__(self, "_named", dict(sorted(named, key=lambda item: int(item[0]))))
+        return self._named
 
     def _checked(self, index: Any) -> Any:
         """The index. Raises IndexError if there is no such module, and TypeError unless it is an integer or a slice."""
