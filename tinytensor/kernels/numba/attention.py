@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from tinytensor.device.summation import sum_over
 from tinytensor.kernels.heads import multi_head
 from tinytensor.kernels.masks import lowest
 from tinytensor.kernels.numba.attention_blocks import (
@@ -25,6 +26,8 @@ from tinytensor.kernels.numba.attention_blocks import (
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numpy import attention as in_numpy
 from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale
+
+_LONGEST = 1 << 14  # queries or keys: more are not added up one after the other
 
 # ------------------------------------------------------------------------------------------- the passes over NumPy's blocks
 
@@ -82,7 +85,7 @@ def _weigh(scores: Any, seen_by_first: int | None, floor: float | None) -> tuple
     joined = _joined(scores)
     _weigh_blocks(joined, seen, -math.inf if floor is None else floor, _joined(largest), _joined(total))
     _write_back(joined, scores)
-    return largest, total
+    return largest, total if scores.shape[-2] <= _LONGEST else sum_over(scores, (scores.ndim - 2,), keepdims=True)
 
 
 def _weigh_again(scores: Any, seen_by_first: int | None, largest: Any) -> None:
@@ -123,6 +126,7 @@ def _is_plain(query: Any, key: Any, value: Any, bias: Any, mask: Any, is_causal:
     one_dtype = query.dtype == key.dtype == value.dtype and query.dtype.itemsize >= 4
     unmasked = bias is None and (mask is None or (2 <= mask.ndim <= 4 and mask.shape[-2] == 1))
     some_keys_each = query.shape[-2] <= key.shape[-2] or not is_causal
+    same = same and max(query.shape[-2], key.shape[-2]) <= _LONGEST
     return same and one_dtype and unmasked and some_keys_each and bool(query.size and key.size and value.size)
 
 

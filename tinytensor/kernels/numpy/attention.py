@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tinytensor.device.backend import host, xp
+from tinytensor.device.summation import sum_over
 from tinytensor.kernels.heads import multi_head
 from tinytensor.kernels.masks import causal_array, lowest, padding
 from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale
@@ -197,7 +198,7 @@ def _weigh(scores: Any, seen_by_first: int | None, floor: float | None) -> tuple
     if floor is not None:
         largest = xp.maximum(largest, floor)
     _exp(scores, largest)
-    return largest, scores.sum(axis=-2, keepdims=True)
+    return largest, sum_over(scores, (scores.ndim - 2,), keepdims=True)
 
 
 def _weigh_again(scores: Any, seen_by_first: int | None, largest: Any) -> None:
