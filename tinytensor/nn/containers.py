@@ -27,9 +27,9 @@ class ModuleList(Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        named = getattr(self, "_named", None) if name.isdecimal() else None
-        if named and name == str(len(named)) and value is not None and next(reversed(named)) == str(len(named) - 1):
-            named[name] = value  # one more, after all the others
+        named = getattr(self, "_named", None)
+        if named and name == str(len(named)) and value is not None and self._has_all_numbers():
+            named[name] = value  # one more
         elif name.isdecimal():
             object.__setattr__(self, "_named", None)
 
@@ -48,6 +48,8 @@ class ModuleList(Module):
 
     def append(self: Self, module: Module) -> Self:
         """Add a module at the end. Raises TypeError for anything else. Returns this list."""
+        if not self._has_all_numbers():
+            return self._hold([*self, module])
         self._check_module(module)
         setattr(self, str(len(self)), module)
         return self
@@ -84,6 +86,11 @@ class ModuleList(Module):
             named = [(name, module) for name, module in self._own_modules() if name.isdecimal()]
             object.__setattr__(self, "_named", dict(sorted(named, key=lambda item: int(item[0]))))
         return self._named
+
+    def _has_all_numbers(self) -> bool:
+        """Whether the names are all numbers from 0 on: one in between may have been deleted."""
+        named = self._named_items()
+        return not named or next(reversed(named)) == str(len(named) - 1)
 
     def _checked(self, index: Any) -> Any:
         """The index. Raises IndexError if there is no such module, and TypeError unless it is an integer or a slice."""
