@@ -26,6 +26,12 @@ def next_number() -> int:
     return next(_counter)
 
 
+class Replacements:
+    """How many parameters and modules were replaced by others: a traced program has the arrays of those before."""
+
+    count = 0
+
+
 class _Change:
     """When some memory was last changed in place: its number is larger than those of all nodes recorded before."""
 

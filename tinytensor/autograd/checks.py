@@ -8,7 +8,7 @@ import traceback
 from typing import Any
 
 from tinytensor.common.arguments import shown
-from tinytensor.device.backend import host
+from tinytensor.device.backend import bool_dtype, host, xp
 
 iinfo = functools.cache(host.iinfo)  # the smallest and the largest number of an integer dtype
 
@@ -23,6 +23,13 @@ def check_fits(number: float, dtype: Any) -> None:
     """Raise OverflowError for a Python number that an integer dtype cannot hold. NumPy would often drop bits instead."""
     if dtype.kind in "iu" and not iinfo(dtype).min - 1 < number < iinfo(dtype).max + 1:
         raise OverflowError(f"{dtype} cannot hold {shown(number)}: use a dtype that can")
+
+
+def check_divisor(x: Any, y: Any) -> None:
+    """Raise ZeroDivisionError where integers or booleans are divided by 0, as Python does. A GPU's numbers are not read."""
+    are_integers = not any(type(v) is float or getattr(v, "dtype", bool_dtype).kind not in "biu" for v in (x, y))
+    if are_integers and xp is host and not host.all(y):
+        raise ZeroDivisionError("an integer is divided by 0: divide floats, or put another number in its place with tt.where")
 
 
 def check_probability(p: float) -> None:

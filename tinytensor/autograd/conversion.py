@@ -19,7 +19,8 @@ def as_array(data: Any, dtype: DType = None) -> Array:
     or booleans, ValueError for nested lists of different lengths, and OverflowError for a Python number that the dtype cannot
     hold.
     """
-    is_plain = type(data) is host.ndarray and data.dtype.kind in "biuf" and (dtype is None or dtype == data.dtype)
+    is_plain = type(data) is host.ndarray and data.dtype.kind in "biuf" and data.itemsize <= 8
+    is_plain = is_plain and dtype in (None, data.dtype)
     data = read_values(data.data if not is_plain and hasattr(data, "node") else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
@@ -33,10 +34,16 @@ def on_host(data: Any, dtype: DType = None) -> Any:
         array = host.asarray(_unwrapped(data))
     except ValueError:
         raise ValueError(f"a tensor needs nested lists of equal lengths at each level: {str(data)[:60]}") from None
+    is_integer = dtype is not None and host.dtype(dtype).kind in "iu"
+    if is_integer and array.dtype.kind in "fO" and _are_all(data, (int, host.integer)):
+        array = host.array(data, object)  # NumPy made floats of large integers, which rounds them
+        for number in (array.min(), array.max()) if array.size else ():
+            check_fits(number, host.dtype(dtype))
+        return array.astype(dtype)
     if array.dtype.kind == "O" and _are_all(data, (int, float)):
         raise _too_large(data)
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}: {str(data)[:60]!r}")
+    if (array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16") or array.dtype.itemsize > 8:
+        raise TypeError(f"a tensor holds booleans or numbers of at most 64 bits, not {array.dtype}, as {str(data)[:40]!r} is")
     if not is_host_array(data):
         return _of_python(array, dtype, data)
     with host.errstate(all="ignore"):  # a number may be infinite in a narrower dtype

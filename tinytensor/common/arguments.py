@@ -170,7 +170,8 @@ def _dtype(value: Any) -> Any:
         if bfloat16 is None and isinstance(value, str) and value == "bfloat16":
             raise TypeError("NumPy has no bfloat16; with CuPy it needs the package ml_dtypes: pip install ml_dtypes") from None
         return NotImplemented
-    return dtype if value is not None and (dtype.kind in "biu" or is_floating(dtype)) else NotImplemented
+    is_known = value is not None and (dtype.kind in "biu" or is_floating(dtype)) and dtype.itemsize <= 8
+    return dtype if is_known else NotImplemented
 
 
 _KINDS = {  # where several kinds are allowed, they are tried in this order

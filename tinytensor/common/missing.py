@@ -131,7 +131,7 @@ class _Missing(AttributeError):
     place, called = "", ""
 
     def __str__(self) -> str:
-        answer = "" if self.name.startswith("_") else _answer(self.place, self.name, self.obj)
+        answer = "" if str(self.name).startswith("_") else _answer(self.place, str(self.name), self.obj)
         return f"{self.called or self.place} has no {self.name!r}" + (f": {answer}" if answer else "")
 
     def __reduce__(self) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from tinytensor.device.backend import Array, converted, host, is_floating, wide, xp
 
+SHORT = 1e-15  # squares of smaller numbers are no longer exact in float32
 _BLOCK = 1024  # at most this many elements are added one after the other
 # Rows of ones, by the bytes of a number.
 _ones = {4: xp.ones((1, _BLOCK), host.float32), 8: xp.ones((1, _BLOCK), host.float64)}

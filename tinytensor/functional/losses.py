@@ -166,13 +166,13 @@ def binary_cross_entropy_with_logits(
 
 @op(
     logits=lambda g, logits, positive, negative: g * (negative * sigmoid(logits) - positive * sigmoid(-logits)),
-    positive=lambda g, logits: weighted(g, _softplus(-logits)),
-    negative=lambda g, logits: weighted(g, _softplus(logits)),
+    positive=lambda g, logits: weighted(g, _softplus(-logits, 1.0)),
+    negative=lambda g, logits: weighted(g, _softplus(logits, 1.0)),
 )
 def _logistic(logits: Any, positive: Any, negative: Any) -> Tensor:
     """positive times -log p and negative times -log(1 - p). These logarithms are softplus(-x) and softplus(x), so no digits
     cancel even where the loss is nearly 0."""
-    return weighted(positive, _softplus(-logits)) + weighted(negative, _softplus(logits))
+    return weighted(positive, _softplus(-logits, 1.0)) + weighted(negative, _softplus(logits, 1.0))
 
 
 @checked

@@ -20,7 +20,8 @@ class ModuleList(Module):
     ``layers[i]``, also with negative i, is one of them, and ``layers[i:j]`` a ModuleList of some. Both may be set and deleted.
     """
 
-    __slots__ = ("_named",)  # the modules by their names, until one is set or deleted
+    __slots__ = ("_named",)
+    _named: dict[str, Module] | None  # the modules by their names, until one is set or deleted
 
     def __init__(self, modules: Iterable[Module] = ()):
         self.extend(modules)
@@ -82,10 +83,12 @@ class ModuleList(Module):
 
     def _named_items(self) -> dict[str, Module]:
         """The modules by their names, in the order of their numbers: one may have been set or deleted by its name."""
-        if getattr(self, "_named", None) is None:
-            named = [(name, module) for name, module in self._own_modules() if name.isdecimal()]
-            object.__setattr__(self, "_named", dict(sorted(named, key=lambda item: int(item[0]))))
-        return self._named
+        named: dict[str, Module] | None = getattr(self, "_named", None)
+        if named is None:
+            unsorted = [(name, module) for name, module in self._own_modules() if name.isdecimal()]
+            named = dict(sorted(unsorted, key=lambda item: int(item[0])))
+            object.__setattr__(self, "_named", named)
+        return named
 
     def _has_all_numbers(self) -> bool:
         """Whether the names are all numbers from 0 on: one in between may have been deleted."""

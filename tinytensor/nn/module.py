@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar
 
-from tinytensor.autograd.changes import note_change
+from tinytensor.autograd.changes import Replacements, note_change
 from tinytensor.autograd.conversion import as_array
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked, shown
@@ -74,9 +74,12 @@ class Module:
             self._check_name(name)
         elif isinstance(value, bool):
             self._check_flag(name, value)
+        if isinstance(self.__dict__.get(name), (Parameter, Module)):
+            Replacements.count += 1
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
+        Replacements.count += 1
         object.__delattr__(self, name)
         self._buffer_names = tuple([buffer for buffer in self._buffer_names if buffer != name])
 

@@ -51,17 +51,17 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return xp.where(x <= 0, xp.expm1(xp.minimum(x, 0)) * alpha, x)
 
 
-@op(floating=True, x=lambda g, x: g * sigmoid(x))
-def _softplus(x: Tensor) -> Tensor:
-    return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.absolute(x)))
+@op(floating=True, x=lambda g, x, beta: g * sigmoid(x * beta))
+def _softplus(x: Tensor, beta: float) -> Tensor:
+    return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.absolute(x * beta))) / beta
 
 
 @composite
 def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     """log(1 + e ** (beta x)) / beta, without overflow: the larger ``beta``, the nearer to relu."""
-    if beta == 0:
-        raise ValueError("softplus: beta cannot be 0")
-    return _softplus(x) if beta == 1 else _softplus(x * beta) / beta
+    if beta == 0 or beta != beta:
+        raise ValueError(f"softplus: beta must be a number other than 0, got {beta}")
+    return _softplus(x, beta) if beta > 0 else -_softplus(-x, -beta)
 
 
 @op(floating=True, x=lambda g, x: g * sigmoid(-x))

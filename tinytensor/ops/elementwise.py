@@ -15,7 +15,7 @@ import math
 from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor import kernels
-from tinytensor.autograd.checks import check_fits
+from tinytensor.autograd.checks import check_divisor, check_fits
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import DType, default_dtype, host, index_dtype, is_floating, xp
@@ -49,7 +49,6 @@ def _zero_gradient(g: Any) -> Any:
 
 
 def _booleans_as_integers(x: Any) -> Any:
-    """Booleans as the integers 0 and 1; other values unchanged."""
     return x.astype(index_dtype) if getattr(x, "dtype", None) == "bool" else x
 
 
@@ -96,19 +95,17 @@ def divide(x: Tensor | float, y: Tensor | float) -> Tensor:
 def floor_divide(x: Tensor | float, y: Tensor | float) -> Tensor:
     """x / y rounded down, like Python's ``//``. Its gradient is 0 everywhere. Booleans count as the integers 0 and 1.
 
-    >>> tt.floor_divide(tt.tensor([-3, 3]), 2)
-    tensor([-2,  1])
+    Raises ZeroDivisionError where an integer is divided by 0; a GPU does not look, and gives 0.
     """
+    check_divisor(x, y)
     return _booleans_as_integers(x) // _booleans_as_integers(y)
 
 
 @op(x=lambda g: g, y=lambda g, x, y: -g * floor_divide(x, y))
 def remainder(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """The remainder x - (x // y) * y. It has the sign of y, like Python's ``%``. Booleans count as the integers 0 and 1.
-
-    >>> tt.remainder(tt.tensor([-3, 3]), 2)
-    tensor([1, 1])
-    """
+    """The remainder x - (x // y) * y, with the sign of y, like Python's ``%``. Of integers, and divided by 0, as
+    ``floor_divide``."""
+    check_divisor(x, y)
     return _booleans_as_integers(x) % _booleans_as_integers(y)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
-from tinytensor.device.backend import default_dtype, is_floating, xp
-from tinytensor.device.summation import sum_over, widened
+from tinytensor.device.backend import default_dtype, host, is_floating, xp
+from tinytensor.device.summation import SHORT, sum_over, widened
 from tinytensor.ops.elementwise import abs, astype, exp, power, sign, where
 from tinytensor.ops.running import in_dtype_of_products, products_before
 from tinytensor.ops.shapes import (
@@ -232,7 +232,15 @@ def _norm_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
 def _norm(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The Euclidean norm. Its gradient at 0 is 0, the smallest of the subgradients."""
     wide_x = widened(x)
-    return xp.sqrt(sum_over(wide_x * wide_x, _axes(axis, x), keepdims))
+    if xp is not host:  # whose numbers are not looked at; in float64 no square of float32 overflows or vanishes
+        return xp.sqrt(sum_over(xp.square(wide_x, dtype="float64"), _axes(axis, x), keepdims)).astype(wide_x.dtype)
+    out = xp.sqrt(sum_over(wide_x * wide_x, _axes(axis, x), keepdims))
+    failed = ~((out > SHORT) & (out < math.inf))  # squares overflowed or vanished
+    if failed.any() and x.size:
+        largest = xp.max(xp.absolute(wide_x), axis=_axes(axis, x), keepdims=keepdims)
+        if (failed & (largest > 0) & (largest < math.inf)).any():
+            return _order_norm(x, 2.0, axis, keepdims)
+    return out
 
 
 def _norm_of_order_gradient(g: Any, x: Any, out: Any, ord: float, axis: Axes, keepdims: bool) -> Any:
@@ -245,6 +253,10 @@ def _norm_of_order_gradient(g: Any, x: Any, out: Any, ord: float, axis: Axes, ke
 
 @op(floating=True, x=_norm_of_order_gradient)
 def _norm_of_order(x: Any, ord: float, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    return _order_norm(x, ord, axis, keepdims)
+
+
+def _order_norm(x: Any, ord: float, axis: Axes, keepdims: bool) -> Any:
     sizes, axes = xp.absolute(widened(x)), normalize_axes(axis, x.ndim)
     if x.size:  # relative to the element that counts most no power overflows or vanishes
         most = (xp.max if ord > 0 else xp.min)(sizes, axis=axes, keepdims=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, SupportsFloat
@@ -151,7 +152,7 @@ class Optimizer:
     ) -> None:
         """Change every parameter that has a gradient and is not frozen.
 
-        ``scale`` multiplies the learning rates; a schedule gives it. The parameters are divided among this number of
+        ``scale``, at least 0, multiplies the learning rates; a schedule gives it. The parameters are divided among so many
         ``threads``, and among ``ranks`` that share their memory. That changes only the time that a step takes.
 
         ``gradient_scale``, an array of one element as ``norm_and_scale`` gives it, multiplies the gradients. Some optimizers
@@ -377,6 +378,8 @@ def _steps(count: float) -> int:
 
 
 def _learning_rate(group: Mapping[str, Any], scale: SupportsFloat) -> float:
+    if not 0.0 <= float(scale) < math.inf:
+        raise ValueError(f"step: scale must be a finite number of at least 0, got {float(scale)}")
     rate: float = _number(group["lr"]) * float(scale)
     return rate
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from tinytensor import kernels
 from tinytensor.autograd.binding import bind
 from tinytensor.autograd.calling import wrap
-from tinytensor.autograd.changes import PLAIN
+from tinytensor.autograd.changes import PLAIN, Replacements
 from tinytensor.autograd.fused import FusedOp
 from tinytensor.autograd.modes import modes, no_grad, without_warnings
 from tinytensor.autograd.op import Function, Op
@@ -34,7 +34,8 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     with which arguments. Later calls only run the kernels of those ops. Everything else happens once: checks of shapes,
     ``if``s, a module's mode, and what is computed from Python numbers. Only these may change from call to call: the input
     tensors, arrays that are changed in place (such as parameters; but ``x[i] = y`` gives a tensor a new array), and objects
-    that an ``opaque`` function uses (such as a cache).
+    that an ``opaque`` function uses (such as a cache). Where a module's parameter or part is replaced by another, the function
+    runs again.
 
     Compiled kernels may join the steps of a long program to one: its results then differ by rounding from the function's.
 
@@ -50,6 +51,7 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     if not callable(function):
         raise TypeError(f"trace: function must be a function, not {shown(function)} (a matrix has the trace diagonal(x).sum())")
     programs: dict[Any, Program] = {}
+    replacements = Replacements.count
 
     @functools.wraps(function)
     def traced(*inputs: Tensor) -> Tensor:
@@ -59,6 +61,10 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if modes().detecting_anomalies or is_traced() or any_hooks():
             with no_grad():
                 return function(*inputs)
+        nonlocal replacements
+        if replacements != Replacements.count:
+            programs.clear()
+            replacements = Replacements.count
         kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])
         with no_grad(), without_warnings():
             if kind in programs:

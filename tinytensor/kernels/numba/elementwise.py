@@ -39,7 +39,7 @@ def _itself(x: Any) -> Any:
 
 
 @loop
-def _false(x: Any) -> Any:
+def _false(x: Any, y: Any = None) -> Any:
     return False
 
 
@@ -56,7 +56,8 @@ FUNCTIONS: dict[str, Compilable] = {
         "erf": erf_of,
     },
     **{"absolute": numbers.absolute, "abs": numbers.absolute, "isinf": numbers.is_infinite},
-    **{"is_number": _false, "_booleans_as_integers": _itself},  # numbers of arrays are neither Python's nor booleans
+    # Numbers of arrays are neither Python's, nor integers or booleans.
+    **{"is_number": _false, "check_divisor": _false, "_booleans_as_integers": _itself},
 }
 CONSTANTS = ("inf", "nan", "pi")
 

@@ -49,11 +49,12 @@ def _correction(x: Any, i: int, middle: float) -> float:
 
 
 @reduction
-def _scale(x: Any, i: int, middle: float, correction: float, eps: float) -> float:
+def row_scale(x: Any, i: int, middle: float, correction: float, eps: float) -> float:
     """1 / sqrt(var + eps) of row i, even if the squares would be 0 or infinite: the row is divided by its largest element."""
     squares, most, width = real(0), real(TINY), x.shape[1]
     for j in range(width):
         most = max(most, abs(x[i, j] - middle - correction))
+    most = most if most < real(math.inf) else real(1)
     for j in range(width):
         squares += ((x[i, j] - middle - correction) / most) ** 2
     return real(1) / math.sqrt(squares / real(width) + eps / most / most) / most
@@ -76,7 +77,7 @@ def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: 
         if abs(middle) * scale > ALIKE:
             correction = _correction(x, i, middle)
         if abs(middle) * scale > ALIKE or eps < TINY or not scale > real(0):
-            scale = _scale(x, i, middle, correction, eps)
+            scale = row_scale(x, i, middle, correction, eps)
         mean[i], corrections[i], rstd[i] = middle, correction, scale
         for j in range(width):
             out[i, j] = (x[i, j] - middle - correction) * scale * weight[j] + bias[j]
@@ -146,7 +147,7 @@ def rms_norm_rows(x: Any, weight: Any, eps: float, out: Any, rstd: Any) -> None:
             squares += x[i, j] * x[i, j]
         rstd[i] = real(1) / math.sqrt(squares / real(width) + eps)
         if eps < TINY or not rstd[i] > real(0):
-            rstd[i] = _scale(x, i, real(0), real(0), eps)
+            rstd[i] = row_scale(x, i, real(0), real(0), eps)
         for j in range(width):
             out[i, j] = x[i, j] * rstd[i] * weight[j]
 

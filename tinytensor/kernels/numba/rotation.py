@@ -16,6 +16,7 @@ from tinytensor.device.backend import default_dtype
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import loop, real, reduction
 from tinytensor.kernels.numba.copying import copy_row
+from tinytensor.kernels.numba.normalization import row_scale
 from tinytensor.kernels.rows import as_rows
 
 
@@ -57,6 +58,8 @@ def norm_heads(x: Any, query_weight: Any, key_weight: Any, queries: int, eps: fl
         for i in range(width):
             squares += head[i] * head[i]
         scale = real(1) / math.sqrt(squares / real(width) + eps)
+        if not scale > real(0):
+            scale = row_scale(head.reshape(1, width), 0, real(0), real(0), eps)
         rstd[h] = scale
         for i in range(width):
             head[i] = head[i] * scale * weight[i]

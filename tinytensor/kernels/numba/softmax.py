@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 
 from tinytensor.device.backend import default_dtype
+from tinytensor.device.summation import widened
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import Loop, real, reduction
 from tinytensor.kernels.numba.exponential import exp
@@ -67,21 +68,25 @@ def _log_softmax_gradient(g: Any, out: Any, d_x: Any) -> None:
 
 def softmax(x: Any, axes: Sequence[int]) -> Any:
     """exp(x) scaled to sum to 1."""
+    x = widened(x)
     return _by_rows(_softmax, x) if _are_rows(axes, x) else in_numpy.softmax(x, axes)
 
 
 def softmax_gradient(g: Any, out: Any, axes: Sequence[int]) -> Any:
     """The gradient of x, where g is that of out = softmax(x)."""
+    g, out = widened(g), widened(out)
     return _by_rows(_softmax_gradient, g, out) if _are_rows(axes, g, out) else in_numpy.softmax_gradient(g, out, axes)
 
 
 def log_softmax(x: Any, axes: Sequence[int]) -> Any:
     """log(softmax(x)), accurate even where the softmax would round to 0."""
+    x = widened(x)
     return _by_rows(_log_softmax, x) if _are_rows(axes, x) else in_numpy.log_softmax(x, axes)
 
 
 def log_softmax_gradient(g: Any, out: Any, axes: Sequence[int]) -> Any:
     """The gradient of x, where g is that of out = log_softmax(x)."""
+    g, out = widened(g), widened(out)
     return _by_rows(_log_softmax_gradient, g, out) if _are_rows(axes, g, out) else in_numpy.log_softmax_gradient(g, out, axes)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tinytensor.device.backend import default_dtype, xp
+from tinytensor.device.summation import SHORT
 
 _BLOCK = 1 << 16  # elements at a time: 1.25 MiB with the gradient, both moments and a scratch array
 
@@ -133,7 +134,14 @@ def sgd_step(
 
 def global_norm(arrays: Arrays) -> Any:
     """The Euclidean norm of all elements of the arrays together: an array or a scalar of the backend, float32 or wider."""
-    return xp.sqrt(sum([_square_sum(a.reshape(-1)) for a in arrays]))
+    norm = xp.sqrt(sum([_square_sum(a.reshape(-1)) for a in arrays]))
+    if SHORT < norm < math.inf:
+        return norm
+    # Squares overflowed or vanished: relative to the largest element they do not.
+    most = max([abs(a.astype(norm.dtype)).max(initial=0.0) for a in arrays], default=norm)
+    if not 0.0 < most < math.inf:
+        return norm
+    return most * xp.sqrt(sum([_square_sum(a.reshape(-1) / most) for a in arrays]))
 
 
 def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:

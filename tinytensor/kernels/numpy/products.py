@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinytensor.device.backend import xp
-from tinytensor.device.summation import sum_over
+from tinytensor.device.summation import sum_over, widened
 from tinytensor.kernels.rows import as_rows
 
 _LONG = 1 << 16  # a contraction of more terms is cut into blocks
@@ -13,7 +13,10 @@ _LONG = 1 << 16  # a contraction of more terms is cut into blocks
 
 def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
     """a @ b: (..., n, k) and (..., k, m) -> (..., n, m), with leading axes broadcast. The product is written to ``out`` if it
-    is given; with ``accumulate`` it is added to what ``out`` holds. ``out`` must not overlap with a or b."""
+    is given; with ``accumulate`` it is added to what ``out`` holds. ``out`` must not overlap with a or b. Of half precision
+    the product is float32."""
+    if out is None:
+        a, b = widened(a), widened(b)  # NumPy multiplies half precision number by number
     is_long = a.shape[-1] > _LONG and 1 in (a.shape[-2], b.shape[-1])
     if not is_long and not accumulate:
         return xp.matmul(a, b, out=out)
