@@ -698,6 +698,11 @@ for axis in (-1, 0):
         same("topk", f"k={k} axis={axis}", distinct(3, 4), args=(k, axis), f=values, want=largest)
         options = {"f": indices, "want": places_of_largest, **no_gradient}
         same("topk", f"indices, k={k} axis={axis}", distinct(3, 4), args=(k, axis), **options)
+for ties, largest_first in itertools.product((True, False), (True, False)):
+    numbers = ints(30, 4, 40) * 1.0 if ties else distinct(4, 40)  # so few of a row are not found by sorting all of it
+    found = lambda x, up=largest_first: all_ops["best"](x, 3, 1, up)  # noqa: E731
+    stable = lambda x, up=largest_first: np.argsort(-x if up else x, 1, kind="stable")[:, :3]  # noqa: E731
+    case("best", f"ties={ties}, largest={largest_first}", found, stable, numbers, **no_gradient)
 same("sort", "zero-size", normal(0, 3))
 for axis in (0, -1):
     falling = [lambda x, a=axis: tt.sort(x, a, descending=True), lambda x, a=axis: -np.sort(-x, a)]

@@ -18,7 +18,7 @@ from tinytensor.autograd.modes import modes
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite, shown
 from tinytensor.common.wording import counted
-from tinytensor.device.backend import host, index_dtype, is_array, is_host_array, scatter_add, xp
+from tinytensor.device.backend import host, index_dtype, is_array, is_floating, is_host_array, scatter_add, xp
 from tinytensor.device.capturing import refuse
 from tinytensor.ops.shapes import moveaxis, normalize_axes, normalize_axis, reshape
 
@@ -123,8 +123,34 @@ def _scatter(values: Any, index: Any, shape: int | Sequence[int]) -> Tensor:
     if _is_basic(index):
         out[index] = xp.broadcast_to(values, out[index].shape)  # an error for values of more axes, even of length 1
     else:
-        scatter_add(out, index, values)
+        _add_at(out, index, values)
     return out
+
+
+def _add_at(out: Any, index: Any, values: Any) -> None:
+    """Add the values to out[index], also where an index is repeated: rows by their kernel, and many numbers by one count."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if xp is host and is_floating(out.dtype) and all(is_array(part) and part.dtype.kind in "iu" for part in parts):
+        ids = [_from_zero(part, n, axis) for axis, (part, n) in enumerate(zip(parts, out.shape))]
+        if len(parts) == 1 and out.ndim > 1 and out.size and ids[0].size:
+            values = xp.broadcast_to(values, (*ids[0].shape, *out.shape[1:]))
+            kernels.sum_rows(values.reshape(ids[0].size, -1), ids[0], out.reshape(len(out), -1))
+            return
+        if len(parts) == out.ndim and 4 * values.size > out.size:
+            places = xp.ravel_multi_index(xp.broadcast_arrays(*ids), out.shape)
+            sums = xp.bincount(places.reshape(-1), xp.broadcast_to(values, places.shape).reshape(-1), out.size)
+            out += sums.reshape(out.shape).astype(out.dtype)
+            return
+    scatter_add(out, index, values)
+
+
+def _from_zero(ids: Any, length: int, axis: int) -> Any:
+    """Indices that count from the start. Raises IndexError for one that does not exist."""
+    least, most = (ids.min(), ids.max()) if ids.size else (0, -1)
+    if least < -length or most >= length:
+        wrong = least if least < -length else most
+        raise IndexError(f"index {wrong} is out of bounds for axis {axis} with size {length}")
+    return xp.where(ids < 0, ids + length, ids) if least < 0 else ids
 
 
 @composite
@@ -239,8 +265,22 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     axis = normalize_axis(axis, x.ndim, "topk: axis")
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk of shape {x.shape}: k={k} is not between 0 and {x.shape[axis]}, the length of axis {axis}")
-    best = argsort(x, axis, descending=largest)[(slice(None),) * axis + (slice(k),)]
+    best = _best(x, k, axis, largest)
     return take_along_axis(x, best, axis), best
+
+
+@op()
+def _best(x: Any, k: int, axis: int, largest: bool) -> Tensor:
+    """The indices of the k largest or smallest elements, in order."""
+    first, n = (slice(None),) * axis + (slice(k),), x.shape[axis]
+    if xp is host and 0 < 8 * k < n and x.dtype.kind == "f" and not xp.isnan(x).any():
+        part = xp.argpartition(x, n - k if largest else k - 1, axis)
+        few = xp.sort(xp.flip(part, axis)[first] if largest else part[first], axis)  # so that equal elements keep their order
+        values = xp.take_along_axis(x, few, axis)
+        last = values.min(axis, keepdims=True) if largest else values.max(axis, keepdims=True)
+        if ((x == last).sum(axis) == (values == last).sum(axis)).all():  # else those among equal ones may be the wrong ones
+            return xp.take_along_axis(few, xp.argsort(-values if largest else values, axis, kind="stable"), axis)
+    return argsort(x, axis, descending=largest)[first]
 
 
 @composite

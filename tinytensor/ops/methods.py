@@ -8,6 +8,7 @@ those of angles (``arctan2``, ...) and of sequences (``diff``, ...), and the fun
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -42,7 +43,8 @@ class Methods:
                 "x[i] = y would lose the gradient of y, which requires gradients: build the result with tt.where or "
                 "tt.concatenate, or assign y.detach()"
             )
-        changed = self._data.copy() if self.node is None else self._data
+        is_own = self.node is not None or (xp is host and self._data.base is None and sys.getrefcount(self._data) == 2)
+        changed = self._data if is_own else self._data.copy()  # no view, tensor or graph refers to an array of its own
         read_values((self._data, index, value))
         value = value.item() if isinstance(value, host.generic) else value
         if type(value) in (bool, int, float):

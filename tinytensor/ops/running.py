@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
-from tinytensor.device.backend import default_dtype, wide, xp
+from tinytensor.device.backend import default_dtype, host, wide, xp
 from tinytensor.device.summation import running_sum
 from tinytensor.ops.elementwise import astype, power
 from tinytensor.ops.indexing import take_along_axis
@@ -90,6 +90,10 @@ def cumprod(x: Tensor, axis: int | None = None) -> Tensor:
 @op()
 def _running_best(x: Any, axis: int, smallest: bool) -> Tensor:
     """The index along ``axis`` of the largest (or smallest) element so far, the last of equal ones. NaN counts as both."""
+    if xp is host:
+        best = (xp.minimum if smallest else xp.maximum).accumulate(x, axis=axis)
+        places = xp.arange(x.shape[axis]).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
+        return xp.maximum.accumulate(xp.where((x == best) | (x != x), places, 0), axis=axis)
     x = xp.moveaxis(x, axis, -1)
     places = xp.broadcast_to(xp.arange(x.shape[-1]), x.shape)
     step = 1
