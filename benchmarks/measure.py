@@ -435,11 +435,13 @@ def _circumstances(packages: Sequence[str]) -> str:
 
 
 def _processor() -> str:
-    """The processor's name. One that has AVX2 but not AVX-512 says so: its products are half as wide."""
+    """The processor's name. One that has AVX2 but not AVX-512 says so, as its products are half as wide, and AMD's Zen 5, as it
+    has the name of Zen 4."""
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text()
         if name := re.search(r"(?m)^model name\s*: *(.*\S)", text):
-            return name[1] + (" (AVX2)" if " avx2 " in text and " avx512f " not in text else "")
+            is_zen_5 = "AMD" in name[1] and re.search(r"(?m)^cpu family\s*: 26$", text)
+            return name[1] + (" (Zen 5)" if is_zen_5 else " (AVX2)" if " avx2 " in text and " avx512f " not in text else "")
     return platform.processor() or "unknown"
 
 

@@ -9,7 +9,7 @@ from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.fused import fused
 from tinytensor.autograd.tracing import value_check
 from tinytensor.common.arguments import checked
-from tinytensor.device.backend import is_floating, is_host_array, xp
+from tinytensor.device.backend import host, is_floating, is_host_array, xp
 from tinytensor.functional.losses import at_least_float32, check_reduction, reduce, weighted
 from tinytensor.ops import expand_dims, linear, log_softmax, mean, reshape, sum, take_along_axis, where
 
@@ -137,8 +137,11 @@ def nll_loss(
             "the classes" + ("" if weight is None else f", of which each has a weight: {weight.shape}")
         )
     _check_classes("nll_loss", targets.data, shape[-1], ignore_index)
-    weights = _weights_of(targets.data, weight, ignore_index)
     kept = targets.data != ignore_index
+    if weight is None and xp is host and kept.size and kept.all():
+        right = take_along_axis(at_least_float32(log_probabilities), expand_dims(targets, -1), -1)
+        return reduce(-reshape(right, targets.shape), reduction)
+    weights = _weights_of(targets.data, weight, ignore_index)
     target = xp.where(kept, targets.data, 0).reshape((*targets.shape, 1))
     right = reshape(take_along_axis(at_least_float32(log_probabilities), target, -1), targets.shape)
     return _weighted(-weighted(weights, where(kept, right, 0.0)), weights, reduction)
