@@ -127,9 +127,28 @@ def _answers() -> dict[str, tuple[str, str]]:
 
 def missing(place: str, name: str, owner: Any, called: str = "") -> AttributeError:
     """The error for a missing attribute of ``owner``: a module of this library, or an object of the class ``place``."""
-    answer = "" if name.startswith("_") else _answer(place, name, owner)
-    text = f"{called or place} has no {name!r}" + (f": {answer}" if answer else "")
-    return AttributeError(text, name=name, obj=owner)
+
+    def text() -> str:
+        answer = "" if name.startswith("_") else _answer(place, name, owner)
+        return f"{called or place} has no {name!r}" + (f": {answer}" if answer else "")
+
+    return AttributeError(_Text(text), name=name, obj=owner)
+
+
+class _Text:
+    """A text that is written when it is read. ``hasattr`` and ``getattr`` catch most errors, and nobody reads those."""
+
+    def __init__(self, write: Callable[[], str]):
+        self._write = write
+
+    def __str__(self) -> str:
+        return self._write()
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+    def __reduce__(self) -> Any:
+        return str, (str(self),)
 
 
 def _answer(place: str, name: str, owner: Any) -> str:
