@@ -104,7 +104,7 @@ class Op:
         self.required = [n for n, p in parameters.items() if p.default is p.empty]
         self.defaults = [None if p.default is p.empty else p.default for p in parameters.values()]
         self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(self.required)
-        self.input_places = [self.places[name] for name in self.inputs]
+        self.input_places: Sequence[int] = [self.places[name] for name in self.inputs]
         self.setting_places = [place for name, place in self.places.items() if name not in self.inputs]
         of_inputs, of_settings = kinds_of(forward), kinds_of(forward, takes_arrays=True)
         self.input_kinds = {self.places[name]: of_inputs[name] for name in self.inputs}
@@ -223,7 +223,7 @@ def _copy_shared(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequ
     held = set(map(id, saved))
     separate = []
     for gradient in gradients:
-        if is_array(gradient):
+        if gradient is not g and is_array(gradient):
             memory = gradient if gradient.base is None else gradient.base
             if gradient is g.base or (memory is not g and memory is not g.base):  # what a view g shows may be a saved array
                 gradient = gradient.copy() if id(memory) in held else gradient

@@ -341,7 +341,7 @@ _accumulating = free_in_forks(threading.RLock())  # several threads may run back
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
     """Add gradients to the ``.grad`` of their leaves. They are tensors, or arrays that nobody else holds."""
-    with _accumulating, enable_grad(), no_warnings():
+    with _accumulating:
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile
@@ -349,10 +349,11 @@ def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
             before_gradient(tensor, is_set=False)
             if tensor._grad is None:
                 tensor._grad = with_own_memory(value)
-            elif isinstance(value, Tensor):
-                tensor._grad = tensor._grad + value
             else:
-                tensor._grad = Tensor._wrap(tensor._grad.data + value)
+                with enable_grad(), no_warnings():
+                    old = tensor._grad if isinstance(value, Tensor) else tensor._grad.data
+                    total = old + value
+                tensor._grad = total if isinstance(total, Tensor) else Tensor._wrap(total)
 
 
 def with_own_memory(gradient: Any) -> Tensor:
