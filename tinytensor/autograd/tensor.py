@@ -119,12 +119,12 @@ class Tensor(Methods):
     @property
     def shape(self) -> tuple[int, ...]:
         """The length of each axis."""
-        return self.data.shape
+        return self._data.shape
 
     @property
     def ndim(self) -> int:
         """The number of axes."""
-        return self.data.ndim
+        return self._data.ndim
 
     @property
     def size(self) -> int:
@@ -134,7 +134,7 @@ class Tensor(Methods):
     @property
     def dtype(self) -> DType:
         """The NumPy dtype of the elements."""
-        return self.data.dtype
+        return self._data.dtype
 
     @property
     def requires_grad(self) -> bool:

@@ -52,6 +52,8 @@ def as_index(index: Any) -> Any:
 
     Raises IndexError for floating-point numbers.
     """
+    if type(index) is int or index is None or index is Ellipsis:
+        return index
     if isinstance(index, tuple):
         return tuple([as_index(part) for part in index])
     if type(index) is slice:
@@ -243,16 +245,24 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     return take_along_axis(x, best, axis), best
 
 
+def _diagonal_gradient(g: Any, x_shape: tuple[int, ...], offset: int) -> Any:
+    along = xp.arange(g.shape[-1])
+    index = (..., along + max(-offset, 0), along + max(offset, 0))
+    return Part(index, g) if is_array(g) else _scatter(g, index, x_shape)
+
+
+@op(x=_diagonal_gradient)
+def _diagonal(x: Tensor, offset: int) -> Tensor:
+    return x.diagonal(offset, -2, -1)
+
+
 @composite
 def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The elements x[i, i + offset] along two axes. They become the last axis of the result."""
     axes = [normalize_axis(a, x.ndim, "diagonal: axis") for a in (axis1, axis2)]
     if axes[0] == axes[1]:
         raise ValueError(f"diagonal: axis1 and axis2 must be different axes, not both {axes[0]}")
-    rows, columns = [x.shape[a] for a in axes]
-    length = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
-    along = xp.arange(length)
-    return getitem(moveaxis(x, axes, (-2, -1)), (..., along + max(-offset, 0), along + max(offset, 0)))
+    return _diagonal(x if axes == [x.ndim - 2, x.ndim - 1] else moveaxis(x, axes, (-2, -1)), offset)
 
 
 @composite

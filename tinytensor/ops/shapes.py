@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,23 +33,23 @@ def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]
     """
     if axes is None:
         return tuple(range(ndim))
-    given = list(axes) if isinstance(axes, Sequence) else [axes]
-    if ndim == 0 and given in ([0], [-1]):
+    given = [axes] if isinstance(axes, int) or not isinstance(axes, Sequence) else axes  # the second test takes far longer
+    if ndim == 0 and list(given) in ([0], [-1]):
         return ()
-    if any(not -ndim <= a < ndim for a in given):
-        valid = f"use {-ndim} to {ndim - 1}" if ndim else "it has no axes"
-        raise IndexError(f"{name} {axes} is out of range for a tensor of {counted(ndim, 'dimension')}: {valid}")
-    positive = tuple([a % ndim for a in given])
-    if len(set(positive)) < len(positive):
+    positive = tuple([normalize_axis(a, ndim, name, axes) for a in given])
+    if len(positive) > 1 and len(set(positive)) < len(positive):
         raise ValueError(f"{name} {axes} names the same axis twice: give each once")
     return positive
 
 
-def normalize_axis(axis: int, ndim: int, name: str) -> int:
-    """An axis as a non-negative number. Raises IndexError if it does not exist, as for every axis of a 0-d tensor."""
-    if ndim == 0:
-        raise IndexError(f"{name} {axis} is out of range for a tensor of 0 dimensions: it has no axes")
-    return normalize_axes(axis, ndim, name)[0]
+def normalize_axis(axis: int, ndim: int, name: str, axes: Axes = None) -> int:
+    """An axis, one of ``axes`` if there are several, as a non-negative number. Raises IndexError if it does not exist, as for
+    every axis of a 0-d tensor."""
+    if -ndim <= axis < ndim:
+        return axis % ndim
+    valid = f"use {-ndim} to {ndim - 1}" if ndim else "it has no axes"
+    shown = axis if axes is None else axes
+    raise IndexError(f"{name} {shown} is out of range for a tensor of {counted(ndim, 'dimension')}: {valid}")
 
 
 @op(x=lambda g, x_shape: reshape(g, x_shape))
@@ -124,7 +125,7 @@ def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
     >>> tt.expand_dims(tt.zeros((2, 3)), 1).shape
     (2, 1, 3)
     """
-    count = len(axis) if isinstance(axis, Sequence) else 1
+    count = 1 if isinstance(axis, int) else len(axis)
     places = normalize_axes(axis, x.ndim + count, "expand_dims: axis")
     lengths = iter(x.shape)
     return reshape(x, tuple([1 if a in places else next(lengths) for a in range(x.ndim + count)]))
@@ -202,9 +203,11 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
         raise ValueError("stack needs at least one tensor")
     if len({t.shape for t in tensors}) > 1:
         raise ValueError(f"stack needs tensors of one shape and got {sorted({t.shape for t in tensors})}")
-    axis = normalize_axis(axis, tensors[0].ndim + 1, "stack: axis")
     shape = tensors[0].shape
-    return _concatenate([reshape(t, (*shape[:axis], 1, *shape[axis:])) for t in tensors], axis)
+    axis = normalize_axis(axis, len(shape) + 1, "stack: axis")
+    if axis == len(shape):
+        return _concatenate([reshape(t, (*shape, 1)) for t in tensors], axis)
+    return reshape(_concatenate(tensors, axis), (*shape[:axis], len(tensors), *shape[axis:]))
 
 
 @composite
@@ -224,6 +227,13 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
     return concatenate([reshape(t, (1, -1)) if t.ndim < 2 else t for t in tensors], 0)
 
 
+@op(x=lambda g, by, axis: _roll(g, -by, axis))
+def _roll(x: Tensor, by: int, axis: int) -> Tensor:
+    """x shifted along one axis, which is not empty."""
+    cut, before = -by % x.shape[axis], (slice(None),) * axis
+    return xp.concatenate([x[(*before, slice(cut, None))], x[(*before, slice(cut))]], axis)
+
+
 @composite
 def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """x with its elements shifted by ``shift`` along ``axis`` (None: in the flattened x). The last ones come back at the
@@ -235,14 +245,15 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     if axis is None:
         return reshape(roll(reshape(x, -1), shift, 0), x.shape)
     axes = normalize_axes(axis, x.ndim, "roll: axis")
-    if host.size(shift) not in (1, len(axes)):
+    shifts = (shift,) if isinstance(shift, int) else shift
+    if len(shifts) not in (1, len(axes)):
         raise ValueError(
-            f"roll: {counted(host.size(shift), 'shift')} for {counted(len(axes), 'axis', 'axes')}: give one for each "
+            f"roll: {counted(len(shifts), 'shift')} for {counted(len(axes), 'axis', 'axes')}: give one for each "
             "axis, or one for all"
         )
-    for a, by in zip(axes, host.broadcast_to(shift, len(axes))):
-        if x.shape[a] and (by := int(by) % x.shape[a]):
-            x = concatenate(split(x, [x.shape[a] - by], a)[::-1], a)
+    for a, by in zip(axes, shifts if len(shifts) > 1 else shifts * len(axes)):
+        if x.shape[a] and by % x.shape[a]:
+            x = _roll(x, by, a)
     return x
 
 
@@ -255,11 +266,13 @@ def flip(x: Tensor, axis: Axes = None) -> Tensor:
 
 def _pad_pairs(pad_width: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """How many elements to add before and after, along each axis."""
+    counts = host.empty((len(shape), 2), int)
     try:
-        counts = host.broadcast_to(pad_width, (len(shape), 2))
-        if (counts < 0).any():
+        counts[...] = pad_width
+        pairs = tuple([(before, after) for before, after in counts.tolist()])
+        if min(map(min, pairs)) < 0:
             raise ValueError
-        return tuple([(int(before), int(after)) for before, after in counts])
+        return pairs
     except ValueError:
         raise ValueError(
             f"pad of shape {shape}: pad_width {pad_width} must be a number, (before, after), or such a pair for each axis, and "
@@ -267,13 +280,21 @@ def _pad_pairs(pad_width: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int],
         ) from None
 
 
-def _pad_gradient(g: Any, x_shape: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> Any:
-    return g[tuple([slice(before, before + n) for (before, _), n in zip(pairs, x_shape)])]
+def _inside(x_shape: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> tuple[slice, ...]:
+    return tuple([slice(before, before + n) for (before, _), n in zip(pairs, x_shape)])
 
 
-@op(x=_pad_gradient)
+@op(x=lambda g, x_shape, pairs: g[_inside(x_shape, pairs)])
 def _pad(x: Tensor, pairs: tuple[tuple[int, int], ...], constant_values: float = 0.0) -> Tensor:
-    return xp.pad(x, pairs, constant_values=constant_values)
+    out = xp.full([before + n + after for (before, after), n in zip(pairs, x.shape)], constant_values, x.dtype)
+    out[_inside(x.shape, pairs)] = x
+    return out
+
+
+@functools.lru_cache(maxsize=64)
+def _padded(length: int, pair: tuple[int, int], mode: str) -> Any:
+    """For each element of a padded axis, which element of x it is."""
+    return host.pad(host.arange(length), pair, mode=mode)  # type: ignore[call-overload]
 
 
 @composite
@@ -302,8 +323,7 @@ def pad(
         return _pad(x, pairs, constant_values)
     for axis, pair in enumerate(pairs):
         if any(pair):
-            places: Any = host.pad(host.arange(x.shape[axis]), pair, mode=mode)  # type: ignore[call-overload]
-            x = x[(slice(None),) * axis + (table(places),)]
+            x = x[(slice(None),) * axis + (table(_padded(x.shape[axis], pair, mode)),)]
     return x
 
 
@@ -369,8 +389,8 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
 
     if x.ndim < 2:
         raise ValueError(f"tril and triu need a matrix, not shape {x.shape}")
-    distance = xp.arange(x.shape[-1]) - xp.arange(x.shape[-2])[:, None]
-    return where(distance <= k if lower else distance >= k, x, False)  # False is a zero that changes no dtype
+    columns, ends = xp.arange(x.shape[-1]), xp.arange(k, k + x.shape[-2])[:, None]
+    return where(columns <= ends if lower else columns >= ends, x, 0 if x.dtype.kind != "b" else False)
 
 
 def size_along(shape: Sequence[int], axis: Axes, name: str) -> int:
