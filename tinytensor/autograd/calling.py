@@ -28,7 +28,7 @@ def wrap(array: Array, node: Node | None = None) -> Tensor:
     return Tensor._wrap(array, node)
 
 
-def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+def call(op: Op, /, *args: Any, **settings: Any) -> Any:
     """The op's result: a tensor if an argument is a tensor, an array if all are raw arrays."""
     now = modes()
     if now.tracer is not None:
@@ -42,7 +42,11 @@ def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
             operand(op, place, arguments[place])  # an error that names the first wrong one
         kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
         raise TypeError(f"{op.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
-    return _computed(op, arguments, op.none_needed)[0]
+    before = mute()
+    try:
+        return op.compute(arguments, op.none_needed)[0]
+    finally:
+        unmute(before)
 
 
 def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> Tensor:
@@ -71,7 +75,11 @@ def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> Tensor:
             arguments[place] = setting(op, place, arguments[place], recording)
 
     needed = tuple([parent is not None for parent in parents]) if recording else op.none_needed
-    out, residuals = _computed(op, arguments, needed)
+    before = mute()
+    try:
+        out, residuals = op.compute(arguments, needed)
+    finally:
+        unmute(before)
     if type(out) is not xp.ndarray:
         out = _single(op, out)
     if not all_default:
@@ -85,15 +93,6 @@ def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> Tensor:
     if now.detecting_anomalies:
         check_finite(out, f"the output of {op.name!r}, called at {node.line if node else calling_line()},")
     return Tensor._wrap(out, node)
-
-
-def _computed(op: Op, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
-    """The output and the residuals, computed without NumPy's floating-point warnings."""
-    before = mute()
-    try:
-        return op.compute(arguments, needed)
-    finally:
-        unmute(before)
 
 
 def _single(op: Op, out: Any) -> Array:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -95,6 +96,7 @@ class Op:
         self.several = several
         self.rules = rules
         self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
+        self.needed_values = {n: _taker(needs) for n, needs in self.needs.items()}
         self.differentiable = bool(rules)
         parameters = inspect.signature(forward).parameters
         if not parameters or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters.values()):
@@ -135,8 +137,7 @@ class Op:
         """An op set on the Tensor class is a method."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *args: Any, **settings: Any) -> Any:
-        return call(self, args, settings)
+    __call__ = call
 
     def input_name(self, place: int) -> str:
         """What an error message calls this input."""
@@ -181,9 +182,11 @@ class Op:
         saved = {**node.saved, "g": g}
         if create_graph:
             saved = self._as_tensors(node, saved)
+        held = set(map(id, saved.values()))
         if self.several:
             (name,) = self.inputs
-            gradients: Sequence[Any] = self.rules[name](*[saved[n] for n in self.needs[name]])
+            held.update(map(id, saved.get(name, ())))
+            gradients: Sequence[Any] = self.rules[name](*self.needed_values[name](saved))
             if len(gradients) != len(node.parents):
                 raise ValueError(
                     f"the gradient rule of {self.name!r} returned {counted(len(gradients), 'gradient')} for "
@@ -192,12 +195,10 @@ class Op:
                 )
         else:
             gradients = [
-                None if parent is None else self.rules[name](*[saved[n] for n in self.needs[name]])
+                None if parent is None else self.rules[name](*self.needed_values[name](saved))
                 for name, parent in zip(self.inputs, node.parents)
             ]
-        if create_graph:
-            return gradients
-        return _copy_shared(gradients, g, [*saved.values(), *(saved.get(self.inputs[0], ()) if self.several else ())])
+        return gradients if create_graph else _copy_shared(gradients, g, held)
 
     def _as_tensors(self, node: Node, saved: dict[str, Any]) -> dict[str, Any]:
         """The saved arrays as tensors with their nodes, so that what the rules compute from them is recorded."""
@@ -213,14 +214,18 @@ class Op:
         return saved
 
 
+def _taker(names: Sequence[str]) -> Callable[[dict[str, Any]], Sequence[Any]]:
+    """The function that takes the values of these names from a dict. ``itemgetter`` gives no sequence for a single name."""
+    return operator.itemgetter(*names) if len(names) > 1 else lambda values: [values[name] for name in names]
+
+
 def _shape_of(value: Any) -> Any:
     return [v.shape for v in value] if isinstance(value, (tuple, list)) else getattr(value, "shape", ())
 
 
-def _copy_shared(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequence[Any]:
-    """The gradients, with a copy of each whose memory is saved or was returned before: the engine adds to new arrays in place.
-    ``g`` and its views are not copied: many rules return them, and the engine knows that it must not add to them."""
-    held = set(map(id, saved))
+def _copy_shared(gradients: Sequence[Any], g: Any, held: set[int]) -> Sequence[Any]:
+    """The gradients, with a copy of each whose memory is ``held`` by its id or was returned before: the engine adds to new arrays
+    in place. ``g`` and its views are not copied: many rules return them, and the engine knows that it must not add to them."""
     separate = []
     for gradient in gradients:
         if gradient is not g and is_array(gradient):

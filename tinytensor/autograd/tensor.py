@@ -324,11 +324,11 @@ def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: boo
         if output.size != 1:
             raise ValueError(f"backward from shape {output.shape} needs a gradient of that shape: sum it first, or pass one")
         gradient = Tensor._wrap(xp.ones_like(output.data))
-    if gradient.shape != output.shape:
+    if gradient._data.shape != output._data.shape:
         raise ValueError(f"the gradient has shape {gradient.shape}, but its tensor has shape {output.shape}")
-    if gradient.dtype != output.dtype:
+    if gradient._data.dtype != output._data.dtype:
         gradient = gradient.astype(output.dtype)
-    return output.node, gradient if create_graph else gradient.data
+    return output.node, gradient if create_graph else gradient._data
 
 
 def leaf_gradients(output: Tensor) -> dict[engine.Node, Array]:
