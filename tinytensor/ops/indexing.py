@@ -277,8 +277,10 @@ def diag(x: Tensor, k: int = 0) -> Tensor:
         return diagonal(x, k)
     if x.ndim != 1:
         raise ValueError(f"diag takes a vector or a matrix, not shape {x.shape}: use diagonal")
-    along, side = xp.arange(x.shape[0]), x.shape[0] + (k if k > 0 else -k)
-    return scatter(x, (along + max(-k, 0), along + max(k, 0)), (side, side))
+    side = x.shape[0] + (k if k > 0 else -k)
+    start = k if k > 0 else -k * side
+    flat = _scatter(x, slice(start, start + x.shape[0] * (side + 1), side + 1), (side * side,))
+    return reshape(flat, (side, side))
 
 
 @op()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,7 @@ def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
 
 
 def _inverse_order(axes: Sequence[int] | None) -> list[int] | None:
-    return None if axes is None else [int(a) for a in host.argsort([a % len(axes) for a in axes])]
+    return None if axes is None else sorted(range(len(axes)), key=[a % len(axes) for a in axes].__getitem__)
 
 
 @op(x=lambda g, axes: transpose(g, _inverse_order(axes)))
@@ -95,11 +96,12 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     >>> tt.moveaxis(tt.zeros((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
     """
-    sources = normalize_axes(source, x.ndim, "moveaxis: source")
-    destinations = normalize_axes(destination, x.ndim, "moveaxis: destination")
+    ndim = x.ndim
+    sources = normalize_axes(source, ndim, "moveaxis: source")
+    destinations = normalize_axes(destination, ndim, "moveaxis: destination")
     if len(sources) != len(destinations):
         raise ValueError(f"moveaxis: {counted(len(sources), 'source axis')} but {counted(len(destinations), 'destination')}")
-    order = [a for a in range(x.ndim) if a not in sources]
+    order = [a for a in range(ndim) if a not in sources]
     for place, axis in sorted(zip(destinations, sources)):
         order.insert(place, axis)
     return transpose(x, order)
@@ -112,10 +114,13 @@ def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
     >>> tt.squeeze(tt.zeros((1, 3, 1))).shape
     (3,)
     """
-    axes = [a for a in range(x.ndim) if x.shape[a] == 1] if axis is None else normalize_axes(axis, x.ndim, "squeeze: axis")
-    if any(x.shape[a] != 1 for a in axes):
-        raise ValueError(f"squeeze of shape {x.shape}: axis {axis} is not of length 1")
-    return reshape(x, tuple([n for a, n in enumerate(x.shape) if a not in axes]))
+    shape = x.shape
+    if axis is None:
+        return reshape(x, tuple([n for n in shape if n != 1]))
+    axes = normalize_axes(axis, len(shape), "squeeze: axis")
+    if any(shape[a] != 1 for a in axes):
+        raise ValueError(f"squeeze of shape {shape}: axis {axis} is not of length 1")
+    return reshape(x, tuple([n for a, n in enumerate(shape) if a not in axes]))
 
 
 @composite
@@ -125,10 +130,11 @@ def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
     >>> tt.expand_dims(tt.zeros((2, 3)), 1).shape
     (2, 1, 3)
     """
+    shape = list(x.shape)
     count = 1 if isinstance(axis, int) else len(axis)
-    places = normalize_axes(axis, x.ndim + count, "expand_dims: axis")
-    lengths = iter(x.shape)
-    return reshape(x, tuple([1 if a in places else next(lengths) for a in range(x.ndim + count)]))
+    for place in sorted(normalize_axes(axis, len(shape) + count, "expand_dims: axis")):
+        shape.insert(place, 1)
+    return reshape(x, tuple(shape))
 
 
 @op(x=lambda g: g)
@@ -164,8 +170,7 @@ def split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) ->
 
 
 def _concatenate_gradients(g: Any, shapes: list[tuple[int, ...]], axis: int) -> list[Any]:
-    ends = host.cumsum([shape[axis] for shape in shapes])[:-1]
-    return split(g, [int(end) for end in ends], axis)
+    return split(g, tuple(itertools.accumulate([shape[axis] for shape in shapes[:-1]])), axis)
 
 
 @op(several=True, arrays=lambda g, arrays_shape, axis: _concatenate_gradients(g, arrays_shape, axis))
@@ -228,10 +233,11 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
 
 
 @op(x=lambda g, by, axis: _roll(g, -by, axis))
-def _roll(x: Tensor, by: int, axis: int) -> Tensor:
-    """x shifted along one axis, which is not empty."""
-    cut, before = -by % x.shape[axis], (slice(None),) * axis
-    return xp.concatenate([x[(*before, slice(cut, None))], x[(*before, slice(cut))]], axis)
+def _roll(x: Tensor, by: int, axis: int | None) -> Tensor:
+    """x, which is not empty, shifted along one axis (None: in the flattened x)."""
+    moved, axis, shape = (x.reshape(-1), 0, x.shape) if axis is None else (x, axis, x.shape)
+    cut, before = -by % moved.shape[axis], (slice(None),) * axis
+    return xp.concatenate([moved[(*before, slice(cut, None))], moved[(*before, slice(cut))]], axis).reshape(shape)
 
 
 @composite
@@ -242,9 +248,7 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     >>> tt.roll(tt.arange(4), 1)
     tensor([3, 0, 1, 2])
     """
-    if axis is None:
-        return reshape(roll(reshape(x, -1), shift, 0), x.shape)
-    axes = normalize_axes(axis, x.ndim, "roll: axis")
+    axes = [None] if axis is None else normalize_axes(axis, x.ndim, "roll: axis")
     shifts = (shift,) if isinstance(shift, int) else shift
     if len(shifts) not in (1, len(axes)):
         raise ValueError(
@@ -252,8 +256,7 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
             "axis, or one for all"
         )
     for a, by in zip(axes, shifts if len(shifts) > 1 else shifts * len(axes)):
-        if x.shape[a] and by % x.shape[a]:
-            x = _roll(x, by, a)
+        x = _roll(x, by, a) if x.size else x
     return x
 
 

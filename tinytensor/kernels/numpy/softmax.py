@@ -12,7 +12,7 @@ from tinytensor.device.summation import sum_over
 def softmax(x: Any, axes: Sequence[int]) -> Any:
     """exp(x) scaled to sum to 1."""
     e = xp.exp(_shifted(x, axes))
-    e /= xp.sum(e, axis=axes, keepdims=True, dtype=wide(e.dtype))
+    e /= e.sum(axis=axes, keepdims=True, dtype=wide(e.dtype))
     return e
 
 
@@ -24,7 +24,7 @@ def softmax_gradient(g: Any, out: Any, axes: Sequence[int]) -> Any:
 def log_softmax(x: Any, axes: Sequence[int]) -> Any:
     """log(softmax(x)), accurate even where the softmax would round to 0."""
     shifted = _shifted(x, axes)
-    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axes, keepdims=True, dtype=wide(shifted.dtype)))
+    return shifted - xp.log(xp.exp(shifted).sum(axis=axes, keepdims=True, dtype=wide(shifted.dtype)))
 
 
 def log_softmax_gradient(g: Any, out: Any, axes: Sequence[int]) -> Any:
@@ -34,4 +34,4 @@ def log_softmax_gradient(g: Any, out: Any, axes: Sequence[int]) -> Any:
 
 def _shifted(x: Any, axes: Sequence[int]) -> Any:
     """x minus its largest element along ``axes``, so that exp does not overflow. x is floating-point and may be empty."""
-    return x - (xp.max(x, axis=axes, keepdims=True) if x.size else xp.sum(x, axis=axes, keepdims=True))
+    return x - (x.max(axis=axes, keepdims=True) if x.size else x.sum(axis=axes, keepdims=True))
