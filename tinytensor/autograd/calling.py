@@ -6,7 +6,6 @@ A gradient rule may call an op with raw arrays: then nothing is replaced or reco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor.autograd.binding import bind, operand, setting
@@ -34,16 +33,16 @@ def call(op: Op, /, *args: Any, **settings: Any) -> Any:
     if now.tracer is not None:
         return now.tracer.call(op, args, settings)
     arguments = bind(op, args, settings)
-    for x in arguments[0] if op.several else arguments:
-        if isinstance(x, Tensor):
-            return _with_tensors(op, arguments, now)
-    if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if op.several else arguments)):
-        for place in () if op.several else op.input_places:
-            operand(op, place, arguments[place])  # an error that names the first wrong one
-        kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
-        raise TypeError(f"{op.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
-    before = mute()
+    before = mute()  # NumPy's floating-point warnings
     try:
+        for x in arguments[0] if op.several else arguments:
+            if isinstance(x, Tensor):
+                return _with_tensors(op, arguments, now)
+        if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if op.several else arguments)):
+            for place in () if op.several else op.input_places:
+                operand(op, place, arguments[place])  # an error that names the first wrong one
+            kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
+            raise TypeError(f"{op.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
         return op.compute(arguments, op.none_needed)[0]
     finally:
         unmute(before)
@@ -75,11 +74,7 @@ def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> Tensor:
             arguments[place] = setting(op, place, arguments[place], recording)
 
     needed = tuple([parent is not None for parent in parents]) if recording else op.none_needed
-    before = mute()
-    try:
-        out, residuals = op.compute(arguments, needed)
-    finally:
-        unmute(before)
+    out, residuals = op.compute(arguments, needed)
     if type(out) is not xp.ndarray:
         out = _single(op, out)
     if not all_default:

@@ -90,7 +90,7 @@ class _Pending:
 
     def __init__(self, in_place: bool):
         self._heap: list[tuple[int, Node]] = []  # by the nodes' numbers, negative ones: the newest comes first
-        self._gradients: dict[Node, Any] = {}
+        self.gradients: dict[Node | None, Any] = {}  # what has reached each node so far
         self._in_place = in_place
         self._owned: set[Node] = set()  # nodes whose gradient nobody else holds, so it may be changed in place
 
@@ -99,44 +99,36 @@ class _Pending:
         holds. Gradients may be added meanwhile."""
         while self._heap and -self._heap[0][0] >= oldest:
             _, node = heappop(self._heap)
-            yield node, self._gradients.pop(node), node in self._owned
+            yield node, self.gradients.pop(node), node in self._owned
 
     def add(self, node: Node, gradient: Any, fresh: bool) -> None:
         """Add a gradient to those that have reached the node. ``fresh`` is False if others are known to hold the gradient."""
         if isinstance(gradient, Part):
             self._add_part(node, gradient)
-        elif node not in self._gradients:
-            self._put(node, gradient)
-            # a view shares another's memory
-            if fresh and self._in_place and isinstance(gradient, xp.ndarray) and gradient.base is None:
+        elif node not in self.gradients:
+            self.gradients[node] = gradient
+            heappush(self._heap, (-node.number, node))
+            if fresh and self._in_place and isinstance(gradient, xp.ndarray) and gradient.base is None:  # no view of another's
                 self._owned.add(node)
         elif node in self._owned:
-            self._gradients[node] += gradient
+            self.gradients[node] += gradient
         else:
-            gradient = self._gradients[node] = self._gradients[node] + gradient
+            gradient = self.gradients[node] = self.gradients[node] + gradient
             if self._in_place and isinstance(gradient, xp.ndarray):
                 self._owned.add(node)
 
-    def _put(self, node: Node, gradient: Any) -> None:
-        self._gradients[node] = gradient
-        heappush(self._heap, (-node.number, node))
-
     def _add_part(self, node: Node, part: Part) -> None:
         """Add a part to its own elements only. So all pieces that were cut from one tensor share one array of gradients."""
-        if node not in self._gradients:
-            self._put(node, xp.zeros(node.shape, node.dtype))
+        if node not in self.gradients:
+            self.add(node, xp.zeros(node.shape, node.dtype), fresh=True)
         elif node not in self._owned:
-            self._gradients[node] = xp.array(self._gradients[node])
-        part.add_to(self._gradients[node])
+            self.gradients[node] = xp.array(self.gradients[node])
+        part.add_to(self.gradients[node])
         self._owned.add(node)
-
-    def so_far(self, node: Node | None) -> Any:
-        """The gradient that has reached the node so far; None if there is none."""
-        return None if node is None else self._gradients.get(node)
 
     def replace(self, node: Node, gradient: Any) -> None:
         """Put another gradient, which nobody else holds, in place of what has reached the node so far."""
-        self._gradients[node] = gradient
+        self.gradients[node] = gradient
         self._owned.add(node)
 
 
@@ -184,9 +176,8 @@ def _contributions(node: Node, g: Any, create_graph: bool, pending: _Pending) ->
     put there at once, and None stands in its place: this saves a pass over both."""
     op, first = node.op, node.parents[0]
     assert op is not None
-    if not op.adds_to_first or create_graph or modes().detecting_anomalies:  # which looks at each part by itself
-        return op.backward(node, g, create_graph)
-    before = pending.so_far(first)
+    can_add = op.adds_to_first and not create_graph and not modes().detecting_anomalies  # which looks at each part by itself
+    before = pending.gradients.get(first) if can_add else None
     if before is None or first is None:
         return op.backward(node, g, create_graph)
     total, *others = op.backward(node, g, create_graph, before)

@@ -96,7 +96,7 @@ class Op:
         self.several = several
         self.rules = rules
         self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
-        self.needed_values = {n: _taker(needs) for n, needs in self.needs.items()}
+        self.takers = {n: operator.itemgetter("g", "g", *needs) for n, needs in self.needs.items()}  # two names give a tuple
         self.differentiable = bool(rules)
         parameters = inspect.signature(forward).parameters
         if not parameters or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters.values()):
@@ -186,7 +186,7 @@ class Op:
         if self.several:
             (name,) = self.inputs
             held.update(map(id, saved.get(name, ())))
-            gradients: Sequence[Any] = self.rules[name](*self.needed_values[name](saved))
+            gradients: Sequence[Any] = self.rules[name](*self.takers[name](saved)[2:])
             if len(gradients) != len(node.parents):
                 raise ValueError(
                     f"the gradient rule of {self.name!r} returned {counted(len(gradients), 'gradient')} for "
@@ -195,7 +195,7 @@ class Op:
                 )
         else:
             gradients = [
-                None if parent is None else self.rules[name](*self.needed_values[name](saved))
+                None if parent is None else self.rules[name](*self.takers[name](saved)[2:])
                 for name, parent in zip(self.inputs, node.parents)
             ]
         return gradients if create_graph else _copy_shared(gradients, g, held)
@@ -214,18 +214,13 @@ class Op:
         return saved
 
 
-def _taker(names: Sequence[str]) -> Callable[[dict[str, Any]], Sequence[Any]]:
-    """The function that takes the values of these names from a dict. ``itemgetter`` gives no sequence for a single name."""
-    return operator.itemgetter(*names) if len(names) > 1 else lambda values: [values[name] for name in names]
-
-
 def _shape_of(value: Any) -> Any:
     return [v.shape for v in value] if isinstance(value, (tuple, list)) else getattr(value, "shape", ())
 
 
 def _copy_shared(gradients: Sequence[Any], g: Any, held: set[int]) -> Sequence[Any]:
-    """The gradients, with a copy of each whose memory is ``held`` by its id or was returned before: the engine adds to new arrays
-    in place. ``g`` and its views are not copied: many rules return them, and the engine knows that it must not add to them."""
+    """The gradients, with a copy of each whose memory is saved (its id is ``held``) or was returned before: the engine adds to
+    new arrays in place. ``g`` and its views are not copied: many rules return them, and the engine does not add to them."""
     separate = []
     for gradient in gradients:
         if gradient is not g and is_array(gradient):

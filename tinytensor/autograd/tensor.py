@@ -351,9 +351,8 @@ def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
                 tensor._grad = with_own_memory(value)
             else:
                 with enable_grad(), no_warnings():
-                    old = tensor._grad if isinstance(value, Tensor) else tensor._grad.data
-                    total = old + value
-                tensor._grad = total if isinstance(total, Tensor) else Tensor._wrap(total)
+                    old = tensor._grad
+                    tensor._grad = old + value if isinstance(value, Tensor) else Tensor._wrap(old._data + value)
 
 
 def with_own_memory(gradient: Any) -> Tensor:

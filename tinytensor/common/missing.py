@@ -135,20 +135,14 @@ def missing(place: str, name: str, owner: Any, called: str = "") -> AttributeErr
     return AttributeError(_Text(text), name=name, obj=owner)
 
 
-class _Text:
+class _Text(functools.partial[str]):
     """A text that is written when it is read. ``hasattr`` and ``getattr`` catch most errors, and nobody reads those."""
 
-    def __init__(self, write: Callable[[], str]):
-        self._write = write
-
-    def __str__(self) -> str:
-        return self._write()
-
     def __repr__(self) -> str:
-        return repr(str(self))
+        return self()
 
     def __reduce__(self) -> Any:
-        return str, (str(self),)
+        return str, (self(),)
 
 
 def _answer(place: str, name: str, owner: Any) -> str:

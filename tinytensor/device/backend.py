@@ -273,23 +273,14 @@ def faults_are_errors() -> AbstractContextManager[Any]:
     return cupyx.errstate(linalg="raise")
 
 
-def _warnings() -> tuple[ContextVar[Any], Any]:
-    """The context variable that ``numpy.errstate`` sets, and its value for no warnings. To set it takes a tenth of the time."""
-    before = copy_context()
-    with numpy.errstate(all="ignore"):
-        changed = [item for item in copy_context().items() if item[0] not in before or before[item[0]] is not item[1]]
-    return changed[0] if changed else (ContextVar("unused"), None)
+with numpy.errstate(all="ignore"):  # it sets this context variable, and takes ten times as long as setting that directly
+    _errors = [item for item in copy_context().items() if item[0].name == "numpy.ufunc.extobj"] or [(ContextVar("none"), None)]
+mute, unmute = partial(_errors[0][0].set, _errors[0][1]), _errors[0][0].reset  # for each op: a ``with`` takes longer
 
 
-_variable, _none = _warnings()
-mute, unmute = partial(_variable.set, _none), _variable.reset  # for each op: a ``with`` takes longer
-
-
-class no_warnings:  # noqa: N801 (it is called like a function)
+class no_warnings:
     """A context without NumPy's floating-point warnings, which GPUs never give. log(0) is a valid result, and
     ``tt.detect_anomaly`` finds faults."""
-
-    __slots__ = ("_before",)
 
     def __enter__(self) -> None:
         self._before = mute()

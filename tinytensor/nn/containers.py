@@ -79,17 +79,14 @@ class ModuleList(Module):
         return dict(sorted(named, key=lambda item: int(item[0])))
 
     def _checked(self, index: Any) -> Any:
-        """The slice, or the integer, counted from the front. Raises IndexError if there is no such module, and TypeError for
-        another index."""
+        """The index. Raises IndexError if there is no such module, and TypeError unless it is an integer or a slice."""
         if isinstance(index, slice):
             return index
-        try:
-            number, count = operator.index(index), len(self)
-        except TypeError:
-            raise TypeError(f"{type(self).__name__} takes an integer or a slice as its index, not {index!r}") from None
-        if not -count <= number < count:
-            raise IndexError(f"{type(self).__name__} of {counted(count, 'module')} has no index {number}")
-        return number % count
+        if not hasattr(index, "__index__"):
+            raise TypeError(f"{type(self).__name__} takes an integer or a slice as its index, not {index!r}")
+        if not -len(self) <= operator.index(index) < len(self):
+            raise IndexError(f"{type(self).__name__} of {counted(len(self), 'module')} has no index {operator.index(index)}")
+        return index
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Any: ...
@@ -99,9 +96,10 @@ class ModuleList(Module):
 
     def __getitem__(self, index: Any) -> Any:
         index = self._checked(index)
-        if isinstance(index, slice):
-            return self._of(list(self)[index])
-        return list(self)[index] if self._count is None else vars(self)[str(index)]
+        if self._count is not None and not isinstance(index, slice):
+            return vars(self)[str(operator.index(index) % self._count)]
+        found = list(self)[index]
+        return self._of(found) if isinstance(found, list) else found
 
     def _of(self, modules: list[Module]) -> ModuleList:
         """A container of the same kind. It is not of a subclass, whose own parts and arguments nobody knows."""

@@ -81,22 +81,22 @@ class Module:
         self._buffer_names = tuple([buffer for buffer in self._buffer_names if buffer != name])
 
     def _check_replacement(self, name: str, value: Any) -> None:
-        is_buffer = name in self._buffer_names and not (value is None or isinstance(value, Tensor))
-        held = None if value is None or isinstance(value, (Parameter, Module)) else self.__dict__.get(name)
-        if not (is_buffer or isinstance(held, (Parameter, Module))):
+        held = self.__dict__.get(name)
+        place = f"{type(self).__name__}.{name}"
+        if name in self._buffer_names and not (value is None or isinstance(value, Tensor)):
+            raise TypeError(f"{place} is a buffer: set it to a tensor, not {shown(value)}")
+        if value is None or isinstance(value, (Parameter, Module)):
             return
-        place, given = f"{type(self).__name__}.{name}", shown(value)
-        if is_buffer:
-            raise TypeError(f"{place} is a buffer: set it to a tensor, not {given}")
         if isinstance(held, Parameter):
             raise TypeError(
-                f"{place} is a Parameter, and {given} in its place would not be learned: "
+                f"{place} is a Parameter, and {shown(value)} in its place would not be learned: "
                 f"change its values with .{name}.assign(...), or set it to another nn.Parameter(...) or to None"
             )
-        raise TypeError(
-            f"{place} is {a_or_an(type(held).__name__)}, and {given} in its place would be no part of the model: set it to "
-            "another module or to None"
-        )
+        if isinstance(held, Module):
+            raise TypeError(
+                f"{place} is {a_or_an(type(held).__name__)}, and {shown(value)} in its place would be no part of the model: "
+                "set it to another module or to None"
+            )
 
     def _check_flag(self, name: str, value: bool) -> None:
         """Raise TypeError for a flag in place of a method, as in ``model.train = False``: it would be without effect."""

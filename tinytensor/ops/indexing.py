@@ -247,8 +247,7 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
 
 def _diagonal_gradient(g: Any, x_shape: tuple[int, ...], offset: int) -> Any:
     along = xp.arange(g.shape[-1])
-    index = (..., along + max(-offset, 0), along + max(offset, 0))
-    return Part(index, g) if is_array(g) else _scatter(g, index, x_shape)
+    return _scatter(g, (..., along + max(-offset, 0), along + max(offset, 0)), x_shape)
 
 
 @op(x=_diagonal_gradient)
@@ -277,8 +276,8 @@ def diag(x: Tensor, k: int = 0) -> Tensor:
         return diagonal(x, k)
     if x.ndim != 1:
         raise ValueError(f"diag takes a vector or a matrix, not shape {x.shape}: use diagonal")
-    side = x.shape[0] + (k if k > 0 else -k)
-    start = k if k > 0 else -k * side
+    side = x.shape[0] + abs(k)
+    start = max(k, -k * side)
     flat = _scatter(x, slice(start, start + x.shape[0] * (side + 1), side + 1), (side * side,))
     return reshape(flat, (side, side))
 

@@ -35,7 +35,7 @@ __all__ = [
 
 def _with_reduced_axes(reduced: Any, ndim: int, axis: Axes, keepdims: bool) -> Any:
     """A reduced value with its reduced axes as axes of length 1, so that it broadcasts against the unreduced values."""
-    return reduced if keepdims else expand_dims(reduced, normalize_axes(axis, ndim))
+    return reduced if keepdims or not reduced.ndim else expand_dims(reduced, normalize_axes(axis, ndim))
 
 
 def _one_axis(axis: int | None, x: Any) -> Any:

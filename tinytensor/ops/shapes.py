@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -37,20 +36,18 @@ def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]
     given = [axes] if isinstance(axes, int) or not isinstance(axes, Sequence) else axes  # the second test takes far longer
     if ndim == 0 and list(given) in ([0], [-1]):
         return ()
-    positive = tuple([normalize_axis(a, ndim, name, axes) for a in given])
+    positive = tuple([normalize_axis(a, ndim, name) for a in given])
     if len(positive) > 1 and len(set(positive)) < len(positive):
         raise ValueError(f"{name} {axes} names the same axis twice: give each once")
     return positive
 
 
-def normalize_axis(axis: int, ndim: int, name: str, axes: Axes = None) -> int:
-    """An axis, one of ``axes`` if there are several, as a non-negative number. Raises IndexError if it does not exist, as for
-    every axis of a 0-d tensor."""
+def normalize_axis(axis: int, ndim: int, name: str) -> int:
+    """An axis as a non-negative number. Raises IndexError if it does not exist, as for every axis of a 0-d tensor."""
     if -ndim <= axis < ndim:
         return axis % ndim
     valid = f"use {-ndim} to {ndim - 1}" if ndim else "it has no axes"
-    shown = axis if axes is None else axes
-    raise IndexError(f"{name} {shown} is out of range for a tensor of {counted(ndim, 'dimension')}: {valid}")
+    raise IndexError(f"{name} {axis} is out of range for a tensor of {counted(ndim, 'dimension')}: {valid}")
 
 
 @op(x=lambda g, x_shape: reshape(g, x_shape))
@@ -96,12 +93,11 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     >>> tt.moveaxis(tt.zeros((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
     """
-    ndim = x.ndim
-    sources = normalize_axes(source, ndim, "moveaxis: source")
-    destinations = normalize_axes(destination, ndim, "moveaxis: destination")
+    sources = normalize_axes(source, x.ndim, "moveaxis: source")
+    destinations = normalize_axes(destination, x.ndim, "moveaxis: destination")
     if len(sources) != len(destinations):
         raise ValueError(f"moveaxis: {counted(len(sources), 'source axis')} but {counted(len(destinations), 'destination')}")
-    order = [a for a in range(ndim) if a not in sources]
+    order = [a for a in range(x.ndim) if a not in sources]
     for place, axis in sorted(zip(destinations, sources)):
         order.insert(place, axis)
     return transpose(x, order)
@@ -210,9 +206,8 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
         raise ValueError(f"stack needs tensors of one shape and got {sorted({t.shape for t in tensors})}")
     shape = tensors[0].shape
     axis = normalize_axis(axis, len(shape) + 1, "stack: axis")
-    if axis == len(shape):
-        return _concatenate([reshape(t, (*shape, 1)) for t in tensors], axis)
-    return reshape(_concatenate(tensors, axis), (*shape[:axis], len(tensors), *shape[axis:]))
+    parts = [reshape(t, (*shape, 1)) for t in tensors] if axis == len(shape) else tensors
+    return reshape(_concatenate(parts, axis), (*shape[:axis], len(tensors), *shape[axis:]))
 
 
 @composite
@@ -294,12 +289,6 @@ def _pad(x: Tensor, pairs: tuple[tuple[int, int], ...], constant_values: float =
     return out
 
 
-@functools.lru_cache(maxsize=64)
-def _padded(length: int, pair: tuple[int, int], mode: str) -> Any:
-    """For each element of a padded axis, which element of x it is."""
-    return host.pad(host.arange(length), pair, mode=mode)  # type: ignore[call-overload]
-
-
 @composite
 def pad(
     x: Tensor,
@@ -326,7 +315,8 @@ def pad(
         return _pad(x, pairs, constant_values)
     for axis, pair in enumerate(pairs):
         if any(pair):
-            x = x[(slice(None),) * axis + (table(_padded(x.shape[axis], pair, mode)),)]
+            places: Any = host.pad(host.arange(x.shape[axis]), pair, mode=mode)  # type: ignore[call-overload]
+            x = x[(slice(None),) * axis + (table(places),)]
     return x
 
 
