@@ -32,7 +32,7 @@ from tinytensor.autograd.calling import call, wrap
 from tinytensor.common.arguments import kinds_of
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.common.wording import counted
-from tinytensor.device.backend import Array, is_array
+from tinytensor.device.backend import Array, is_array, xp
 
 if TYPE_CHECKING:
     from tinytensor.autograd.engine import Node
@@ -223,7 +223,7 @@ def _copy_shared(gradients: Sequence[Any], g: Any, held: set[int]) -> Sequence[A
     new arrays in place. ``g`` and its views are not copied: many rules return them, and the engine does not add to them."""
     separate = []
     for gradient in gradients:
-        if gradient is not g and is_array(gradient):
+        if gradient is not g and isinstance(gradient, xp.ndarray):
             memory = gradient if gradient.base is None else gradient.base
             if gradient is g.base or (memory is not g and memory is not g.base):  # what a view g shows may be a saved array
                 gradient = gradient.copy() if id(memory) in held else gradient

@@ -323,7 +323,7 @@ def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: boo
     if gradient is None:
         if output.size != 1:
             raise ValueError(f"backward from shape {output.shape} needs a gradient of that shape: sum it first, or pass one")
-        gradient = Tensor._wrap(xp.ones_like(output.data))
+        gradient = Tensor._wrap(xp.ones(output.shape, output.dtype))
     if gradient._data.shape != output._data.shape:
         raise ValueError(f"the gradient has shape {gradient.shape}, but its tensor has shape {output.shape}")
     if gradient._data.dtype != output._data.dtype:

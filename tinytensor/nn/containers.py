@@ -62,7 +62,7 @@ class ModuleList(Module):
         for module in modules:
             self._check_module(module)
         named = {str(i): module for i, module in enumerate(modules, start)}
-        held = {} if start and start == self._count else self._named_items()
+        held = {} if start else self._named_items()
         for name in held.keys() - named.keys():
             delattr(self, name)
         for name, module in named.items():

@@ -11,7 +11,7 @@ from tinytensor.autograd.checks import check_fits
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
 from tinytensor.common.wording import counted
-from tinytensor.device.backend import host, xp
+from tinytensor.device.backend import host, is_floating, xp
 from tinytensor.device.capturing import table
 
 if TYPE_CHECKING:
@@ -231,8 +231,9 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
 def _roll(x: Tensor, by: int, axis: int | None) -> Tensor:
     """x, which is not empty, shifted along one axis (None: in the flattened x)."""
     moved, axis, shape = (x.reshape(-1), 0, x.shape) if axis is None else (x, axis, x.shape)
-    cut, before = -by % moved.shape[axis], (slice(None),) * axis
-    return xp.concatenate([moved[(*before, slice(cut, None))], moved[(*before, slice(cut))]], axis).reshape(shape)
+    cut = -by % moved.shape[axis]
+    parts = [moved[(slice(None),) * axis + (part,)] for part in (slice(cut, None), slice(cut))]
+    return xp.concatenate(parts, axis).reshape(shape)
 
 
 @composite
@@ -244,7 +245,7 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     tensor([3, 0, 1, 2])
     """
     axes = [None] if axis is None else normalize_axes(axis, x.ndim, "roll: axis")
-    shifts = (shift,) if isinstance(shift, int) else shift
+    shifts = (shift,) if isinstance(shift, int) else tuple(shift)
     if len(shifts) not in (1, len(axes)):
         raise ValueError(
             f"roll: {counted(len(shifts), 'shift')} for {counted(len(axes), 'axis', 'axes')}: give one for each "
@@ -383,7 +384,7 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
     if x.ndim < 2:
         raise ValueError(f"tril and triu need a matrix, not shape {x.shape}")
     columns, ends = xp.arange(x.shape[-1]), xp.arange(k, k + x.shape[-2])[:, None]
-    return where(columns <= ends if lower else columns >= ends, x, 0 if x.dtype.kind != "b" else False)
+    return where(columns <= ends if lower else columns >= ends, x, 0.0 if is_floating(x.dtype) else False)  # x keeps its dtype
 
 
 def size_along(shape: Sequence[int], axis: Axes, name: str) -> int:
