@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from cases import PUBLIC_MODULES
 import tinyformer
 import tinytensor as tt
 from tinytensor import functional, nn, optim
+from tinytensor.common import missing
 
 ROOT = Path(__file__).parents[2]
 x, layer = tt.ones((2, 3)), nn.Linear(3, 2)
@@ -109,6 +111,18 @@ def test_an_unknown_name_is_plainly_missing():
             owner.frobnicate  # noqa: B018
 
 
+@pytest.mark.parametrize("owner", [tt, x, layer], ids=["a module", "a tensor", "a layer"])
+def test_an_error_that_nobody_reads_is_not_written(owner, monkeypatch):
+    monkeypatch.setattr(missing, "_answer", lambda *_: pytest.fail("it was written"))
+    assert getattr(owner, "frobnicate", None) is None
+
+
+def test_an_error_can_be_sent_to_another_process():
+    with pytest.raises(AttributeError) as caught:
+        x.view(3, 2)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
 def test_size_is_a_number_like_others():
     assert (x.size, x.size + 1, [0] * x.size, f"{x.size:,}") == (6, 7, [0] * 6, "6")
     assert tt.zeros(x.size).shape == (6,)
@@ -117,9 +131,9 @@ def test_size_is_a_number_like_others():
 def test_the_guide_has_the_tables_that_errors_quote():
     guide, for_numpy = ((ROOT / f"docs/guides/from_{name}.md").read_text("utf-8") for name in ("pytorch", "numpy"))
     table = (ROOT / "tinytensor/common/names_elsewhere.md").read_text("utf-8")
-    missing = [row for row in table.splitlines() if row.startswith("|") and row not in guide + for_numpy]
+    left_out = [row for row in table.splitlines() if row.startswith("|") and row not in guide + for_numpy]
     rows = guide[guide.index("## Tensors\n") : guide.index("## What behaves otherwise")].splitlines()
-    assert missing + [row for row in rows if row.startswith("|") and row not in table] == []
+    assert left_out + [row for row in rows if row.startswith("|") and row not in table] == []
 
 
 @pytest.mark.parametrize("name", PUBLIC_MODULES)

@@ -78,7 +78,6 @@ MODES = {
     "detect_anomaly": (tt.detect_anomaly, "detecting_anomalies"),
     "keep_values": (tt.keep_values, "keeping_values"),
     "full_precision": (lambda: modes.Switched("full_precision", not modes.modes().full_precision), "full_precision"),
-    "without_warnings": (modes.without_warnings, "warnings_off"),
     "tracing": (lambda: tracing("a tracer"), "tracer"),
     "skipped": (tt.nn.init.skipped, "initialising"),
     "using": (lambda: tt.random.using(np.random.default_rng(0)), "generator"),

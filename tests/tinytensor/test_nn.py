@@ -917,6 +917,26 @@ def test_a_container_is_changed_like_a_list():
         assert units(make(layers(1, 2, 3))[np.int64(-1) :]) == [3]
 
 
+def test_parts_of_a_container_that_are_set_and_deleted_by_name():
+    container, plain = nn.ModuleList(layers(1, 2, 3, 4)), {0: 1, 1: 2, 2: 3, 3: 4}
+    for name, size in ((1, None), (3, None), (7, 5), (0, 6), (4, 7)):
+        if size is None:
+            delattr(container, str(name)), plain.pop(name)
+        else:
+            setattr(container, str(name), *layers(size)), plain.update({name: size})
+        expected = [plain[number] for number in sorted(plain)]
+        assert units(container) == [container[i].bias.size for i in range(len(container))] == expected
+        assert units(copy.copy(container).append(*layers(9))) == [*expected, 9]
+        assert container[-1].bias.size == expected[-1]
+
+
+def test_appending_and_indexing_look_at_one_module(monkeypatch):
+    container = nn.Sequential(*layers(1, 2))
+    monkeypatch.setattr(container, "_own_modules", lambda: pytest.fail("it looked at all modules"))
+    container.append(*layers(3)).extend(layers(4, 5))
+    assert (len(container), container[2].bias.size, container[-1].bias.size) == (5, 3, 5)
+
+
 def test_a_slice_is_a_container_of_the_same_kind():
     class Own(nn.Sequential):
         def __init__(self):

@@ -74,6 +74,16 @@ def test_other_functions_with_huge_numbers(function):
 
 
 @pytest.mark.needs("numpy")
+def test_an_op_leaves_numpys_settings_as_they_were():
+    with np.errstate(divide="raise", over="print"):
+        before = np.geterr()
+        tt.tensor([0.0], requires_grad=True).log().backward()
+        with pytest.raises(ValueError, match="broadcast"):
+            tt.ones(2) + tt.ones(3)
+        assert np.geterr() == before
+
+
+@pytest.mark.needs("numpy")
 def test_shards_with_huge_numbers():
     x = tt.ones((1,), requires_grad=True)
     for _ in range(2):

@@ -21,7 +21,6 @@ from tinyformer.models.recurrent import RecurrentLM, State
 from tinyformer.models.seq2seq import EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer
 from tinytensor import Tensor
-from tinytensor.autograd.modes import without_warnings
 from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.backend import host
 from tinytensor.nn import Module
@@ -118,7 +117,7 @@ def _last_logits(model: Module, logits: Callable[..., Tensor]) -> Callable[..., 
     in_evaluation = evaluating(model)
 
     def last(*inputs: Any) -> Tensor:
-        with tt.no_grad(), without_warnings(), in_evaluation:
+        with tt.no_grad(), in_evaluation:
             return logits(*inputs)[:, -1]
 
     return last
@@ -226,7 +225,7 @@ class RecurrentDecoder:
             raise UserError(
                 f"this decoder takes {counted(self.max_tokens, 'token')}, not {num_tokens}: pass it a larger max_tokens"
             )
-        with tt.no_grad(), without_warnings(), self._in_evaluation:
+        with tt.no_grad(), self._in_evaluation:
             logits, self.state = self.model.step(ids, self.state)
         self.num_tokens = num_tokens  # only now, as the model may refuse the ids
         return logits.numpy()

@@ -24,8 +24,6 @@ def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
     setting of the wrong kind.
     """
     arguments = list(args) if len(args) == len(op.names) and not settings else _in_order(op, args, settings)
-    if not op.setting_kinds:
-        return arguments
     for place, name, kind in op.setting_kinds:
         if type(arguments[place]) not in kind.usual:
             arguments[place] = kind.of(op.name, name, arguments[place])

@@ -6,7 +6,6 @@ A gradient rule may call an op with raw arrays: then nothing is replaced or reco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor.autograd.binding import bind, operand, setting
@@ -17,7 +16,7 @@ from tinytensor.autograd.modes import Modes, modes
 from tinytensor.autograd.promotion import promoted, rounded
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.wording import a_or_an
-from tinytensor.device.backend import Array, default_dtype, is_array, is_floating, no_warnings, xp
+from tinytensor.device.backend import Array, default_dtype, is_array, is_floating, mute, unmute, xp
 
 if TYPE_CHECKING:
     from tinytensor.autograd.op import Op
@@ -28,40 +27,41 @@ def wrap(array: Array, node: Node | None = None) -> Tensor:
     return Tensor._wrap(array, node)
 
 
-def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+def call(op: Op, /, *args: Any, **settings: Any) -> Any:
     """The op's result: a tensor if an argument is a tensor, an array if all are raw arrays."""
     now = modes()
     if now.tracer is not None:
         return now.tracer.call(op, args, settings)
     arguments = bind(op, args, settings)
-    for x in arguments[0] if op.several else arguments:
-        if isinstance(x, Tensor):
-            return _with_tensors(op, arguments, now)
-    if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if op.several else arguments)):
-        for place in () if op.several else op.input_places:
-            operand(op, place, arguments[place])  # an error that names the first wrong one
-        kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
-        raise TypeError(f"{op.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
-    if now.warnings_off:
+    before = mute()  # NumPy's floating-point warnings
+    try:
+        for x in arguments[0] if op.several else arguments:
+            if isinstance(x, Tensor):
+                return _with_tensors(op, arguments, now)
+        if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if op.several else arguments)):
+            for place in () if op.several else op.input_places:
+                operand(op, place, arguments[place])  # an error that names the first wrong one
+            kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
+            raise TypeError(f"{op.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
         return op.compute(arguments, op.none_needed)[0]
-    with no_warnings():
-        return op.compute(arguments, op.none_needed)[0]
+    finally:
+        unmute(before)
 
 
 def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> Tensor:
     """The op's result where at least one input is a tensor. The call is recorded if a gradient can flow back through it."""
+    operands, places = arguments, op.input_places
     if op.several:
-        arguments[0] = list(arguments[0])  # arrays are put into it, and the caller's list stays as it is
-    operands = arguments[0] if op.several else arguments
-    places: Sequence[int] = range(len(operands)) if op.several else op.input_places
+        operands = arguments[0] = list(arguments[0])  # arrays are put into it, and the caller's list stays as it is
+        places = range(len(operands))
     parents: list[Node | None] = []
     all_default = True  # all tensors are in float32, so nothing has to be converted
     for place in places:
         x = operands[place]
         if isinstance(x, Tensor):
-            operands[place] = x.data
+            operands[place] = array = x._data
             parents.append(x.node)
-            all_default = all_default and x.data.dtype is default_dtype
+            all_default = all_default and array.dtype is default_dtype
         else:
             operands[place] = operand(op, place, x)
             parents.append(None)
@@ -74,11 +74,7 @@ def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> Tensor:
             arguments[place] = setting(op, place, arguments[place], recording)
 
     needed = tuple([parent is not None for parent in parents]) if recording else op.none_needed
-    if now.warnings_off:
-        out, residuals = op.compute(arguments, needed)
-    else:
-        with no_warnings():
-            out, residuals = op.compute(arguments, needed)
+    out, residuals = op.compute(arguments, needed)
     if type(out) is not xp.ndarray:
         out = _single(op, out)
     if not all_default:

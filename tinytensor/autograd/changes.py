@@ -18,12 +18,8 @@ from tinytensor.device.forks import held_by_forks
 if TYPE_CHECKING:
     from tinytensor.autograd.engine import Node
 
-_counter = itertools.count(1)
-
-
-def next_number() -> int:
-    """The next number of one count, which nodes and changes in place share: the larger of two numbers came later."""
-    return next(_counter)
+# The next number of one count, which nodes and changes in place share: the larger of two numbers came later.
+next_number = itertools.count(1).__next__
 
 
 class Replacements:

@@ -14,16 +14,16 @@ See op.py for what an op is and how its gradient rules are declared.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinytensor.autograd.changes import check_unchanged, next_number
 from tinytensor.autograd.checks import calling_line
-from tinytensor.autograd.modes import Switched, modes, without_warnings
+from tinytensor.autograd.modes import Switched, modes
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.common.wording import a_or_an
-from tinytensor.device.backend import DType, converted, is_floating, xp
+from tinytensor.device.backend import DType, converted, is_floating, no_warnings, xp
 from tinytensor.device.summation import sum_over
 
 if TYPE_CHECKING:
@@ -85,64 +85,51 @@ class Part(NamedTuple):
 class _Pending:
     """The gradients that have not been used yet, by node.
 
-    ``pop`` gives the newest node. Its gradient is complete, because everything that was computed from the node is newer.
+    A loop over it gives the newest node first. Its gradient is complete, because everything that was computed from it is newer.
     """
 
     def __init__(self, in_place: bool):
-        self._heap: list[int] = []
-        self._nodes: dict[int, Node] = {}
-        self._gradients: dict[int, Any] = {}
+        self._heap: list[tuple[int, Node]] = []  # by the nodes' numbers, negative ones: the newest comes first
+        self.gradients: dict[Node | None, Any] = {}  # what has reached each node so far
         self._in_place = in_place
-        self._owned: set[int] = set()  # nodes whose gradient nobody else holds, so it may be changed in place
+        self._owned: set[Node] = set()  # nodes whose gradient nobody else holds, so it may be changed in place
 
-    def newest_number(self) -> int:
-        """The number of the node that ``pop`` would give; 0 if there is none."""
-        return -self._heap[0] if self._heap else 0
+    def newest_first(self, oldest: int) -> Iterator[tuple[Node, Any, bool]]:
+        """Take out each node down to the number ``oldest``, its gradient, and whether the gradient is an array that nobody else
+        holds. Gradients may be added meanwhile."""
+        while self._heap and -self._heap[0][0] >= oldest:
+            _, node = heappop(self._heap)
+            yield node, self.gradients.pop(node), node in self._owned
 
     def add(self, node: Node, gradient: Any, fresh: bool) -> None:
         """Add a gradient to those that have reached the node. ``fresh`` is False if others are known to hold the gradient."""
-        n = node.number
         if isinstance(gradient, Part):
             self._add_part(node, gradient)
-        elif n not in self._gradients:
-            self._put(node, gradient)
-            fresh = fresh and isinstance(gradient, xp.ndarray) and gradient.base is None  # a view shares another's memory
-            if fresh and self._in_place:
-                self._owned.add(n)
-        elif n in self._owned:
-            self._gradients[n] += gradient
+        elif node not in self.gradients:
+            self.gradients[node] = gradient
+            heappush(self._heap, (-node.number, node))
+            if fresh and self._in_place and isinstance(gradient, xp.ndarray) and gradient.base is None:  # no view of another's
+                self._owned.add(node)
+        elif node in self._owned:
+            self.gradients[node] += gradient
         else:
-            self._gradients[n] = self._gradients[n] + gradient
-            if self._in_place and isinstance(self._gradients[n], xp.ndarray):
-                self._owned.add(n)
-
-    def _put(self, node: Node, gradient: Any) -> None:
-        self._gradients[node.number], self._nodes[node.number] = gradient, node
-        heappush(self._heap, -node.number)
+            gradient = self.gradients[node] = self.gradients[node] + gradient
+            if self._in_place and isinstance(gradient, xp.ndarray):
+                self._owned.add(node)
 
     def _add_part(self, node: Node, part: Part) -> None:
         """Add a part to its own elements only. So all pieces that were cut from one tensor share one array of gradients."""
-        n = node.number
-        if n not in self._gradients:
-            self._put(node, xp.zeros(node.shape, node.dtype))
-        elif n not in self._owned:
-            self._gradients[n] = xp.array(self._gradients[n])
-        part.add_to(self._gradients[n])
-        self._owned.add(n)
-
-    def so_far(self, node: Node | None) -> Any:
-        """The gradient that has reached the node so far; None if there is none."""
-        return None if node is None else self._gradients.get(node.number)
+        if node not in self.gradients:
+            self.add(node, xp.zeros(node.shape, node.dtype), fresh=True)
+        elif node not in self._owned:
+            self.gradients[node] = xp.array(self.gradients[node])
+        part.add_to(self.gradients[node])
+        self._owned.add(node)
 
     def replace(self, node: Node, gradient: Any) -> None:
         """Put another gradient, which nobody else holds, in place of what has reached the node so far."""
-        self._gradients[node.number] = gradient
-        self._owned.add(node.number)
-
-    def pop(self) -> tuple[Node, Any, bool]:
-        """The newest node, its gradient, and whether the gradient is an array that nobody else holds."""
-        n = -heappop(self._heap)
-        return self._nodes.pop(n), self._gradients.pop(n), n in self._owned
+        self.gradients[node] = gradient
+        self._owned.add(node)
 
 
 def backpropagate(
@@ -164,9 +151,9 @@ def backpropagate(
     found: dict[Node, Any] = {}
     pending = _Pending(in_place=not create_graph)
     pending.add(root, gradient, fresh=False)
-    with without_warnings(), Switched("recording", create_graph):
-        while pending.newest_number() >= oldest:
-            node, g, owned = pending.pop()
+    with no_warnings(), Switched("recording", create_graph):
+        detecting = modes().detecting_anomalies
+        for node, g, owned in pending.newest_first(oldest):
             is_wanted = node.op is None if targets is None else node in targets
             if is_wanted:
                 found[node] = g if create_graph or owned else g.copy()
@@ -176,7 +163,7 @@ def backpropagate(
             for parent, contribution in zip(node.parents, _contributions(node, g, create_graph, pending)):
                 if parent is not None and contribution is not None:
                     fitted = contribution if isinstance(contribution, Part) else _fit(contribution, parent, node)
-                    if modes().detecting_anomalies:
+                    if detecting:
                         check_finite(fitted, f"a gradient of {node.op.name!r}{node.line and f', called at {node.line},'}")
                     pending.add(parent, fitted, fresh=fitted is not g)
             if not retain_graph:
@@ -190,7 +177,7 @@ def _contributions(node: Node, g: Any, create_graph: bool, pending: _Pending) ->
     op, first = node.op, node.parents[0]
     assert op is not None
     can_add = op.adds_to_first and not create_graph and not modes().detecting_anomalies  # which looks at each part by itself
-    before = pending.so_far(first) if can_add else None
+    before = pending.gradients.get(first) if can_add else None
     if before is None or first is None:
         return op.backward(node, g, create_graph)
     total, *others = op.backward(node, g, create_graph, before)

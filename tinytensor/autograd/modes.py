@@ -15,7 +15,7 @@ from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast, overload
 
-from tinytensor.device.backend import BackendError, no_warnings
+from tinytensor.device.backend import BackendError
 
 
 def _is_full_everywhere() -> bool:
@@ -38,7 +38,6 @@ class Modes:
         "recording",
         "switch",
         "tracer",
-        "warnings_off",
     )
 
     def __init__(self) -> None:
@@ -46,7 +45,6 @@ class Modes:
         self.initialising = True  # False inside ``nn.init.skipped``
         self.detecting_anomalies = False
         self.keeping_values = False
-        self.warnings_off = False  # True inside ``without_warnings``
         self.full_precision = _is_full_everywhere()  # how a GPU computes float32 products
         self.tracer: Any = None  # who writes down every call of an op, if anyone: see tracing.py
         self.generator: Any = None  # the random numbers' generator inside ``random.using``
@@ -60,7 +58,6 @@ class Modes:
         modes.initialising = self.initialising
         modes.detecting_anomalies = self.detecting_anomalies
         modes.keeping_values = self.keeping_values
-        modes.warnings_off = self.warnings_off
         modes.full_precision = self.full_precision
         modes.tracer = self.tracer
         modes.generator = self.generator
@@ -238,13 +235,6 @@ def full_precision() -> Any:
     context everywhere. On NumPy, and for other dtypes, this context changes nothing.
     """
     return Switched("full_precision", True)
-
-
-@contextmanager
-def without_warnings() -> Iterator[None]:
-    """A context without floating-point warnings, to put around many ops: entering it costs as much as a small op."""
-    with no_warnings(), Switched("warnings_off", True):
-        yield
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -31,7 +32,7 @@ from tinytensor.autograd.calling import call, wrap
 from tinytensor.common.arguments import kinds_of
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.common.wording import counted
-from tinytensor.device.backend import Array, is_array
+from tinytensor.device.backend import Array, is_array, xp
 
 if TYPE_CHECKING:
     from tinytensor.autograd.engine import Node
@@ -95,6 +96,7 @@ class Op:
         self.several = several
         self.rules = rules
         self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
+        self.takers = {n: operator.itemgetter("g", "g", *needs) for n, needs in self.needs.items()}  # two names give a tuple
         self.differentiable = bool(rules)
         parameters = inspect.signature(forward).parameters
         if not parameters or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters.values()):
@@ -104,7 +106,7 @@ class Op:
         self.required = [n for n, p in parameters.items() if p.default is p.empty]
         self.defaults = [None if p.default is p.empty else p.default for p in parameters.values()]
         self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(self.required)
-        self.input_places = [self.places[name] for name in self.inputs]
+        self.input_places: Sequence[int] = [self.places[name] for name in self.inputs]
         self.setting_places = [place for name, place in self.places.items() if name not in self.inputs]
         of_inputs, of_settings = kinds_of(forward), kinds_of(forward, takes_arrays=True)
         self.input_kinds = {self.places[name]: of_inputs[name] for name in self.inputs}
@@ -135,8 +137,7 @@ class Op:
         """An op set on the Tensor class is a method."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *args: Any, **settings: Any) -> Any:
-        return call(self, args, settings)
+    __call__ = call
 
     def input_name(self, place: int) -> str:
         """What an error message calls this input."""
@@ -181,9 +182,11 @@ class Op:
         saved = {**node.saved, "g": g}
         if create_graph:
             saved = self._as_tensors(node, saved)
+        held = set(map(id, saved.values()))
         if self.several:
             (name,) = self.inputs
-            gradients: Sequence[Any] = self.rules[name](*[saved[n] for n in self.needs[name]])
+            held.update(map(id, saved.get(name, ())))
+            gradients: Sequence[Any] = self.rules[name](*self.takers[name](saved)[2:])
             if len(gradients) != len(node.parents):
                 raise ValueError(
                     f"the gradient rule of {self.name!r} returned {counted(len(gradients), 'gradient')} for "
@@ -192,12 +195,10 @@ class Op:
                 )
         else:
             gradients = [
-                None if parent is None else self.rules[name](*[saved[n] for n in self.needs[name]])
+                None if parent is None else self.rules[name](*self.takers[name](saved)[2:])
                 for name, parent in zip(self.inputs, node.parents)
             ]
-        if create_graph:
-            return gradients
-        return _copy_shared(gradients, g, [*saved.values(), *(saved.get(self.inputs[0], ()) if self.several else ())])
+        return gradients if create_graph else _copy_shared(gradients, g, held)
 
     def _as_tensors(self, node: Node, saved: dict[str, Any]) -> dict[str, Any]:
         """The saved arrays as tensors with their nodes, so that what the rules compute from them is recorded."""
@@ -217,13 +218,12 @@ def _shape_of(value: Any) -> Any:
     return [v.shape for v in value] if isinstance(value, (tuple, list)) else getattr(value, "shape", ())
 
 
-def _copy_shared(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequence[Any]:
-    """The gradients, with a copy of each whose memory is saved or was returned before: the engine adds to new arrays in place.
-    ``g`` and its views are not copied: many rules return them, and the engine knows that it must not add to them."""
-    held = set(map(id, saved))
+def _copy_shared(gradients: Sequence[Any], g: Any, held: set[int]) -> Sequence[Any]:
+    """The gradients, with a copy of each whose memory is saved (its id is ``held``) or was returned before: the engine adds to
+    new arrays in place. ``g`` and its views are not copied: many rules return them, and the engine does not add to them."""
     separate = []
     for gradient in gradients:
-        if is_array(gradient):
+        if gradient is not g and isinstance(gradient, xp.ndarray):
             memory = gradient if gradient.base is None else gradient.base
             if gradient is g.base or (memory is not g and memory is not g.base):  # what a view g shows may be a saved array
                 gradient = gradient.copy() if id(memory) in held else gradient

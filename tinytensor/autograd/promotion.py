@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.device.backend import Array, converted, default_dtype, is_floating, no_warnings, wide, xp
+from tinytensor.device.backend import Array, converted, default_dtype, is_floating, wide, xp
 
 if TYPE_CHECKING:
     from tinytensor.autograd.op import Op
@@ -28,8 +28,7 @@ def promoted(op: Op, arrays: list[Any]) -> list[Any]:
         dtype = default_dtype
     else:
         return arrays
-    with no_warnings():  # the largest integers are infinite in float16
-        return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
+    return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
 
 
 def rounded(op: Op, out: Array, arrays: Sequence[Any]) -> Array:
@@ -41,7 +40,4 @@ def rounded(op: Op, out: Array, arrays: Sequence[Any]) -> Array:
     if op.converts or len(floating) != 1 or "dtype" in op.places or not is_floating(out.dtype):
         return out
     (dtype,) = floating
-    if wide(dtype) is None:
-        return out
-    with no_warnings():  # a number of float32 may be infinite in float16
-        return out if out.dtype == dtype else converted(out, dtype)
+    return out if wide(dtype) is None or out.dtype == dtype else converted(out, dtype)

@@ -119,12 +119,12 @@ class Tensor(Methods):
     @property
     def shape(self) -> tuple[int, ...]:
         """The length of each axis."""
-        return self.data.shape
+        return self._data.shape
 
     @property
     def ndim(self) -> int:
         """The number of axes."""
-        return self.data.ndim
+        return self._data.ndim
 
     @property
     def size(self) -> int:
@@ -134,7 +134,7 @@ class Tensor(Methods):
     @property
     def dtype(self) -> DType:
         """The NumPy dtype of the elements."""
-        return self.data.dtype
+        return self._data.dtype
 
     @property
     def requires_grad(self) -> bool:
@@ -323,12 +323,12 @@ def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: boo
     if gradient is None:
         if output.size != 1:
             raise ValueError(f"backward from shape {output.shape} needs a gradient of that shape: sum it first, or pass one")
-        gradient = Tensor._wrap(xp.ones_like(output.data))
-    if gradient.shape != output.shape:
+        gradient = Tensor._wrap(xp.ones(output.shape, output.dtype))
+    if gradient._data.shape != output._data.shape:
         raise ValueError(f"the gradient has shape {gradient.shape}, but its tensor has shape {output.shape}")
-    if gradient.dtype != output.dtype:
+    if gradient._data.dtype != output._data.dtype:
         gradient = gradient.astype(output.dtype)
-    return output.node, gradient if create_graph else gradient.data
+    return output.node, gradient if create_graph else gradient._data
 
 
 def leaf_gradients(output: Tensor) -> dict[engine.Node, Array]:
@@ -341,7 +341,7 @@ _accumulating = free_in_forks(threading.RLock())  # several threads may run back
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
     """Add gradients to the ``.grad`` of their leaves. They are tensors, or arrays that nobody else holds."""
-    with _accumulating, enable_grad(), no_warnings():
+    with _accumulating:
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile
@@ -349,10 +349,10 @@ def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
             before_gradient(tensor, is_set=False)
             if tensor._grad is None:
                 tensor._grad = with_own_memory(value)
-            elif isinstance(value, Tensor):
-                tensor._grad = tensor._grad + value
             else:
-                tensor._grad = Tensor._wrap(tensor._grad.data + value)
+                with enable_grad(), no_warnings():
+                    old = tensor._grad
+                    tensor._grad = old + value if isinstance(value, Tensor) else Tensor._wrap(old._data + value)
 
 
 def with_own_memory(gradient: Any) -> Tensor:

@@ -125,28 +125,24 @@ def _answers() -> dict[str, tuple[str, str]]:
     return found
 
 
-class _Missing(AttributeError):
-    """Finds out what to say when it is shown: ``hasattr`` and ``getattr`` with a default catch it unseen."""
-
-    place, called = "", ""
-
-    def __str__(self) -> str:
-        answer = "" if str(self.name).startswith("_") else _answer(self.place, str(self.name), self.obj)
-        return f"{self.called or self.place} has no {self.name!r}" + (f": {answer}" if answer else "")
-
-    def __reduce__(self) -> Any:
-        return AttributeError, (str(self),)
-
-
-_Missing.__name__ = _Missing.__qualname__ = "AttributeError"  # as which a traceback shows it
-_Missing.__module__ = "builtins"
-
-
 def missing(place: str, name: str, owner: Any, called: str = "") -> AttributeError:
     """The error for a missing attribute of ``owner``: a module of this library, or an object of the class ``place``."""
-    error = _Missing(name=name, obj=owner)
-    error.place, error.called = place, called
-    return error
+
+    def text() -> str:
+        answer = "" if name.startswith("_") else _answer(place, name, owner)
+        return f"{called or place} has no {name!r}" + (f": {answer}" if answer else "")
+
+    return AttributeError(_Text(text), name=name, obj=owner)
+
+
+class _Text(functools.partial[str]):
+    """A text that is written when it is read. ``hasattr`` and ``getattr`` catch most errors, and nobody reads those."""
+
+    def __repr__(self) -> str:
+        return self()
+
+    def __reduce__(self) -> Any:
+        return str, (self(),)
 
 
 def _answer(place: str, name: str, owner: Any) -> str:

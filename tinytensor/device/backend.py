@@ -11,6 +11,8 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any
 
 # OpenBLAS's threads wait for their next product busily, by default for 2^28 ticks of the clock, about 100 ms, on cores that
@@ -285,7 +287,17 @@ def faults_are_errors() -> AbstractContextManager[Any]:
     return cupyx.errstate(linalg="raise")
 
 
-def no_warnings() -> AbstractContextManager[Any]:
+with numpy.errstate(all="ignore"):  # it sets this context variable, and takes ten times as long as setting that directly
+    _errors = [item for item in copy_context().items() if item[0].name == "numpy.ufunc.extobj"] or [(ContextVar("none"), None)]
+mute, unmute = partial(_errors[0][0].set, _errors[0][1]), _errors[0][0].reset  # for each op: a ``with`` takes longer
+
+
+class no_warnings:
     """A context without NumPy's floating-point warnings, which GPUs never give. log(0) is a valid result, and
     ``tt.detect_anomaly`` finds faults."""
-    return numpy.errstate(all="ignore") if xp is numpy else nullcontext()
+
+    def __enter__(self) -> None:
+        self._before = mute()
+
+    def __exit__(self, *error: object) -> None:
+        unmute(self._before)

@@ -20,28 +20,21 @@ class ModuleList(Module):
     ``layers[i]``, also with negative i, is one of them, and ``layers[i:j]`` a ModuleList of some. Both may be set and deleted.
     """
 
-    __slots__ = ("_named",)
-    _named: dict[str, Module] | None  # the modules by their names, until one is set or deleted
+    _count: int | None = None  # with n the names are 0 to n - 1; None: a module may have been set or deleted by its name
 
     def __init__(self, modules: Iterable[Module] = ()):
         self.extend(modules)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        named = getattr(self, "_named", None)
-        if named and name == str(len(named)) and value is not None and self._has_all_numbers():
-            named[name] = value  # one more
-        elif name.isdecimal():
-            object.__setattr__(self, "_named", None)
-
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
-        object.__setattr__(self, "_named", None)
+        vars(self)["_count"] = None
 
     def _check_replacement(self, name: str, value: Any) -> None:
         super()._check_replacement(name, value)
-        if name.isdecimal() and value is not None:
-            self._check_module(value)
+        if name.isdecimal():
+            vars(self)["_count"] = None
+            if value is not None:
+                self._check_module(value)
 
     def _check_module(self, value: Any) -> None:
         if not isinstance(value, Module):
@@ -49,11 +42,7 @@ class ModuleList(Module):
 
     def append(self: Self, module: Module) -> Self:
         """Add a module at the end. Raises TypeError for anything else. Returns this list."""
-        if not self._has_all_numbers():
-            return self._hold([*self, module])
-        self._check_module(module)
-        setattr(self, str(len(self)), module)
-        return self
+        return self.extend([module])
 
     @checked
     def insert(self: Self, index: int, module: Module) -> Self:
@@ -66,40 +55,34 @@ class ModuleList(Module):
         """Add several modules at the end. Raises TypeError for anything else. Returns this list."""
         if not isinstance(modules, Iterable):
             raise TypeError(f"{type(self).__name__} takes several modules, as in a list, not {shown(modules)}")
-        return self._hold([*self, *modules])
+        return self._hold([*self, *modules]) if self._count is None else self._hold(list(modules), self._count)
 
-    def _hold(self: Self, modules: list[Module]) -> Self:
-        """Hold these modules, in this order, and no others."""
+    def _hold(self: Self, modules: list[Module], start: int = 0) -> Self:
+        """Hold these modules, in this order, after the first ``start`` ones, and no others."""
         for module in modules:
             self._check_module(module)
-        named = {str(i): module for i, module in enumerate(modules)}
-        held = dict(self._named_items())
+        named = {str(i): module for i, module in enumerate(modules, start)}
+        held = {} if start else self._named_items()
         for name in held.keys() - named.keys():
             delattr(self, name)
         for name, module in named.items():
             if held.get(name) is not module:
                 setattr(self, name, module)
+        self._count = start + len(modules)
         return self
 
     def _named_items(self) -> dict[str, Module]:
-        """The modules by their names, in the order of their numbers: one may have been set or deleted by its name."""
-        named: dict[str, Module] | None = getattr(self, "_named", None)
-        if named is None:
-            unsorted = [(name, module) for name, module in self._own_modules() if name.isdecimal()]
-            named = dict(sorted(unsorted, key=lambda item: int(item[0])))
-            object.__setattr__(self, "_named", named)
-        return named
-
-    def _has_all_numbers(self) -> bool:
-        """Whether the names are all numbers from 0 on: one in between may have been deleted."""
-        named = self._named_items()
-        return not named or next(reversed(named)) == str(len(named) - 1)
+        """The modules by their names, in the order of their numbers."""
+        if self._count is not None:
+            return {name: vars(self)[name] for name in map(str, range(self._count))}
+        named = [(name, module) for name, module in self._own_modules() if name.isdecimal()]
+        return dict(sorted(named, key=lambda item: int(item[0])))
 
     def _checked(self, index: Any) -> Any:
         """The index. Raises IndexError if there is no such module, and TypeError unless it is an integer or a slice."""
         if isinstance(index, slice):
             return index
-        if not isinstance(index, SupportsIndex):
+        if not hasattr(index, "__index__"):
             raise TypeError(f"{type(self).__name__} takes an integer or a slice as its index, not {index!r}")
         if not -len(self) <= operator.index(index) < len(self):
             raise IndexError(f"{type(self).__name__} of {counted(len(self), 'module')} has no index {operator.index(index)}")
@@ -112,7 +95,10 @@ class ModuleList(Module):
     def __getitem__(self: Self, index: slice) -> Self: ...
 
     def __getitem__(self, index: Any) -> Any:
-        found = list(self)[self._checked(index)]
+        index = self._checked(index)
+        if self._count is not None and not isinstance(index, slice):
+            return vars(self)[str(operator.index(index) % self._count)]
+        found = list(self)[index]
         return self._of(found) if isinstance(found, list) else found
 
     def _of(self, modules: list[Module]) -> ModuleList:
@@ -130,7 +116,7 @@ class ModuleList(Module):
         self._hold(modules)
 
     def __len__(self) -> int:
-        return len(self._named_items())
+        return len(self._named_items()) if self._count is None else self._count
 
     def __iter__(self) -> Iterator[Module]:
         return iter(list(self._named_items().values()))

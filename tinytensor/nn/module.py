@@ -85,20 +85,20 @@ class Module:
 
     def _check_replacement(self, name: str, value: Any) -> None:
         held = self.__dict__.get(name)
-        place, given = f"{type(self).__name__}.{name}", shown(value)
+        place = f"{type(self).__name__}.{name}"
         if name in self._buffer_names and not (value is None or isinstance(value, Tensor)):
-            raise TypeError(f"{place} is a buffer: set it to a tensor, not {given}")
+            raise TypeError(f"{place} is a buffer: set it to a tensor, not {shown(value)}")
         if value is None or isinstance(value, (Parameter, Module)):
             return
         if isinstance(held, Parameter):
             raise TypeError(
-                f"{place} is a Parameter, and {given} in its place would not be learned: "
+                f"{place} is a Parameter, and {shown(value)} in its place would not be learned: "
                 f"change its values with .{name}.assign(...), or set it to another nn.Parameter(...) or to None"
             )
         if isinstance(held, Module):
             raise TypeError(
-                f"{place} is {a_or_an(type(held).__name__)}, and {given} in its place would be no part of the model: set it to "
-                "another module or to None"
+                f"{place} is {a_or_an(type(held).__name__)}, and {shown(value)} in its place would be no part of the model: "
+                "set it to another module or to None"
             )
 
     def _check_flag(self, name: str, value: bool) -> None:

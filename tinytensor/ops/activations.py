@@ -60,7 +60,7 @@ def _softplus(x: Tensor, beta: float) -> Tensor:
 def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     """log(1 + e ** (beta x)) / beta, without overflow: the larger ``beta``, the nearer to relu."""
     if beta == 0 or beta != beta:
-        raise ValueError(f"softplus: beta must be a number other than 0, got {beta}")
+        raise ValueError(f"softplus: beta cannot be {beta:g}")
     return _softplus(x, beta) if beta > 0 else -_softplus(-x, -beta)
 
 

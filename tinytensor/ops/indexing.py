@@ -52,6 +52,8 @@ def as_index(index: Any) -> Any:
 
     Raises IndexError for floating-point numbers.
     """
+    if type(index) is int or index is None or index is Ellipsis:
+        return index
     if isinstance(index, tuple):
         return tuple([as_index(part) for part in index])
     if type(index) is slice:
@@ -133,13 +135,12 @@ def _add_at(out: Any, index: Any, values: Any) -> None:
     if xp is host and is_floating(out.dtype) and all(is_array(part) and part.dtype.kind in "iu" for part in parts):
         ids = [_from_zero(part, n, axis) for axis, (part, n) in enumerate(zip(parts, out.shape))]
         if len(parts) == 1 and out.ndim > 1 and out.size and ids[0].size:
-            values = xp.broadcast_to(values, (*ids[0].shape, *out.shape[1:]))
-            kernels.sum_rows(values.reshape(ids[0].size, -1), ids[0], out.reshape(len(out), -1))
-            return
+            rows = xp.broadcast_to(values, (*ids[0].shape, *out.shape[1:])).reshape(ids[0].size, -1)
+            return kernels.sum_rows(rows, ids[0], out.reshape(len(out), -1))
         if len(parts) == out.ndim and 4 * values.size > out.size:
             places = xp.ravel_multi_index(xp.broadcast_arrays(*ids), out.shape)
-            sums = xp.bincount(places.reshape(-1), xp.broadcast_to(values, places.shape).reshape(-1), out.size)
-            out += sums.reshape(out.shape).astype(out.dtype)
+            values = xp.broadcast_to(values, places.shape).reshape(-1)
+            out += xp.bincount(places.reshape(-1), values, out.size).reshape(out.shape).astype(out.dtype)
             return
     scatter_add(out, index, values)
 
@@ -148,8 +149,7 @@ def _from_zero(ids: Any, length: int, axis: int) -> Any:
     """Indices that count from the start. Raises IndexError for one that does not exist."""
     least, most = (ids.min(), ids.max()) if ids.size else (0, -1)
     if least < -length or most >= length:
-        wrong = least if least < -length else most
-        raise IndexError(f"index {wrong} is out of bounds for axis {axis} with size {length}")
+        raise IndexError(f"index {least if least < -length else most} is out of bounds for axis {axis} with size {length}")
     return xp.where(ids < 0, ids + length, ids) if least < 0 else ids
 
 
@@ -271,16 +271,26 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
 
 @op()
 def _best(x: Any, k: int, axis: int, largest: bool) -> Tensor:
-    """The indices of the k largest or smallest elements, in order."""
+    """The indices of the k best elements, in order."""
     first, n = (slice(None),) * axis + (slice(k),), x.shape[axis]
     if xp is host and 0 < 8 * k < n and x.dtype.kind == "f" and not xp.isnan(x).any():
-        part = xp.argpartition(x, n - k if largest else k - 1, axis)
-        few = xp.sort(xp.flip(part, axis)[first] if largest else part[first], axis)  # so that equal elements keep their order
+        part = xp.argpartition(-x if largest else x, k - 1, axis)
+        few = xp.sort(part[first], axis)  # so that equal elements keep their order
         values = xp.take_along_axis(x, few, axis)
         last = values.min(axis, keepdims=True) if largest else values.max(axis, keepdims=True)
         if ((x == last).sum(axis) == (values == last).sum(axis)).all():  # else those among equal ones may be the wrong ones
             return xp.take_along_axis(few, xp.argsort(-values if largest else values, axis, kind="stable"), axis)
     return argsort(x, axis, descending=largest)[first]
+
+
+def _diagonal_gradient(g: Any, x_shape: tuple[int, ...], offset: int) -> Any:
+    along = xp.arange(g.shape[-1])
+    return _scatter(g, (..., along + max(-offset, 0), along + max(offset, 0)), x_shape)
+
+
+@op(x=_diagonal_gradient)
+def _diagonal(x: Tensor, offset: int) -> Tensor:
+    return x.diagonal(offset, -2, -1)
 
 
 @composite
@@ -289,10 +299,7 @@ def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
     axes = [normalize_axis(a, x.ndim, "diagonal: axis") for a in (axis1, axis2)]
     if axes[0] == axes[1]:
         raise ValueError(f"diagonal: axis1 and axis2 must be different axes, not both {axes[0]}")
-    rows, columns = [x.shape[a] for a in axes]
-    length = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
-    along = xp.arange(length)
-    return getitem(moveaxis(x, axes, (-2, -1)), (..., along + max(-offset, 0), along + max(offset, 0)))
+    return _diagonal(x if axes == [x.ndim - 2, x.ndim - 1] else moveaxis(x, axes, (-2, -1)), offset)
 
 
 @composite
@@ -307,8 +314,10 @@ def diag(x: Tensor, k: int = 0) -> Tensor:
         return diagonal(x, k)
     if x.ndim != 1:
         raise ValueError(f"diag takes a vector or a matrix, not shape {x.shape}: use diagonal")
-    along, side = xp.arange(x.shape[0]), x.shape[0] + (k if k > 0 else -k)
-    return scatter(x, (along + max(-k, 0), along + max(k, 0)), (side, side))
+    side = x.shape[0] + abs(k)
+    start = max(k, -k * side)
+    flat = _scatter(x, slice(start, start + x.shape[0] * (side + 1), side + 1), (side * side,))
+    return reshape(flat, (side, side))
 
 
 @op()

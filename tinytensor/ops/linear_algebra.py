@@ -79,7 +79,7 @@ def matmul(x: Any, y: Any) -> Tensor:
             f"matmul of shapes {x.shape}, {y.shape}: the last axis of the first ({x.shape[-1]}) must equal the {which} axis of "
             f"the second ({y.shape[max(y.ndim - 2, 0)]})"
         )
-    out = _matmul(expand_dims(x, 0) if x.ndim == 1 else x, expand_dims(y, 1) if y.ndim == 1 else y)
+    out = _matmul(reshape(x, (1, -1)) if x.ndim == 1 else x, reshape(y, (-1, 1)) if y.ndim == 1 else y)
     shape = list(out.shape)
     if y.ndim == 1:
         del shape[-1]

@@ -35,7 +35,7 @@ __all__ = [
 
 def _with_reduced_axes(reduced: Any, ndim: int, axis: Axes, keepdims: bool) -> Any:
     """A reduced value with its reduced axes as axes of length 1, so that it broadcasts against the unreduced values."""
-    return reduced if keepdims else expand_dims(reduced, normalize_axes(axis, ndim))
+    return reduced if keepdims or not reduced.ndim else expand_dims(reduced, normalize_axes(axis, ndim))
 
 
 def _one_axis(axis: int | None, x: Any) -> Any:
@@ -164,13 +164,13 @@ def max(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     >>> tt.max(tt.tensor([[1, 5], [7, 2]]), axis=1)
     tensor([5, 7])
     """
-    return xp.max(x, axis=_axes(axis, x), keepdims=keepdims)
+    return x.max(axis=_axes(axis, x), keepdims=keepdims)
 
 
 @op(x=_gradient_of_extremum)
 def min(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The smallest element over ``axis``. In a tie of n elements each gets 1/n of the gradient."""
-    return xp.min(x, axis=_axes(axis, x), keepdims=keepdims)
+    return x.min(axis=_axes(axis, x), keepdims=keepdims)
 
 
 def _logsumexp_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:

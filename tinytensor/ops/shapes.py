@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from tinytensor.autograd.checks import check_fits
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
 from tinytensor.common.wording import counted
-from tinytensor.device.backend import host, xp
+from tinytensor.device.backend import host, is_floating, xp
 from tinytensor.device.capturing import table
 
 if TYPE_CHECKING:
@@ -32,23 +33,21 @@ def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]
     """
     if axes is None:
         return tuple(range(ndim))
-    given = list(axes) if isinstance(axes, Sequence) else [axes]
-    if ndim == 0 and given in ([0], [-1]):
+    given = [axes] if isinstance(axes, int) or not isinstance(axes, Sequence) else axes  # the second test takes far longer
+    if ndim == 0 and list(given) in ([0], [-1]):
         return ()
-    if any(not -ndim <= a < ndim for a in given):
-        valid = f"use {-ndim} to {ndim - 1}" if ndim else "it has no axes"
-        raise IndexError(f"{name} {axes} is out of range for a tensor of {counted(ndim, 'dimension')}: {valid}")
-    positive = tuple([a % ndim for a in given])
-    if len(set(positive)) < len(positive):
+    positive = tuple([normalize_axis(a, ndim, name) for a in given])
+    if len(positive) > 1 and len(set(positive)) < len(positive):
         raise ValueError(f"{name} {axes} names the same axis twice: give each once")
     return positive
 
 
 def normalize_axis(axis: int, ndim: int, name: str) -> int:
     """An axis as a non-negative number. Raises IndexError if it does not exist, as for every axis of a 0-d tensor."""
-    if ndim == 0:
-        raise IndexError(f"{name} {axis} is out of range for a tensor of 0 dimensions: it has no axes")
-    return normalize_axes(axis, ndim, name)[0]
+    if -ndim <= axis < ndim:
+        return axis % ndim
+    valid = f"use {-ndim} to {ndim - 1}" if ndim else "it has no axes"
+    raise IndexError(f"{name} {axis} is out of range for a tensor of {counted(ndim, 'dimension')}: {valid}")
 
 
 @op(x=lambda g, x_shape: reshape(g, x_shape))
@@ -63,7 +62,7 @@ def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
 
 
 def _inverse_order(axes: Sequence[int] | None) -> list[int] | None:
-    return None if axes is None else [int(a) for a in host.argsort([a % len(axes) for a in axes])]
+    return None if axes is None else sorted(range(len(axes)), key=[a % len(axes) for a in axes].__getitem__)
 
 
 @op(x=lambda g, axes: transpose(g, _inverse_order(axes)))
@@ -111,10 +110,13 @@ def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
     >>> tt.squeeze(tt.zeros((1, 3, 1))).shape
     (3,)
     """
-    axes = [a for a in range(x.ndim) if x.shape[a] == 1] if axis is None else normalize_axes(axis, x.ndim, "squeeze: axis")
-    if any(x.shape[a] != 1 for a in axes):
-        raise ValueError(f"squeeze of shape {x.shape}: axis {axis} is not of length 1")
-    return reshape(x, tuple([n for a, n in enumerate(x.shape) if a not in axes]))
+    shape = x.shape
+    if axis is None:
+        return reshape(x, tuple([n for n in shape if n != 1]))
+    axes = normalize_axes(axis, len(shape), "squeeze: axis")
+    if any(shape[a] != 1 for a in axes):
+        raise ValueError(f"squeeze of shape {shape}: axis {axis} is not of length 1")
+    return reshape(x, tuple([n for a, n in enumerate(shape) if a not in axes]))
 
 
 @composite
@@ -124,10 +126,11 @@ def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
     >>> tt.expand_dims(tt.zeros((2, 3)), 1).shape
     (2, 1, 3)
     """
-    count = len(axis) if isinstance(axis, Sequence) else 1
-    places = normalize_axes(axis, x.ndim + count, "expand_dims: axis")
-    lengths = iter(x.shape)
-    return reshape(x, tuple([1 if a in places else next(lengths) for a in range(x.ndim + count)]))
+    shape = list(x.shape)
+    count = 1 if isinstance(axis, int) else len(axis)
+    for place in sorted(normalize_axes(axis, len(shape) + count, "expand_dims: axis")):
+        shape.insert(place, 1)
+    return reshape(x, tuple(shape))
 
 
 @op(x=lambda g: g)
@@ -163,8 +166,7 @@ def split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) ->
 
 
 def _concatenate_gradients(g: Any, shapes: list[tuple[int, ...]], axis: int) -> list[Any]:
-    ends = host.cumsum([shape[axis] for shape in shapes])[:-1]
-    return split(g, [int(end) for end in ends], axis)
+    return split(g, tuple(itertools.accumulate([shape[axis] for shape in shapes[:-1]])), axis)
 
 
 @op(several=True, arrays=lambda g, arrays_shape, axis: _concatenate_gradients(g, arrays_shape, axis))
@@ -202,9 +204,10 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
         raise ValueError("stack needs at least one tensor")
     if len({t.shape for t in tensors}) > 1:
         raise ValueError(f"stack needs tensors of one shape and got {sorted({t.shape for t in tensors})}")
-    axis = normalize_axis(axis, tensors[0].ndim + 1, "stack: axis")
     shape = tensors[0].shape
-    return _concatenate([reshape(t, (*shape[:axis], 1, *shape[axis:])) for t in tensors], axis)
+    axis = normalize_axis(axis, len(shape) + 1, "stack: axis")
+    parts = [reshape(t, (*shape, 1)) for t in tensors] if axis == len(shape) else tensors
+    return reshape(_concatenate(parts, axis), (*shape[:axis], len(tensors), *shape[axis:]))
 
 
 @composite
@@ -224,6 +227,15 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
     return concatenate([reshape(t, (1, -1)) if t.ndim < 2 else t for t in tensors], 0)
 
 
+@op(x=lambda g, by, axis: _roll(g, -by, axis))
+def _roll(x: Tensor, by: int, axis: int | None) -> Tensor:
+    """x, which is not empty, shifted along one axis (None: in the flattened x)."""
+    moved, axis, shape = (x.reshape(-1), 0, x.shape) if axis is None else (x, axis, x.shape)
+    cut = -by % moved.shape[axis]
+    parts = [moved[(slice(None),) * axis + (part,)] for part in (slice(cut, None), slice(cut))]
+    return xp.concatenate(parts, axis).reshape(shape)
+
+
 @composite
 def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """x with its elements shifted by ``shift`` along ``axis`` (None: in the flattened x). The last ones come back at the
@@ -232,17 +244,15 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     >>> tt.roll(tt.arange(4), 1)
     tensor([3, 0, 1, 2])
     """
-    if axis is None:
-        return reshape(roll(reshape(x, -1), shift, 0), x.shape)
-    axes = normalize_axes(axis, x.ndim, "roll: axis")
-    if host.size(shift) not in (1, len(axes)):
+    axes = [None] if axis is None else normalize_axes(axis, x.ndim, "roll: axis")
+    shifts = (shift,) if isinstance(shift, int) else tuple(shift)
+    if len(shifts) not in (1, len(axes)):
         raise ValueError(
-            f"roll: {counted(host.size(shift), 'shift')} for {counted(len(axes), 'axis', 'axes')}: give one for each "
+            f"roll: {counted(len(shifts), 'shift')} for {counted(len(axes), 'axis', 'axes')}: give one for each "
             "axis, or one for all"
         )
-    for a, by in zip(axes, host.broadcast_to(shift, len(axes))):
-        if x.shape[a] and (by := int(by) % x.shape[a]):
-            x = concatenate(split(x, [x.shape[a] - by], a)[::-1], a)
+    for a, by in zip(axes, shifts if len(shifts) > 1 else shifts * len(axes)):
+        x = _roll(x, by, a) if x.size else x
     return x
 
 
@@ -255,11 +265,13 @@ def flip(x: Tensor, axis: Axes = None) -> Tensor:
 
 def _pad_pairs(pad_width: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """How many elements to add before and after, along each axis."""
+    counts = host.empty((len(shape), 2), int)
     try:
-        counts = host.broadcast_to(pad_width, (len(shape), 2))
-        if (counts < 0).any():
+        counts[...] = pad_width
+        pairs = tuple([(before, after) for before, after in counts.tolist()])
+        if min(map(min, pairs)) < 0:
             raise ValueError
-        return tuple([(int(before), int(after)) for before, after in counts])
+        return pairs
     except ValueError:
         raise ValueError(
             f"pad of shape {shape}: pad_width {pad_width} must be a number, (before, after), or such a pair for each axis, and "
@@ -267,13 +279,15 @@ def _pad_pairs(pad_width: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int],
         ) from None
 
 
-def _pad_gradient(g: Any, x_shape: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> Any:
-    return g[tuple([slice(before, before + n) for (before, _), n in zip(pairs, x_shape)])]
+def _inside(x_shape: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> tuple[slice, ...]:
+    return tuple([slice(before, before + n) for (before, _), n in zip(pairs, x_shape)])
 
 
-@op(x=_pad_gradient)
+@op(x=lambda g, x_shape, pairs: g[_inside(x_shape, pairs)])
 def _pad(x: Tensor, pairs: tuple[tuple[int, int], ...], constant_values: float = 0.0) -> Tensor:
-    return xp.pad(x, pairs, constant_values=constant_values)
+    out = xp.full([before + n + after for (before, after), n in zip(pairs, x.shape)], constant_values, x.dtype)
+    out[_inside(x.shape, pairs)] = x
+    return out
 
 
 @composite
@@ -369,8 +383,8 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
 
     if x.ndim < 2:
         raise ValueError(f"tril and triu need a matrix, not shape {x.shape}")
-    distance = xp.arange(x.shape[-1]) - xp.arange(x.shape[-2])[:, None]
-    return where(distance <= k if lower else distance >= k, x, False)  # False is a zero that changes no dtype
+    columns, ends = xp.arange(x.shape[-1]), xp.arange(k, k + x.shape[-2])[:, None]
+    return where(columns <= ends if lower else columns >= ends, x, 0.0 if is_floating(x.dtype) else False)  # x keeps its dtype
 
 
 def size_along(shape: Sequence[int], axis: Axes, name: str) -> int:

@@ -18,7 +18,7 @@ import threadpoolctl
 
 from tinytensor import random
 from tinytensor.autograd import engine
-from tinytensor.autograd.modes import modes, restored, without_warnings
+from tinytensor.autograd.modes import modes, restored
 from tinytensor.autograd.tensor import Tensor, accumulate, leaf_gradients
 from tinytensor.autograd.tracing import is_traced
 from tinytensor.common.arguments import checked, shown
@@ -77,8 +77,7 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Seq
     [3, 12]
     """
     if is_traced() or (len(shards) < 2 and not seeds):
-        with without_warnings():
-            return [function(shard) for shard in shards]
+        return [function(shard) for shard in shards]
     capturing.refuse("the random numbers of its shards, which have a seed each", "leave its batch whole")
     work = _as_shard(function)
     return call_together([functools.partial(work, shard, seed) for shard, seed in zip(shards, seeds or new_seeds(len(shards)))])
@@ -156,7 +155,7 @@ def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Res
     def call(shard: Shard, seed: int) -> Result:
         before, _here.is_a_shard = _here.is_a_shard, True
         try:
-            with restored(now), without_warnings(), random.using(host.random.default_rng(seed)):
+            with restored(now), random.using(host.random.default_rng(seed)):
                 return function(shard)
         finally:
             _here.is_a_shard = before

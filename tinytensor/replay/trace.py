@@ -16,13 +16,13 @@ from tinytensor.autograd.binding import bind
 from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.changes import PLAIN, Replacements
 from tinytensor.autograd.fused import FusedOp
-from tinytensor.autograd.modes import modes, no_grad, without_warnings
+from tinytensor.autograd.modes import modes, no_grad
 from tinytensor.autograd.op import Function, Op
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.autograd.tracing import is_traced, tracing
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.wording import a_or_an
-from tinytensor.device.backend import bool_dtype, default_dtype, host, xp
+from tinytensor.device.backend import bool_dtype, default_dtype, host, no_warnings, xp
 from tinytensor.kernels.steps import Step
 from tinytensor.nn.hooks import any_hooks
 
@@ -66,7 +66,7 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             programs.clear()
             replacements = Replacements.count
         kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])
-        with no_grad(), without_warnings():
+        with no_grad(), no_warnings():
             if kind in programs:
                 return wrap(programs[kind].run([x.data for x in inputs]))
             inputs = tuple([wrap(x.data[...]) for x in inputs])  # new array objects, so that each input has its own id()

@@ -12,7 +12,7 @@ from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.changes import arrays_and_plain_in, check_unchanged, next_number
 from tinytensor.autograd.engine import Node, backpropagate
 from tinytensor.autograd.fused import alias
-from tinytensor.autograd.modes import Modes, modes, restored, without_warnings
+from tinytensor.autograd.modes import Modes, modes, restored
 from tinytensor.autograd.op import Op
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
@@ -147,7 +147,7 @@ class _CheckpointOp(Op):
         arrays = [x if is_tensor else _kept(x) for x, is_tensor in zip(arrays, are_tensors)]
         leaves = [leaf.tensor() for leaf in outer if leaf.tensor is not None]
         check_unchanged(node, [memory() for memory in memories] + [leaf.data for leaf in leaves if leaf is not None])
-        with restored(before), without_warnings(), random.using(another()):
+        with restored(before), random.using(another()):
             out, region = _run(function, arrays, are_tensors, node.parents[: len(arrays)])
         if out.node is None or region.outer != outer or region.calls != calls:
             differing = [now or then for now, then in itertools.zip_longest(region.calls, calls) if now != then]

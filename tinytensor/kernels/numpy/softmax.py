@@ -34,4 +34,4 @@ def log_softmax_gradient(g: Any, out: Any, axes: Sequence[int]) -> Any:
 
 def _shifted(x: Any, axes: Sequence[int]) -> Any:
     """x minus its largest element along ``axes``, so that exp does not overflow. x is floating-point and may be empty."""
-    return x - (xp.max(x, axis=axes, keepdims=True) if x.size else xp.sum(x, axis=axes, keepdims=True))
+    return x - (x.max(axis=axes, keepdims=True) if x.size else x.sum(axis=axes, keepdims=True))
