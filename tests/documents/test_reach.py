@@ -50,7 +50,7 @@ tinyformer/training/optimizing.py: groups += [{"params": matrices, -> groups or 
     tinyformer/training/test_optimizing.py::test_muon_changes_the_matrices_of_the_blocks
 tinyformer/word_vectors/word2vec.py: (contexts, 0)] * is_context).sum(axis=1) -> (contexts, 0)] - is_context).sum(axis=1)
     tinyformer/word_vectors/test_word2vec.py::test_a_step_descends_the_gradient_of_the_loss
-tinytensor/autograd/engine.py: = self._gradients[n] + gradient -> = self._gradients[n] - gradient
+tinytensor/autograd/engine.py: = self.gradients[node] + gradient -> = self.gradients[node] - gradient
     tinytensor/test_engine.py::test_gradients_of_a_hand_worked_example
 tinytensor/common/wording.py: what[:-1] + "ies" -> what[:-2] + "ies"
     tinytensor/test_wording.py::test_counts

@@ -27,7 +27,7 @@ NOT_COMPILED = {  # numbers have no function of this name, or not with the digit
 }
 CANCELLING = {"logaddexp", "logistic, gradient of logits"}
 SPECIAL = [0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 1e38, -1e38, 3e38, 1e-30, 0.5, 88, -88, 104, 1e-8, 0.3, -0.3]
-NUMBERS = {"negative_slope": 0.01, "alpha": 1.5, "min": -0.5, "max": 0.75, "delta": 0.8, "scale": 2.0, "most": 0.5}
+NUMBERS = {"negative_slope": 0.01, "beta": 2.5, "alpha": 1.5, "min": -0.5, "max": 0.75, "delta": 0.8, "scale": 2.0, "most": 0.5}
 
 
 def arguments(function, dtype):

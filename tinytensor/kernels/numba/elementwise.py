@@ -39,7 +39,12 @@ def _itself(x: Any) -> Any:
 
 
 @loop
-def _false(x: Any, y: Any = None) -> Any:
+def _false(x: Any) -> Any:
+    return False
+
+
+@loop
+def _unchecked(x: Any, y: Any) -> Any:
     return False
 
 
@@ -57,7 +62,7 @@ FUNCTIONS: dict[str, Compilable] = {
     },
     **{"absolute": numbers.absolute, "abs": numbers.absolute, "isinf": numbers.is_infinite},
     # Numbers of arrays are neither Python's, nor integers or booleans.
-    **{"is_number": _false, "check_divisor": _false, "_booleans_as_integers": _itself},
+    **{"is_number": _false, "check_divisor": _unchecked, "_booleans_as_integers": _itself},
 }
 CONSTANTS = ("inf", "nan", "pi")
 
@@ -81,7 +86,9 @@ class Formula(Loop):
         """How often NumPy goes over memory: a single operation it does as fast as a loop does."""
         names = [step.opname for step in dis.get_instructions(self.function)]
         own = sum(name.startswith(("BINARY_", "COMPARE_", "CALL")) for name in names)
-        return own + sum(-1 if part in (_itself, _false) else getattr(part, "passes", 0) for part in self._parts.values())
+        return own + sum(
+            -1 if part in (_itself, _false, _unchecked) else getattr(part, "passes", 0) for part in self._parts.values()
+        )
 
     @functools.cached_property
     def is_known(self) -> bool:
