@@ -35,6 +35,9 @@ else:
 
     if name == "numba":
         from tinytensor.kernels.numba import *
+        from tinytensor.kernels.numba.half import CONVERSIONS
+
+        backend.conversions.update(CONVERSIONS)
 
 
 def load() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy
 
-from tinytensor.device.backend import conversions
 from tinytensor.kernels.numba.compiling import inlined, loop, real, where
 
 _UP = 2.0**112  # by which the exponents of the two dtypes differ
@@ -70,4 +69,4 @@ def to_float16(x: Any) -> Any:
     return out
 
 
-conversions.update({(_FLOAT16, _FLOAT32): to_float32, (_FLOAT32, _FLOAT16): to_float16})
+CONVERSIONS = {(_FLOAT16, _FLOAT32): to_float32, (_FLOAT32, _FLOAT16): to_float16}
