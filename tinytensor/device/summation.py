@@ -78,7 +78,7 @@ def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:
         of_vectors = is_pair and not is_matrix_product and any(k in output for k in axes[0] if k in axes[1])
         return xp.einsum(subscripts, *arrays, optimize=not of_vectors)
     if len(arrays) > 2:
-        return _by_pairs(list(terms), output, list(arrays), xp.einsum_path(subscripts, *arrays, optimize=("greedy", 2**62))[0])
+        return _by_pairs(list(terms), output, list(arrays), host.einsum_path(subscripts, *arrays, optimize=("greedy", 2**62))[0])
     shared = sorted([k for k in summed if is_pair and k in axes[0] and k in axes[1]], key=lambda k: summed[k])
     alone = [[a for a, k in enumerate(term) if k not in output and k not in shared] for term in terms]
     if any(alone):  # a letter of one term is summed before the product
