@@ -11,12 +11,12 @@ import math
 import string
 from collections.abc import Sequence
 
-from tinytensor.device.backend import Array, converted, host, is_floating, wide, xp
+from tinytensor.device.backend import Array, converted, host, is_floating, is_host_array, wide, xp
 
 SHORT = 1e-15  # squares of smaller numbers are no longer exact in float32
 _BLOCK = 1024  # at most this many elements are added one after the other
 # Rows of ones, by the bytes of a number.
-_ones = {4: xp.ones((1, _BLOCK), host.float32), 8: xp.ones((1, _BLOCK), host.float64)}
+_ones: dict[int, Array] = {4: host.ones((1, _BLOCK), host.float32), 8: host.ones((1, _BLOCK), host.float64)}
 
 
 def widened(x: Array) -> Array:
@@ -27,15 +27,17 @@ def widened(x: Array) -> Array:
 
 def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False) -> Array:
     """The sum of an array over ``axes`` (not negative; None: all): half precision in float32, integers as in NumPy."""
-    if xp is not host or not is_floating(x.dtype):
-        return xp.sum(x, axis=None if axes is None else tuple(axes), keepdims=keepdims, dtype=wide(x.dtype))
+    if not is_host_array(x) or not is_floating(x.dtype):
+        return (host if is_host_array(x) else xp).sum(
+            x, axis=None if axes is None else tuple(axes), keepdims=keepdims, dtype=wide(x.dtype)
+        )
     x = widened(x)
     shape, ndim = x.shape, x.ndim
     axes = tuple(range(ndim)) if axes is None else tuple(sorted(axes))
     count = len(axes)
     are_last = x.flags.c_contiguous and axes == tuple(range(ndim - count, ndim))
     if x.size <= (16 * _BLOCK if are_last and count == ndim else _BLOCK):  # BLAS is no faster for so few
-        return xp.add.reduce(x, axis=axes, keepdims=keepdims)
+        return host.add.reduce(x, axis=axes, keepdims=keepdims)
     if are_last:
         x = _add_up(x.reshape(math.prod(shape[: ndim - count]), -1), 1)
     elif x.flags.c_contiguous and axes == tuple(range(count)):  # a sum of the rows of one matrix, like a bias's gradient
@@ -64,7 +66,7 @@ def _add_up(x: Array, axis: int) -> Array:
     rows_follow_each_other = axis == x.ndim - 2 and x.strides[axis:] == (x.shape[-1] * x.itemsize, x.itemsize)
     if rows_follow_each_other and length * x.shape[-1] >= _BLOCK:
         return _ones[x.itemsize][:, :length] @ x
-    return xp.add.reduce(x, axis=axis, keepdims=True)
+    return host.add.reduce(x, axis=axis, keepdims=True)
 
 
 def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:
@@ -73,19 +75,22 @@ def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:
     summed = {k: n for lengths in axes for k, n in lengths.items() if k not in output}
     subscripts, is_pair = f"{','.join(terms)}->{output}", len(arrays) == 2
     is_matrix_product = is_pair and bool(axes[0].keys() - axes[1] and axes[1].keys() - axes[0])
-    if xp is not host or math.prod(summed.values()) <= _BLOCK or not all(is_floating(x.dtype) for x in arrays):
+    on_cpu = all(map(is_host_array, arrays))
+    if not on_cpu or math.prod(summed.values()) <= _BLOCK or not all(is_floating(x.dtype) for x in arrays):
         # BLAS is slower where products of vectors are summed pair by pair
         of_vectors = is_pair and not is_matrix_product and any(k in output for k in axes[0] if k in axes[1])
-        return xp.einsum(subscripts, *arrays, optimize=not of_vectors)
+        return (host if on_cpu else xp).einsum(subscripts, *arrays, optimize=not of_vectors)
     if len(arrays) > 2:
-        return _by_pairs(list(terms), output, list(arrays), host.einsum_path(subscripts, *arrays, optimize=("greedy", 2**62))[0])
+        return _by_pairs(
+            list(terms), output, list(arrays), host.einsum_path(subscripts, *arrays, optimize=("greedy", 2**62))[0]
+        )
     shared = sorted([k for k in summed if is_pair and k in axes[0] and k in axes[1]], key=lambda k: summed[k])
     alone = [[a for a, k in enumerate(term) if k not in output and k not in shared] for term in terms]
     if any(alone):  # a letter of one term is summed before the product
         terms = ["".join([k for k in term if k in output or k in shared]) for term in terms]
         return sum_of_products(terms, output, *[sum_over(x, a) for x, a in zip(arrays, alone)])
     if not shared or is_matrix_product:  # BLAS multiplies matrices in blocks of its own
-        return xp.einsum(subscripts, *arrays, optimize=True)
+        return host.einsum(subscripts, *arrays, optimize=True)
     if terms[0] == terms[1] and not output and arrays[0].shape == arrays[1].shape:
         terms, arrays, shared = ("a", "a"), (arrays[0].reshape(-1), arrays[1].reshape(-1)), ["a"]
     return _in_blocks(terms, output, arrays, shared)
@@ -104,7 +109,7 @@ def _in_blocks(terms: Sequence[str], output: str, arrays: Sequence[Array], share
         part = slice(start, length - (length - start) % size)
         cuts = [x[(slice(None),) * a + (part,)] for a, x in zip(before, arrays)]
         blocks = [x.reshape(*x.shape[:a], -1, size, *x.shape[a + 1 :]) for a, x in zip(before, cuts)]
-        total, start = total + sum_over(xp.einsum(subscripts, *blocks), range(len(shared))), part.stop
+        total, start = total + sum_over(host.einsum(subscripts, *blocks), range(len(shared))), part.stop
     return total
 
 
