@@ -37,7 +37,7 @@ def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False
     count = len(axes)
     are_last = x.flags.c_contiguous and axes == tuple(range(ndim - count, ndim))
     if x.size <= (16 * _BLOCK if are_last and count == ndim else _BLOCK):  # BLAS is no faster for so few
-        return host.add.reduce(x, axis=axes, keepdims=keepdims)
+        return x.sum(axis=axes, keepdims=keepdims)
     if are_last:
         x = _add_up(x.reshape(math.prod(shape[: ndim - count]), -1), 1)
     elif x.flags.c_contiguous and axes == tuple(range(count)):  # a sum of the rows of one matrix, like a bias's gradient
