@@ -15,6 +15,7 @@ WAIT = {
     "allclose": "reading a value",
     "bincount": "reading a value",
     "argsort": "argsort cannot be captured",
+    "best": "argsort cannot be captured",
     "one_hot": "reading a value",
     "sort": "argsort cannot be captured",
     "topk": "argsort cannot be captured",
