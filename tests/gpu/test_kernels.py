@@ -57,4 +57,4 @@ def test_every_kernel_of_the_slot_is_reached():
         experiments.quantized()
         experiments.masks()
     # A number, views, and what changes nothing on a GPU: no kernels.
-    assert set(NAMES) - called <= {"survivors_scale", "join_heads", "queries_keys_values", "fuse"}
+    assert set(NAMES) - called <= {"survivors_scale", "join_heads", "queries_keys_values", "fuse", "elementwise"}
