@@ -174,10 +174,10 @@ class Library(Side):
 
         self.step()
         out = self.step()
-        found = {} if out is None else {"output": out.detach().numpy() if hasattr(out, "detach") else numpy.asarray(out)}
+        arrays = {} if out is None else {"output": out.detach().numpy() if hasattr(out, "detach") else numpy.asarray(out)}
         for name, x in self.differentiated.items():
-            found |= {name: x.detach().numpy(), f"gradient of {name}": x.grad.numpy()}
-        return found
+            arrays |= {name: x.detach().numpy(), f"gradient of {name}": x.grad.numpy()}
+        return arrays
 
 
 def ops_of(functional: Any, ops: Mapping[str, Callable[..., Any]]) -> Mapping[str, Callable[..., Any]]:

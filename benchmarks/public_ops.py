@@ -1,7 +1,6 @@
 """Every public op of tinytensor beside PyTorch's: what it takes, and the call that both libraries understand.
 
-A row's call gets the library as ``F``: for tinytensor its own functions, for PyTorch those that ``PyTorchs`` finds under
-tinytensor's names.
+A row's call gets the library as ``F``, a namespace of functions under tinytensor's names: ``tinytensors()`` or ``pytorchs()``.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ ELSEWHERE = "gru lstm rnn multi_head_attention norm_and_rotate rotate_pairs sum_
 
 
 def tinytensors() -> Any:
-    """The functions of tinytensor, with those that rows need besides."""
+    """Return tinytensor's functions, and the helpers that some rows call."""
     import tinytensor as tt
     from tinytensor import functional
 

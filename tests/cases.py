@@ -700,9 +700,9 @@ for axis in (-1, 0):
         same("topk", f"indices, k={k} axis={axis}", distinct(3, 4), args=(k, axis), **options)
 for ties, largest_first in itertools.product((True, False), (True, False)):
     numbers = np.arange(160.0).reshape(4, 40) * 37 % (30 if ties else 160)  # so few of a row are found without sorting it
-    found = lambda x, up=largest_first: all_ops["best"](x, 3, 1, up)  # noqa: E731
+    indices = lambda x, up=largest_first: all_ops["best"](x, 3, 1, up)  # noqa: E731
     stable = lambda x, up=largest_first: np.argsort(-x if up else x, 1, kind="stable")[:, :3]  # noqa: E731
-    case("best", f"ties={ties}, largest={largest_first}", found, stable, numbers, **no_gradient)
+    case("best", f"ties={ties}, largest={largest_first}", indices, stable, numbers, **no_gradient)
 same("sort", "zero-size", normal(0, 3))
 for axis in (0, -1):
     falling = [lambda x, a=axis: tt.sort(x, a, descending=True), lambda x, a=axis: -np.sort(-x, a)]

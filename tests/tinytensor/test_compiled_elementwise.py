@@ -33,18 +33,18 @@ NUMBERS = {"negative_slope": 0.01, "beta": 2.5, "alpha": 1.5, "min": -0.5, "max"
 def arguments(function, dtype):
     """Values for each parameter: all pairs of special numbers, then random ones."""
     rng = np.random.default_rng(0)
-    found = {}
+    values = {}
     for place, name in enumerate(inspect.signature(function).parameters):
         pairs = np.repeat(SPECIAL, len(SPECIAL)) if place % 2 else np.tile(SPECIAL, len(SPECIAL))
         scattered = rng.standard_normal(5000) * 10.0 ** rng.uniform(-3, 2, 5000)
-        found[name] = NUMBERS.get(name, np.concatenate([pairs, scattered]).astype("float32").astype(dtype))
+        values[name] = NUMBERS.get(name, np.concatenate([pairs, scattered]).astype("float32").astype(dtype))
         if name == "condition":
-            found[name] = rng.random(len(pairs) + 5000) < 0.5
-    return list(found.values())
+            values[name] = rng.random(len(pairs) + 5000) < 0.5
+    return list(values.values())
 
 
 def close(a, b, dtype, terms):
-    """Equal to rounding, which is that of the terms where these cancel each other."""
+    """Compare within rounding error: of the result, or of its terms where they cancel."""
     error = 4 * np.finfo(dtype).eps * np.maximum(np.abs(b), terms) + np.finfo(dtype).tiny
     return (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= error)
 
@@ -54,20 +54,20 @@ def close(a, b, dtype, terms):
 def test_a_compiled_formula_is_numpys(name, dtype):
     function = FUNCTIONS[name].function
     with np.errstate(over="ignore"):
-        given = arguments(function, dtype)
+        inputs = arguments(function, dtype)
     compiled = Elementwise(function, f"test of {name}")
     compiled.in_float32 = True  # also what NumPy does as fast
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        got = compiled._compiled(tuple(given), given[0].shape)
-        wide = [x.astype("float64") if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for x in given]
+        got = compiled._compiled(tuple(inputs), inputs[0].shape)
+        wide = [x.astype("float64") if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for x in inputs]
         exact = np.asarray(function(*wide)).astype(dtype)
-        in_float32 = [x.astype("float32") if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for x in given]
+        in_float32 = [x.astype("float32") if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for x in inputs]
         rounded = np.asarray(function(*in_float32)).astype(dtype)  # where a factor overflows, or vanishes
         assert got.dtype == dtype
         terms = np.max(np.abs(wide), axis=0) if name in CANCELLING else 0.0
         wrong = ~(close(got, exact, dtype, terms) | close(got, rounded, dtype, terms))
-    assert not wrong.any(), [(x[wrong][0] if isinstance(x, np.ndarray) else x) for x in given]
+    assert not wrong.any(), [(x[wrong][0] if isinstance(x, np.ndarray) else x) for x in inputs]
 
 
 def test_a_formula_that_is_not_compiled_is_known():

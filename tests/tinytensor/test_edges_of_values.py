@@ -417,6 +417,9 @@ def test_numbers_of_more_than_64_bits_are_refused():
             make(np.longdouble(1))
     with pytest.raises(TypeError, match="dtype must be"):
         tt.zeros(3, dtype=np.longdouble)
+    x = tt.tensor(np.full(3, np.longdouble(2)), dtype="float32")
+    x[0] = np.longdouble(3)
+    np.testing.assert_array_equal(x.numpy(), np.float32([3, 2, 2]))
 
 
 @pytest.mark.needs("numpy")

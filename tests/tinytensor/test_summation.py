@@ -249,8 +249,8 @@ def test_sums_of_products_in_blocks_are_those_of_einsum(monkeypatch):
         ]
         letters = sorted(set("".join(terms)))
         output = "".join(rng.permutation(letters)[: rng.integers(0, len(letters) + 1)]) if letters else ""
-        found = to_numpy(summation.sum_of_products(terms, output, *map(from_numpy, arrays)))
-        np.testing.assert_allclose(found, np.einsum(f"{','.join(terms)}->{output}", *arrays), rtol=1e-9, atol=1e-9)
+        total = to_numpy(summation.sum_of_products(terms, output, *map(from_numpy, arrays)))
+        np.testing.assert_allclose(total, np.einsum(f"{','.join(terms)}->{output}", *arrays), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("x", "y"), [([True, True], [1]), (np.array([100, 100], "int8"), [1])])

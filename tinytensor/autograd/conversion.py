@@ -44,8 +44,8 @@ def on_host(data: Any, dtype: DType = None) -> Any:
         raise _too_large(data)
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}: {str(data)[:60]!r}")
-    if array.dtype.itemsize > 8:
-        raise TypeError(f"a tensor holds numbers of at most 64 bits, not {array.dtype}: convert them with .astype('float64')")
+    if array.dtype.itemsize > 8 and dtype is None:
+        raise TypeError(f"a tensor holds numbers of at most 64 bits, not {array.dtype}: give a dtype, such as 'float64'")
     if not is_host_array(data):
         return _of_python(array, dtype, data)
     with host.errstate(all="ignore"):  # a number may be infinite in a narrower dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -52,20 +53,20 @@ def _narrow(x: Any, bits: Any) -> None:
 
 
 def to_float32(x: Any) -> Any:
-    """An array of float16 in float32: NumPy converts one number at a time."""
-    if x.size < _FEWEST or not x.flags.c_contiguous:
-        return x.astype(_FLOAT32)
-    out = numpy.empty(x.shape, _FLOAT32)
-    _widen(out.reshape(-1), x.reshape(-1).view(numpy.uint16))
-    return out
+    """Convert an array of float16 to float32. NumPy converts one number at a time."""
+    return _converted(x, _FLOAT32, lambda out: _widen(out.reshape(-1), x.reshape(-1).view(numpy.uint16)))
 
 
 def to_float16(x: Any) -> Any:
-    """An array of float32 in float16."""
+    """Convert an array of float32 to float16."""
+    return _converted(x, _FLOAT16, lambda out: _narrow(x.reshape(-1), out.reshape(-1).view(numpy.uint16)))
+
+
+def _converted(x: Any, dtype: Any, write: Callable[[Any], None]) -> Any:
     if x.size < _FEWEST or not x.flags.c_contiguous:
-        return x.astype(_FLOAT16)
-    out = numpy.empty(x.shape, _FLOAT16)
-    _narrow(x.reshape(-1), out.reshape(-1).view(numpy.uint16))
+        return x.astype(dtype)
+    out = numpy.empty(x.shape, dtype)
+    write(out)
     return out
 
 
