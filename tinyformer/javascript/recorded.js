@@ -91,7 +91,7 @@ export function record(config, weights, ids) {
   }
   const tied = config.tie_output ? "token_embedding.weight" : "output.weight";
   const logits = linear("logits", norm("norm", x, "norm"), `${GPT}: return linear(self.norm(x), self.output_weight())`, parameter(tied));
-  step("probabilities", "softmax", logits.shape, [logits], { source: "tinytensor.kernels.numpy.softmax: e /= xp.sum(e" });
+  step("probabilities", "softmax", logits.shape, [logits], { source: "tinytensor.kernels.numpy.softmax: e /= sum_over(e" });
   if (length === 1) return { arrays, loss: null };
   const losses = step("losses", "crossEntropy", [length - 1], [logits], { targets: ids.slice(1), axes: ["token"], source: "tinytensor.kernels.numpy.cross_entropy: losses = xp.log(total) - right" });
   return { arrays, loss: step("loss", "mean", [1], [losses], { axes: [""], source: "tinytensor.kernels.numpy.cross_entropy: losses.sum() / count if" }) };
