@@ -271,3 +271,12 @@ def test_the_squares_of_a_normalized_row_may_overflow(norm, factor, eps, shape):
     g = tt.tensor(np.broadcast_to([1.0, 2.0, 4.0], shape), "float32")
     slopes = [tt.grad(out, t, g).numpy().astype("float64") for out, t in ((found, scaled), (want, x))]
     np.testing.assert_allclose(slopes[0] * factor, slopes[1], rtol=1e-4)
+
+
+@on_cpu
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+@pytest.mark.parametrize("norm", [tt.layer_norm, tt.rms_norm])
+def test_a_negative_eps_lowers_the_variance_as_in_pytorch(norm, shape):
+    values = np.broadcast_to([1.0, -5.0, 4.0], shape)  # of mean 0 and variance 14
+    np.testing.assert_allclose(norm(tt.tensor(values), eps=-0.5).numpy(), values / 13.5**0.5, rtol=1e-6)
+    assert np.isnan(norm(tt.tensor(values), eps=-15.0).numpy()).all()

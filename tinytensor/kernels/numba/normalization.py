@@ -51,7 +51,7 @@ def _correction(x: Any, i: int, middle: float) -> float:
 @reduction
 def row_scale(x: Any, i: int, middle: float, correction: float, eps: float) -> float:
     """1 / sqrt(var + eps) of row i, even if the squares would be 0 or infinite: the row is divided by its largest element."""
-    squares, most, width = real(0), max(real(TINY), real(math.sqrt(eps))), x.shape[1]
+    squares, most, width = real(0), max(real(TINY), real(math.sqrt(abs(eps)))), x.shape[1]
     for j in range(width):
         most = max(most, abs(x[i, j] - middle - correction))
     most = most if most < real(math.inf) else real(1)

@@ -54,7 +54,7 @@ def _rstd(rows: Any, eps: float) -> Any:
     rstd = 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + eps)
     is_inside = rstd if rows.ndim == 1 else xp.count_nonzero(rstd) == rstd.size
     if eps < TINY or not is_inside:  # squares are 0 or infinite, but not those of a row divided by its largest element
-        largest = abs(rows).max(axis=-1, keepdims=True, initial=max(TINY, eps**0.5))
+        largest = abs(rows).max(axis=-1, keepdims=True, initial=max(TINY, abs(eps) ** 0.5))
         largest = xp.where(xp.isinf(largest), xp.ones_like(largest), largest)
         rows = rows / largest
         rstd = 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + (eps / largest) / largest) / largest
