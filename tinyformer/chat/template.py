@@ -16,7 +16,7 @@ from tinyformer.common.files import read_json, read_utf8
 from tinyformer.pretrained.adapter_settings import model_folder
 from tinyformer.pretrained.folders import gguf_at
 from tinyformer.pretrained.gguf_tokenizers import gguf_chat_template
-from tinyformer.pretrained.tokenizers import CONFIG
+from tinyformer.pretrained.tokenizer_classes import CONFIG
 
 FILE = "chat_template.jinja"
 SECONDS = 20  # by the clock, beside those of a processor in ``rendering``: a busy machine takes its time
