@@ -10,9 +10,9 @@ from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import read_json, read_utf8
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.tokenizer_classes import CLASSES, CONFIG, ROLES, check_settings, class_name, content_of
-from tinyformer.tokenizers import PipelineTokenizer
+from tinyformer.tokenizers import CharTokenizer, PipelineTokenizer
 from tinyformer.tokenizers.pipeline import Around, Section, read_from
-from tinyformer.tokenizers.tokenizer_json import added_token
+from tinyformer.tokenizers.tokenizer_json import added_token, tokenizer_json
 from tinytensor.common.wording import a_or_an
 
 # What says how to write tokenizer.json, from which all details can be read.
@@ -21,8 +21,9 @@ REMEDY = (
 )
 
 
-def published_tokenizer(folder: Path) -> PipelineTokenizer:
-    """The tokenizer of tokenizer.json, or of vocab.json and merges.txt, or of vocab.txt, as its class and its settings say.
+def published_tokenizer(folder: Path) -> PipelineTokenizer | CharTokenizer:
+    """The tokenizer of tokenizer.json, or of vocab.json and merges.txt, or of vocab.txt, as its class and its settings say. One
+    of characters, as ``save_pretrained_tokenizer`` writes it, becomes a CharTokenizer.
 
     Raises UserError if a file is damaged, for a class that is not known without tokenizer.json, and for settings that are not
     supported.
@@ -32,6 +33,8 @@ def published_tokenizer(folder: Path) -> PipelineTokenizer:
     settings = PretrainedSettings(folder / CONFIG, _with_roles(folder))
     config = json_of(folder, "config.json")
     with read_from(folder if file is None else path, folder):
+        if file and file["model"].get("type") == "WordLevel" and (characters := _characters(file)) is not None:
+            return characters
         name = class_name(settings, config, file)
         if not (name or file or config.get("model_type")):
             name = "GPT2Tokenizer" if (folder / "merges.txt").exists() else "BertTokenizer"
@@ -47,6 +50,17 @@ def published_tokenizer(folder: Path) -> PipelineTokenizer:
             raise UserError(f"{folder} has no tokenizer.json, and only {known} are known without; it has {whose}; {REMEDY}")
         _check_ids(tokenizer, folder, settings)
     return tokenizer
+
+
+def _characters(file: Section) -> CharTokenizer | None:
+    special = [token["content"] for token in file["added_tokens"]]
+    tokens = list(file["model"]["vocab"])
+    characters = tokens[: len(tokens) - len(special)]
+    if not characters or any(len(token) != 1 for token in characters):
+        return None
+    tokenizer = CharTokenizer(characters, special)
+    written = tokenizer_json(tokenizer)
+    return tokenizer if all(written[key] == file[key] for key in ("model", "added_tokens", "pre_tokenizer")) else None
 
 
 def json_of(folder: Path, name: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from tinytensor.device.backend import host
 Section = dict[str, Any]
 Around = tuple[Sequence[str], Sequence[str]]
 
+_LONG = 50_000  # characters of a text from which what encodes batches is faster: it does not look where in the text each id is
 _LOCAL = ("ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece")  # decoders: see _is_local
 
 
@@ -112,7 +113,11 @@ class PipelineTokenizer:
     @staticmethod
     def _encode(tokenizer: Any, text: str, allow_special: bool) -> list[int]:
         tokenizer.encode_special_tokens = not allow_special
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        if len(text) > _LONG:
+            (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        else:
+            encoding = tokenizer.encode(text, add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
