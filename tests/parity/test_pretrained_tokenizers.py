@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from parity.difficult_strings import strings
+from tinyformer.tokenizers.cutting import CuttingRules
 
 from tinyformer.data.reading import standard_library_text
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
@@ -29,7 +30,6 @@ from tinyformer.tokenizers import (
     WordPieceTokenizer,
     load_tokenizer,
 )
-from tinyformer.tokenizers.cutting import CuttingRules
 
 hugging_face = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")

@@ -1,4 +1,4 @@
-"""The command ``tinyformer`` as a file to run. In the package's own folder, its tokenizers/ would hide the package tokenizers."""
+"""The command ``tinyformer`` as a file. One in the package's folder would take its tokenizers/ for the package tokenizers."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from explored import gpt_run, translation_run
 from mutate_files import mutate, targets_in, with_checksum
+from tinyformer.tokenizers.cutting import CuttingRules
+from tinyformer.tokenizers.patterns import Clock, TooSlow, compiled
 from trainings import trainer_in
 
 import tinytensor as tt
@@ -23,8 +25,6 @@ from tinyformer.common.files import read_file
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.pretrained.saving import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
-from tinyformer.tokenizers.cutting import CuttingRules
-from tinyformer.tokenizers.patterns import Clock, TooSlow, compiled
 from tinytensor.io import load_mapped, load_with_metadata
 
 TEXT = "the quick brown fox jumps over a lazy dog and then it sleeps " * 5

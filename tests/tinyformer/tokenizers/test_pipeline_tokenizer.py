@@ -129,6 +129,7 @@ def test_a_text_is_shown_while_it_is_written() -> None:
     assert "".join(stream_text(tokenizer, prompt, after=prompt)) == " hi"  # only the text's first space is none
 
 
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 DECODERS: dict[str, Json | None] = {
     "none": None,
     "Llama's": llama2()["decoder"],
