@@ -1,4 +1,4 @@
-"""The content of tokenizer.json files of many kinds: as published models have them, and put together at random."""
+"""The content of tokenizer.json files of many kinds, as published models have them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import copy
 import functools
 import io
 import json
-import random
 from typing import Any
 
 import tokenizers as hugging_face
@@ -285,132 +284,3 @@ PUBLISHED = {
     "an empty token of bytes": lambda: with_an_empty_token(smollm2()),
     "an empty token of characters": lambda: with_an_empty_token(llama2()),
 }
-
-
-# ------------------------------------------------------------------------------------------------------------- at random
-
-
-def _pattern(rng: random.Random) -> Json:
-    return rng.choice([{"String": "e"}, {"String": "  "}, {"Regex": r"\s+"}, {"Regex": r"[aeiou]+"}, {"Regex": r"\p{L}+"},
-                       {"String": "▁"}, {"Regex": r"\d{1,3}"}, {"String": "."}])  # fmt: skip
-
-
-def _normalizer(rng: random.Random) -> Json:
-    kinds = [
-        "NFC",
-        "NFD",
-        "NFKC",
-        "NFKD",
-        "Lowercase",
-        "StripAccents",
-        "Replace",
-        "Replace",
-        "Prepend",
-        "Strip",
-        "BertNormalizer",
-    ]
-    section: Json = {"type": rng.choice(kinds)}
-    if section["type"] == "Replace":
-        section |= {"pattern": _pattern(rng), "content": rng.choice(["", " ", "▁", "xy"])}
-    elif section["type"] == "Prepend":
-        section["prepend"] = rng.choice(["▁", " ", "ab"])
-    elif section["type"] == "Strip":
-        section |= {"strip_left": rng.random() < 0.5, "strip_right": rng.random() < 0.5}
-    elif section["type"] == "BertNormalizer":
-        names = ("clean_text", "handle_chinese_chars", "lowercase")
-        section |= {name: rng.random() < 0.5 for name in names} | {"strip_accents": rng.choice([None, True, False])}
-    return section
-
-
-def _behavior(rng: random.Random) -> str:
-    return rng.choice(["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"])
-
-
-def _cutter(rng: random.Random) -> Json:
-    kinds = ["Split", "Split", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "BertPreTokenizer"]
-    section: Json = {"type": rng.choice(kinds)}
-    if section["type"] == "Split":
-        section |= {"pattern": _pattern(rng), "behavior": _behavior(rng), "invert": rng.random() < 0.3}
-    elif section["type"] == "Digits":
-        section["individual_digits"] = rng.random() < 0.5
-    elif section["type"] == "Punctuation":
-        section["behavior"] = _behavior(rng)
-    return section
-
-
-def _decoder(rng: random.Random) -> Json:
-    kinds = ["ByteFallback", "Fuse", "Strip", "Replace", "Metaspace", "WordPiece", "ByteLevel"]
-    section: Json = {"type": rng.choice(kinds)}
-    if section["type"] == "Strip":  # theirs fails if it strips more than there is
-        section |= {"content": rng.choice(" e"), "start": rng.randrange(3), "stop": 0}
-    elif section["type"] == "Replace":
-        section |= {"pattern": {"String": rng.choice(["e", "  ", "▁", "."])}, "content": rng.choice(["", " ", "x"])}
-    elif section["type"] == "Metaspace":
-        section |= {**METASPACE, "prepend_scheme": rng.choice(["always", "first", "never"])}
-    elif section["type"] == "WordPiece":
-        section |= {"prefix": rng.choice(["##", "▁"]), "cleanup": rng.random() < 0.5}
-    elif section["type"] == "ByteLevel":
-        section |= BYTE_LEVEL
-    return section
-
-
-def _added(rng: random.Random, vocab: Json, may_vanish: bool) -> list[Json]:
-    names = ["<a>", "<b>", "c", "of", "e\u0301", "Ω", " x ", "  ", "\n", "def", "日本", "1", "ẞ", "<a><b>", "▁", "import"]
-    added: list[Json] = []
-    chosen = rng.sample(names, rng.randrange(6))
-    for name in chosen:
-        rules = {rule: rng.random() < 0.3 for rule in ("single_word", "lstrip", "rstrip", "normalized", "special")}
-        # Theirs reads white space twice that a token took, and writes a special token that normalising changes in spite of
-        # skip_special_tokens. And a special token that a word may be as a whole is none here.
-        rules["rstrip"] &= not any(one[0].isspace() for one in chosen)
-        rules["normalized"] &= not may_vanish  # of which nothing may be left
-        rules["special"] &= not rules["normalized"] and name not in vocab
-        added += special([name], {**vocab, **{one["content"]: 0 for one in added}}, **rules)
-    for number, one in enumerate(one for one in added if one["content"] not in vocab):
-        one["id"] = len(vocab) + number
-    return added
-
-
-def at_random(seed: int) -> Json:
-    """A tokenizer.json whose parts are drawn."""
-    rng = random.Random(seed)
-    kind = rng.choice(["bytes", "bytes", "marks", "marks", "words", "pieces"])
-    if kind == "pieces":
-        model = unigram(("<unk>", "<s>"), byte_fallback=rng.random() < 0.5)
-    elif kind == "words":
-        model = json.loads(_word_pieces())["model"] | {"max_input_chars_per_word": rng.choice([5, 100])}
-    else:
-        model = byte_pairs(
-            kind == "marks", alphabet=rng.choice([60, 200, 256]), start=("<unk>", "<s>"),
-            unk_token=rng.choice([None, "<unk>"]), fuse_unk=rng.random() < 0.5, ignore_merges=rng.random() < 0.3,
-            byte_fallback=rng.random() < 0.5,
-        )  # fmt: skip
-    cutters = [_cutter(rng) for _ in range(rng.choice([0, 0, 1, 1, 2]))]
-    decoders = [_decoder(rng) for _ in range(rng.randrange(4))]
-    if kind == "bytes":
-        more = {"add_prefix_space": rng.random() < 0.3, "use_regex": rng.random() < 0.6}
-        cutters.insert(len(cutters) if rng.random() < 0.8 else 0, {**BYTE_LEVEL, **more})
-        decoders = [BYTE_LEVEL] if rng.random() < 0.7 else decoders
-    elif kind in ("marks", "pieces"):
-        more = {"prepend_scheme": rng.choice(["always", "first", "never"]), "split": rng.random() < 0.5}
-        cutters.insert(rng.randrange(len(cutters) + 1), {**METASPACE, **more})
-        decoders = LLAMA2_DECODER["decoders"] if rng.random() < 0.5 else decoders
-    normalizers = [_normalizer(rng) for _ in range(rng.choice([0, 0, 1, 1, 2, 3]))]
-    if kind == "pieces" and rng.random() < 0.5:
-        normalizers.append(charsmap())
-    for place, cutter in enumerate(cutters):  # otherwise it is refused
-        if cutter.get("prepend_scheme") == "first" and normalizers:
-            normalizers = [] if place else [{"type": rng.choice(["NFC", "NFD", "NFKC", "NFKD", "Lowercase"])}]
-    may_vanish = any(one["type"] in ("Replace", "Strip") for one in normalizers)
-    added = special(["<s>"], vocab_of(model)) + _added(rng, vocab_of(model), may_vanish)
-    first = added[0]
-    ends = [template("<s>", first["id"]), {**BYTE_LEVEL}]
-    return whole(
-        model,
-        sorted(added, key=lambda one: one["id"]),
-        normalizer=sequence("normalizers", normalizers),
-        pre_tokenizer=sequence("pretokenizers", cutters),
-        decoder=sequence("decoders", decoders),
-        post_processor=sequence("processors", rng.sample(ends, rng.randrange(3))),
-        truncation=rng.choice([None, {"direction": "Right", "max_length": 512, "strategy": "LongestFirst", "stride": 0}]),
-    )

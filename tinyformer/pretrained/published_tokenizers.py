@@ -102,9 +102,10 @@ def _files(folder: Path, model: str) -> tuple[dict[str, int], list[list[str]]]:
     if model == "WordPiece":
         lines = read_utf8(folder / "vocab.txt", "pass BERT's vocab.txt").split("\n")  # splitlines would cut at rare characters
         return {line.rstrip(): i for i, line in enumerate(lines[:-1] if lines[-1] == "" else lines)}, []
+    vocabulary = read_json(folder / "vocab.json")
     lines = read_utf8(folder / "merges.txt", "pass the folder that holds merges.txt").split("\n")
     merges = [line.split(" ") for line in lines if line.strip() and not line.startswith("#version")]
-    return read_json(folder / "vocab.json"), merges
+    return vocabulary, merges
 
 
 def _with_roles(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tinyformer.common.errors import UserError, shortened
 
-MOST_AROUND = 1000  # ids before and after a text
+_MOST_AROUND = 1000  # ids before and after a text
 # Published files have up to 8 parts in a section, literals of up to 20 characters, regular expressions of up to 700, and words
 # of up to 200; and what they replace makes a text up to 36 times as long.
 _MOST_PARTS, _LONGEST_LITERAL, _LONGEST_PATTERN, _LONGEST_WORD, _MOST_GROWTH = 20, 200, 10_000, 1000, 100
@@ -70,6 +70,9 @@ def _growth(name: str, parts: list[dict[str, Any]]) -> float:
             named = {piece["SpecialToken"]["id"] for piece in part["single"] if "SpecialToken" in piece}
             if lacking := named - set(part["special_tokens"]):
                 raise UserError(f"the post-processor has no ids for {shortened(', '.join(sorted(lacking)), 80)}")
+            counts = {name: len(part["special_tokens"][name]["ids"]) for name in named}
+            if sum(counts[piece["SpecialToken"]["id"]] for piece in part["single"] if "SpecialToken" in piece) > _MOST_AROUND:
+                raise UserError(f"the post-processor puts more than {_MOST_AROUND} ids around a text")
     return growth
 
 

@@ -17,7 +17,7 @@ from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import damaged, write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved
 from tinyformer.tokenizers.byte_letters import can_be_hidden, hidden
-from tinyformer.tokenizers.limits import MOST_AROUND, check_content, parts_of
+from tinyformer.tokenizers.limits import check_content, parts_of
 from tinyformer.tokenizers.special import skippable, special_names
 from tinytensor.device.backend import host
 
@@ -81,8 +81,8 @@ class PipelineTokenizer:
         after = encoding.ids[of_text[-1] + 1 :] if of_text else []
         if encoding.ids != [*before, *plain, *after]:
             raise UserError("the post-processor does not put the text once between the tokens around it")
-        if len(before) + len(after) > MOST_AROUND or max((*before, *after), default=0) >= self._size:
-            raise UserError(f"the post-processor puts more than {MOST_AROUND} ids around a text, or numbers that are no ids")
+        if max((*before, *after), default=0) >= self._size:
+            raise UserError("the post-processor puts numbers around a text that are no ids")
         return tuple(before), tuple(after)
 
     @property
@@ -134,16 +134,17 @@ class PipelineTokenizer:
         """What ``decode`` returns, in pieces, each as soon as it is certain: bytes where something else follows them."""
         waiting: list[int] = []  # the last id of which all is shown, and those after it
         shown = 0  # characters of their text
-        is_local = _is_local(self._decoders)
+        is_local, of_bytes = _is_local(self._decoders), any(part["type"] == "ByteLevel" for part in self._decoders)
         for i in checked(ids, self._size, skippable(self.special) if skip_special else ()):
             waiting.append(i)
-            is_byte = _byte_of(self._tokenizer.id_to_token(i)) is not None
-            text = self._text(waiting) if is_local and not is_byte else "\ufffd"
-            if not text.endswith("\ufffd"):
-                yield text[shown:]
-                waiting = [i]
-                shown = len(self._text(waiting))
-        yield self._text(waiting)[shown:]
+            if is_local and _byte_of(self._tokenizer.id_to_token(i)) is None:
+                text = self._text(waiting)
+                if not of_bytes or not text.endswith("\ufffd"):  # which may be a part of a character
+                    yield text[shown:]
+                    waiting = [i]
+                    shown = len(self._text(waiting))
+        if rest := self._text(waiting)[shown:]:
+            yield rest
 
     def text_of(self, i: int) -> str:
         """The text of one id inside a text, such as " the", to be shown: a byte that is no character as ``\\xe6``, and the ##
