@@ -73,7 +73,7 @@ def _of_class(folder: Path, name: str, settings: PretrainedSettings, file: Secti
     if file is not None and (model := file["model"].get("type", rules.model)) != rules.model:
         problem = f"tokenizer_class is {name}, but tokenizer.json has the model {shortened(repr(model), 40)}"
         raise settings.error(f'{problem}: set tokenizer_class to "PreTrainedTokenizerFast" to read it as it is')
-    model = _files(folder, rules.model) if file is None else (file["model"]["vocab"], file["model"].get("merges", []))
+    model = _files(folder, name) if file is None else (file["model"]["vocab"], file["model"].get("merges", []))
     whole = PretrainedSettings(settings.path, {**rules.tokens, **settings.values})
     added = _added(folder, whole, file or {}, set())
     if name == "Qwen2Tokenizer":
@@ -97,9 +97,14 @@ def _named(settings: PretrainedSettings, role: str) -> list[str]:
     return [] if token is None else [content_of(token)]
 
 
-def _files(folder: Path, model: str) -> tuple[dict[str, int], list[list[str]]]:
-    """The vocabulary and the merges of a folder without tokenizer.json."""
-    if model == "WordPiece":
+def _files(folder: Path, name: str) -> tuple[dict[str, int], list[list[str]]]:
+    """The vocabulary and the merges of a folder without tokenizer.json, for a class."""
+    files = ["vocab.txt"] if CLASSES[name].model == "WordPiece" else ["vocab.json", "merges.txt"]
+    if missing := [file for file in files if not (folder / file).exists()]:
+        raise UserError(
+            f"{folder} has no {' and no '.join(missing)}, which {a_or_an(name)} needs where there is no tokenizer.json"
+        )
+    if files == ["vocab.txt"]:
         lines = read_utf8(folder / "vocab.txt", "pass BERT's vocab.txt").split("\n")  # splitlines would cut at rare characters
         return {line.rstrip(): i for i, line in enumerate(lines[:-1] if lines[-1] == "" else lines)}, []
     vocabulary = read_json(folder / "vocab.json")

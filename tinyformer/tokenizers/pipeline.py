@@ -132,7 +132,7 @@ class PipelineTokenizer:
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
         """What ``decode`` returns, in pieces, each as soon as it is certain: bytes where something else follows them."""
-        waiting: list[int] = []  # the last id of which all is shown, and those after it
+        waiting: list[int] = []  # the last id of which all is shown, and those after it: they say what comes next
         shown = 0  # characters of their text
         is_local, of_bytes = _is_local(self._decoders), any(part["type"] == "ByteLevel" for part in self._decoders)
         for i in checked(ids, self._size, skippable(self.special) if skip_special else ()):
@@ -141,8 +141,8 @@ class PipelineTokenizer:
                 text = self._text(waiting)
                 if not of_bytes or not text.endswith("\ufffd"):  # which may be a part of a character
                     yield text[shown:]
-                    waiting = [i]
-                    shown = len(self._text(waiting))
+                    alone = len(self._text([i]))  # where a text loses its first space, an id may have no text of its own
+                    waiting, shown = ([i], alone) if alone else (waiting, len(text))
         if rest := self._text(waiting)[shown:]:
             yield rest
 
