@@ -80,8 +80,27 @@ def test_the_commands(finished: Program) -> None:
         "(From now on the model is told what its template says.)",
         "(The conversation begins anew.)",
     ]
-    shown = finished.good(typed="/help")
-    assert [line.split()[0] for line in shown.splitlines()] == ["/reset", "/system", "/help", "/quit", "Ctrl-C"]
+    result = finished(typed="/help")
+    commands = ["/reset", "/system", "/help", "/quit", '"""', "Ctrl-C"]
+    assert [line.split()[0] for line in result.stderr.splitlines()] == commands
+    assert result.stdout == ""
+
+
+def test_a_message_of_several_lines_stands_between_quotes(finished: Program) -> None:
+    typed = '"""the dog\n\n  /quit \nfox\n"""\n  """/reset"""\n"""fox\nthe dog'
+    result = finished(*SAID, typed=typed)
+    assert result.returncode == 0
+    assert result.stdout == answers(finished.folder, "the dog\n\n  /quit \nfox", "/reset", "fox\nthe dog")
+    assert finished.good(*SAID, typed='""" """\n""""""') == ""  # nothing to say
+
+
+def test_a_line_of_a_pipe_that_is_refused_loses_no_other(finished: Program) -> None:
+    result = finished(*SAID, typed=f"/bye now\nhi\n{'fox ' * 300}\nfox")
+    assert result.returncode == 2
+    assert result.stdout == answers(finished.folder, "hi", "fox")
+    first, cut, second, _ = result.stderr.splitlines()
+    assert first == 'error: there is no command /bye: /help shows them, and """/bye now""" is said to the model'
+    assert cut == CUT.removesuffix("\n") and second.startswith("error: this has ")
 
 
 def test_an_answer_has_the_room_that_there_is(finished: Program) -> None:
@@ -189,10 +208,17 @@ def test_a_conversation_in_a_terminal(finished: Program) -> None:
     said = answers(finished.folder, "hi").rstrip("\n")
     assert said in terminal.read("> ").replace("hi\n", "", 1)
     terminal.type("/bye\n")
-    assert "error: there is no command /bye: /help shows them\n" in terminal.read("> ")
+    assert "error: there is no command /bye: /help shows them, and" in terminal.read("> ")
     terminal.type(b"caf\xe9 \xff\n")
     assert "error: the input is not utf-8 text" in terminal.read("> ")
     assert "Ctrl-D or /quit ends." in terminal.read("> ", pressing="\x03")
+    terminal.type('"""fox\n')
+    terminal.read("... ")
+    assert "Ctrl-D" not in terminal.read("> ", pressing="\x03")  # what was typed of the message is dropped
+    terminal.type('"""the dog\n')
+    terminal.read("... ")
+    terminal.type('fox"""\n')
+    assert answers(finished.folder, "hi", "the dog\nfox").splitlines()[1] in terminal.read("> ")
     terminal.type("\x04")
     assert terminal.ends() == 0
 
@@ -235,7 +261,8 @@ def test_a_second_ctrl_c_stops_an_answer_and_not_the_program(finished: Program, 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(chat_program, "answer", interrupted)
-    monkeypatch.setattr(chat_program, "typed", lambda: iter(["the dog", "/reset", "fox"]))
+    typed = iter(["the dog", "/reset", "fox"])
+    monkeypatch.setattr(chat_program, "typed", lambda prompt: next(typed, None))
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
     chat_program.talk(chat_program.parse([str(finished.folder / "model")]))

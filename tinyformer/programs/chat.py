@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from tinyformer.chat.conversation import MAX_TOKENS, USUAL, Chat, open_chat
-from tinyformer.common.errors import SettingError, UserError, print_line, stop_script
+from tinyformer.common.errors import SettingError, UserError, print_line, shortened, stop_script
 from tinyformer.common.settings import check_effects, settings_from
 from tinyformer.common.signals import stop_on_signals
 from tinyformer.decoding.sampling import Sampling, compile_first
 from tinyformer.models.quantizing import DTYPES
-from tinyformer.scripting.command_line import Parser, add_settings, some_path, text_of_input
+from tinyformer.scripting.command_line import Parser, add_settings, some_path
+from tinyformer.scripting.inputs import text_of_input
 from tinytensor.common.wording import counted
 
 CHOICE = {**USUAL, "seed": 1337}  # where neither a flag nor the model's own settings say it
+QUOTES, MORE = '"""', "... "  # around a message of several lines, and the prompt before each further one
 HELP = """/reset          begin anew
 /system TEXT    tell the model what it is; without TEXT, what its template says
 /help           show this
 /quit           end, as Ctrl-D does
+\"""             begin a message of several lines, or one that begins with /; it ends with \"""
 Ctrl-C stops an answer. All else is said to the model."""
 
 
@@ -39,46 +42,69 @@ def talk(arguments: argparse.Namespace) -> None:
     chat.sampling = settings_from(Sampling, {**vars(chat.sampling), "seed": CHOICE["seed"], **vars(arguments)})
     check_effects(chat.sampling, vars(arguments))
     compile_first(chat.model, chat.sampling)
-    is_typed = sys.stdin.isatty() and sys.stdout.isatty()
+    is_typed, all_well = sys.stdin.isatty() and sys.stdout.isatty(), True
     if is_typed:
         print_line("/help shows the commands, and Ctrl-D ends.", sys.stderr)
-    for line in typed() if is_typed else piped():
+    for text, is_command in messages(typed if is_typed else piped):
         try:
-            if line.startswith("/"):
-                if obey(chat, line):
-                    return
-            elif line:
-                answer(chat, line, is_typed)
+            if is_command:
+                if obey(chat, text):
+                    break
+            elif text.strip():
+                answer(chat, text, is_typed)
         except UserError as error:
-            if not is_typed:
-                raise
+            all_well = False
             print(f"error: {error}", file=sys.stderr)
         except KeyboardInterrupt:  # a second Ctrl-C, which waits for no token
             if not is_typed:
                 raise
             print()
+    if not (all_well or is_typed):
+        raise SystemExit(2)
 
 
-def typed() -> Iterator[str]:
-    """The lines that are typed after a prompt."""
+def messages(read: Callable[[str], str | None]) -> Iterator[tuple[str, bool]]:
+    """What ``read`` gets after a prompt, a message at a time, and whether that is a command. A message between quotes can have
+    several lines; the end of the input ends it, too."""
+    while (line := read("> ")) is not None:
+        text = line.strip()
+        if not text.startswith(QUOTES):
+            yield text, text.startswith("/")
+            continue
+        text = line.lstrip().removeprefix(QUOTES)
+        try:
+            while not text.rstrip().endswith(QUOTES) and (line := read(MORE)) is not None:
+                text += f"\n{line}"
+        except KeyboardInterrupt:  # which throws away what was typed of it
+            if read is piped:
+                raise
+            print()
+            continue
+        yield text.rstrip().removesuffix(QUOTES).strip("\n"), False
+
+
+def typed(prompt: str) -> str | None:
+    """A line that is typed after a prompt. None at the end."""
     with suppress(ImportError):  # Windows has none
         import readline  # noqa: F401 (input() edits lines with it)
     while True:
         try:
-            yield text_of_input(lambda: input("> ")).strip()
+            return text_of_input(lambda: input(prompt))
         except EOFError:
             print()
-            return
+            return None
         except KeyboardInterrupt:
+            if prompt == MORE:
+                raise
             print("\nCtrl-D or /quit ends.", file=sys.stderr)
         except UserError as error:  # bytes that are no text
             print(f"error: {error}", file=sys.stderr)
 
 
-def piped() -> Iterator[str]:
-    """The lines of a pipe or file."""
-    while line := text_of_input(sys.stdin.readline):
-        yield line.removeprefix("\ufeff").strip()  # Windows marks the beginning of a text so
+def piped(prompt: str) -> str | None:
+    """A line of a pipe or file. None at the end."""
+    line = text_of_input(sys.stdin.readline)
+    return line.removeprefix("\ufeff").removesuffix("\n") if line else None  # Windows marks the beginning of a text so
 
 
 def obey(chat: Chat, line: str) -> bool:
@@ -92,9 +118,10 @@ def obey(chat: Chat, line: str) -> bool:
         chat.reset()
         tell("The conversation begins anew.")
     elif name == "/help":
-        print(HELP)
+        print(HELP, file=sys.stderr)
     elif name != "/quit":
-        raise UserError(f"there is no command {name}: /help shows them")
+        said = f"{QUOTES}{shortened(line, 40)}{QUOTES}"
+        raise UserError(f"there is no command {name}: /help shows them, and {said} is said to the model")
     return name == "/quit"
 
 
