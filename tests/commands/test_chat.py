@@ -69,6 +69,13 @@ def test_the_flags(finished: Program) -> None:
     assert finished.good(*SAID, "--dtype", "int8", typed="hi") == answers(finished.folder, "hi", dtype="int8")
 
 
+def test_values_for_the_template(copied: Program) -> None:
+    (copied.folder / "model" / "chat_template.jinja").write_text("{{ x }}" + TEMPLATES["turns"])
+    expected = answers(copied.folder, "hi", x=["fox"])
+    assert copied.good(*SAID, "--chat-template-kwargs", '{"x": ["fox"]}', typed="hi") == expected
+    assert copied.good(*SAID, typed="hi") != expected
+
+
 def test_the_commands(finished: Program) -> None:
     shown = finished.good(*SAID, typed="hi\n/reset\nhi\n/system be a fox\n/reset\nhi\n/system\n/reset\nhi\n/quit\nhi")
     once, fox = answers(finished.folder, "hi"), answers(finished.folder, "hi", system="be a fox")
@@ -122,8 +129,10 @@ def test_a_conversation_that_is_too_long(finished: Program) -> None:
         (["--temperature", "-1"], "", "--temperature must be 0 (greedy) or more, not -1.0"),
         (["--top-k", "3", "--temperature", "0"], "", "--top-k has no effect"),
         (["--revision", "main"], "", "model is a folder, and has no revision 'main': leave it out"),
+        (["--chat-template-kwargs", "x=1"], "", "Expecting value: line 1 column 1 (char 0): write a JSON object, as in '{"),
+        (["--chat-template-kwargs", '{"context": 3}'], "", "the chat itself says what context is: leave it out"),
         (["more"], "", "unrecognized arguments: more (see tinyformer chat --help)"),
-        ([], "/bye", "there is no command /bye: /help shows them"),
+        ([], "/bye", "there is no command /bye: /help shows them, and"),
         ([], "fox " * 300, "and the model reads 199: say less at once"),
         ([], b"\xff\xfe", "the input is not utf-8 text"),
     ],
@@ -136,7 +145,7 @@ def test_a_folder_without_a_template(copied: Program) -> None:
     (copied.folder / "model" / "chat_template.jinja").unlink()
     message = copied.bad(typed="hi")
     assert message.startswith("model has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): ")
-    assert message.endswith("have this one go on with a text: tinyformer generate model\n")
+    assert message.endswith("use this one with tinyformer generate model\n")
 
 
 @pytest.mark.parametrize(

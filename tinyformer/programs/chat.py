@@ -8,12 +8,15 @@ echo "What is a tensor?" | tinyformer chat FOLDER
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 from tinyformer.chat.conversation import MAX_TOKENS, USUAL, Chat, open_chat
 from tinyformer.common.errors import SettingError, UserError, print_line, shortened, stop_script
+from tinyformer.common.files import parse_json
 from tinyformer.common.settings import check_effects, settings_from
 from tinyformer.common.signals import stop_on_signals
 from tinyformer.decoding.sampling import Sampling, compile_first
@@ -24,6 +27,7 @@ from tinytensor.common.wording import counted
 
 CHOICE = {**USUAL, "seed": 1337}  # where neither a flag nor the model's own settings say it
 QUOTES, MORE = '"""', "... "  # around a message of several lines, and the prompt before each further one
+EXAMPLE = '{"enable_thinking": false}'
 HELP = """/reset          begin anew
 /system TEXT    tell the model what it is; without TEXT, what its template says
 /help           show this
@@ -37,7 +41,7 @@ def talk(arguments: argparse.Namespace) -> None:
     settings_from(Sampling, vars(arguments))  # refuses what cannot be before a model is loaded
     if arguments.max_tokens is not None and arguments.max_tokens < 1:
         raise SettingError(f"max_tokens must be at least 1, not {arguments.max_tokens}")
-    settings = {"max_tokens": arguments.max_tokens, "system": arguments.system}
+    settings = {"max_tokens": arguments.max_tokens, "system": arguments.system, **arguments.chat_template_kwargs}
     chat = open_chat(arguments.model, arguments.revision, arguments.dtype, **settings)
     chat.sampling = settings_from(Sampling, {**vars(chat.sampling), "seed": CHOICE["seed"], **vars(arguments)})
     check_effects(chat.sampling, vars(arguments))
@@ -153,6 +157,20 @@ def tell(message: str) -> None:
     print_line(f"({message})", sys.stderr)
 
 
+def values_in(text: str) -> dict[str, Any]:
+    """The ``type`` of the flag for values of a template: a JSON object whose names are not those of what the chat gives it."""
+    try:
+        values = parse_json(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}: write a JSON object, as in '{EXAMPLE}'") from None
+    own = {"messages", "add_generation_prompt", "continue_final_message"}
+    for function in (Chat, open_chat):
+        own |= set(inspect.signature(function).parameters)
+    if own := own & set(values):
+        raise argparse.ArgumentTypeError(f"the chat itself says what {min(own)} is: leave it out")
+    return values
+
+
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line."""
     description = "Talk to a pretrained model that was trained to talk. /help shows what can be typed besides."
@@ -165,6 +183,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--system", help="tell the model what it is (default: what its template says)", metavar="TEXT")
     said = f"the most tokens of an answer (default: as the model's own settings say, else {MAX_TOKENS})"
     parser.add_argument("--max-tokens", help=said, type=int, metavar="INT")
+    given = f"values for the model's template, as a JSON object such as '{EXAMPLE}'"
+    parser.add_argument("--chat-template-kwargs", help=given, type=values_in, default={}, metavar="JSON")
     add_settings(parser, Sampling, "choice of tokens", **CHOICE)
     parser.set_defaults(run=talk)
     return parser.parse_args(words)

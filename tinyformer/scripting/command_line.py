@@ -27,7 +27,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     a flag."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, []) or action.nargs == 0 else super()._get_help_string(action)
+        return action.help if action.default in (None, [], {}) or action.nargs == 0 else super()._get_help_string(action)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = textwrap.wrap(" ".join(text.split()), width - len(indent), break_on_hyphens=False)
