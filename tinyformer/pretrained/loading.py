@@ -22,6 +22,21 @@ from tinyformer.runs.makers import PRETRAINED, found_in
 from tinytensor.nn import Module, init
 
 ENCODERS = (Bert, GPT, GPTVectors)
+# Of architectures with names of their own, these by the common names of settings. Where a file has both, the common one counts.
+_NAMES: dict[str, dict[str, str]] = {
+    "gpt2": {
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions",
+    },
+    "distilbert": {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+    "marian": {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+        "num_attention_heads": "encoder_attention_heads",
+    },
+}
 
 
 def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype: str | None = None) -> PretrainedModel:
@@ -104,4 +119,7 @@ def read_settings(folder: Path) -> PretrainedSettings:
         if folder.is_dir() and (files := ggufs_in(folder)):
             raise UserError(f"{folder} has no config.json, but {len(files)} GGUF files: pass one of them, such as {files[0]}")
         raise UserError(f"{folder} has no config.json: pass the folder of a pretrained model in Hugging Face's layout")
-    return PretrainedSettings(folder / "config.json")
+    settings = PretrainedSettings(folder / "config.json")
+    names = _NAMES.get(str(settings.values.get("model_type")), {})
+    own = {name: settings.values[common] for common, name in names.items() if settings.values.get(common) is not None}
+    return PretrainedSettings(settings.path, {**settings.values, **own})
