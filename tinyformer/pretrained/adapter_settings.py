@@ -19,7 +19,7 @@ from tinyformer.pretrained.settings import PretrainedSettings
 from tinytensor.nn.lora import Addition
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# Settings that are read here, and those that say how the adapter was made. Any other makes it more than products of two matrices.
+# Settings that are read here, and those that say how it was made. With any other an adapter is more than products of matrices.
 _KNOWN = {
     "peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save", "bias",
     "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights", "revision", "task_type",
