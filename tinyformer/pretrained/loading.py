@@ -77,9 +77,10 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype
 def load_encoder(folder: Path, dtype: str | None = None) -> Bert | GPT | GPTVectors:
     """The model in a folder without its head, as far as it gives tokens vectors. Raises UserError as ``from_pretrained`` does,
     and for a model that gives none, such as a translator."""
-    model = _load(folder, dtype, ENCODERS)
+    base = model_folder(folder)
+    model = _load(base, dtype, ENCODERS)
     assert isinstance(model, ENCODERS)
-    return model
+    return model if base == folder else load_adapter(model, folder)
 
 
 def _load(folder: Path, dtype: str | None, kinds: tuple[type[Module], ...] = ()) -> PretrainedModel:
