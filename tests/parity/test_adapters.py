@@ -326,11 +326,11 @@ def compared(seed: int, folder: Path) -> str:
     ids = tt.tensor(RANDOM_IDS)
     ours = lambda: model.vectors(ids) if is_without_head else of_ours(model, RANDOM_IDS)  # noqa: E731
     is_without_head = isinstance(model, GPT) and want.shape[-1] == model.config.d_model
-    assert_close(ours(), want, 2e-5)
+    assert_close(ours(), want, 1e-4)
     if is_without_head:  # its names have a prefix here that the model there has not
         return "equal"
     save_adapter(model, folder / "ours")
-    assert_close(ours(), outputs(peft.PeftModel.from_pretrained(fresh(), folder / "ours").eval()), 2e-5)
+    assert_close(ours(), outputs(peft.PeftModel.from_pretrained(fresh(), folder / "ours").eval()), 1e-4)
     return "equal, and so is what is written"
 
 
