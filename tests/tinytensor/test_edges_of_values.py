@@ -56,8 +56,7 @@ def test_a_kernel_is_its_definition_beyond_all_bounds(op, dtype):
 
 
 def check_beyond_all_bounds(case, dtype):
-    is_norm = "norm" in case.op and tt.backend_name == "numpy"  # on a GPU, too, the squares of 1e20 are infinite
-    wide = "float64" if is_norm else dtype
+    wide = "float64" if "norm" in case.op else dtype  # as the definition's squares of 1e20 are infinite
     (out, *gradients), (want, *wanted) = results(case, case.f, dtype), results(case, case.twin, wide)
     np.testing.assert_array_equal(np.isnan(out), np.isnan(want))
     for fast, slow in [(out, want), *zip(gradients, wanted, strict=True)]:
@@ -146,9 +145,10 @@ def test_the_spread_of_equal_numbers_is_0_and_so_is_its_gradient():
         assert not tt.grad(out, x).numpy().any()
 
 
-def test_the_std_of_numbers_whose_squares_overflow_or_vanish():
-    for scale in (1e30, 1e-30):
-        x = tt.tensor(np.array([1.0, 2.0, 4.0]) * scale, dtype="float32", requires_grad=True)
+@pytest.mark.parametrize(("dtype", "exponent"), [("float32", 30), ("float64", 200)])
+def test_the_std_of_numbers_whose_squares_overflow_or_vanish(dtype, exponent):
+    for scale in (10.0**exponent, 10.0**-exponent):
+        x = tt.tensor(np.array([1.0, 2.0, 4.0]) * scale, dtype=dtype, requires_grad=True)
         np.testing.assert_allclose(x.std().item(), np.std([1.0, 2.0, 4.0]) * scale, rtol=1e-6)
         np.testing.assert_allclose(tt.grad(x.std(), x).numpy(), [-0.3563483, -0.0890871, 0.4454354], rtol=1e-6)
 
@@ -376,9 +376,9 @@ def test_dropout_drops_what_is_infinite_or_nan(with_residual):
         assert (tt.grad(out, x, g).numpy()[dropped] == 0).all()
 
 
-@pytest.mark.parametrize("scale", [1e30, 1e-30])
-def test_squares_of_a_norm_neither_overflow_nor_vanish(scale):
-    x = tt.tensor(np.float32([[3 * scale, 4 * scale], [3, 4], [0, 0]]), requires_grad=True)
+@pytest.mark.parametrize(("dtype", "scale"), [("float32", 1e30), ("float32", 1e-30), ("float64", 1e200), ("float64", 1e-200)])
+def test_squares_of_a_norm_neither_overflow_nor_vanish(dtype, scale):
+    x = tt.tensor(np.array([[3 * scale, 4 * scale], [3, 4], [0, 0]], dtype), requires_grad=True)
     out = tt.norm(x, axis=1)
     np.testing.assert_allclose(out.detach().numpy(), [5 * scale, 5, 0], rtol=1e-6)
     np.testing.assert_allclose(tt.grad(tt.sum(out), x).numpy(), [[0.6, 0.8], [0.6, 0.8], [0, 0]], rtol=1e-6)
@@ -386,13 +386,28 @@ def test_squares_of_a_norm_neither_overflow_nor_vanish(scale):
         np.testing.assert_equal(tt.norm(tt.tensor([odd, scale])).item(), odd)
 
 
-@pytest.mark.needs("numpy")  # the GPU's kernel adds up float32
-def test_clipping_keeps_the_direction_of_huge_and_tiny_gradients():
-    x = tt.nn.Parameter([0.0, 0.0])
-    for scale, clipped in ((1e30, 1.0), (1e-30, 5e-30)):
-        x.grad = tt.tensor([3 * scale, 4 * scale])
+@pytest.mark.parametrize(("dtype", "exponent"), [("float32", 30), ("float64", 200)])
+def test_clipping_keeps_the_direction_of_huge_and_tiny_gradients(dtype, exponent):
+    x = tt.nn.Parameter(np.zeros(2, dtype))
+    for scale, clipped in ((10.0**exponent, 1.0), (10.0**-exponent, 5 * 10.0**-exponent)):
+        x.grad = tt.tensor([3 * scale, 4 * scale], dtype)
         assert tt.optim.clip_grad_norm([x], 1.0).item() == pytest.approx(5 * scale)
         np.testing.assert_allclose(x.grad.numpy(), [0.6 * clipped, 0.8 * clipped], rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", [tt.optim.SGD, tt.optim.Adam, tt.optim.RMSprop])
+def test_gradients_are_scaled_though_float32_holds_neither_their_norm_nor_the_scale(make):
+    clipped, scaled, expected = parameters = [tt.nn.Parameter(np.zeros(4, "float32")) for _ in range(3)]
+    for p, slope in zip(parameters, (3e38, 3e38, 0.5)):
+        p.grad = tt.full(4, slope)
+    norm = tt.optim.clip_grad_norm(clipped, 1.0)
+    assert (norm.item(), norm.dtype) == (inf, "float32")
+    np.testing.assert_allclose(clipped.grad.numpy(), 0.5, rtol=1e-6)
+    _, scale = tt.optim.norm_and_scale(scaled, 1.0)
+    for p, factor in zip(parameters, (None, scale, None)):
+        make([p], lr=0.5).step(gradient_scale=factor)
+    for p in (clipped, scaled):
+        np.testing.assert_allclose(p.numpy(), expected.numpy(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("x, beta, dtype", [(1e4, 10, "float16"), (2e38, 3, "float32"), (-1e4, -10, "float16")])
