@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinytensor.autograd import engine
+from tinytensor.autograd.changes import Replacements
 from tinytensor.autograd.conversion import as_array
 from tinytensor.autograd.modes import enable_grad
 from tinytensor.autograd.tracing import read_values, refuse_in_trace
@@ -115,6 +116,7 @@ class Tensor(Methods):
             self._data, self._grad = array, None
             self.requires_grad = True
         self._data = array
+        Replacements.note()
 
     @property
     def shape(self) -> tuple[int, ...]:
