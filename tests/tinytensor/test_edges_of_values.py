@@ -425,6 +425,30 @@ def test_large_unsigned_integers_are_exact(numbers):
             tt.tensor([wrong, 2**63 + 1], dtype="uint64")
 
 
+@pytest.mark.parametrize("make", [np.uint64, np.array, tt.tensor, lambda x: np.array([x]), lambda x: tt.tensor([x])])
+@pytest.mark.parametrize(
+    ("small", "dtype"), [(1, None), (1, "uint64"), (np.int64(1), None), (np.array(1), None), (True, "uint64")]
+)
+def test_large_unsigned_integers_of_numpy_or_tensors_are_exact_in_lists(make, small, dtype):
+    large = make(2**63 + 1)
+    small = small if large.shape == () else [small]
+    out = tt.tensor([large, small], dtype)
+    assert out.dtype == "uint64"
+    assert out.numpy().ravel().tolist() == [2**63 + 1, 1]
+    x = tt.zeros(out.shape, dtype="uint64")
+    x[:] = [large, small]
+    assert x.tolist() == out.tolist()
+    with pytest.raises(OverflowError, match="no integer dtype holds"):
+        tt.tensor([large, small, tt.tensor(-1) if large.shape == () else tt.tensor([-1])])
+
+
+def test_integers_of_several_dtypes_are_int64_where_it_holds_them():
+    for numbers in ([np.uint64(3), -4], [np.array([3], "uint64"), tt.tensor([-4])]):
+        out = tt.tensor(numbers)
+        assert out.dtype == "int64"
+        assert out.numpy().ravel().tolist() == [3, -4]
+
+
 @pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="long double is float64 here")
 def test_numbers_of_more_than_64_bits_are_refused():
     for make in (lambda x: tt.tensor(x), lambda x: tt.tensor([x]), lambda x: tt.tensor(np.full(3, x))):
@@ -433,8 +457,9 @@ def test_numbers_of_more_than_64_bits_are_refused():
     with pytest.raises(TypeError, match="dtype must be"):
         tt.zeros(3, dtype=np.longdouble)
     x = tt.tensor(np.full(3, np.longdouble(2)), dtype="float32")
-    x[0] = np.longdouble(3)
-    np.testing.assert_array_equal(x.numpy(), np.float32([3, 2, 2]))
+    x[0], x[1:2] = np.longdouble(3), np.full(1, np.longdouble(4))
+    np.testing.assert_array_equal((x + np.longdouble(1)).numpy(), np.float32([4, 5, 3]))
+    np.testing.assert_array_equal(tt.where(x > 2, np.longdouble(5), x).numpy(), np.float32([5, 5, 2]))
 
 
 @pytest.mark.needs("numpy")
