@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinytensor.autograd.changes import PLAIN
-from tinytensor.autograd.checks import check_fits, check_not_masked, iinfo
+from tinytensor.autograd.checks import check_dtype, check_fits, check_not_masked, iinfo
 from tinytensor.autograd.modes import modes
 from tinytensor.autograd.tracing import read_values
 from tinytensor.device.backend import Array, DType, default_dtype, from_numpy, host, index_dtype, is_array, is_host_array, xp
@@ -39,10 +39,7 @@ def on_host(data: Any, dtype: DType = None) -> Any:
         array = _of_integers(host.array(unwrapped, object), dtype, data)
     elif array.dtype.kind == "O" and _are_all(unwrapped, "iubf"):
         raise _too_large(data)
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}: {str(data)[:60]!r}")
-    if array.dtype.itemsize > 8 and dtype is None:
-        raise TypeError(f"a tensor holds numbers of at most 64 bits, not {array.dtype}: give a dtype, such as 'float64'")
+    check_dtype(array.dtype if dtype is None or array.dtype.kind != "f" else host.dtype(dtype), data)
     if not is_host_array(data):
         return _of_python(array, dtype, data)
     with host.errstate(all="ignore"):  # a number may be infinite in a narrower dtype
