@@ -12,6 +12,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,10 @@ def folder_at_random(seed: int, folder: Path) -> str:
         settings[rng.choice(ROLES)] = rng.choice([None, "<s>", "</s>", "<own>", own])
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     if way.startswith("saved"):
-        theirs = transformers.AutoTokenizer.from_pretrained(folder)
-        theirs.add_tokens([token(rng, content) for content in extra])
-        theirs.save_pretrained(folder)
+        with suppress(Exception):  # some settings it cannot use
+            theirs = transformers.AutoTokenizer.from_pretrained(folder)
+            theirs.add_tokens([token(rng, content) for content in extra])
+            theirs.save_pretrained(folder)
     if way in ("saved without tokenizer.json", "old files"):
         (folder / "tokenizer.json").unlink()
         write_vocabulary(folder, content["model"], vocabulary)

@@ -11,6 +11,7 @@ from tinyformer.common.files import read_json, read_utf8
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.tokenizer_classes import CLASSES, CONFIG, ROLES, check_settings, class_name, content_of
 from tinyformer.tokenizers import CharTokenizer, PipelineTokenizer
+from tinyformer.tokenizers.limits import parts_of
 from tinyformer.tokenizers.pipeline import Around, Section, read_from
 from tinyformer.tokenizers.tokenizer_json import added_token, tokenizer_json
 from tinytensor.common.wording import a_or_an
@@ -30,12 +31,12 @@ def published_tokenizer(folder: Path) -> PipelineTokenizer | CharTokenizer:
     """
     path = folder / "tokenizer.json"
     file = read_json(path) if path.exists() else None
-    settings = PretrainedSettings(folder / CONFIG, _with_roles(folder))
+    settings = settings_of(folder)
     config = json_of(folder, "config.json")
     with read_from(folder if file is None else path, folder):
         if file and file["model"].get("type") == "WordLevel" and (characters := _characters(file)) is not None:
             return characters
-        name = class_name(settings, config, file)
+        name = class_name(settings, config, _is_of_bytes(file or {}))
         if not (name or file or config.get("model_type")):
             name = "GPT2Tokenizer" if (folder / "merges.txt").exists() else "BertTokenizer"
         check_settings(name, settings, file)
@@ -113,8 +114,8 @@ def _files(folder: Path, name: str) -> tuple[dict[str, int], list[list[str]]]:
     return vocabulary, merges
 
 
-def _with_roles(folder: Path) -> dict[str, Any]:
-    """The settings, with what special_tokens_map.json says where they do not list the added tokens."""
+def settings_of(folder: Path) -> PretrainedSettings:
+    """The settings of a tokenizer, with what special_tokens_map.json says where they do not list the added tokens."""
     settings = json_of(folder, CONFIG)
     if "additional_special_tokens" in settings and not settings.get("extra_special_tokens"):
         settings["extra_special_tokens"] = settings.pop("additional_special_tokens")
@@ -123,7 +124,12 @@ def _with_roles(folder: Path) -> dict[str, Any]:
         extra = roles.pop("additional_special_tokens", None)
         settings |= roles
         settings["extra_special_tokens"] = settings.get("extra_special_tokens") or extra
-    return settings
+    return PretrainedSettings(folder / CONFIG, settings)
+
+
+def _is_of_bytes(file: Section) -> bool:
+    parts = [*parts_of(file.get("pre_tokenizer"), "pretokenizers"), *parts_of(file.get("decoder"), "decoders")]
+    return any(part["type"] == "ByteLevel" for part in parts)
 
 
 def _special(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:

@@ -109,22 +109,18 @@ OF_MODELS = {
 }  # fmt: skip
 
 
-def class_name(settings: PretrainedSettings, config: Mapping[str, Any], file: Section | None) -> str:
-    """The name of the class that transformers takes; "" if nothing tells it."""
+def class_name(settings: PretrainedSettings, config: Mapping[str, Any], of_bytes: bool) -> str:
+    """The name of the class that transformers takes; "" if nothing tells it. ``of_bytes``: whether tokenizer.json has a part
+    ByteLevel."""
     declared = str(settings.values.get("tokenizer_class") or config.get("tokenizer_class") or "").removesuffix("Fast")
     registered = OF_MODELS.get(str(config.get("model_type")), "")
-    if declared == "LlamaTokenizer" and file is not None and _is_of_bytes(file):
+    if declared == "LlamaTokenizer" and of_bytes:
         return GENERIC[0]
     if declared and registered and declared != registered:
         if registered in GENERIC:
             return registered
         return registered if config.get("model_type") == "qwen2" else declared  # many such files name a wrong class
     return declared or registered
-
-
-def _is_of_bytes(file: Section) -> bool:
-    parts = [*parts_of(file.get("pre_tokenizer"), "pretokenizers"), *parts_of(file.get("decoder"), "decoders")]
-    return any(part["type"] == "ByteLevel" for part in parts)
 
 
 def check_settings(name: str, settings: PretrainedSettings, file: Section | None) -> None:
