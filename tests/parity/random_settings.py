@@ -22,7 +22,7 @@ if __name__ == "__main__":
 
 import transformers  # noqa: E402
 from parity.difficult_strings import strings  # noqa: E402
-from parity.random_tokenizers import PUBLISHED, Json, vocab_of  # noqa: E402
+from parity.published_tokenizers import PUBLISHED, Json, vocab_of  # noqa: E402
 from tokenizers import AddedToken  # noqa: E402
 
 from tinyformer import UserError, pretrained_tokenizer  # noqa: E402

@@ -30,8 +30,8 @@ from tinyformer.tokenizers import (
 hugging_face = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")
 sentencepiece = pytest.importorskip("sentencepiece")
+from parity.published_tokenizers import PUBLISHED, Json, special, vocab_of  # noqa: E402
 from parity.random_settings import compared, write_vocabulary  # noqa: E402
-from parity.random_tokenizers import PUBLISHED, Json, special, vocab_of  # noqa: E402
 
 
 @functools.cache
