@@ -21,7 +21,8 @@ _SECTIONS = {
 
 
 def check_content(content: dict[str, Any]) -> None:
-    """Raise UserError for the content of a tokenizer.json that asks for too much, or whose ids would be different each time."""
+    """Raise UserError for the content of a tokenizer.json that asks for too much, that would give other ids each time, or that
+    lacks its unknown token."""
     growth = 1.0
     for name, within in _SECTIONS.items():
         growth *= 1 if name == "decoder" else _growth(name, parts_of(content.get(name), within))
@@ -31,6 +32,8 @@ def check_content(content: dict[str, Any]) -> None:
     model = content["model"]
     if model.get("dropout"):
         raise UserError(f"dropout = {model['dropout']!r} of the model is not supported: the ids would be different each time")
+    if "max_input_chars_per_word" in model and model["unk_token"] not in model["vocab"]:  # WordPiece, which needs it
+        raise UserError(f"the unknown token {shortened(repr(model['unk_token']), 40)} is not in the vocabulary")
     if (longest := model.get("max_input_chars_per_word") or 0) > _LONGEST_WORD:
         raise UserError(f"max_input_chars_per_word is {longest:,}; {_LONGEST_WORD:,} is the most")
 

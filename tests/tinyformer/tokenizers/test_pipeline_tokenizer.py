@@ -252,10 +252,15 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "long texts": (top(decoder={"type": "Sequence", "decoders": [DOUBLING] * 8}), "up to 256 times as long"),
     "a map to long texts": (top(normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap(500)}), "up to 500 times"),
     "dropout": (model(dropout=0.1), "dropout = 0.1 of the model is not supported"),
-    "long words": (model(max_input_chars_per_word=10**6), "max_input_chars_per_word is 1,000,000; 1,000 is the most"),
+    "long words": (
+        model(max_input_chars_per_word=10**6, unk_token="<unk>"),
+        "max_input_chars_per_word is 1,000,000; 1,000 is the most",
+    ),
     "a long name": (added(267, "a" * 600), "has 600 characters; it can have 500"),
 }
+NO_UNKNOWN = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"a": 0}, "max_input_chars_per_word": 9}
 WRONG: dict[str, tuple[Change, str]] = {
+    "no unknown token": (top(model=NO_UNKNOWN), "the unknown token '[UNK]' is not in the vocabulary"),
     "no model": (lambda content: content.pop("model"), "is damaged: 'model'"),
     "an unknown model": (model(type="Other"), "the package tokenizers says: "),
     "an unknown part": (top(normalizer={"type": "Other"}), "the package tokenizers says: "),
