@@ -94,37 +94,23 @@ def _xlm_robertas(files: Section, settings: PretrainedSettings) -> Section:
     }
 
 
-_END, _ENDS, _VOCABULARY = "<|endoftext|>", ("cls_token", "sep_token"), ("vocab.txt",)
-_CLS = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "pad_token": "<pad>"}
+_ENDS, _VOCABULARY = ("cls_token", "sep_token"), ("vocab.txt",)
 _BERTS = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+_LLAMAS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+_ROBERTAS = {**_LLAMAS, "sep_token": "</s>", "cls_token": "<s>", "pad_token": "<pad>", "mask_token": "<mask>"}
+_MPNETS = {**_ROBERTAS, "unk_token": "[UNK]", "mask_token": added_token("<mask>", lstrip=True)}
+_GPT2S = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
+_QWENS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
 CLASSES = {
     "BertTokenizer": TokenizerClass("WordPiece", _berts, _BERTS, _ENDS, _VOCABULARY),
     "DistilBertTokenizer": TokenizerClass("WordPiece", _berts, _BERTS, _ENDS, _VOCABULARY),
-    "MPNetTokenizer": TokenizerClass(
-        "WordPiece",
-        _berts,
-        {**_CLS, "unk_token": "[UNK]", "mask_token": added_token("<mask>", lstrip=True)},
-        _ENDS,
-        _VOCABULARY,
-    ),
-    "GPT2Tokenizer": TokenizerClass("BPE", _byte_pairs(), dict.fromkeys(("unk_token", "bos_token", "eos_token"), _END)),
-    "RobertaTokenizer": TokenizerClass(
-        "BPE", _byte_pairs(), {**_CLS, "unk_token": "<unk>", "mask_token": "<mask>"}, ends=_ENDS
-    ),
-    "Qwen2Tokenizer": TokenizerClass(
-        "BPE", _byte_pairs(QWEN2_WORDS, "NFC"), dict.fromkeys(("unk_token", "eos_token", "pad_token"), _END)
-    ),
-    "GPTNeoXTokenizer": TokenizerClass(
-        "BPE",
-        _byte_pairs(normal_form="NFC"),
-        {**dict.fromkeys(("unk_token", "bos_token", "eos_token"), _END), "pad_token": "<|padding|>"},
-    ),
-    "XLMRobertaTokenizer": TokenizerClass(
-        "Unigram", _xlm_robertas, {**_CLS, "unk_token": "<unk>", "mask_token": "<mask>"}, ("bos_token", "eos_token"), ()
-    ),
-    "LlamaTokenizer": TokenizerClass(
-        "BPE", _llamas, {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}, own_files=()
-    ),
+    "MPNetTokenizer": TokenizerClass("WordPiece", _berts, _MPNETS, _ENDS, _VOCABULARY),
+    "GPT2Tokenizer": TokenizerClass("BPE", _byte_pairs(), _GPT2S),
+    "RobertaTokenizer": TokenizerClass("BPE", _byte_pairs(), _ROBERTAS, _ENDS),
+    "Qwen2Tokenizer": TokenizerClass("BPE", _byte_pairs(QWEN2_WORDS, "NFC"), _QWENS),
+    "GPTNeoXTokenizer": TokenizerClass("BPE", _byte_pairs(normal_form="NFC"), {**_GPT2S, "pad_token": "<|padding|>"}),
+    "XLMRobertaTokenizer": TokenizerClass("Unigram", _xlm_robertas, _ROBERTAS, ("bos_token", "eos_token"), ()),
+    "LlamaTokenizer": TokenizerClass("BPE", _llamas, _LLAMAS, own_files=()),
 }
 # The class of a model whose settings name none.
 OF_MODELS = {
