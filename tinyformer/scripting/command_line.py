@@ -205,7 +205,7 @@ def add_model_flag(parser: argparse.ArgumentParser) -> None:
 def add_pair_flags(parser: argparse.ArgumentParser) -> None:
     """Give the parser a flag for each path of ``PairFiles``."""
     files = parser.add_argument_group("data")
-    text = "a sentence, a tab and its translation on each line (.gz, too)"
+    text = "a sentence, a tab and its translation on each line; or .jsonl, .json, .csv (.gz, too)"
     files.add_argument("--data", help=text, type=some_path, metavar="FILE")
     for part in ("", "validation-", "test-"):
         default = " (default: pairs held out from the others)" if part else ""
