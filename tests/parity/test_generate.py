@@ -301,7 +301,6 @@ ID = range(2, 21)
 CHOICES = {
     "bad_words_ids": lambda r: [[r.choice(ID) for _ in range(r.choice([1, 1, 2, 3]))] for _ in range(r.randrange(1, 4))],
     "begin_suppress_tokens": lambda r: r.sample(ID, r.randrange(1, 5)),
-    "constraints": lambda r: [],
     "diversity_penalty": lambda r: 0.0,
     "do_sample": lambda r: r.choice([False, False, None]),
     "early_stopping": lambda r: r.choice([True, False, "never"]),
