@@ -390,9 +390,9 @@ def test_the_scale_is_that_of_numpys_formula(dtype):
     for factor in (1.0, 1e-3, 0.0, math.nan, math.inf):
         arrays = [numbers(5000, dtype) * factor, numbers(7, dtype, 1) * factor]
         norm, scale = kernels.norm_and_scale(arrays, 0.75)
-        assert norm.dtype == scale.dtype == state_dtypes(dtype, 1)[2]
+        assert (norm.dtype, scale.dtype) == (state_dtypes(dtype, 1)[2], "float64")  # float32 may be too narrow for it
         want = xp.minimum(0.75 / (norm + 1e-6), 1.0)
-        np.testing.assert_array_equal(scale.get(), want.get())
+        np.testing.assert_allclose(scale.get(), want.get(), rtol=1e-6 if norm.dtype == "float32" else 1e-12)
 
 
 def test_the_table_of_addresses_is_copied_when_a_gradient_moves(costs):

@@ -259,7 +259,6 @@ def test_einsum_promotes_before_it_computes(x, y):
     np.testing.assert_array_equal(tt.einsum("i,j->j", tt.tensor(x), tt.tensor(y)).numpy(), x.astype("int64").sum() * y)
 
 
-@on_cpu
 @pytest.mark.parametrize("shape", [(3,), (2, 3)])
 @pytest.mark.parametrize(("factor", "eps"), [(1e20, 1e-5), (1e-25, 0.0), (1e37, 0.0)])
 @pytest.mark.parametrize("norm", [tt.layer_norm, tt.rms_norm])

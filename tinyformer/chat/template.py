@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from tinyformer.chat import rendering
 from tinyformer.common.errors import UserError, shortened
-from tinyformer.common.files import read_file, read_json, read_utf8
+from tinyformer.common.files import read_file, read_json, read_utf8, write_json
 from tinyformer.pretrained.adapter_settings import model_folder
 from tinyformer.pretrained.folders import gguf_at
 from tinyformer.pretrained.gguf_tokenizers import gguf_chat_template
 from tinyformer.pretrained.tokenizers import CONFIG
 from tinytensor.common.wording import a_or_an
+from tinytensor.device.disk import write_text
 
 FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"  # the first has the default one, the second others
 LARGEST = 1 << 20  # bytes of a template; published ones have up to a few tens of thousands
@@ -26,6 +29,7 @@ SECONDS = 20  # by the clock, beside those of a processor in ``rendering``: a bu
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _STOPPED = "it takes too long, and was stopped: take another model, or mend its template"
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # the names under which a message has what was thought before it
+_AT_ONCE = 100  # conversations that a process renders; one alone takes it a few milliseconds
 _MARK = "THE MESSAGE ENDS HERE "  # after a message that is continued; some templates strip the space
 # The arguments of ``apply_chat_template`` that are about ids.
 _OF_IDS = (
@@ -119,8 +123,19 @@ class ChatTemplate:
             "documents": values.get("documents"),
             "add_generation_prompt": not continue_final_message if add_generation_prompt is None else add_generation_prompt,
         }
-        rendered = self._rendered(text, given)
+        (rendered,) = self._rendered(text, [given])
         return _cut(rendered, last) if continue_final_message else rendered
+
+    def render_each(self, conversations: Sequence[tuple[Sequence[Message], bool]]) -> list[str]:
+        """Return ``render`` of many conversations, each with its ``add_generation_prompt``, by few processes."""
+        shared = {**self.tokens, "tools": None, "documents": None}
+        values = [
+            {**shared, "messages": [_completed(message) for message in messages], "add_generation_prompt": prompt}
+            for messages, prompt in conversations
+        ]
+        parts = [values[first : first + _AT_ONCE] for first in range(0, len(values), _AT_ONCE)]
+        bar = tqdm(parts, desc="reading conversations", leave=False, delay=1, disable=None)
+        return [text for part in bar for text in self._rendered(self.text, part)]
 
     def _chosen(self, tools: Any, chat_template: str | None) -> str:
         """The text of the template that transformers takes of several."""
@@ -128,7 +143,7 @@ class ChatTemplate:
             return self.named.get(chat_template, chat_template)
         return self.text if tools is None else self.named.get("tool_use", self.text)
 
-    def _rendered(self, text: str, values: Mapping[str, Any]) -> str:
+    def _rendered(self, text: str, values: list[dict[str, Any]]) -> list[str]:
         try:
             _check_plain(values)
             request = json.dumps({"template": text, "values": values})
@@ -139,7 +154,7 @@ class ChatTemplate:
             raise ImportError(f'a chat template needs the package {answer["lacking"]}: pip install "tinyformer[chat]"')
         if "error" in answer:
             raise UserError(f"{self.source}: {answer['error']}")
-        return str(answer["text"])
+        return [str(text) for text in answer["texts"]]
 
 
 def _completed(message: Message) -> dict[str, Any]:
@@ -210,6 +225,14 @@ def find_chat_template(path: str | Path) -> ChatTemplate | None:
     if found is None and (base := model_folder(folder)) != folder:
         found = _template_in(base)
     return found
+
+
+def save_chat_template(template: ChatTemplate, folder: str | Path) -> None:
+    """Write a template beside the tokenizer of a pretrained model, and its special tokens to tokenizer_config.json."""
+    folder = Path(folder)
+    write_text(folder / FILE, template.text)
+    config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
+    write_json(folder / CONFIG, {**config, **template.tokens})
 
 
 def _template_in(folder: Path) -> ChatTemplate | None:

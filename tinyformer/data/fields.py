@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.common.errors import UserError, has_flag, print_line, shortened
+from tinyformer.data.conversations import is_conversation
 from tinytensor.common.wording import counted
 
 # The kinds of files that have fields, by the ends of their names.
@@ -31,7 +32,8 @@ def kind_of(path: str | Path) -> str:
 
 
 def field_of(path: str | Path, text: str, field: str) -> str:
-    """The text of a ``field`` of all records in a file, one after the other, on lines of their own.
+    """The text of a ``field`` of all records in a file, one after the other, on lines of their own. A conversation is text as
+    JSON.
 
     The field is a key or the name of a column. Where a table has no line of names, it is the number of a column, from 1.
     Records without it, or with nothing in it, are left out, and a line on standard error counts them. Raises UserError, which
@@ -43,6 +45,8 @@ def field_of(path: str | Path, text: str, field: str) -> str:
         raise UserError(f"{path} has no fields, as {', '.join(KINDS)} have{remedy}")
     found, left_out = [], 0
     for number, value in _values(path, text, field):
+        if is_conversation(value):
+            value = json.dumps(value, ensure_ascii=False)
         if not isinstance(value, str | None):
             where = f", {number}" if number else ""
             raise UserError(

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytensor.device.backend import xp
-from tinytensor.device.summation import sum_of_products, sum_over
-from tinytensor.kernels.numpy.products import matmul
+from tinytensor.device.summation import root_of_squares, sum_of_products, sum_over
 from tinytensor.kernels.rows import as_rows
 
 TINY = 1e-30  # squares of float32 are less accurate below
@@ -53,11 +52,11 @@ def _rstd(rows: Any, eps: float) -> Any:
     """1 / sqrt(mean(x^2) + eps) of each row, as a column."""
     rstd = 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + eps)
     is_inside = rstd if rows.ndim == 1 else xp.count_nonzero(rstd) == rstd.size
-    if eps < TINY or not is_inside:  # squares are 0 or infinite, but not those of a row divided by its largest element
-        largest = abs(rows).max(axis=-1, keepdims=True, initial=max(TINY, abs(eps) ** 0.5))
-        largest = xp.where(xp.isinf(largest), xp.ones_like(largest), largest)
-        rows = rows / largest
-        rstd = 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + (eps / largest) / largest) / largest
+    if eps < TINY or not is_inside:  # squares may be 0 or infinite
+        length = root_of_squares(rows, (rows.ndim - 1,), keepdims=True) / max(rows.shape[-1], 1) ** 0.5
+        bound = abs(eps) ** 0.5
+        root = xp.hypot(length, bound) if eps >= 0 else xp.sqrt(length - bound) * xp.sqrt(length + bound)
+        rstd = (1.0 / root).astype(rows.dtype)
     return rstd
 
 
@@ -110,19 +109,19 @@ def layer_norm_backward(
     """
     mean, correction, rstd = residuals
     g_rows = as_rows(g)
-    centred = as_rows(x) - mean  # n, before it is scaled by rstd
+    normalized = as_rows(x) - mean
     if correction is not None:
-        centred -= correction
-    product = g_rows * centred
-    d_weight = matmul(rstd.reshape(1, -1), product)[0] if needed[1] else None
+        normalized -= correction
+    normalized *= rstd
+    product = g_rows * normalized
+    d_weight = sum_over(product, (0,)) if needed[1] else None
     d_bias = sum_over(g_rows, (0,)) if needed[2] else None
     d_x = None
     if needed[0]:
         d_x = g_rows.copy() if weight is None else g_rows * weight  # h
         d_x -= _row_mean(d_x)
-        mean_product = _row_mean(product) if weight is None else product.dot(weight / len(weight))[:, None]
-        centred *= mean_product * rstd * rstd
-        d_x -= centred
+        normalized *= _row_mean(product) if weight is None else product.dot(weight / len(weight))[:, None]
+        d_x -= normalized
         d_x *= rstd
         d_x = _plus(d_x.reshape(x.shape), before)
     return d_x, d_weight, d_bias
