@@ -87,7 +87,17 @@ def _nothing(value: Any) -> Any:
     return value if value is None else NotImplemented
 
 
+_of_arrays: list[Callable[[Any], Any]] = []  # what makes a tensor of an array, which this file cannot import
+
+
+def make_tensors_with(function: Callable[[Any], Any]) -> None:
+    """Say what makes tensors of integers and booleans in NumPy's arrays, such as targets and masks."""
+    _of_arrays[:] = [function]
+
+
 def _tensor(value: Any) -> Any:
+    if (is_host_array(value) or is_array(value)) and value.dtype.kind in "biu":
+        return _of_arrays[0](value)  # it has no gradient that could be lost
     return value if hasattr(value, "node") else NotImplemented
 
 
@@ -114,7 +124,7 @@ def _nested(value: Any) -> Any:
 
 
 def _tensors(value: Any) -> Any:
-    return NotImplemented if hasattr(value, "node") else _all_of(value, _tensor)
+    return NotImplemented if hasattr(value, "node") else _all_of(value, lambda x: x if hasattr(x, "node") else NotImplemented)
 
 
 def _arrays(value: Any) -> Any:
