@@ -10,7 +10,7 @@ from tinyformer.common.errors import SettingError, shortened
 from tinyformer.models.bert import Bert
 from tinyformer.models.gpt import GPT, GPTVectors
 from tinytensor import Tensor
-from tinytensor.common.arguments import composite
+from tinytensor.common.arguments import checked
 from tinytensor.nn import Linear, Module, ModuleList
 
 # How much each token counts beside others: of the numbers (batch, length) that are 1 for tokens that count and 0 for others,
@@ -102,7 +102,7 @@ class SentenceModel(Module):
         self.pooling = Pooling(pooling)
         self.layers = ModuleList([Normalize()] if layers is None else layers)
 
-    @composite
+    @checked
     def forward(self, ids: Tensor, mask: Tensor | None = None, counted: Tensor | None = None) -> Tensor:
         """Ids (batch, length) -> the vector of each text, (batch, width).
 

@@ -308,8 +308,8 @@ def _pooling(settings: PretrainedSettings) -> tuple[tuple[str, ...], bool]:
 
 def _projection(folder: Path) -> Projection:
     """The layer of a folder of Dense."""
-    known = ("in_features", "out_features", "bias", "activation_function")
-    settings = _settings(folder / "config.json", known, use_residual=False, **_OF_SENTENCES)
+    names = ("in_features", "out_features", "bias", "activation_function")
+    settings = _settings(folder / "config.json", names, use_residual=False, **_OF_SENTENCES)
     path, _, function = settings.read(str, "activation_function", "torch.nn.Tanh").rpartition(".")
     if function not in Projection.FUNCTIONS or path.partition(".")[0] != "torch":
         known = ", ".join(Projection.FUNCTIONS)

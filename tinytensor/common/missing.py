@@ -197,7 +197,7 @@ class _Called(ModuleType):
     """A module whose name is that of a function in PyTorch."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        raise TypeError(f"{self.__name__} is a module: {_answer(*self.__name__.rsplit('.', 1), self)}")
+        raise TypeError(f"{self.__name__} is a module: {_answer('tinytensor', self.__name__.rpartition('.')[2], self)}")
 
 
 def answer_calls(module: ModuleType) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -210,8 +211,9 @@ def _einsum(arrays: Sequence[Any], terms: tuple[str, ...], output: str) -> Any:
 def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
     """Einstein summation as in ``numpy.einsum``: ``einsum("bij,bjk->bik", x, y)``.
 
-    A letter that repeats within an operand means its diagonal. An ellipsis stands for axes that broadcast. Without ``->`` the
-    output has the letters that occur once, in alphabetical order. Raises ValueError for subscripts that do not fit.
+    A letter that repeats within an operand means its diagonal. An ellipsis stands for axes that broadcast; they are summed over
+    where the output has none, as in PyTorch. Without ``->`` the output has the letters that occur once, in alphabetical order.
+    Raises ValueError for subscripts that do not fit.
 
     >>> x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> tt.einsum("ij,j->i", x, tt.tensor([1.0, 10.0]))
@@ -234,6 +236,8 @@ def _parse(subscripts: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str
     text = subscripts.replace(" ", "")
     left, arrow, output = text.partition("->")
     terms = left.split(",")
+    if wrong := [term for term in (*terms, output) if not re.fullmatch(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*", term)]:
+        raise ValueError(f"einsum {subscripts!r}: {wrong[0]!r} must have letters and at most one ellipsis, as in 'a...b'")
     if len(terms) != len(tensors):
         raise ValueError(f"einsum {subscripts!r} has {counted(len(terms), 'term')} for {counted(len(tensors), 'tensor')}")
     spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
