@@ -165,8 +165,6 @@ from tinyformer.tokenizers import (
     WordTokenizer as WordTokenizer,
     load_tokenizer as load_tokenizer,
 )
-from tinyformer.tokenizers.added import AddedToken as AddedToken
-from tinyformer.tokenizers.cutting import CuttingRules as CuttingRules
 from tinyformer.tokenizers.texts import token_texts as token_texts
 from tinyformer.training.config import TrainingConfig as TrainingConfig
 from tinyformer.training.evaluation import accuracy as accuracy, evaluate as evaluate, perplexity as perplexity

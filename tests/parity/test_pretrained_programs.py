@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity.random_tokenizers import PUBLISHED
+from parity.published_tokenizers import PUBLISHED
 from running import Program
 
 from tinyformer.data.reading import standard_library_text

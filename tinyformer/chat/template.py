@@ -19,14 +19,14 @@ from tinyformer.common.files import read_file, read_json, read_utf8, write_json
 from tinyformer.pretrained.adapter_settings import model_folder
 from tinyformer.pretrained.folders import gguf_at
 from tinyformer.pretrained.gguf_tokenizers import gguf_chat_template
-from tinyformer.pretrained.tokenizers import CONFIG
+from tinyformer.pretrained.published_tokenizers import json_of, settings_of
+from tinyformer.pretrained.tokenizer_classes import CLASSES, CONFIG, ROLES, class_name
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.disk import write_text
 
 FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"  # the first has the default one, the second others
 LARGEST = 1 << 20  # bytes of a template; published ones have up to a few tens of thousands
 SECONDS = 20  # by the clock, beside those of a processor in ``rendering``: a busy machine takes its time
-_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _STOPPED = "it takes too long, and was stopped: take another model, or mend its template"
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # the names under which a message has what was thought before it
 _AT_ONCE = 100  # conversations that a process renders; one alone takes it a few milliseconds
@@ -36,20 +36,6 @@ _OF_IDS = (
     "tokenize", "sanitize_control_tokens", "padding", "truncation", "max_length", "return_tensors", "return_dict",
     "return_assistant_tokens_mask", "tokenizer_kwargs",
 )  # fmt: skip
-# The special tokens that a class of tokenizers has where the files name none.
-_LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-_GPT2 = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
-_OF_CLASSES = {
-    "LlamaTokenizer": _LLAMA,
-    "CodeLlamaTokenizer": _LLAMA,
-    "GPT2Tokenizer": _GPT2,
-    "GPTNeoXTokenizer": {**_GPT2, "pad_token": "<|padding|>"},
-    "Qwen2Tokenizer": dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
-}
-# The class of a type of model where the files name none; of the fixed ones, whatever they name.
-_OF_MODELS = {"gpt2": "GPT2Tokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer"}
-_FIXED = ("qwen2", "mistral")
-
 Message = Mapping[str, Any]
 
 
@@ -245,26 +231,16 @@ def _template_in(folder: Path) -> ChatTemplate | None:
         raise UserError(f"{source}: chat_template has none with the name 'default'")
     if wrong := [text for text in named.values() if not isinstance(text, str)]:
         raise UserError(f"{source}: chat_template must be text, not {shortened(repr(wrong[0]), 40)}")
-    return ChatTemplate(named["default"], _tokens(folder, config), source, named if isinstance(said, dict) else {})
+    return ChatTemplate(named["default"], _tokens(folder), source, named if isinstance(said, dict) else {})
 
 
-def _tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+def _tokens(folder: Path) -> dict[str, str]:
     """The special tokens that transformers has for a folder: of the class of its tokenizer, of tokenizer_config.json, and of
     special_tokens_map.json where that is of an old version. Some are objects, with their text as ``content``."""
-    older = folder / "special_tokens_map.json"
-    named = {**config, **(read_json(older) if older.exists() and "added_tokens_decoder" not in config else {})}
-    found = {**_OF_CLASSES.get(_class_of(folder, config), {}), **{name: named[name] for name in _TOKENS if name in named}}
+    settings, tokenizer = settings_of(folder), folder / "tokenizer.json"
+    of_bytes = tokenizer.exists() and b'"ByteLevel"' in read_file(tokenizer)
+    name = class_name(settings, json_of(folder, "config.json"), of_bytes).removeprefix("Code")  # CodeLlama's are Llama's
+    usual = CLASSES[name].tokens if name in CLASSES else {}
+    found = {**usual, **{name: settings.values[name] for name in ROLES if name in settings.values}}
     texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in found.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
-
-
-def _class_of(folder: Path, config: Mapping[str, Any]) -> str:
-    """The name of the class of tokenizers that transformers takes for a folder. "" for one without tokens of its own."""
-    path, tokenizer = folder / "config.json", folder / "tokenizer.json"
-    model = read_json(path) if path.exists() else {}
-    said = str(config.get("tokenizer_class") or model.get("tokenizer_class") or "").removesuffix("Fast")
-    usual = _OF_MODELS.get(str(model.get("model_type")), "")
-    if not said or model.get("model_type") in _FIXED:
-        return usual
-    is_of_bytes = said == "LlamaTokenizer" and tokenizer.exists() and b'"ByteLevel"' in read_file(tokenizer)
-    return "" if is_of_bytes else said
