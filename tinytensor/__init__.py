@@ -24,7 +24,7 @@ from tinytensor.transforms.checkpoint import checkpoint as checkpoint
 from tinytensor.creation import *
 from tinytensor.transforms.derivatives import hessian as hessian, hvp as hvp, jacobian as jacobian
 from tinytensor.device.disk import FileError as FileError
-from tinytensor.common.missing import names_of as _names_of, public as _public
+from tinytensor.common.missing import answer_calls as _answer_calls, names_of as _names_of, public as _public
 from tinytensor.autograd.modes import (
     detect_anomaly as detect_anomaly,
     enable_grad as enable_grad,
@@ -55,6 +55,7 @@ from tinytensor.ops.reductions import *
 from tinytensor.ops.running import *
 from tinytensor.ops.sequences import *
 from tinytensor.ops.shapes import *
+from tinytensor.ops.sorting import *
 from tinytensor.random import seed as seed
 from tinytensor.autograd.gradients import grad as grad
 from tinytensor.autograd.tensor import Tensor as Tensor
@@ -66,6 +67,7 @@ kernels_name: str = _kernels_name
 if not typing.TYPE_CHECKING:  # a type checker would take every name for one that is here
     __all__ = _public(globals(), "functional linalg nn optim parallel random")
     __getattr__, __dir__ = _names_of(__name__)
+    _answer_calls(globals()["device"])
 
 
 __version__ = "0.3.0"

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from parity.compare import assert_close
-from parity.test_pretrained import IDS, bert, gpt2, llama, marian
+from parity.test_pretrained import IDS, bert, gpt2, llama, marian, noisy
+from parity.test_pretrained_encoders import FAMILIES, HEADS, theirs_of
 
 import tinytensor as tt
-from tinyformer import from_pretrained, load_adapter, save_adapter, save_pretrained
+from tinyformer import GPT, UserError, from_pretrained, load_adapter, save_adapter, save_pretrained
 from tinytensor import nn
 from tinytensor.nn.lora import lora_weights
 
 peft = pytest.importorskip("peft", reason="tests of LoRA adapters beside PEFT's: pip install --no-deps peft accelerate psutil")
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of PEFT about its own peers
+pytestmark = pytest.mark.filterwarnings(  # of PEFT about its own peers, and about settings that change nothing
+    "ignore::FutureWarning", "ignore::UserWarning", "ignore:.*(keys did not match|of the tied|weight):RuntimeWarning"
+)
 
 QV = ["q_proj", "v_proj"]
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -42,6 +53,13 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"target_modules": ["query", "key"], "modules_to_save": ["classifier"], "task_type": "SEQ_CLS"},
     ),
     "BERT, no head": (lambda: bert("Model"), {"target_modules": ["intermediate.dense"]}),
+    "RoBERTa, classes": (
+        lambda: theirs_of("roberta, padding 0", "ForSequenceClassification"),
+        {"target_modules": ["dense", "query"], "modules_to_save": ["classifier"]},
+    ),
+    "Llama, MLPs as a whole": (llama, {"target_modules": "all-linear", "modules_to_save": ["mlp"]}),
+    "Llama, a block as a whole": (llama, {"target_modules": [*QV, "up_proj"], "modules_to_save": ["layers.0"]}),
+    "GPT-2, a name that ends others": (gpt2, {"target_modules": ["mlp.c_fc", "fc", "c_proj"], "fan_in_fan_out": True}),
     "Marian": (marian, {"target_modules": [*QV, "k_proj", "fc1"], "task_type": "SEQ_2_SEQ_LM"}),
 }
 
@@ -188,3 +206,148 @@ def test_a_merged_model_there(tmp_path):
     nn.merge_lora(model)
     save_pretrained(model, tmp_path / "merged")
     assert_close(tt.tensor(want), of_theirs(type(theirs).from_pretrained(tmp_path / "merged")), 1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------ random settings
+
+# A configuration with one of these may be refused, by this name; any other is read as PEFT reads it.
+BY_NAME: dict[str, Callable[[random.Random], Any]] = {
+    "bias": lambda rng: rng.choice(["all", "lora_only"]),
+    "use_dora": lambda rng: True,
+    "lora_bias": lambda rng: True,
+    "trainable_token_indices": lambda rng: [1, 2],
+    "layer_replication": lambda rng: [[0, 2], [1, 2]],
+    "init_lora_weights": lambda rng: rng.choice(["pissa", "olora", "mica"]),
+}
+
+
+TASKS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS", "ForCausalLM": "CAUSAL_LM"}
+
+REASONS = [
+    rf"({'|'.join(BY_NAME)}) .* cannot be used here: merge it with PEFT",
+    "an addition to the embedding .* cannot be used here: merge it with PEFT",
+    "is also .* and the adapter changes one alone: train it with ensure_weight_tying",
+    "the model has no linear layer (lm_head|.*decoder|vocab_projector)",  # it is the embedding
+    "is a whole weight and .* is not, but they are one here: merge it with PEFT",
+    r"modules_to_save\.default\..* is not known",  # a whole part in another one
+]
+RANDOM_IDS = IDS % 40 + 7  # without the padding of any model
+
+
+def random_model(rng: random.Random) -> Any:
+    family = rng.choice(["gpt2", "llama", "llama", "marian", *FAMILIES, *FAMILIES])
+    if family in FAMILIES:
+        return theirs_of(family, rng.choice(HEADS))
+    if family == "marian":
+        return marian(**rng.choice([{}, {"tie_word_embeddings": False}]))
+    tied = {"tie_word_embeddings": rng.random() < 0.5}
+    theirs = gpt2(**tied) if family == "gpt2" else llama(rng.choice(["Llama", "Qwen2", "Qwen3"]), **tied)
+    return noisy(type(theirs.base_model)(theirs.config)) if rng.random() < 0.2 else theirs
+
+
+def part_of(path: str, rng: random.Random) -> str:
+    """The last words of a path, or some of those before."""
+    words = path.split(".")
+    end = rng.choice([len(words), len(words), rng.randint(1, len(words))])
+    return ".".join(words[rng.randint(0, end - 1) : end])
+
+
+def random_settings(theirs: Any, rng: random.Random) -> dict[str, Any]:
+    modules = dict(theirs.named_modules())
+    modules.pop("")
+    linear = [name for name, module in modules.items() if type(module).__name__ in ("Linear", "Conv1D")]
+    ends = lambda: [name.split(".", rng.randint(0, name.count(".")))[-1] for name in rng.sample(linear, rng.randint(1, 3))]  # noqa: E731
+    patterns = lambda: [re.escape(end) if rng.random() < 0.5 else end for end in ends()]  # noqa: E731
+    settings: dict[str, Any] = {"r": rng.randint(1, 5), "lora_alpha": rng.randint(1, 12), "target_modules": ends()}
+    one_of = {
+        "target_modules": lambda: rng.choice(
+            ["all-linear", f".*({'|'.join(patterns())})", rf".*\.1\..*\.\w*{rng.choice('qkvocd')}\w*"]
+        ),
+        "exclude_modules": lambda: rng.choice([ends(), f".*({'|'.join(patterns())})"]),
+        "rank_pattern": lambda: {pattern: rng.randint(1, 5) for pattern in patterns()},
+        "alpha_pattern": lambda: {pattern: rng.randint(1, 12) for pattern in patterns()},
+        "use_rslora": lambda: True,
+        "lora_dropout": lambda: 0.1,
+        "modules_to_save": lambda: [
+            part_of(name, rng)[rng.random() < 0.05 :] for name in rng.sample(list(modules), rng.randint(1, 2))
+        ],
+        "layers_to_transform": lambda: rng.choice([0, 1, [1], [0, 1], []]),
+        "layers_pattern": lambda: rng.choice(["layers", "layer", "h", ["layer", "layers"], []]),
+        "init_lora_weights": lambda: rng.choice([False, "gaussian", "orthogonal"]),
+        "fan_in_fan_out": lambda: True,
+        "ensure_weight_tying": lambda: True,
+        "task_type": lambda: next((task for head, task in TASKS.items() if type(theirs).__name__.endswith(head)), None),
+    }
+    for name in rng.sample(list(one_of), rng.randint(0, 4)):
+        settings[name] = one_of[name]()
+    if "layers_to_transform" not in settings:
+        settings.pop("layers_pattern", None)
+    if rng.random() < 0.1:
+        name = rng.choice(list(BY_NAME))
+        settings[name] = BY_NAME[name](rng)
+    if rng.random() < 0.1 and isinstance(settings["target_modules"], list):
+        tables = [name.rpartition(".")[2] for name, module in modules.items() if isinstance(module, torch.nn.Embedding)]
+        settings["target_modules"] = [*settings["target_modules"], rng.choice(tables)]
+    return settings
+
+
+@torch.no_grad()
+def outputs(model: Any) -> torch.Tensor:
+    ids = torch.tensor(RANDOM_IDS)
+    kind = type(model.get_base_model() if isinstance(model, peft.PeftModel) else model).__name__
+    out = model(input_ids=ids, decoder_input_ids=ids) if "Marian" in kind else model(input_ids=ids)
+    if hasattr(out, "start_logits"):
+        return torch.stack([out.start_logits, out.end_logits], -1)
+    return out.logits if hasattr(out, "logits") else out.last_hidden_state
+
+
+def made(rng: random.Random, folder: Path) -> tuple[Callable[[], Any], torch.Tensor]:
+    """A function that opens a model at random, and its outputs with an adapter at random, which is in the folder."""
+    while True:
+        theirs = random_model(rng)
+        theirs.save_pretrained(folder / "base")
+        fresh = lambda: type(theirs).from_pretrained(folder / "base").eval()  # noqa: B023, E731
+        try:
+            with_adapter(fresh(), random_settings(theirs, rng)).save_pretrained(folder / "adapter")
+            return fresh, outputs(peft.PeftModel.from_pretrained(fresh(), folder / "adapter").eval())
+        except (ValueError, TypeError, KeyError, RuntimeError):  # PEFT cannot make or read it
+            shutil.rmtree(folder / "adapter", ignore_errors=True)
+
+
+def compared(seed: int, folder: Path) -> str:
+    """What becomes of an adapter at random: it is read as PEFT reads it, and PEFT reads what is written, or it is refused."""
+    fresh, want = made(random.Random(seed), folder)
+    try:
+        model: Any = load_adapter(from_pretrained(folder / "base"), folder / "adapter")
+    except UserError as error:
+        reason = next((reason for reason in REASONS if re.search(reason, str(error))), None)
+        assert reason is not None, error
+        return f"refused: {reason}"
+    ids = tt.tensor(RANDOM_IDS)
+    ours = lambda: model.vectors(ids) if is_without_head else of_ours(model, RANDOM_IDS)  # noqa: E731
+    is_without_head = isinstance(model, GPT) and want.shape[-1] == model.config.d_model
+    assert_close(ours(), want, 1e-4)
+    if is_without_head:  # its names have a prefix here that the model there has not
+        return "equal"
+    save_adapter(model, folder / "ours")
+    assert_close(ours(), outputs(peft.PeftModel.from_pretrained(fresh(), folder / "ours").eval()), 1e-4)
+    return "equal, and so is what is written"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_an_adapter_at_random(seed: int, tmp_path: Path) -> None:
+    """It is read as PEFT reads it, or refused by the name of what it has."""
+    compared(seed, tmp_path)
+
+
+def main(number: int) -> None:
+    """Compare so many more adapters, and print what became of them."""
+    counts = Counter[str]()
+    for seed in range(1000, 1000 + number):
+        with tempfile.TemporaryDirectory() as folder:
+            counts[compared(seed, Path(folder))] += 1
+    print(*(f"{count:5} {result}" for result, count in counts.most_common()), sep="\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

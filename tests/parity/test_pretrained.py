@@ -33,7 +33,8 @@ from tinyformer import (
     save_pretrained,
 )
 from tinyformer.models.positions import RotaryScaling
-from tinyformer.pretrained.choosing import families_of, family_among
+from tinyformer.pretrained import loading
+from tinyformer.pretrained.choosing import FAMILIES, families_of, family_among
 from tinyformer.pretrained.loading import read_settings
 from tinyformer.pretrained.weights import read_weights
 
@@ -168,6 +169,48 @@ def test_a_decoder(kind: str, tmp_path: Path) -> None:
     with tt.no_grad():
         parts = [ours(tt.tensor(part), cache).numpy() for part in np.split(IDS, np.cumsum(steps)[:-1], axis=1)]
     assert_close(tt.tensor(np.concatenate(parts, axis=1)), expected.logits)
+
+
+@pytest.mark.parametrize("kind", ["GPT2", "DistilBert", "Marian"])
+def test_settings_by_their_common_names(kind: str, tmp_path: Path) -> None:
+    """Where a file has both names, transformers takes the common one."""
+    config = getattr(transformers, f"{kind}Config")
+    sizes = {"vocab_size": 54, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {
+        "decoder_layers": 1,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 40,
+        "decoder_ffn_dim": 40,
+        "pad_token_id": 53,
+    }
+    sizes |= {"decoder_start_token_id": 53, "eos_token_id": 0, "forced_eos_token_id": 0}
+    theirs = getattr(transformers, {"Marian": "MarianMTModel"}.get(kind, f"{kind}Model"))(config(**sizes)).eval()
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    said = json.loads(path.read_text())
+    for common, name in config.attribute_map.items():
+        said[common], said[name] = said[name], 7
+    path.write_text(json.dumps(said))
+    assert type(theirs).from_pretrained(tmp_path).config.hidden_size == 24
+    ids = IDS[:, :5]
+    with torch.no_grad():
+        given = {"decoder_input_ids": torch.tensor(ids)} if kind == "Marian" else {}
+        found = theirs(torch.tensor(ids), **given)
+        expected = found.logits if kind == "Marian" else found.last_hidden_state
+    ours = from_pretrained(tmp_path)
+    with tt.no_grad():
+        out = ours(tt.tensor(ids), tt.tensor(ids)) if kind == "Marian" else vectors(ours, ids)
+    assert_close(out, expected)
+
+
+def test_the_common_names_are_those_of_transformers() -> None:
+    for kind in {name for family in FAMILIES for name in family.model_types}:
+        assert loading._NAMES.get(kind, {}) == transformers.AutoConfig.for_model(kind).attribute_map, kind
+
+
+def vectors(model: Any, ids: np.ndarray) -> tt.Tensor:
+    """The vectors of tokens: of a GPT whose output layer is its embedding, too."""
+    return model.vectors(tt.tensor(ids)) if isinstance(model, GPT) else model(tt.tensor(ids))
 
 
 @pytest.mark.parametrize("kind", BERTS)

@@ -68,6 +68,31 @@ def test_a_name_of_pytorchs_is_answered(act, says):
     assert "\n" not in str(caught.value)
 
 
+IMPORTS = {
+    "import tinytensor.nn.functional as F": "tinytensor.nn has no 'functional': PyTorch's nn.functional is tt",
+    "from tinytensor.nn import functional": "tinytensor.nn has no 'functional': PyTorch's nn.functional is tt",
+    "from tinytensor.nn import Linear, CrossEntropyLoss": "tinytensor.nn has no 'CrossEntropyLoss': .* is tt.cross_entropy",
+    "from tinytensor import device, manual_seed": r"tinytensor has no 'manual_seed': .* is tt.seed\(0\)",
+    "from tinytensor.nn.init import xavier_uniform": "tinytensor.nn.init has no 'xavier_uniform': it is xavier_uniform_ here",
+    "from tinytensor.linalg import svd": "tinytensor.linalg has no 'svd': numpy.linalg.svd is NumPy's",
+    "import tinytensor.utils.data": "tinytensor has no 'utils': .*DataLoader",
+    "from tinytensor.optim.lr_scheduler import StepLR": "tinytensor.optim has no 'lr_scheduler': .* optim.Cosine",
+    "from tinytensor.nn import made_up": "cannot import name 'made_up' from 'tinytensor.nn'",
+    "import tinytensor.made_up": "No module named 'tinytensor.made_up'",
+}
+
+
+@pytest.mark.parametrize(("statement", "says"), IMPORTS.items())
+def test_an_import_of_pytorchs_is_answered(statement, says):
+    with pytest.raises(ImportError, match=says):
+        exec(statement, {})
+
+
+def test_a_device_is_answered():
+    with pytest.raises(TypeError, match=r"tinytensor.device is a module: nothing is moved: TINYTENSOR_BACKEND=cupy chooses"):
+        tt.device("cpu")
+
+
 ARGUMENTS = {
     "dim": (lambda: x.sum(dim=1), "dim is axis here"),
     "dim of a composite": (lambda: tt.stack([x], dim=1), "dim is axis here"),

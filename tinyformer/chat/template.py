@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -12,17 +13,38 @@ from typing import Any
 
 from tinyformer.chat import rendering
 from tinyformer.common.errors import UserError, shortened
-from tinyformer.common.files import read_json, read_utf8
+from tinyformer.common.files import read_file, read_json, read_utf8
 from tinyformer.pretrained.adapter_settings import model_folder
 from tinyformer.pretrained.folders import gguf_at
 from tinyformer.pretrained.gguf_tokenizers import gguf_chat_template
 from tinyformer.pretrained.tokenizers import CONFIG
+from tinytensor.common.wording import a_or_an
 
-FILE = "chat_template.jinja"
+FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"  # the first has the default one, the second others
+LARGEST = 1 << 20  # bytes of a template; published ones have up to a few tens of thousands
 SECONDS = 20  # by the clock, beside those of a processor in ``rendering``: a busy machine takes its time
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _STOPPED = "it takes too long, and was stopped: take another model, or mend its template"
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # the names under which a message has what was thought before it
+_MARK = "THE MESSAGE ENDS HERE "  # after a message that is continued; some templates strip the space
+# The arguments of ``apply_chat_template`` that are about ids.
+_OF_IDS = (
+    "tokenize", "sanitize_control_tokens", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+    "return_assistant_tokens_mask", "tokenizer_kwargs",
+)  # fmt: skip
+# The special tokens that a class of tokenizers has where the files name none.
+_LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+_GPT2 = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+_OF_CLASSES = {
+    "LlamaTokenizer": _LLAMA,
+    "CodeLlamaTokenizer": _LLAMA,
+    "GPT2Tokenizer": _GPT2,
+    "GPTNeoXTokenizer": {**_GPT2, "pad_token": "<|padding|>"},
+    "Qwen2Tokenizer": dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
+}
+# The class of a type of model where the files name none; of the fixed ones, whatever they name.
+_OF_MODELS = {"gpt2": "GPT2Tokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer"}
+_FIXED = ("qwen2", "mistral")
 
 Message = Mapping[str, Any]
 
@@ -31,7 +53,10 @@ Message = Mapping[str, Any]
 class ChatTemplate:
     """A chat template, in Jinja's language, as models of Hugging Face have them.
 
-    ``tokens`` are the names of special tokens, such as {"bos_token": "<s>"}. ``source`` names the template in messages.
+    ``tokens`` are the special tokens by their names, such as {"bos_token": "<s>"}. ``source`` names the template in messages.
+    ``named`` are all templates of a model that has several, by their names: a "tool_use" is the one for ``tools``.
+
+    Raises UserError for a text of more than a million characters.
 
     >>> from tinyformer import ChatTemplate
     >>> text = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}"
@@ -44,32 +69,69 @@ class ChatTemplate:
     tokens: Mapping[str, str] = field(default_factory=dict)
     source: str | Path = "the chat template"
 
+    named: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for text in (self.text, *self.named.values()):
+            if len(text) > LARGEST:
+                raise UserError(f"{self.source}: the template has {len(text):,} characters, and {LARGEST:,} are the most")
+
     def render(
         self,
         messages: Sequence[Message],
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        continue_final_message: bool | str = False,
         **values: Any,
     ) -> str:
         """The text of a conversation, the same as by ``apply_chat_template(messages, tokenize=False)`` of transformers.
 
         A message is such as {"role": "user", "content": "Hello!"}. With ``add_generation_prompt`` the text ends where the
-        model's answer begins. ``tools`` are descriptions of functions, as JSON schemas. Other ``values`` are for the template,
-        such as enable_thinking=False for Qwen3.
+        model's answer begins, and so it does by default. With ``continue_final_message`` it ends with the last message, for the
+        model to continue; the name of another key than "content" has that continued. ``tools`` are descriptions of functions,
+        as JSON schemas. ``chat_template`` is one of those that are ``named``, or a template itself. More ``values`` are for the
+        template, such as enable_thinking=False for Qwen3.
 
         The template runs in a process of its own, which is stopped where it takes too long or too much memory. Raises UserError
-        for a template that fails, and for values that are not those of JSON; ImportError without ``jinja2``.
+        for a template that fails, for messages and values that it cannot be given, and for arguments of ``apply_chat_template``
+        that are about ids; ImportError without ``jinja2``.
         """
+        if of_ids := [name for name in _OF_IDS if values.pop(name, None)]:
+            raise UserError(f"render makes text, not ids: leave out {', '.join(of_ids)}, and encode the text")
+        if continue_final_message and add_generation_prompt:
+            raise UserError("continue_final_message and add_generation_prompt cannot both be had: choose one")
+        listed = {"messages": messages, "tools": tools or (), "documents": values.get("documents") or ()}
+        for name, parts in listed.items():
+            if wrong := [part for part in parts if not isinstance(part, Mapping)]:
+                raise UserError(f"{name} must be dictionaries, got {a_or_an(type(wrong[0]).__name__)}")
+        if not messages:
+            raise UserError("messages is empty: give at least one")
+        said = [_completed(message) for message in messages]
+        text = self._chosen(tools, chat_template)
+        if continue_final_message:
+            said[-1], last = _marked(said[-1], continue_final_message, text)
         given = {
             **self.tokens,
             **values,
-            "messages": [_completed(message) for message in messages],
+            "messages": said,
             "tools": tools,
             "documents": values.get("documents"),
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": not continue_final_message if add_generation_prompt is None else add_generation_prompt,
         }
+        rendered = self._rendered(text, given)
+        return _cut(rendered, last) if continue_final_message else rendered
+
+    def _chosen(self, tools: Any, chat_template: str | None) -> str:
+        """The text of the template that transformers takes of several."""
+        if chat_template is not None:
+            return self.named.get(chat_template, chat_template)
+        return self.text if tools is None else self.named.get("tool_use", self.text)
+
+    def _rendered(self, text: str, values: Mapping[str, Any]) -> str:
         try:
-            request = json.dumps({"template": self.text, "values": given})
+            _check_plain(values)
+            request = json.dumps({"template": text, "values": values})
         except (TypeError, ValueError, RecursionError) as error:
             raise UserError(f"a template takes text, numbers, lists and dictionaries: {error}") from None
         answer = _answer(request, str(self.source))
@@ -85,6 +147,39 @@ def _completed(message: Message) -> dict[str, Any]:
     found = {name: value for name, value in message.items() if value is not None}
     thought = next((found[name] for name in _REASONING if name in found), None)
     return found if thought is None else {"thinking": thought, **found, "reasoning_content": thought}
+
+
+def _check_plain(value: Any) -> None:
+    """Raise TypeError for what JSON would change: a tuple, and a key that is not text."""
+    if isinstance(value, tuple) or (isinstance(value, dict) and not all(isinstance(key, str) for key in value)):
+        raise TypeError(f"not {shortened(repr(value), 60)}")
+    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        _check_plain(part)
+
+
+def _marked(message: dict[str, Any], key: bool | str, template: str) -> tuple[dict[str, Any], str]:
+    """A message with the mark behind the text that is continued, and that text."""
+    key = key if isinstance(key, str) else "content"
+    holder = marked = copy.deepcopy(message)
+    names = [name for name in _REASONING if message.get(name) == message.get(key)] if key in _REASONING else [key]
+    text = message.get(key)
+    if not any(name in template for name in names):
+        raise UserError(f"continue_final_message: the template does not show the {key} of a message")
+    if isinstance(text, list):  # of blocks: the last one with text
+        holder = next((part for part in reversed(marked[key]) if isinstance(part, dict) and "text" in part), {})
+        names, text = ["text"], holder.get("text")
+    if not isinstance(text, str):
+        raise UserError(f"continue_final_message: the last message has no text in {key}")
+    holder.update(dict.fromkeys(names, text + _MARK))
+    return marked, text
+
+
+def _cut(rendered: str, last: str) -> str:
+    """A text up to the mark in it. Raises UserError where the template has not shown the message that is continued."""
+    before, found, after = rendered.rpartition(_MARK.strip())
+    if not found or last.strip() not in rendered:
+        raise UserError("continue_final_message: the template leaves out the last message, or a part of it")
+    return before if after.startswith(" ") else before.rstrip()
 
 
 def _answer(request: str, source: str) -> dict[str, Any]:
@@ -122,21 +217,39 @@ def _template_in(folder: Path) -> ChatTemplate | None:
         held = gguf_chat_template(file)
         return None if held is None else ChatTemplate(*held, file)
     config = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
-    if (folder / FILE).exists():
-        return ChatTemplate(read_utf8(folder / FILE, "a template is text"), _tokens(config), folder / FILE)
-    found = config.get("chat_template")
-    if isinstance(found, list):
-        named = {part.get("name"): part.get("template") for part in found if isinstance(part, dict)}
-        found = named.get("default")
-        if found is None:
-            raise UserError(f"{folder / CONFIG}: chat_template has none with the name 'default'")
-    if found is not None and not isinstance(found, str):
-        raise UserError(f"{folder / CONFIG}: chat_template must be text, not {shortened(repr(found), 40)}")
-    return None if found is None else ChatTemplate(found, _tokens(config), folder / CONFIG)
+    files = {"default": folder / FILE, **{file.stem: file for file in sorted((folder / FOLDER).glob("*.jinja"))}}
+    texts = {name: read_utf8(file, "a template is text", LARGEST) for name, file in files.items() if file.exists()}
+    source = folder / FILE if texts else folder / CONFIG
+    said: Any = (texts["default"] if list(texts) == ["default"] else texts) if texts else config.get("chat_template")
+    if isinstance(said, list) and all(isinstance(part, dict) and isinstance(part.get("name"), str) for part in said):
+        said = {part["name"]: part.get("template") for part in said}
+    if said is None:
+        return None
+    named = said if isinstance(said, dict) else {"default": said}
+    if named.get("default") is None:
+        raise UserError(f"{source}: chat_template has none with the name 'default'")
+    if wrong := [text for text in named.values() if not isinstance(text, str)]:
+        raise UserError(f"{source}: chat_template must be text, not {shortened(repr(wrong[0]), 40)}")
+    return ChatTemplate(named["default"], _tokens(folder, config), source, named if isinstance(said, dict) else {})
 
 
-def _tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that a tokenizer_config.json names. Some are objects, with their text as ``content``."""
-    found = {name: config.get(name) for name in _TOKENS}
+def _tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens that transformers has for a folder: of the class of its tokenizer, of tokenizer_config.json, and of
+    special_tokens_map.json where that is of an old version. Some are objects, with their text as ``content``."""
+    older = folder / "special_tokens_map.json"
+    named = {**config, **(read_json(older) if older.exists() and "added_tokens_decoder" not in config else {})}
+    found = {**_OF_CLASSES.get(_class_of(folder, config), {}), **{name: named[name] for name in _TOKENS if name in named}}
     texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in found.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _class_of(folder: Path, config: Mapping[str, Any]) -> str:
+    """The name of the class of tokenizers that transformers takes for a folder. "" for one without tokens of its own."""
+    path, tokenizer = folder / "config.json", folder / "tokenizer.json"
+    model = read_json(path) if path.exists() else {}
+    said = str(config.get("tokenizer_class") or model.get("tokenizer_class") or "").removesuffix("Fast")
+    usual = _OF_MODELS.get(str(model.get("model_type")), "")
+    if not said or model.get("model_type") in _FIXED:
+        return usual
+    is_of_bytes = said == "LlamaTokenizer" and tokenizer.exists() and b'"ByteLevel"' in read_file(tokenizer)
+    return "" if is_of_bytes else said

@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,15 +19,18 @@ from tinyformer.pretrained.settings import PretrainedSettings
 from tinytensor.nn.lora import Addition
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# Settings by which an adapter is more than products of two matrices.
-_OTHER_KINDS = (
-    "use_dora", "lora_bias", "trainable_token_indices", "target_parameters", "layer_replication", "alora_invocation_tokens",
-    "use_qalora", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config", "megatron_config",
-)  # fmt: skip
+# Settings that are read here, and those that say how it was made. With any other an adapter is more than products of matrices.
+_KNOWN = {
+    "peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save", "bias",
+    "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights", "revision", "task_type",
+    "base_model_name_or_path", "inference_mode", "fan_in_fan_out", "auto_mapping", "peft_version", "ensure_weight_tying",
+    "megatron_core", "qalora_group_size", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config",
+    "runtime_config",
+}  # fmt: skip
 _CHANGE_THE_BASE = re.compile(r"(pissa|olora|corda|lora_ga|loftq).*")  # ways to begin that leave other weights in the base
 _MOST_LETTERS, _SECONDS = 2000, 1.0  # of a regular expression, and that it may take
 _SECONDS_OF_ALL = 10.0
-_REMEDY = "merge it with PEFT (model.merge_and_unload().save_pretrained(FOLDER)), and load FOLDER with from_pretrained"
+REMEDY = "merge it with PEFT (model.merge_and_unload().save_pretrained(FOLDER)), and load FOLDER with from_pretrained"
 
 Value = TypeVar("Value")
 
@@ -67,16 +71,13 @@ class AdapterSettings:
         self._known, self._left = dict[str, Any](), _SECONDS_OF_ALL
         kind = settings.read(str, "peft_type")
         if kind != "LORA":
-            raise settings.error(
-                f"adapters of the type {shortened(repr(kind), 40)} cannot be used here, only 'LORA': {_REMEDY}"
-            )
-        others = [name for name in _OTHER_KINDS if settings.values.get(name)]
+            raise self.refused(f"adapters of the type {shortened(repr(kind), 40)}", ", only 'LORA'")
+        others = [name for name, value in settings.values.items() if value and name not in _KNOWN]
         others += ["bias"] if settings.values.get("bias", "none") not in ("none", None) else []
         begun = settings.values.get("init_lora_weights")
         if others or (isinstance(begun, str) and _CHANGE_THE_BASE.fullmatch(begun)):
             name = others[0] if others else "init_lora_weights"
-            found = shortened(repr(settings.values[name]), 40)
-            raise settings.error(f"{name} {found} cannot be used here: {_REMEDY}")
+            raise self.refused(f"{name} {shortened(repr(settings.values[name]), 40)}")
         self.rank = settings.read(int, "r", 8)
         self.alpha = settings.read(float, "lora_alpha", 8.0)
         self.dropout = settings.probability("lora_dropout", 0.0)
@@ -86,12 +87,16 @@ class AdapterSettings:
         self._saved = settings.read(list[str], "modules_to_save", [])
         self._targets = settings.read(list[str] | str, "target_modules", [])
         self._excluded = settings.read(list[str] | str, "exclude_modules", [])
-        numbers = settings.read(list[int] | int, "layers_to_transform", [])
-        self._numbers = numbers if isinstance(numbers, list) else [numbers]
+        self._numbers = _as_list(settings.read(list[int] | int, "layers_to_transform", []))
+        self._lists = _as_list(settings.read(list[str] | str, "layers_pattern", []))
 
     def error(self, problem: str) -> UserError:
         """An error about these settings."""
         return self._settings.error(problem)
+
+    def refused(self, what: str, but: str = "") -> UserError:
+        """The error for what an adapter can be in PEFT and not here."""
+        return self.error(f"{what} cannot be used here{but}: {REMEDY}")
 
     def rank_of(self, path: str) -> int:
         """The rank of a layer."""
@@ -102,8 +107,10 @@ class AdapterSettings:
         return self._of(path, self._alphas, self.alpha)
 
     def is_saved(self, name: str) -> bool:
-        """Whether the tensor of this name is of a layer that was trained as a whole, beside the adapter."""
-        return self._is_among(name.rpartition(".")[0], self._saved)
+        """Whether the tensor of this name is of a layer that was trained as a whole, beside the adapter. PEFT compares the ends
+        of names here, also amid a word."""
+        above = list(accumulate(name.split(".")[:-1], lambda path, word: f"{path}.{word}"))
+        return any(path.endswith(saved) for path in above for saved in self._saved)
 
     def targets(self, paths: Collection[str], outputs: Collection[str]) -> list[str]:
         """The layers among these ``paths`` that must have an adapter. "all-linear" leaves out ``outputs``, the output layers.
@@ -112,11 +119,25 @@ class AdapterSettings:
             found = [path for path in paths if path not in outputs]
         else:
             found = [path for path in paths if self._is_among(path, self._targets)]
-        found = [path for path in found if not self._is_among(path, self._excluded) and not self._is_among(path, self._saved)]
+        found = [path for path in found if not self._is_among(path, self._excluded) and not self._is_in_a_saved_one(path)]
         if not self._numbers or isinstance(self._targets, str):
             return found
-        numbers = {path: re.search(r"\.(\d+)\.", path) for path in found}
-        return [path for path, number in numbers.items() if number is not None and int(number[1]) in self._numbers]
+        return [path for path in found if path in self._targets or self._number_of(path) in self._numbers]
+
+    def _number_of(self, path: str) -> int | None:
+        """The number of the block that a layer is in: the first, or that behind the name of one of the lists of blocks."""
+        if not self._lists:
+            number = re.match(r".*?\.[^.]*\.(\d+)\.", path)
+            return None if number is None else int(number[1])
+        words = path.split(".")
+        followed = (
+            int(after) for name in self._lists for word, after in pairwise(words[:-1]) if word == name and after.isdigit()
+        )
+        return next(followed, None)
+
+    def _is_in_a_saved_one(self, path: str) -> bool:
+        """Whether a layer, or one that it is a part of, was trained as a whole: it has no adapter."""
+        return any(self._matches(rf"(|.*\.){name}(|\..*)", path) for name in self._saved)
 
     def _is_among(self, path: str, names: str | Sequence[str]) -> bool:
         """Whether one of these names is the end of a path, or the whole path matches the regular expression."""
@@ -137,20 +158,24 @@ class AdapterSettings:
                 self._known[pattern] = self._compiled(pattern)
             return self._known[pattern].fullmatch(path, timeout=max(min(_SECONDS, self._left), 1e-6)) is not None
         except TimeoutError:
-            raise self._refused(pattern, "takes too long") from None
+            raise self._bad(pattern, "takes too long") from None
         except (re.error, regex.error, RecursionError) as error:
-            raise self._refused(pattern, f"is wrong ({error})") from None
+            raise self._bad(pattern, f"is wrong ({error})") from None
         finally:
             self._left -= time.monotonic() - begun
 
     def _compiled(self, pattern: str) -> Any:
         if len(pattern) > _MOST_LETTERS or "{" in pattern:
-            raise self._refused(pattern, "cannot be used here")
+            raise self._bad(pattern, "cannot be used here")
         re.compile(pattern)  # as in PEFT: without regex's recursion, which takes memory without end
         return regex.compile(pattern)
 
-    def _refused(self, pattern: str, why: str) -> UserError:
+    def _bad(self, pattern: str, why: str) -> UserError:
         return self.error(f"the regular expression {shortened(repr(pattern), 60)} {why}: list the names of the layers")
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def described(

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import tinytensor as tt
-from tinyformer.common.errors import UserError
+from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import write_json
 from tinyformer.models.bert import Bert
 from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.models.transformer import Transformer
-from tinyformer.pretrained.adapter_settings import CONFIG, WEIGHTS, AdapterSettings, described
+from tinyformer.pretrained.adapter_settings import CONFIG, REMEDY, WEIGHTS, AdapterSettings, described
 from tinyformer.pretrained.choosing import PretrainedModel, family_for
 from tinyformer.pretrained.families import Family, Source
 from tinyformer.pretrained.folders import find_folder
@@ -63,18 +63,21 @@ def load_adapter(model: AnyModule, path_or_name: str | Path, revision: str | Non
         raise UserError(f"{folder} has no {WEIGHTS}: save the adapter in this format, with safe_serialization=True in PEFT")
     tensors = read_tensors(folder / WEIGHTS)
     found = {name.removeprefix(_BEGIN).replace(".base_layer.", "."): array for name, array in tensors.items()}
+    if tables := [name.partition(".lora_embedding_")[0] for name in found if ".lora_embedding_" in name]:
+        raise settings.refused(f"an addition to the embedding {shortened(tables[0], 80)}")
     family = family_for(model)
     places = _places(model, family)
     factors, whole = _sorted(found)
-    if not any(path in places for path in factors):
-        places = _without_prefix(places, family)
+    headless = _without_prefix(places, family)
+    if places.keys().isdisjoint(factors) and not headless.keys().isdisjoint(factors):
+        places = headless
     problems = _missing(settings, family, places, factors) + _unfit(model, settings, places, factors)
-    replaced, more = _whole_weights(model, family, whole)
+    replaced, more = _whole_weights(model, family, whole, settings)
     if problems := problems + more:
         raise UserError(f"{folder / WEIGHTS} does not fit this {type(model).__name__} and {CONFIG}: {listed(problems, '; ')}")
     model.load_state_dict(replaced, strict=False)
     learned = [
-        p for name, p in model.named_parameters() if name in replaced and settings.is_saved(family.source(name).names[0])
+        p for name, p in model.named_parameters() if name in replaced and all(map(settings.is_saved, family.source(name).names))
     ]
     for path, (down, up) in factors.items():
         place, rank = places[path], len(down)
@@ -196,7 +199,9 @@ def _unfit(model: Module, settings: AdapterSettings, places: Mapping[str, _Place
     return problems
 
 
-def _whole_weights(model: Module, family: Family, whole: dict[str, Array]) -> tuple[dict[str, Array], list[str]]:
+def _whole_weights(
+    model: Module, family: Family, whole: dict[str, Array], settings: AdapterSettings
+) -> tuple[dict[str, Array], list[str]]:
     """The weights that an adapter has as a whole, by their names here; and what is wrong with them."""
     state, used = dict[str, Array](), set[str]()
     whole, tied = _without_copies(model, family, whole)
@@ -208,9 +213,12 @@ def _whole_weights(model: Module, family: Family, whole: dict[str, Array]) -> tu
     ]
     for name, shape, source in _own_weights(model, family):
         found = {theirs: whole[key] for theirs in source.names for key in _spellings(theirs, family) if key in whole}
-        if found:
+        saved = [settings.is_saved(theirs) for theirs in source.names]
+        if found or all(saved):
             used |= {key for theirs in source.names for key in _spellings(theirs, family)}
             wrong = misfits(model, source, found, shape, "f")
+            if absent := [theirs for theirs, is_saved in zip(source.names, saved) if theirs not in found and not is_saved]:
+                wrong = [f"{next(iter(found))} is a whole weight and {absent[0]} is not, but they are one here: {REMEDY}"]
             problems += wrong
             if not wrong:
                 state[name] = put_together(source, found)

@@ -33,22 +33,34 @@ NAMES = {
 _TENSOR = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
 _ROTARY_FACTORS = "rope_freqs.weight"  # by which each rotary frequency is divided
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-_NOT_HAD = {"expert_count": 0, "rope.scale_linear": 1.0, "attention.causal": True, "attention.scale": 0.0}
-_NOT_HAD |= {f"{name}_scale": 0.0 for name in ("embedding", "residual", "logit")}
+# The keys of an architecture that are read here, and those that change nothing in the models above. All others must be 0, or
+# the value that llama.cpp takes where the file says nothing.
+_READ = {
+    "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
+    "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
+    "rope.dimension_count", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor",
+}  # fmt: skip
+_HARMLESS = {
+    "vocab_size", "tensor_data_layout", "pooling_type", "expert_used_count", "rope.scaling.finetuned",
+    "rope.scaling.original_context_length",
+}  # fmt: skip
+_USUAL = {"rope.scale_linear": 1.0, "rope.scaling.attn_factor": 1.0, "attention.causal": True}
 
 
 def gguf_settings(path: Path) -> PretrainedSettings:
     """The settings of the model in a GGUF file, as a config.json has them. Raises UserError, which names the file, as
     ``read_gguf``, and for another architecture and settings that cannot be had here."""
     file = read_gguf(path)
-    said = PretrainedSettings(path, file.metadata)
+    said = _settings(file)
     kind = said.read(str, "general.architecture")
     if kind not in ARCHITECTURES:
         raise said.error(
             f"the architecture {shortened(repr(kind), 40)} is not known in a GGUF file; there are {', '.join(ARCHITECTURES)}. "
             "Of others take the folder in Hugging Face's layout"
         )
-    said.refuse(**{f"{kind}.{name}": value for name, value in _NOT_HAD.items()})
+    names = [name.removeprefix(f"{kind}.") for name in said.values if name.startswith(f"{kind}.")]
+    said.refuse(**{f"{kind}.{name}": _USUAL.get(name, 0) for name in names if name not in _READ | _HARMLESS})
+    said.refuse(**{"general.type": "model"})
     heads, width = said.read(int, f"{kind}.attention.head_count"), said.read(int, f"{kind}.embedding_length")
     d_head = said.read(int, f"{kind}.attention.key_length", width // max(heads, 1))
     said.refuse(**{f"{kind}.{name}": d_head for name in ("attention.value_length", "rope.dimension_count")})
@@ -74,7 +86,15 @@ def gguf_settings(path: Path) -> PretrainedSettings:
     return PretrainedSettings(path, values)
 
 
-_ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")  # of a text, and of what one speaker says
+def _settings(file: GGUFFile) -> PretrainedSettings:
+    """The metadata of a file. A list with a number for each block is that number where all are equal."""
+    arrays = {name: value for name, value in file.metadata.items() if isinstance(value, host.ndarray)}
+    numbers = {name: array.tolist() for name, array in arrays.items() if not name.startswith("tokenizer.")}
+    equal = {name: values[0] for name, values in numbers.items() if len(set(values)) == 1}
+    return PretrainedSettings(file.path, {**file.metadata, **numbers, **equal})
+
+
+_ENDS = tuple(f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))  # of a text, of a turn and of a message
 
 
 def _rotary(file: GGUFFile, said: PretrainedSettings, kind: str, d_head: int) -> dict[str, Any]:
@@ -98,7 +118,7 @@ def _rotary(file: GGUFFile, said: PretrainedSettings, kind: str, d_head: int) ->
 def gguf_weights(path: Path) -> dict[str, PackedArray]:
     """The tensors of the model in a GGUF file, by Hugging Face's names. Those that are not known keep theirs."""
     file = read_gguf(path)
-    said = PretrainedSettings(path, file.metadata)
+    said = _settings(file)
     kind = said.read(str, "general.architecture")
     heads = {"attn_q": said.read(int, f"{kind}.attention.head_count")}
     heads["attn_k"] = said.read(int, f"{kind}.attention.head_count_kv", heads["attn_q"])

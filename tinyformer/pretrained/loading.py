@@ -22,6 +22,21 @@ from tinyformer.runs.makers import PRETRAINED, found_in
 from tinytensor.nn import Module, init
 
 ENCODERS = (Bert, GPT, GPTVectors)
+# Of architectures with names of their own, these by the common names of settings. Where a file has both, the common one counts.
+_NAMES: dict[str, dict[str, str]] = {
+    "gpt2": {
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions",
+    },
+    "distilbert": {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+    "marian": {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+        "num_attention_heads": "encoder_attention_heads",
+    },
+}
 
 
 def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype: str | None = None) -> PretrainedModel:
@@ -62,9 +77,10 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype
 def load_encoder(folder: Path, dtype: str | None = None) -> Bert | GPT | GPTVectors:
     """The model in a folder without its head, as far as it gives tokens vectors. Raises UserError as ``from_pretrained`` does,
     and for a model that gives none, such as a translator."""
-    model = _load(folder, dtype, ENCODERS)
+    base = model_folder(folder)
+    model = _load(base, dtype, ENCODERS)
     assert isinstance(model, ENCODERS)
-    return model
+    return model if base == folder else load_adapter(model, folder)
 
 
 def _load(folder: Path, dtype: str | None, kinds: tuple[type[Module], ...] = ()) -> PretrainedModel:
@@ -104,4 +120,7 @@ def read_settings(folder: Path) -> PretrainedSettings:
         if folder.is_dir() and (files := ggufs_in(folder)):
             raise UserError(f"{folder} has no config.json, but {len(files)} GGUF files: pass one of them, such as {files[0]}")
         raise UserError(f"{folder} has no config.json: pass the folder of a pretrained model in Hugging Face's layout")
-    return PretrainedSettings(folder / "config.json")
+    settings = PretrainedSettings(folder / "config.json")
+    names = _NAMES.get(str(settings.values.get("model_type")), {})
+    own = {name: settings.values[common] for common, name in names.items() if settings.values.get(common) is not None}
+    return PretrainedSettings(settings.path, {**settings.values, **own})

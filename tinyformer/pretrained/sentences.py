@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.common.errors import UserError, shortened
+from tinyformer.common.errors import SettingError, UserError, shortened
 from tinyformer.common.files import damaged, parse_json, read_json, read_utf8
 from tinyformer.common.schema import read_value
 from tinyformer.data.batches import padded
@@ -23,12 +23,33 @@ from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.weights import WHOLE, numbers_of, read_weights
 from tinyformer.tokenizers import Tokenizer
+from tinyformer.tokenizers.special import cut_at_special
 from tinytensor import Tensor
 from tinytensor.device.backend import Array, host
 from tinytensor.parallel import default_shards
 from tinytensor.parallel.threads import call_together
 
 MODULES = "modules.json"
+_PROMPTS = {"query": "", "document": ""}  # where a model has no others
+_FILES = [f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta")]
+# The settings of a Transformer that are read or change nothing, and its values: it reads texts, and gives tokens vectors.
+_READ = ("max_seq_length", "do_lower_case", "unpad_inputs")
+_TEXTS: dict[str, Any] = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
+_TEXTS["modality_config"] = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+_SHARED = ("__version__", "requirements", "prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name")
+_OF_SENTENCES = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
+
+
+def _unit(x: Array) -> Array:
+    return x / host.maximum(host.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+
+SIMILARITIES: dict[str, Callable[[Array, Array], Array]] = {
+    "cosine": lambda x, y: _unit(x) @ _unit(y).T,
+    "dot": lambda x, y: x @ y.T,
+    "euclidean": lambda x, y: -host.stack([host.linalg.norm(row - y, axis=1) for row in x]),
+    "manhattan": lambda x, y: -host.stack([host.abs(row - y).sum(1) for row in x]),
+}
 _TOKENS_AT_ONCE = 1024  # of a batch, padding included: what one core computes while its values stay close by
 
 
@@ -38,7 +59,9 @@ class SentenceEncoder:
 
     ``max_length`` is how many tokens of a text are read, those around it included. ``prompts`` are texts to be put before a
     sentence, by their names, such as "query"; ``default_prompt`` is the name of one that is used where nothing is said. With
-    ``lowercase`` texts are lowercased first, and without ``count_prompt`` pooling leaves a prompt's tokens out.
+    ``lowercase`` texts are lowercased first, and without ``count_prompt`` pooling leaves a prompt's tokens out. Vectors are cut
+    to ``truncate_dim`` values, if that is given. ``similarity_fn_name`` is "cosine", "dot", "euclidean" or "manhattan". Raises
+    SettingError for another one, and for a ``truncate_dim`` below 1.
     """
 
     model: SentenceModel
@@ -48,32 +71,75 @@ class SentenceEncoder:
     default_prompt: str | None = None
     lowercase: bool = False
     count_prompt: bool = True
+    truncate_dim: int | None = None
+    similarity_fn_name: str = "cosine"
 
-    def encode(self, sentences: str | Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> Array:
+    def __post_init__(self) -> None:
+        _checked_size(self.truncate_dim)
+        if self.similarity_fn_name not in SIMILARITIES:
+            shown, known = shortened(repr(self.similarity_fn_name), 40), ", ".join(SIMILARITIES)
+            raise SettingError(f"similarity_fn_name {shown} is not known; there are {known}")
+
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+    ) -> Array:
         """The vectors of sentences, a NumPy array (number of sentences, width) in float32; of a single one, (width,).
 
-        ``prompt_name`` names one of the ``prompts``, or ``prompt`` is itself put before each sentence. Sentences of about the
-        same length are computed together, on several cores. Raises UserError for anything but texts, and for a prompt's name
-        that is not known.
+        ``prompt_name`` names one of the ``prompts``, or ``prompt`` is itself put before each sentence. The name of a special
+        token in a text is that token, as in "Title[SEP]Abstract". Vectors are cut to their first ``truncate_dim`` values.
+        Sentences of about the same length are computed together, on several cores. Raises UserError for anything but texts, for
+        a prompt's name that is not known, and for a ``truncate_dim`` below 1.
         """
         if isinstance(sentences, str):
-            return self.encode([sentences], prompt_name, prompt)[0]
+            return self.encode([sentences], prompt_name, prompt, truncate_dim)[0]
+        if not isinstance(sentences, Iterable) or isinstance(sentences, (bytes, Mapping)):
+            raise UserError(f"sentences are a text or a list of texts, not {shortened(repr(sentences), 40)}")
+        size = _checked_size(self.truncate_dim if truncate_dim is None else truncate_dim)
         before = self._prompt(prompt_name) if prompt is None else prompt
         texts = [self.ids_of(before, sentence) for sentence in sentences]
-        skipped = 0 if self.count_prompt or not before else len(self.ids_of("", before)) - len(self.tokenizer.after)
+        skipped = 0
+        if before and not self.count_prompt:
+            ids = self.ids_of("", before)
+            skipped = len(ids) - (ids[-1] in self.tokenizer.special.values())
         batches = _batches([len(ids) for ids in texts])
         shards = [batches[i :: default_shards()] for i in range(default_shards())]
         work = functools.partial(self._vectors, texts, skipped)
         found = call_together([functools.partial(work, shard) for shard in shards if shard])
-        rows = host.concatenate([host.empty((0, self.width), host.float32), *(row for part in found for row in part)])
+        rows = host.concatenate([host.empty((0, self._whole_width()), host.float32), *(row for part in found for row in part)])
         order = [i for shard in shards for batch in shard for i in batch]
         result = host.empty(rows.shape, rows.dtype)
         result[order] = rows
-        return result
+        return result[:, :size]
+
+    def encode_query(self, sentences: str | Iterable[str], prompt_name: str | None = None, **settings: Any) -> Array:
+        """The vectors of questions: ``encode``, with the prompt "query" where none is given."""
+        return self.encode(sentences, prompt_name or "query", **settings)
+
+    def encode_document(self, sentences: str | Iterable[str], prompt_name: str | None = None, **settings: Any) -> Array:
+        """The vectors of texts that questions are about: ``encode``, with the prompt "document" where none is given."""
+        return self.encode(sentences, prompt_name or "document", **settings)
+
+    def similarity(self, vectors: Any, others: Any) -> Array:
+        """How alike vectors are, (n, width) and (m, width) -> (n, m) in float32: their cosine or dot product, or their distance
+        below zero, as ``similarity_fn_name`` says. Raises UserError for another name."""
+        if self.similarity_fn_name not in SIMILARITIES:
+            known = ", ".join(SIMILARITIES)
+            raise UserError(
+                f"similarity_fn_name {shortened(repr(self.similarity_fn_name), 40)} is not known; there are {known}"
+            )
+        x, y = (host.atleast_2d(host.asarray(rows, host.float32)) for rows in (vectors, others))
+        return SIMILARITIES[self.similarity_fn_name](x, y)
 
     @property
     def width(self) -> int:
         """The number of values in a sentence's vector."""
+        return min(self._whole_width(), self.truncate_dim or self._whole_width())
+
+    def _whole_width(self) -> int:
         projections = [layer.linear.weight.shape[0] for layer in self.model.layers if isinstance(layer, Projection)]
         return int(projections[-1] if projections else self.model.encoder.config.d_model * len(self.model.pooling.kinds))
 
@@ -84,7 +150,10 @@ class SentenceEncoder:
         text = prompt + sentence
         around = self.tokenizer.before, self.tokenizer.after
         room = max(self.max_length - sum(map(len, around)), 0)
-        ids = self.tokenizer.encode(text.lower() if self.lowercase else text)[:room].tolist()
+        if self.lowercase:
+            parts = cut_at_special(text, self.tokenizer.special)
+            text = "".join(part if special is not None else "".join(map(str.lower, part)) for part, special in parts)
+        ids = self.tokenizer.encode(text, allow_special=True)[:room].tolist()
         return [*around[0], *ids, *around[1]] or [self.pad]  # no model reads nothing
 
     @property
@@ -99,10 +168,11 @@ class SentenceEncoder:
 
     def _prompt(self, name: str | None) -> str:
         name = self.default_prompt if name is None else name
-        if name is not None and name not in self.prompts:
-            known = ", ".join(self.prompts) or "none"
+        prompts = {**_PROMPTS, **self.prompts}
+        if name is not None and name not in prompts:
+            known = ", ".join(prompts)
             raise UserError(f"there is no prompt {shortened(repr(name), 40)}; there are {known}. prompt= takes any text")
-        return "" if name is None else self.prompts[name]
+        return "" if name is None else prompts[name]
 
     def _vectors(self, texts: Sequence[Sequence[int]], skipped: int, batches: Sequence[Sequence[int]]) -> list[Array]:
         """The vectors of the texts in each batch, which are given by their places."""
@@ -115,6 +185,12 @@ class SentenceEncoder:
                 given = tt.tensor(padded(rows, self.pad)), tt.tensor(is_token), tt.tensor(counted) if skipped else None
                 found.append(self.model(*given).numpy())
         return found
+
+
+def _checked_size(size: int | None) -> int | None:
+    if size is not None and size < 1:
+        raise SettingError(f"truncate_dim must be at least 1, not {size}")
+    return size
 
 
 def _is_token(rows: Sequence[Sequence[int]]) -> Array:
@@ -149,33 +225,49 @@ def encoder_around(folder: Path, load: Callable[[Path], Bert | GPT | GPTVectors]
     (_, place), (_, of_pooling), *others = _modules(folder)
     pooling, count_prompt = _pooling(PretrainedSettings(of_pooling / "config.json"))
     encoder = load(place)
+    for kind, path in others:
+        if kind == "Normalize":
+            _settings(path / "config.json", (), **_OF_SENTENCES)
     layers = [_projection(path) if kind == "Dense" else Normalize() for kind, path in others]
     model = SentenceModel(encoder, pooling, layers).eval()
     tokenizer = pretrained_tokenizer(place)
-    own, shared = _settings(place / "sentence_bert_config.json"), _settings(folder / "config_sentence_transformers.json")
+    file = next((place / name for name in _FILES if (place / name).exists()), place / _FILES[0])
+    own = _settings(file, _READ, **_TEXTS)
+    shared = _settings(folder / "config_sentence_transformers.json", _SHARED, model_type="SentenceTransformer")
+    of_tokenizer = _settings(place / "tokenizer_config.json")
+    of_tokenizer.refuse(truncation_side="right")
     longest = encoder.config.max_length if isinstance(encoder, Bert) else encoder.config.block_size
-    of_tokenizer = _settings(place / "tokenizer_config.json").read(float, "model_max_length", float(longest))
-    max_length = int(min(own.read(int, "max_seq_length", longest), of_tokenizer, longest))
+    usual = of_tokenizer.read(float, "model_max_length", float(longest))
+    max_length = int(min(own.read(int, "max_seq_length", 0) or usual, longest))
     if max_length <= len(tokenizer.before) + len(tokenizer.after):
         raise own.error(f"max_seq_length {max_length} leaves no room for a text")
     prompts = shared.read(dict[str, str | None], "prompts", {})
     default = shared.read(str, "default_prompt_name", "")
-    if default and default not in prompts:
+    if default and default not in _PROMPTS | prompts:
         raise shared.error(f"default_prompt_name {shortened(repr(default), 40)} is not one of the prompts")
-    return SentenceEncoder(
-        model,
-        tokenizer,
-        max_length=max_length,
-        prompts={name: text or "" for name, text in prompts.items()},
-        default_prompt=default or None,
-        lowercase=own.read(bool, "do_lower_case", False),
-        count_prompt=count_prompt,
-    )
+    try:
+        return SentenceEncoder(
+            model,
+            tokenizer,
+            max_length=max_length,
+            prompts={name: text or "" for name, text in prompts.items()},
+            default_prompt=default or None,
+            lowercase=own.read(bool, "do_lower_case", False),
+            count_prompt=count_prompt,
+            truncate_dim=shared.read(int, "truncate_dim", 0) or None,
+            similarity_fn_name=shared.read(str, "similarity_fn_name", "cosine"),
+        )
+    except SettingError as error:
+        raise shared.error(str(error)) from None
 
 
-def _settings(path: Path) -> PretrainedSettings:
-    """The settings of a file that may be missing."""
-    return PretrainedSettings(path, read_json(path) if path.exists() else {})
+def _settings(path: Path, known: Sequence[str] | None = None, **allowed: Any) -> PretrainedSettings:
+    """The settings of a file that may be missing: with ``known`` no others, and these, if they are there, with one value."""
+    settings = PretrainedSettings(path, read_json(path) if path.exists() else {})
+    settings.refuse(**allowed)
+    if known is not None:
+        settings.refuse_others(*known, *allowed)
+    return settings
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
@@ -200,9 +292,11 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
 def _pooling(settings: PretrainedSettings) -> tuple[tuple[str, ...], bool]:
     """The kinds of pooling, and whether it counts the tokens of a prompt. Older files have a switch for each kind."""
     named = settings.values.get("pooling_mode")
+    endings = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens", "weightedmean": "weightedmean_tokens"}
+    switches = {kind: f"pooling_mode_{endings.get(kind, kind)}" for kind in POOLINGS}
+    sizes = ("embedding_dimension", "word_embedding_dimension")
+    settings.refuse_others("pooling_mode", "include_prompt", *sizes, *switches.values())
     if named is None:
-        endings = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens", "weightedmean": "weightedmean_tokens"}
-        switches = {kind: f"pooling_mode_{endings.get(kind, kind)}" for kind in POOLINGS}
         named = [kind for kind, switch in switches.items() if settings.read(bool, switch, False)] or ["mean"]
     kinds = [named] if isinstance(named, str) else settings.read(list[str], "pooling_mode", named)
     if not kinds:
@@ -214,12 +308,13 @@ def _pooling(settings: PretrainedSettings) -> tuple[tuple[str, ...], bool]:
 
 def _projection(folder: Path) -> Projection:
     """The layer of a folder of Dense."""
-    settings = PretrainedSettings(folder / "config.json")
-    settings.refuse(use_residual=False, module_input_name="sentence_embedding", module_output_name="sentence_embedding")
-    function = settings.read(str, "activation_function", "Tanh").rpartition(".")[2]
-    if function not in Projection.FUNCTIONS:
+    known = ("in_features", "out_features", "bias", "activation_function")
+    settings = _settings(folder / "config.json", known, use_residual=False, **_OF_SENTENCES)
+    path, _, function = settings.read(str, "activation_function", "torch.nn.Tanh").rpartition(".")
+    if function not in Projection.FUNCTIONS or path.partition(".")[0] != "torch":
         known = ", ".join(Projection.FUNCTIONS)
-        raise settings.error(f"activation_function {shortened(repr(function), 40)} is not known; there are {known}")
+        shown = shortened(repr(settings.values["activation_function"]), 60)
+        raise settings.error(f"activation_function {shown} is not known; there are torch.nn's {known}")
     if not (folder / WHOLE).exists():
         remedy = "SentenceTransformer(folder).save(folder) of sentence-transformers writes one, if you trust the folder"
         raise UserError(f"{folder} has no {WHOLE}; {remedy}")

@@ -62,6 +62,10 @@ class PretrainedSettings:
             if found is not None and found != value:
                 raise self.error(f"{name} {shortened(repr(found), 40)} cannot be used here; only {value!r} can")
 
+    def refuse_others(self, *known: str) -> None:
+        """Check that all settings but those that are known are off, such as null, false or empty."""
+        self.refuse(**{name: None for name, value in self.values.items() if name not in known and value})
+
     def same(self, *names: str) -> None:
         """Check that these settings, where they are given, have one value."""
         found = {name: self.values[name] for name in names if self.values.get(name) is not None}

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from tinyformer.common.errors import SettingError, UserError, note_refused, prin
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import check_effects, one_of, setting, settings_from
 from tinyformer.data.text import TextBatches
-from tinyformer.decoding.sampling import Sampling, generate
+from tinyformer.decoding.sampling import Sampling, compile_first, generate, note_on_length
 from tinyformer.decoding.streaming import stream_text
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.quantizing import num_weights, quantize
@@ -241,9 +242,13 @@ def sample(arguments: argparse.Namespace) -> None:
     check_effects(sampling, vars(arguments))
     model, tokenizer = trained(arguments)
     prompt = opening_text(tokenizer) if arguments.prompt is None else arguments.prompt
+    prompt_ids = tokenizer.encode(prompt).tolist()
+    if note := note_on_length(model, len(prompt_ids)):
+        print_line(f"({note})", sys.stderr)
     new_ids = going_on(model, tokenizer, prompt, arguments.length, sampling)
+    compile_first(model, sampling)
     print(prompt, end="", flush=True)
-    show(tokenizer, new_ids, tokenizer.encode(prompt).tolist())
+    show(tokenizer, new_ids, prompt_ids)
 
 
 def save(arguments: argparse.Namespace) -> None:

@@ -38,9 +38,8 @@ from tinyformer.scripting.command_line import (
     add_run_settings,
     as_flags,
     first_choice,
-    piped_lines,
-    typed_lines,
 )
+from tinyformer.scripting.inputs import piped_lines, typed_lines
 from tinyformer.scripting.scripts import RunSetup, tell_next, train_to_end
 from tinyformer.tasks.comparison import (
     scores,

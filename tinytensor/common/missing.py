@@ -169,11 +169,40 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
     def answer(name: str) -> Any:
         raise missing(module, name, sys.modules[module])
 
+    vars(sys.modules[module]).setdefault("__path__", [])  # so that ``from module import name`` asks the finder below
+
     def show() -> list[str]:
         names = vars(sys.modules[module])
         return sorted([*names["__all__"], *(name for name in names if name.startswith("__"))])
 
     return answer, show
+
+
+class _Finder:
+    """Answers ``from tinytensor.nn import CrossEntropyLoss`` and ``import tinytensor.nn.functional``, which no other finder
+    finds."""
+
+    @staticmethod
+    def find_spec(full: str, path: Any = None, target: Any = None) -> None:
+        """Raise ImportError with the answer to this name, if there is one."""
+        module, _, name = full.rpartition(".")
+        if module in _PLACES and not name.startswith("_") and (answer := _answer(module, name, sys.modules.get(module))):
+            raise ImportError(f"{module} has no {name!r}: {answer}", name=full)
+
+
+sys.meta_path.append(_Finder)
+
+
+class _Called(ModuleType):
+    """A module whose name is that of a function in PyTorch."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        raise TypeError(f"{self.__name__} is a module: {_answer(*self.__name__.rsplit('.', 1), self)}")
+
+
+def answer_calls(module: ModuleType) -> None:
+    """Let a module answer where it is called, as ``tt.device("cpu")`` is."""
+    module.__class__ = _Called
 
 
 def public(names: Mapping[str, Any], modules: str) -> list[str]:

@@ -114,6 +114,20 @@ def test_a_head_that_was_trained_goes_with_it(tmp_path):
         load_adapter(quantize(classifier()), tmp_path)
 
 
+@pytest.mark.parametrize("saved, blocks", [("mlp", [0, 1]), ("layers.0.mlp", [0]), ("lp", [0, 1])])
+def test_parts_of_a_model_that_were_trained_as_a_whole(saved, blocks, folder):
+    """They learn further. Where whole words name them, they have no addition, also where their names are among the targets."""
+    shapes = {"gate": (48, 16), "up": (48, 16), "down": (16, 48)}
+    layers = {f"{i}.mlp.{name}_proj.weight": tt.random.normal(shape) for i in blocks for name, shape in shapes.items()}
+    change_tensors(folder, lambda t: t.update({f"base_model.model.model.layers.{name}": x for name, x in layers.items()}))
+    targets = ["q_proj", "k_proj", "v_proj", *(["up_proj"] if saved == "mlp" else [])]
+    change(folder, modules_to_save=[saved], target_modules=targets)
+    model = load_adapter(gpt(**LLAMA), folder)
+    learned = {name for name, p in model.named_parameters() if p.requires_grad and "additions" not in name}
+    assert learned == {f"blocks.{i}.feed_forward.{name}.weight" for i in blocks for name in shapes}
+    np.testing.assert_array_equal(model.blocks[0].feed_forward.up.weight.numpy(), layers["0.mlp.up_proj.weight"].numpy())
+
+
 def test_an_embedding_that_is_also_the_output(folder):
     """PEFT's model has one of each then; they are the same where they were trained with ensure_weight_tying."""
     trained = {"base_model.model.model.embed_tokens.weight": tt.random.normal((50, 16))}
@@ -188,6 +202,12 @@ REFUSED = {
     "peft_type": ({"peft_type": "IA3"}, r"adapters of the type 'IA3' cannot be used here, only 'LORA': merge it with PEFT"),
     "DoRA": ({"use_dora": True}, "use_dora True cannot be used here: merge it with PEFT"),
     "biases": ({"bias": "all"}, "bias 'all' cannot be used here"),
+    "a field of later": ({"use_made_up": {"a": 1}}, r"use_made_up \{'a': 1\} cannot be used here: merge it with PEFT"),
+    "saved": ({"modules_to_save": ["o_proj"]}, r"layers\.0\.self_attn\.o_proj\.weight is missing"),
+    "list of blocks": (
+        {"target_modules": ["q_proj", "up_proj"], "layers_to_transform": 1, "layers_pattern": "layers"},
+        r"adapter_config.json: model.layers.1.mlp.up_proj.lora_A.weight is missing$",
+    ),
     "tokens": ({"trainable_token_indices": [1]}, r"trainable_token_indices \[1\] cannot be used here"),
     "PiSSA": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' cannot be used here"),
     "rank": ({"r": 3}, r"q_proj.lora_A.weight has shape \(2, 16\) instead of \(3, 16\)"),
@@ -232,7 +252,19 @@ DAMAGES = {
         r"q_proj\.lora_A\.weight is of int8 instead of floating-point values",
     ),
     "unknown": (lambda tensors: tensors.update({"base_model.model.x": tt.ones(2)}), "x is not known"),
-    "embedding": (lambda tensors: tensors.update({"a.lora_embedding_A": tt.ones(2)}), "a.lora_embedding_A is not known"),
+    "embedding": (
+        lambda tensors: tensors.update({"base_model.model.wte.lora_embedding_A": tt.ones(2)}),
+        "an addition to the embedding wte cannot be used here: merge it with PEFT",
+    ),
+    "half of a layer": (
+        lambda tensors: tensors.update(
+            {
+                "base_model.model.model.layers.1.self_attn.o_proj.weight": tt.ones((16, 16)),
+                "base_model.model.model.layers.1.self_attn.q_proj.weight": tt.ones((16, 16)),
+            }
+        ),
+        r"self_attn.q_proj.weight is a whole weight and model.layers.1.self_attn.k_proj.weight is not, but they are one here",
+    ),
 }
 
 

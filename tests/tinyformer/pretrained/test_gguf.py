@@ -334,6 +334,53 @@ def test_files_that_others_read(folder: Path, tmp_path: Path) -> None:
     assert "a model of this size needs at least" in refused(path)
 
 
+HARMLESS = {"vocab_size": 61, "tensor_data_layout": "Meta AI original pth", "pooling_type": 3, "expert_used_count": 2}
+HARMLESS |= {"rope.scaling.finetuned": True, "rope.scaling.original_context_length": 32}
+# What llama.cpp takes for models like these where a file says nothing.
+USUAL = {"expert_count": 0, "attention.sliding_window": 0, "logit_scale": 0.0, "attention.causal": True, "swin_norm": False}
+USUAL |= {"rope.scale_linear": 1.0, "rope.scaling.attn_factor": 1.0}
+
+
+def test_settings_that_change_nothing(folder: Path, tmp_path: Path) -> None:
+    said = {f"llama.{name}": value for name, value in (HARMLESS | USUAL).items()}
+    said |= {"general.type": "model", "general.sampling.top_k": 5, "split.count": 1, "quantize.imatrix.file": "a", "me.by": "b"}
+    found = from_pretrained(write_gguf(folder, tmp_path / "a.gguf", **said))
+    np.testing.assert_allclose(found(IDS).numpy(), from_pretrained(folder)(IDS).numpy(), rtol=0, atol=1e-5)
+
+
+def keys_of_llama_cpp() -> set[str]:
+    """The keys of any architecture that the package gguf knows, without the name of the architecture."""
+    keys, classes = set[str](), [gguf.constants.Keys]
+    while classes:
+        for value in vars(classes.pop()).values():
+            if isinstance(value, type):
+                classes.append(value)
+            elif isinstance(value, str) and value.startswith("{arch}."):
+                keys.add(value.removeprefix("{arch}."))
+    return keys
+
+
+def test_every_setting_of_llama_cpp_is_read_or_harmless_or_refused(folder: Path, tmp_path: Path) -> None:
+    with_it = tmp_path / "a.gguf"
+    said = {name: value for name, value in read_gguf(write_gguf(folder, with_it)).metadata.items() if name.startswith("llama.")}
+    read = {name.removeprefix("llama.") for name in said} | {"rope.scaling.type", "rope.scaling.factor", "attention.key_length"}
+    assert {"attention.sliding_window", "attention.clamp_kqv"} < keys_of_llama_cpp()
+    for key in keys_of_llama_cpp() - read - set(HARMLESS) | {"attention.made_up", "rope.scale_linear"}:
+        write_gguf(folder, with_it, **{f"llama.{key}": 7})
+        assert re.search(rf"llama\.{re.escape(key)} 7 cannot be used here; only \S+ can", refused(with_it))
+    write_gguf(folder, with_it, **{"general.type": "adapter"})
+    assert "general.type 'adapter' cannot be used here; only 'model' can" in refused(with_it)
+
+
+def test_numbers_for_each_block(folder: Path, tmp_path: Path) -> None:
+    lists = {"attention.head_count": [4, 4], "attention.head_count_kv": [2, 2], "feed_forward_length": [64, 64]}
+    found = from_pretrained(write_gguf(folder, tmp_path / "a.gguf", **{f"llama.{name}": v for name, v in lists.items()}))
+    np.testing.assert_allclose(found(IDS).numpy(), from_pretrained(folder)(IDS).numpy(), rtol=0, atol=1e-5)
+    for name, values in lists.items():
+        path = write_gguf(folder, tmp_path / "b.gguf", **{f"llama.{name}": [values[0], 1]})
+        assert f"llama.{name} must be an integer, not [{values[0]}, 1]" in refused(path)
+
+
 def test_the_header_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To open a model reads it once; another file, or one in its place, is read anew, and weights that train change nothing."""
     read: list[Any] = []

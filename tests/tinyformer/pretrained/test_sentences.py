@@ -18,9 +18,11 @@ from tinyformer import (
     BPETokenizer,
     GPTConfig,
     SentenceEncoder,
+    SentenceModel,
     UserError,
     WordPieceTokenizer,
     quantize,
+    save_adapter,
     save_pretrained,
     save_pretrained_tokenizer,
     sentence_encoder,
@@ -135,12 +137,79 @@ def test_prompts(folder: Path) -> None:
     np.testing.assert_array_equal(encoder.encode(sentence, prompt_name="query"), expected)
     np.testing.assert_array_equal(encoder.encode(sentence, prompt="query: "), expected)
     np.testing.assert_array_equal(encoder.encode(sentence, prompt_name="none"), encoder.encode(sentence))
-    with pytest.raises(UserError, match=r"there is no prompt 'document'; there are query, none. prompt= takes any text"):
-        encoder.encode(sentence, prompt_name="document")
+    with pytest.raises(UserError, match=r"there is no prompt 'other'; there are query, document, none. prompt= takes any text"):
+        encoder.encode(sentence, prompt_name="other")
     write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"})
     np.testing.assert_array_equal(sentence_encoder(folder).encode(sentence), expected)
     write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "other"})
     assert "default_prompt_name 'other' is not one of the prompts" in refused(folder)
+
+
+def test_questions_and_the_texts_that_they_are_about(folder: Path) -> None:
+    encoder, sentence = sentence_encoder(folder), "the cat"
+    for encode in (encoder.encode_query, encoder.encode_document):
+        np.testing.assert_array_equal(encode([sentence]), encoder.encode([sentence]))
+    settings = {"prompts": {"query": "query: ", "document": "search ", "other": "on "}, "default_prompt_name": "other"}
+    write(folder / "config_sentence_transformers.json", settings)
+    encoder = sentence_encoder(folder)
+    for encode, prompt in ((encoder.encode_query, "query: "), (encoder.encode_document, "search ")):
+        np.testing.assert_array_equal(encode(sentence), encoder.encode(sentence, prompt=prompt))
+        np.testing.assert_array_equal(encode(sentence, prompt="on "), encoder.encode(sentence))
+        np.testing.assert_array_equal(encode(sentence, "other", truncate_dim=3), encoder.encode(sentence)[:3])
+
+
+def test_names_of_special_tokens_count(folder: Path) -> None:
+    """As in "Title[SEP]Abstract", with which some models were trained; also where texts are lowercased."""
+    assert sentence_encoder(folder).ids_of("", "cat[SEP]dog") == [2, 6, 3, 7, 3]
+    write(folder / "sentence_bert_config.json", {"do_lower_case": True})
+    assert sentence_encoder(folder).ids_of("", "CAT[SEP]Dog") == [2, 6, 3, 7, 3]
+
+
+def test_vectors_are_cut(folder: Path) -> None:
+    whole = sentence_encoder(folder).encode(SENTENCES)
+    write(folder / "config_sentence_transformers.json", {"truncate_dim": 5})
+    encoder = sentence_encoder(folder)
+    np.testing.assert_array_equal(encoder.encode(SENTENCES), whole[:, :5])
+    np.testing.assert_array_equal(encoder.encode(SENTENCES[0], truncate_dim=2), whole[0, :2])
+    np.testing.assert_array_equal(encoder.encode(SENTENCES, truncate_dim=99), whole)
+    assert encoder.width == 5 and encoder.encode([]).shape == (0, 5)
+    with pytest.raises(UserError, match="truncate_dim must be at least 1, not 0"):
+        encoder.encode(SENTENCES, truncate_dim=0)
+
+
+def test_how_alike_vectors_are(folder: Path) -> None:
+    x, y = np.float32([[3, 4], [0, 2]]), np.float32([1, 0])
+    expected = {
+        "cosine": [[0.6], [0.0]],
+        "dot": [[3], [0]],
+        "euclidean": [[-(20**0.5)], [-(5**0.5)]],
+        "manhattan": [[-6], [-3]],
+    }
+    for name, values in expected.items():
+        write(folder / "config_sentence_transformers.json", {"similarity_fn_name": name})
+        found = sentence_encoder(folder).similarity(x, y)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, values, rtol=1e-6)
+    assert sentence_encoder(folder).similarity(x[0], x).shape == (1, 2)
+    with pytest.raises(UserError, match=r"similarity_fn_name 'max' is not known; there are cosine, dot, euclidean, manhattan"):
+        SentenceEncoder(sentence_encoder(folder).model, TOKENIZER, 9, similarity_fn_name="max")
+
+
+def test_older_names_of_a_file_and_its_length(folder: Path) -> None:
+    write(folder / "sentence_roberta_config.json", {"max_seq_length": 7})
+    assert sentence_encoder(folder).max_length == 7
+    write(folder / "tokenizer_config.json", {"model_max_length": 5})
+    assert sentence_encoder(folder).max_length == 7
+
+
+def test_an_encoder_with_an_adapter(folder: Path) -> None:
+    model = tt.nn.add_lora(sentence_encoder(folder).model.encoder, rank=2)
+    for value in tt.nn.lora_state(model).values():
+        value.data[...] = tt.random.normal(value.shape).data
+    save_adapter(model, folder / "0_Adapter", base=str(folder))
+    write(folder / "modules.json", modules(("0_Adapter", "Transformer"), *MODULES[1:]))
+    expected = SentenceModel(model).eval()(tt.tensor([[2, 6, 3]])).numpy()
+    np.testing.assert_allclose(sentence_encoder(folder).encode(["cat"]), expected, rtol=1e-5)
 
 
 def test_a_prompt_that_pooling_leaves_out(folder: Path) -> None:
@@ -158,6 +227,10 @@ def test_what_is_no_sentence(folder: Path) -> None:
     for wrong in ([1], [None], [["a"]], [b"a"]):
         with pytest.raises(UserError, match=r"a sentence is a text, not .*: pass a list of texts"):
             encoder.encode(wrong)  # type: ignore[arg-type]
+    for wrong in (None, 1, b"a", {"a": "b"}):
+        with pytest.raises(UserError, match=r"sentences are a text or a list of texts, not "):
+            encoder.encode(wrong)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(encoder.encode(text for text in ("a", "dog")), encoder.encode(["a", "dog"]))
 
 
 def test_a_text_without_tokens_before_a_gpt(tmp_path: Path) -> None:
@@ -218,7 +291,7 @@ def test_dense_layers_in_any_order_under_names_old_and_new(types: str, folder: P
     (folder / "2_Dense/model.safetensors").unlink()
     assert "2_Dense has no model.safetensors; SentenceTransformer(folder).save(folder)" in refused(folder)
     write(folder / "2_Dense/config.json", {"in_features": 8, "out_features": 5, "activation_function": "torch.nn.Softplus"})
-    assert "activation_function 'Softplus' is not known; there are Identity, Tanh, ReLU" in refused(folder)
+    assert "activation_function 'torch.nn.Softplus' is not known; there are torch.nn's Identity, Tanh, ReLU" in refused(folder)
     write(folder / "2_Dense/config.json", {"in_features": 8, "out_features": 5, "use_residual": True})
     assert "use_residual True cannot be used here; only False can" in refused(folder)
 
@@ -270,6 +343,19 @@ def test_the_model_in_a_folder_of_its_own_with_a_head(folder: Path, tmp_path: Pa
         ("config_sentence_transformers.json", {"default_prompt_name": []}, "default_prompt_name must be text, not []"),
         ("sentence_bert_config.json", {"max_seq_length": "x"}, "max_seq_length must be an integer, not 'x'"),
         ("sentence_bert_config.json", {"max_seq_length": -1}, "max_seq_length -1 leaves no room for a text"),
+        ("sentence_bert_config.json", {"query_length": 9}, "query_length 9 cannot be used here; only None can"),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task 'fill-mask' cannot be used here"),
+        ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "modality_config {'message': {}} cannot be used"),
+        ("config_sentence_transformers.json", {"truncate_dim": -1}, "truncate_dim must be at least 1, not -1"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "maxsim"}, "similarity_fn_name 'maxsim' is not known"),
+        ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "model_type 'CrossEncoder' cannot be used here"),
+        ("1_Pooling/config.json", {"pooling_mode_median": True}, "pooling_mode_median True cannot be used here"),
+        (
+            "2_Normalize/config.json",
+            {"module_input_name": "token_embeddings"},
+            "module_input_name 'token_embeddings' cannot be",
+        ),
+        ("tokenizer_config.json", {"truncation_side": "left"}, "truncation_side 'left' cannot be used here; only 'right' can"),
         ("config.json", {"model_type": "marian", "vocab_size": 5}, "a model of this architecture gives tokens no vectors"),
     ],
 )

@@ -8,10 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy
-
 from tinytensor.kernels.numba.compiling import inlined, real, where
-from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.exponential import ROUNDING, exp, times_power_of_two
 from tinytensor.kernels.numba.logarithm import log1p
 
 _LN2 = math.log(2)
@@ -62,13 +60,18 @@ def is_infinite(x: Any) -> Any:
 
 @inlined
 def exp2(x: Any) -> Any:
-    """2^x: a whole power, by its bits, times that of the rest."""
+    """2^x: a whole power, by its bits, times that of what is left, from -1/2 to 1/2, by Taylor's series."""
     x = minimum(maximum(x, real(-160)), real(160))
-    k = numpy.int32(math.floor(x))
-    half = k >> numpy.int32(1)
-    first = numpy.int32((half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
-    second = numpy.int32((k - half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
-    return exp((x - real(k)) * _LN2) * first * second
+    k = (x + ROUNDING) - ROUNDING
+    r = (x - k) * _LN2
+    p = real(1 / 5040)
+    p = p * r + real(1 / 720)
+    p = p * r + real(1 / 120)
+    p = p * r + real(1 / 24)
+    p = p * r + real(1 / 6)
+    p = p * r + real(1 / 2)
+    p = p * (r * r) + r + real(1)
+    return times_power_of_two(p, k)
 
 
 @inlined
