@@ -64,11 +64,6 @@ def _rstd(rows: Any, eps: float) -> Any:
     return rstd
 
 
-def _column_sum_of_product(a: Any, b: Any) -> Any:
-    """The sum of a * b over the rows."""
-    return sum_of_products(("ij", "ij"), "j", a, b)
-
-
 def _plus(d_x: Any, before: Any) -> Any:
     """d_x, to which ``before`` is added in place unless it is None."""
     if before is not None:
@@ -148,7 +143,7 @@ def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight:
     """
     g_rows = as_rows(g)
     normalized = as_rows(x) * rstd
-    d_weight = _column_sum_of_product(g_rows, normalized) if needed[1] else None
+    d_weight = sum_of_products(("ij", "ij"), "j", g_rows, normalized) if needed[1] else None
     d_x = None
     if needed[0]:
         h = g_rows if weight is None else g_rows * weight
