@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from tinytensor import kernels
 from tinytensor.autograd.op import Op
@@ -44,5 +44,5 @@ for file, names in ((elementwise, elementwise.__all__), (angles, angles.__all__)
     for name in names:
         if name not in _OTHERS and isinstance(getattr(file, name), Op):
             compile_elementwise(getattr(file, name))
-for op in _OF_STEPS:
-    op.forward = _rounded_once(op.forward)
+for each in _OF_STEPS:
+    cast(Op, each).forward = _rounded_once(cast(Op, each).forward)
