@@ -40,14 +40,14 @@ def published_tokenizer(folder: Path) -> PipelineTokenizer | CharTokenizer:
         if not (name or file or config.get("model_type")):
             name = "GPT2Tokenizer" if (folder / "merges.txt").exists() else "BertTokenizer"
         check_settings(name, settings, file)
-        if name in CLASSES:
+        if name in CLASSES and (file or CLASSES[name].own_files):
             tokenizer = _of_class(folder, name, settings, file)
         elif file is not None:
             there = {token["content"] for token in file.get("added_tokens") or []}
             tokenizer = PipelineTokenizer(file, _added(folder, settings, file, there))
         else:
             whose = a_or_an(shortened(name, 40)) if name else f"model_type {shortened(repr(config['model_type']), 40)}"
-            known = ", ".join(CLASSES)
+            known = ", ".join(name for name, rules in CLASSES.items() if rules.own_files)
             raise UserError(f"{folder} has no tokenizer.json, and only {known} are known without; it has {whose}; {REMEDY}")
         _check_ids(tokenizer, folder, settings)
     return tokenizer
@@ -74,44 +74,43 @@ def _of_class(folder: Path, name: str, settings: PretrainedSettings, file: Secti
     if file is not None and (model := file["model"].get("type", rules.model)) != rules.model:
         problem = f"tokenizer_class is {name}, but tokenizer.json has the model {shortened(repr(model), 40)}"
         raise settings.error(f'{problem}: set tokenizer_class to "PreTrainedTokenizerFast" to read it as it is')
-    model = _files(folder, name) if file is None else (file["model"]["vocab"], file["model"].get("merges", []))
+    files = _files(folder, name) if file is None else {"merges": [], **file, **file["model"]}
     whole = PretrainedSettings(settings.path, {**rules.tokens, **settings.values})
+    if null := [role for role in rules.ends if whole.values[role] is None]:
+        raise settings.error(f"{null[0]} is null, and that token belongs around a text")
     added = _added(folder, whole, file or {}, set())
     if name == "Qwen2Tokenizer":
         added += [added_token(content_of(token)) for tokens in _special(whole.values) for token in tokens]
     ends: Section | None = (file or {}).get("post_processor")
     around: Around | None = None
-    if rules.has_ends:
-        around = _named(whole, "cls_token"), _named(whole, "sep_token")
+    if rules.ends:
+        around = _named(whole, rules.ends[0]), _named(whole, rules.ends[1])
     elif file is None or ends is None or name == "GPTNeoXTokenizer":
         adds = (file is None and settings.read(bool, f"add_{role}_token", False) for role in ("bos", "eos"))
         before, after = (_named(whole, f"{role}_token") if add else [] for role, add in zip(("bos", "eos"), adds))
         around = before, after
-    content = {"version": "1.0", "added_tokens": [], "post_processor": ends, **rules.sections(model, settings)}
+    content = {"version": "1.0", "added_tokens": [], "post_processor": ends, **rules.sections(files, settings)}
     return PipelineTokenizer(content, added, around)
 
 
 def _named(settings: PretrainedSettings, role: str) -> list[str]:
     token = settings.values.get(role)
-    if token is None and role in ("cls_token", "sep_token"):
-        raise settings.error(f"{role} is null, and that token belongs around a text")
     return [] if token is None else [content_of(token)]
 
 
-def _files(folder: Path, name: str) -> tuple[dict[str, int], list[list[str]]]:
-    """The vocabulary and the merges of a folder without tokenizer.json, for a class."""
-    files = ["vocab.txt"] if CLASSES[name].model == "WordPiece" else ["vocab.json", "merges.txt"]
+def _files(folder: Path, name: str) -> Section:
+    """The vocabulary and the merges of a folder without tokenizer.json, for a class that can do without."""
+    files = CLASSES[name].own_files
     if missing := [file for file in files if not (folder / file).exists()]:
-        raise UserError(
-            f"{folder} has no {' and no '.join(missing)}, which {a_or_an(name)} needs where there is no tokenizer.json"
-        )
-    if files == ["vocab.txt"]:
+        needs = f"which {a_or_an(name)} needs where there is no tokenizer.json"
+        raise UserError(f"{folder} has no {' and no '.join(missing)}, {needs}; {REMEDY}")
+    if files == ("vocab.txt",):
         lines = read_utf8(folder / "vocab.txt", "pass BERT's vocab.txt").split("\n")  # splitlines would cut at rare characters
-        return {line.rstrip(): i for i, line in enumerate(lines[:-1] if lines[-1] == "" else lines)}, []
+        return {"vocab": {line.rstrip(): i for i, line in enumerate(lines[:-1] if lines[-1] == "" else lines)}}
     vocabulary = read_json(folder / "vocab.json")
     lines = read_utf8(folder / "merges.txt", "pass the folder that holds merges.txt").split("\n")
     merges = [line.split(" ") for line in lines if line.strip() and not line.startswith("#version")]
-    return vocabulary, merges
+    return {"vocab": vocabulary, "merges": merges}
 
 
 def settings_of(folder: Path) -> PretrainedSettings:

@@ -27,23 +27,24 @@ from tinyformer.tokenizers.tokenizer_json import (
 CONFIG = "tokenizer_config.json"
 GENERIC = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")  # whatever tokenizer.json says
 ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-Model = tuple[Mapping[str, int], list[Any]]  # a vocabulary, and the merges
 
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    """``sections`` makes those of a tokenizer.json, of the vocabulary, the merges and the settings. ``tokens`` are the special
-    tokens where the settings name no others. With ``has_ends``, cls_token and sep_token are around a text."""
+    """``sections`` makes those of a tokenizer.json, of the files and the settings: the files have a ``vocab``, and may have
+    ``merges`` and a ``normalizer``. ``tokens`` are the special tokens where the settings name no others. ``ends`` names the
+    two around a text that such a tokenizer always has. ``own_files`` are what it has where there is no tokenizer.json."""
 
     model: str
-    sections: Callable[[Model, PretrainedSettings], Section]
+    sections: Callable[[Section, PretrainedSettings], Section]
     tokens: Mapping[str, Any] = field(default_factory=dict)
-    has_ends: bool = False
+    ends: tuple[str, ...] = ()
+    own_files: tuple[str, ...] = ("vocab.json", "merges.txt")
 
 
-def _berts(model: Model, settings: PretrainedSettings) -> Section:
+def _berts(files: Section, settings: PretrainedSettings) -> Section:
     return berts(
-        model[0],
+        files["vocab"],
         settings.read(bool, "do_lower_case", True),
         content_of(settings.values.get("unk_token", "[UNK]")),
         cleanup=True,
@@ -52,21 +53,21 @@ def _berts(model: Model, settings: PretrainedSettings) -> Section:
     )
 
 
-def _byte_pairs(pattern: str | None = None, normal_form: str = "") -> Callable[[Model, PretrainedSettings], Section]:
-    def sections(model: Model, settings: PretrainedSettings) -> Section:
+def _byte_pairs(pattern: str | None = None, normal_form: str = "") -> Callable[[Section, PretrainedSettings], Section]:
+    def sections(files: Section, settings: PretrainedSettings) -> Section:
         has_space = settings.read(bool, "add_prefix_space", False)
         gpt2s = {**BYTE_LEVEL, "add_prefix_space": has_space, "use_regex": True}
         return {
             "normalizer": {"type": normal_form} if normal_form else None,
             "pre_tokenizer": split_by(pattern, space_before=has_space) if pattern else gpt2s,
             "decoder": BYTE_LEVEL,
-            "model": {"type": "BPE", "vocab": model[0], "merges": model[1]},
+            "model": {"type": "BPE", "vocab": files["vocab"], "merges": files["merges"]},
         }
 
     return sections
 
 
-def _llamas(model: Model, settings: PretrainedSettings) -> Section:
+def _llamas(files: Section, settings: PretrainedSettings) -> Section:
     has_space = settings.read(bool, "add_prefix_space", True)
     where = "never" if not has_space else "always" if settings.read(bool, "legacy", False) else "first"
     flags = {"fuse_unk": True, "byte_fallback": True}
@@ -74,22 +75,41 @@ def _llamas(model: Model, settings: PretrainedSettings) -> Section:
         "normalizer": None,
         "pre_tokenizer": {**METASPACE, "prepend_scheme": where, "split": False},
         "decoder": characters_decoder(has_space),
-        "model": {"type": "BPE", "vocab": model[0], "merges": model[1], **flags},
+        "model": {"type": "BPE", "vocab": files["vocab"], "merges": files["merges"], **flags},
     }
 
 
-_END = "<|endoftext|>"
+def _xlm_robertas(files: Section, settings: PretrainedSettings) -> Section:
+    marks = {
+        **METASPACE,
+        "prepend_scheme": "always" if settings.read(bool, "add_prefix_space", True) else "never",
+        "split": True,
+    }
+    normalizers = parts_of(files.get("normalizer"), "normalizers")
+    return {
+        "normalizer": next((part for part in normalizers if part["type"] == "Precompiled"), None),
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, marks]},
+        "decoder": marks,
+        "model": {"type": "Unigram", "vocab": files["vocab"], "unk_id": 3, "byte_fallback": False},
+    }
+
+
+_END, _ENDS, _VOCABULARY = "<|endoftext|>", ("cls_token", "sep_token"), ("vocab.txt",)
 _CLS = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "pad_token": "<pad>"}
 _BERTS = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
 CLASSES = {
-    "BertTokenizer": TokenizerClass("WordPiece", _berts, _BERTS, has_ends=True),
-    "DistilBertTokenizer": TokenizerClass("WordPiece", _berts, _BERTS, has_ends=True),
+    "BertTokenizer": TokenizerClass("WordPiece", _berts, _BERTS, _ENDS, _VOCABULARY),
+    "DistilBertTokenizer": TokenizerClass("WordPiece", _berts, _BERTS, _ENDS, _VOCABULARY),
     "MPNetTokenizer": TokenizerClass(
-        "WordPiece", _berts, {**_CLS, "unk_token": "[UNK]", "mask_token": added_token("<mask>", lstrip=True)}, has_ends=True
+        "WordPiece",
+        _berts,
+        {**_CLS, "unk_token": "[UNK]", "mask_token": added_token("<mask>", lstrip=True)},
+        _ENDS,
+        _VOCABULARY,
     ),
     "GPT2Tokenizer": TokenizerClass("BPE", _byte_pairs(), dict.fromkeys(("unk_token", "bos_token", "eos_token"), _END)),
     "RobertaTokenizer": TokenizerClass(
-        "BPE", _byte_pairs(), {**_CLS, "unk_token": "<unk>", "mask_token": "<mask>"}, has_ends=True
+        "BPE", _byte_pairs(), {**_CLS, "unk_token": "<unk>", "mask_token": "<mask>"}, ends=_ENDS
     ),
     "Qwen2Tokenizer": TokenizerClass(
         "BPE", _byte_pairs(QWEN2_WORDS, "NFC"), dict.fromkeys(("unk_token", "eos_token", "pad_token"), _END)
@@ -99,13 +119,19 @@ CLASSES = {
         _byte_pairs(normal_form="NFC"),
         {**dict.fromkeys(("unk_token", "bos_token", "eos_token"), _END), "pad_token": "<|padding|>"},
     ),
-    "LlamaTokenizer": TokenizerClass("BPE", _llamas, {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}),
+    "XLMRobertaTokenizer": TokenizerClass(
+        "Unigram", _xlm_robertas, {**_CLS, "unk_token": "<unk>", "mask_token": "<mask>"}, ("bos_token", "eos_token"), ()
+    ),
+    "LlamaTokenizer": TokenizerClass(
+        "BPE", _llamas, {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}, own_files=()
+    ),
 }
 # The class of a model whose settings name none.
 OF_MODELS = {
     "bert": "BertTokenizer", "electra": "BertTokenizer", "distilbert": "BertTokenizer", "mpnet": "MPNetTokenizer",
     "gpt2": "GPT2Tokenizer", "roberta": "RobertaTokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer",
-    "gpt_neox": "GPTNeoXTokenizer", "mistral": "TokenizersBackend", "phi3": "TokenizersBackend",
+    "gpt_neox": "GPTNeoXTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "mistral": "TokenizersBackend",
+    "phi3": "TokenizersBackend",
 }  # fmt: skip
 
 
