@@ -17,7 +17,9 @@ from tinytensor.nn import Linear, Module, ModuleList
 # how many count up to each token, and in all, and the place of each token, the first being 1. The export to ONNX reads it, too.
 Weighting = Callable[[Any, Any, Any, Any], Any]
 WEIGHTINGS: dict[str, Weighting] = {
-    "cls": lambda counted, number, total, places: counted * (number <= 1.0).astype("float32"),
+    "cls": lambda counted, number, total, places: (
+        counted * (number <= 1.0).astype("float32") + (total <= 0.0).astype("float32") * (places <= 1.0).astype("float32")
+    ),  # where none counts the first of all, as in sentence-transformers
     "mean": lambda counted, number, total, places: counted,
     "mean_sqrt_len_tokens": lambda counted, number, total, places: counted,
     "weightedmean": lambda counted, number, total, places: counted * places,

@@ -15,7 +15,7 @@ from tinytensor.ops import activations, angles, elementwise
 _ACTIVATIONS = ("elu", "leaky_relu", "logsigmoid", "relu", "_softplus")
 _OTHERS = {"astype", "copy", "power", "round", "where"}  # which also look at what they get, as power at its exponent
 # Those of one array whose functions round more than once. NumPy would do so in half precision.
-_OF_STEPS = (
+_OF_STEPS: tuple[Any, ...] = (
     *(elementwise.sigmoid, elementwise.rsqrt, angles.degrees, angles.radians, activations.leaky_relu, activations.logsigmoid),
     *(activations._softplus, activations.softmax, activations.log_softmax),
 )
