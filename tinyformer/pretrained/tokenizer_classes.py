@@ -140,13 +140,9 @@ def class_name(settings: PretrainedSettings, config: Mapping[str, Any], of_bytes
     ByteLevel."""
     declared = str(settings.values.get("tokenizer_class") or config.get("tokenizer_class") or "").removesuffix("Fast")
     registered = OF_MODELS.get(str(config.get("model_type")), "")
-    if declared == "LlamaTokenizer" and of_bytes:
-        return GENERIC[0]
-    if declared and registered and declared != registered:
-        if registered in GENERIC:
-            return registered
-        return registered if config.get("model_type") == "qwen2" else declared  # many such files name a wrong class
-    return declared or registered
+    if registered in GENERIC or config.get("model_type") == "qwen2":  # of which many files name a wrong class
+        return registered
+    return GENERIC[0] if declared == "LlamaTokenizer" and of_bytes else declared or registered
 
 
 def check_settings(name: str, settings: PretrainedSettings, file: Section | None) -> None:
