@@ -773,6 +773,7 @@ stride_0 = [lambda x, y, spread=spread: spread(x, (3, 4)) @ y for spread in (tt.
 case("matmul", "stride-0", *stride_0, normal(1, 4), normal(4, 2))
 
 rows = lambda x: x.reshape(-1, x.shape[-1]) if x.size else np.zeros((int(np.prod(x.shape[:-1])), x.shape[-1]))  # noqa: E731
+same("inner", "", even(5), odd(5), f=all_ops["inner"], want=np.dot)
 for lead in [(3,), (2, 3), (), (0,), (2, 0)]:
     same(
         "rows_matmul",
@@ -1460,6 +1461,9 @@ case(
     nonzero(2, 3),
 )
 
+targets = tt.tensor([0, 2, -100, 1])
+want = lambda x: -x[range(4), [0, 2, 0, 1]] * [1, 1, 0, 1]  # noqa: E731
+case("nll", "one ignored", lambda x: all_ops["nll"](x, targets, -100), want, even(4, 3))
 ids, scale = np.array([0, 2, 1]), np.array([0.5, 1.0, 2.0])
 for reduction in ("mean", "sum", "none"):
     distances = {
@@ -1480,6 +1484,9 @@ for reduction in ("mean", "sum", "none"):
     want = lambda x, r=reduction: reduced(-x[range(3), ids] * scale[ids], r, scale[ids].sum())  # noqa: E731
     ours = lambda x, r=reduction: tt.nll_loss(x, tt.tensor(ids), tt.tensor(scale.astype(x.dtype)), reduction=r)  # noqa: E731
     case("nll_loss", f"weights, {reduction}", ours, want, normal(3, 3))
+    want = lambda x, r=reduction: reduced(-x[range(4), [0, 2, 0, 1]] * [1, 1, 0, 1], r, 3)  # noqa: E731
+    ours = lambda x, r=reduction: tt.nll_loss(x, tt.tensor([0, 2, -100, 1]), reduction=r)  # noqa: E731
+    case("nll_loss", f"one ignored, {reduction}", ours, want, even(4, 3))
     for e in (0.0, 0.2):
         options = {"label_smoothing": e, "reduction": reduction}
         ours = lambda x, w, o=options: tt.cross_entropy(x, tt.tensor(ids), weight=w, **o)  # noqa: E731

@@ -215,3 +215,77 @@ def conversation(rng: random.Random) -> tuple[list[dict[str, Any]], dict[str, An
     if rng.random() < 0.4:
         values["enable_thinking"] = rng.random() < 0.5
     return messages, values
+
+
+# ------------------------------------------------------------------------------------------- random models and arguments
+
+# Templates that tell which they are, and show all that they are given.
+SHOWING = {
+    "default": """D{{ bos_token }}|{{ eos_token }}|{{ unk_token }}|{{ pad_token }}|{{ x }}
+{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}""",
+    "tool_use": """T{{ tools | tojson }}{% for m in messages %}{{ m.content | trim if m.content is string else m.content }}
+{% endfor %}""",
+    "rag": """R{{ documents }}{% for m in messages %}{{ m.reasoning_content }}{% for part in m.content %}{{ part.text }}
+{% endfor %}{% endfor %}{{ add_generation_prompt }}""",
+}
+TEXTS = {**SHOWING, "turns": TURNS, "tools": TOOLS}
+MODEL_TYPES = ["gpt2", "llama", "mistral", "qwen2", "qwen3"]
+CLASSES = [None, "LlamaTokenizer", "LlamaTokenizerFast", "GPT2Tokenizer", "Qwen2TokenizerFast", "GPTNeoXTokenizer",
+           "PreTrainedTokenizerFast", "TokenizersBackend"]  # fmt: skip
+
+
+def _special(rng: random.Random) -> Any:
+    text = rng.choice(["<a>", "<b>", "<|endoftext|>", "<s>"])
+    rest = dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False)
+    return rng.choice([text, text, {"content": text, **rest}, None])
+
+
+def folder_of(rng: random.Random) -> dict[str, Any]:
+    """The files of a model that are about its template and its tokens, by their names: text, or values of JSON."""
+    names = ["bos_token", "eos_token", "unk_token", "pad_token"]
+    config: dict[str, Any] = {name: _special(rng) for name in rng.sample(names, rng.randrange(4))}
+    config = {name: {"__type": "AddedToken", **token} if isinstance(token, dict) else token for name, token in config.items()}
+    if (kind := rng.choice(CLASSES)) is not None:
+        config["tokenizer_class"] = kind
+    if rng.random() < 0.4:
+        config["added_tokens_decoder"] = {}
+    files: dict[str, Any] = {"config.json": {"model_type": rng.choice(MODEL_TYPES)}}
+    if rng.random() < 0.5:
+        files["special_tokens_map.json"] = {name: _special(rng) for name in rng.sample(names, rng.randrange(1, 4))}
+    texts = {name: TEXTS[name] for name in ["default"] * (rng.random() < 0.9) + rng.sample(sorted(TEXTS), rng.randrange(1, 4))}
+    held = rng.choice(["text", "list", "file", "files", "both"])
+    if held in ("text", "both"):
+        config["chat_template"] = next(iter(texts.values()))
+    if held == "list":
+        config["chat_template"] = [{"name": name, "template": text} for name, text in texts.items()]
+    if held in ("file", "files", "both"):
+        files["chat_template.jinja"] = rng.choice(list(texts.values()))
+    if held == "files":
+        files |= {f"additional_chat_templates/{name}.jinja": text for name, text in texts.items() if name != "default"}
+    return {**files, "tokenizer_config.json": config}
+
+
+def arguments(rng: random.Random) -> tuple[list[Any], dict[str, Any]]:
+    """Messages, and arguments of ``apply_chat_template`` for them, of which some are refused."""
+    messages, values = conversation(rng)
+    if rng.random() < 0.4:
+        values["continue_final_message"] = rng.choice([True, True, True, "content", "thinking", "reasoning_content", "name"])
+        values["add_generation_prompt"] = rng.random() < 0.1
+    others: dict[str, Any] = {
+        "chat_template": rng.choice(["rag", "tool_use", "nothing", SHOWING["default"]]),
+        "documents": rng.choice([[], [{"title": "a", "text": "b"}], ["a"], None]),
+        "x": rng.choice([1, 0.5, True, None, "ö", [1, "a"], {"a": [None]}, (1, 2), {1: 2}]),
+        "bos_token": "<other>",
+        "padding": True,
+        "max_length": 3,
+        "return_dict": rng.random() < 0.5,
+        "truncation": True,
+        "sanitize_control_tokens": rng.random() < 0.5,
+        "return_assistant_tokens_mask": rng.random() < 0.5,
+        "return_tensors": "np",
+        "tokenizer_kwargs": {},
+    }
+    values |= {name: others[name] for name in rng.sample(sorted(others), rng.choice([0, 0, 0, 1]))}
+    values |= {name: others[name] for name in rng.sample(["x", "bos_token", "chat_template", "documents"], rng.randrange(3))}
+    odd = rng.random()
+    return [] if odd < 0.02 else [messages, messages] if odd < 0.04 else messages, values

@@ -48,7 +48,7 @@ class Program:
     are new processes, and draw.
     """
 
-    script = ROOT / "tinyformer" / "__main__.py"
+    script = ROOT / "tests" / "programs" / "command.py"
 
     def __init__(self, command: str, folder: Path, environment: dict[str, str], draws: bool = False):
         self.command = command.split()

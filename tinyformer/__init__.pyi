@@ -138,11 +138,10 @@ from tinyformer.scripting.command_line import (
     as_flags as as_flags,
     first_choice as first_choice,
     next_command as next_command,
-    piped_lines as piped_lines,
     run_command as run_command,
     some_path as some_path,
-    typed_lines as typed_lines,
 )
+from tinyformer.scripting.inputs import piped_lines as piped_lines, typed_lines as typed_lines
 from tinyformer.scripting.scripts import (
     RunSetup as RunSetup,
     draw_losses as draw_losses,
@@ -166,8 +165,6 @@ from tinyformer.tokenizers import (
     WordTokenizer as WordTokenizer,
     load_tokenizer as load_tokenizer,
 )
-from tinyformer.tokenizers.added import AddedToken as AddedToken
-from tinyformer.tokenizers.cutting import CuttingRules as CuttingRules
 from tinyformer.tokenizers.texts import token_texts as token_texts
 from tinyformer.training.config import TrainingConfig as TrainingConfig
 from tinyformer.training.evaluation import accuracy as accuracy, evaluate as evaluate, perplexity as perplexity

@@ -55,6 +55,7 @@ from tinytensor.ops.reductions import *
 from tinytensor.ops.running import *
 from tinytensor.ops.sequences import *
 from tinytensor.ops.shapes import *
+from tinytensor.ops.sorting import *
 from tinytensor.random import seed as seed
 from tinytensor.autograd.gradients import grad as grad
 from tinytensor.autograd.tensor import Tensor as Tensor

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinytensor.autograd.checks import check_fits, check_not_masked
+from tinytensor.autograd.checks import check_dtype, check_fits, check_not_masked
 from tinytensor.autograd.conversion import as_array, on_host
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked, makers
@@ -59,8 +59,7 @@ def from_dlpack(x: Any) -> Tensor:
         array = xp.from_dlpack(x)
     except (BufferError, RuntimeError, ValueError) as error:
         raise BufferError(f"from_dlpack cannot share this memory ({error}): detach, convert or move it first") from None
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}")
+    check_dtype(array.dtype)
     return Tensor._wrap(array)
 
 

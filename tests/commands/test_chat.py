@@ -69,6 +69,13 @@ def test_the_flags(finished: Program) -> None:
     assert finished.good(*SAID, "--dtype", "int8", typed="hi") == answers(finished.folder, "hi", dtype="int8")
 
 
+def test_values_for_the_template(copied: Program) -> None:
+    (copied.folder / "model" / "chat_template.jinja").write_text("{{ x }}" + TEMPLATES["turns"])
+    expected = answers(copied.folder, "hi", x=["fox"])
+    assert copied.good(*SAID, "--chat-template-kwargs", '{"x": ["fox"]}', typed="hi") == expected
+    assert copied.good(*SAID, typed="hi") != expected
+
+
 def test_the_commands(finished: Program) -> None:
     shown = finished.good(*SAID, typed="hi\n/reset\nhi\n/system be a fox\n/reset\nhi\n/system\n/reset\nhi\n/quit\nhi")
     once, fox = answers(finished.folder, "hi"), answers(finished.folder, "hi", system="be a fox")
@@ -80,8 +87,27 @@ def test_the_commands(finished: Program) -> None:
         "(From now on the model is told what its template says.)",
         "(The conversation begins anew.)",
     ]
-    shown = finished.good(typed="/help")
-    assert [line.split()[0] for line in shown.splitlines()] == ["/reset", "/system", "/help", "/quit", "Ctrl-C"]
+    result = finished(typed="/help")
+    commands = ["/reset", "/system", "/help", "/quit", '"""', "Ctrl-C"]
+    assert [line.split()[0] for line in result.stderr.splitlines()] == commands
+    assert result.stdout == ""
+
+
+def test_a_message_of_several_lines_stands_between_quotes(finished: Program) -> None:
+    typed = '"""the dog\n\n  /quit \nfox\n"""\n  """/reset"""\n"""fox\nthe dog'
+    result = finished(*SAID, typed=typed)
+    assert result.returncode == 0
+    assert result.stdout == answers(finished.folder, "the dog\n\n  /quit \nfox", "/reset", "fox\nthe dog")
+    assert finished.good(*SAID, typed='""" """\n""""""') == ""  # nothing to say
+
+
+def test_a_line_of_a_pipe_that_is_refused_loses_no_other(finished: Program) -> None:
+    result = finished(*SAID, typed=f"/bye now\nhi\n{'fox ' * 300}\nfox")
+    assert result.returncode == 2
+    assert result.stdout == answers(finished.folder, "hi", "fox")
+    first, cut, second, _ = result.stderr.splitlines()
+    assert first == 'error: there is no command /bye: /help shows them, and """/bye now""" is said to the model'
+    assert cut == CUT.removesuffix("\n") and second.startswith("error: this has ")
 
 
 def test_an_answer_has_the_room_that_there_is(finished: Program) -> None:
@@ -103,8 +129,10 @@ def test_a_conversation_that_is_too_long(finished: Program) -> None:
         (["--temperature", "-1"], "", "--temperature must be 0 (greedy) or more, not -1.0"),
         (["--top-k", "3", "--temperature", "0"], "", "--top-k has no effect"),
         (["--revision", "main"], "", "model is a folder, and has no revision 'main': leave it out"),
+        (["--chat-template-kwargs", "x=1"], "", "Expecting value: line 1 column 1 (char 0): write a JSON object, as in '{"),
+        (["--chat-template-kwargs", '{"context": 3}'], "", "the chat itself says what context is: leave it out"),
         (["more"], "", "unrecognized arguments: more (see tinyformer chat --help)"),
-        ([], "/bye", "there is no command /bye: /help shows them"),
+        ([], "/bye", "there is no command /bye: /help shows them, and"),
         ([], "fox " * 300, "and the model reads 199: say less at once"),
         ([], b"\xff\xfe", "the input is not utf-8 text"),
     ],
@@ -117,7 +145,7 @@ def test_a_folder_without_a_template(copied: Program) -> None:
     (copied.folder / "model" / "chat_template.jinja").unlink()
     message = copied.bad(typed="hi")
     assert message.startswith("model has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): ")
-    assert message.endswith("have this one go on with a text: tinyformer generate model\n")
+    assert message.endswith("use this one with tinyformer generate model\n")
 
 
 @pytest.mark.parametrize(
@@ -189,10 +217,17 @@ def test_a_conversation_in_a_terminal(finished: Program) -> None:
     said = answers(finished.folder, "hi").rstrip("\n")
     assert said in terminal.read("> ").replace("hi\n", "", 1)
     terminal.type("/bye\n")
-    assert "error: there is no command /bye: /help shows them\n" in terminal.read("> ")
+    assert "error: there is no command /bye: /help shows them, and" in terminal.read("> ")
     terminal.type(b"caf\xe9 \xff\n")
     assert "error: the input is not utf-8 text" in terminal.read("> ")
     assert "Ctrl-D or /quit ends." in terminal.read("> ", pressing="\x03")
+    terminal.type('"""fox\n')
+    terminal.read("... ")
+    assert "Ctrl-D" not in terminal.read("> ", pressing="\x03")  # what was typed of the message is dropped
+    terminal.type('"""the dog\n')
+    terminal.read("... ")
+    terminal.type('fox"""\n')
+    assert answers(finished.folder, "hi", "the dog\nfox").splitlines()[1] in terminal.read("> ")
     terminal.type("\x04")
     assert terminal.ends() == 0
 
@@ -235,7 +270,8 @@ def test_a_second_ctrl_c_stops_an_answer_and_not_the_program(finished: Program, 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(chat_program, "answer", interrupted)
-    monkeypatch.setattr(chat_program, "typed", lambda: iter(["the dog", "/reset", "fox"]))
+    typed = iter(["the dog", "/reset", "fox"])
+    monkeypatch.setattr(chat_program, "typed", lambda prompt: next(typed, None))
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
     chat_program.talk(chat_program.parse([str(finished.folder / "model")]))

@@ -26,12 +26,15 @@ from tinyformer import (
     BPETokenizer,
     CharTokenizer,
     GPTConfig,
+    HuggingFaceRule,
     Sampling,
     TextBatches,
     Tokenizer,
     Writing,
+    beam_search,
     from_pretrained,
     generate,
+    language_decoder,
     save_pretrained,
     save_pretrained_tokenizer,
 )
@@ -67,15 +70,22 @@ def write_data(folder: Path) -> None:
 FIRST_RUN = ["--model", "model", "--length", "3"]
 
 
-def texts_of(printed: str) -> tuple[str, int]:
-    """The text that was written, and the number of tokens that the last line tells."""
-    text, _, last = printed.removesuffix("\n").rpartition("\n")
+def texts_of(printed: str, said: str) -> tuple[str, int]:
+    """The text that was written on standard output, and the number of tokens that the last line on standard error tells."""
+    text, last = printed.removesuffix("\n"), said.removesuffix("\n").rpartition("\n")[2]
     found = re.fullmatch(r"\(([\d,]+) tokens?(, [\d,.]+ a second)?\)", last)
     assert found, last
     count = int(found[1].replace(",", ""))
-    assert bool(found[2]) == (count > 1)
+    assert not found[2] or count > 1
     assert (" tokens" in last) == (count != 1)
     return text, count
+
+
+def write(program: Program, *words: str, typed: str = "") -> tuple[str, int]:
+    """The text that the program writes, and the number of its tokens."""
+    result = program(*words, typed=typed)
+    assert result.returncode == 0, result.stderr
+    return texts_of(result.stdout, result.stderr)
 
 
 def ids_of(model: GPT, tokenizer: Tokenizer, prompt: str, length: int, sampling: Sampling, **options: Any) -> list[int]:
@@ -90,19 +100,19 @@ def test_it_goes_on_from_the_prompt(finished: Program) -> None:
     model, tokenizer = from_pretrained(finished.folder / "model"), byte_pairs()
     assert isinstance(model, GPT)
     words = ["--model", "model", "--prompt", f"the lazy{END} fox", "--length", "60"]
-    text, count = texts_of(finished.good(*words))
+    text, count = write(finished, *words)
     usual = Sampling(temperature=0.8, top_k=200, seed=1337)
     ids = ids_of(model, tokenizer, f"the lazy{END} fox", 60, usual)  # longer than the context
     assert (text, count) == (f"the lazy{END} fox" + tokenizer.decode(ids), 60)
-    assert texts_of(finished.good(*words))[0] == text
-    assert texts_of(finished.good(*words, "--seed", "1"))[0] != text
+    assert write(finished, *words)[0] == text
+    assert write(finished, *words, "--seed", "1")[0] != text
     greedy = ids_of(model, tokenizer, f"the lazy{END} fox", 60, Sampling(temperature=0.0))
-    assert texts_of(finished.good(*words, *GREEDY))[0] == f"the lazy{END} fox" + tokenizer.decode(greedy)
+    assert write(finished, *words, *GREEDY)[0] == f"the lazy{END} fox" + tokenizer.decode(greedy)
 
 
 @pytest.mark.parametrize("length", [0, 1, 2])
 def test_short_texts(finished: Program, length: int) -> None:
-    text, count = texts_of(finished.good("--model", "model", "--prompt", "the dog", "--length", str(length)))
+    text, count = write(finished, "--model", "model", "--prompt", "the dog", "--length", str(length))
     assert text.startswith("the dog")
     assert (len(text) > len("the dog")) == (length > 0)
     assert count == length
@@ -114,11 +124,11 @@ def test_without_a_prompt_it_begins_as_every_text(finished: Program, prompt: lis
     assert isinstance(model, GPT)
     ids = list(generate(model, [299], 10, Sampling(temperature=0.0)))  # the start that generation_config.json names
     assert ids != list(generate(model, [0], 10, Sampling(temperature=0.0)))
-    assert texts_of(finished.good("--model", "model", "--length", "10", *GREEDY, *prompt)) == (byte_pairs().decode(ids), 10)
+    assert write(finished, "--model", "model", "--length", "10", *GREEDY, *prompt) == (byte_pairs().decode(ids), 10)
 
 
 def test_a_long_prompt(finished: Program) -> None:
-    text, count = texts_of(finished.good("--model", "model", "--prompt", TEXT, "--length", "2"))
+    text, count = write(finished, "--model", "model", "--prompt", TEXT, "--length", "2")
     assert text.startswith(TEXT)
     assert count == 2
 
@@ -131,8 +141,8 @@ def test_an_end_token_ends_the_text(program: Program) -> None:
     before = ids[: ids.index(end)]
     write_model(program.folder / "ends", tokenizer, Writing(ends=(999, end)))
     words = ["--model", "ends", "--prompt", "the", "--length", "30", *GREEDY]
-    assert texts_of(program.good(*words)) == ("the" + tokenizer.decode(before), len(before) + 1)
-    assert texts_of(program.good(*words, "--ignore-end")) == ("the" + tokenizer.decode(ids), 30)
+    assert write(program, *words) == ("the" + tokenizer.decode(before), len(before) + 1)
+    assert write(program, *words, "--ignore-end") == ("the" + tokenizer.decode(ids), 30)
 
 
 def test_forbidden_tokens_are_never_written(program: Program) -> None:
@@ -142,7 +152,7 @@ def test_forbidden_tokens_are_never_written(program: Program) -> None:
     write_model(program.folder / "forbids", tokenizer, Writing(forbidden=tuple(first)))
     ids = ids_of(model, tokenizer, "the", 20, Sampling(temperature=0.0), forbidden=first)
     expected = "the" + tokenizer.decode(ids)
-    assert texts_of(program.good("--model", "forbids", "--prompt", "the", "--length", "20", *GREEDY))[0] == expected
+    assert write(program, "--model", "forbids", "--prompt", "the", "--length", "20", *GREEDY)[0] == expected
 
 
 def test_the_settings_of_the_model_are_obeyed(program: Program) -> None:
@@ -152,26 +162,78 @@ def test_the_settings_of_the_model_are_obeyed(program: Program) -> None:
     ids = ids_of(model, tokenizer, "the", 40, Sampling(temperature=0.0), rules=Writing(**settings).rules())
     assert ids != ids_of(model, tokenizer, "the", 40, Sampling(temperature=0.0))
     words = ["--model", "model", "--prompt", "the", "--length", "40"]
-    assert texts_of(program.good(*words))[0] == "the" + tokenizer.decode(ids)
+    assert write(program, *words)[0] == "the" + tokenizer.decode(ids)
     damaged(program.folder / "model", "generation_config.json", sequence_bias=[[[1], 2.0]], num_beams=4)
     result = program(*words)
-    assert texts_of(result.stdout)[0] == "the" + tokenizer.decode(ids)
+    best, *_ = beams_of(model, tokenizer, "the", 40, 4, Writing(**settings))
+    assert texts_of(result.stdout, result.stderr)[0] == f"the{best}" != "the" + tokenizer.decode(ids)
     file = Path("model/generation_config.json")
-    notice = "not supported here, so that texts may differ from those of transformers: num_beams, sequence_bias\n"
-    assert result.stderr == f"{file}: {notice}"
+    notice = "not supported here, so that texts may differ from those of transformers: sequence_bias\n"
+    assert result.stderr.startswith(f"{file}: {notice}")
+    damaged(program.folder / "model", "generation_config.json", sequence_bias=None, do_sample=True)
+    assert "may differ from those of transformers: num_beams\n" in program(*words).stderr
+
+
+def beams_of(model: GPT, tokenizer: Tokenizer, prompt: str, length: int, beams: int, writing: Writing) -> list[str]:
+    """The texts of a beam search, best first."""
+    rule = HuggingFaceRule(writing.length_penalty, writing.early_stopping)
+    ids = tokenizer.encode(prompt).tolist()
+    (found,) = beam_search(language_decoder(model), [ids], None, beams, length, beams, rule, rules=writing.rules())
+    return [tokenizer.decode([*ids, *text.ids]).removeprefix(prompt) for text in found]
+
+
+def test_beams_and_a_repetition_penalty(program: Program) -> None:
+    tokenizer = byte_pairs()
+    model = write_model(program.folder / "model", tokenizer, Writing(length_penalty=0.5))
+    words = ["model", "--prompt", "the", "--length", "12", "--num-beams", "3"]
+    best, second, _ = beams_of(model, tokenizer, "the", 12, 3, Writing(length_penalty=0.5))
+    assert write(program, *words) == (f"the{best}", 12)
+    assert write(program, *words, "--num-samples", "2") == (f"the{best}\n{'-' * 15}\nthe{second}", 24)
+    best, *_ = beams_of(model, tokenizer, "the", 12, 3, Writing(length_penalty=0.5, repetition_penalty=1.7))
+    assert write(program, *words, "--repetition-penalty", "1.7") == (f"the{best}", 12)
+    greedy = ids_of(model, tokenizer, "the", 12, Sampling(temperature=0.0), rules=Writing(repetition_penalty=1.7).rules())
+    assert write(program, *words[:5], *GREEDY, "--repetition-penalty", "1.7")[0] == "the" + tokenizer.decode(greedy)
+
+
+def test_several_samples_are_picked_with_one_seed_after_the_other(finished: Program) -> None:
+    words = ["model", "--prompt", "the", "--length", "9"]
+    texts = [write(finished, *words, "--seed", seed)[0] for seed in ("5", "6")]
+    assert write(finished, *words, "--seed", "5", "--num-samples", "2") == (f"{texts[0]}\n{'-' * 15}\n{texts[1]}", 18)
+    assert texts[0] != texts[1]
+
+
+def test_a_text_ends_before_the_first_that_stops_it(finished: Program) -> None:
+    words = ["model", "--prompt", "the", "--length", "60"]
+    whole, count = write(finished, *words)
+    first, second = whole[8:11], whole[20:22]
+    assert write(finished, *words, "--stop", second, "--stop", first)[0] == "the" + whole[3:].partition(first)[0]
+    assert write(finished, *words, "--stop", "nowhere") == (whole, count)
+
+
+def test_a_prompt_from_a_file_or_from_standard_input(finished: Program) -> None:
+    expected = write(finished, "model", "--prompt", "the lazy\n fox", "--length", "5")
+    (finished.folder / "prompt.txt").write_text("\ufeffthe lazy\r\n fox\r\n", encoding="utf-8")
+    assert write(finished, "model", "-f", "prompt.txt", "--length", "5") == expected
+    assert write(finished, "model", "--file", "-", "--length", "5", typed="the lazy\r\n fox\n") == expected
+
+
+def test_what_is_about_a_text_is_on_standard_error_before_it(finished: Program) -> None:
+    result = finished("model", "--prompt", "the dog " * 30, "--length", "2")
+    assert result.stdout.startswith("the dog the dog") and "(" not in result.stdout
+    assert re.match(r"\(The prompt has \d\d+ tokens\. The model reads 24, and so only the end of it\.\)\n", result.stderr)
 
 
 @pytest.mark.parametrize(("said", "expected"), [({"max_new_tokens": 7}, 7), ({"max_length": 9}, 8)])
 def test_the_model_says_how_long_a_text_is(program: Program, said: dict[str, Any], expected: int) -> None:
     write_model(program.folder / "model", byte_pairs(), Writing(**said))
     assert len(byte_pairs().encode("the")) == 1
-    assert texts_of(program.good("--model", "model", "--prompt", "the"))[1] == expected
-    assert texts_of(program.good("--model", "model", "--prompt", "the", "--length", "5"))[1] == 5
+    assert write(program, "--model", "model", "--prompt", "the")[1] == expected
+    assert write(program, "--model", "model", "--prompt", "the", "--length", "5")[1] == 5
 
 
 def test_outputs_that_are_no_tokens_are_never_written(program: Program) -> None:
     write_model(program.folder / "model", byte_pairs(), vocab_size=600)  # half of its outputs
-    assert texts_of(program.good("--model", "model", "--length", "100", "--temperature", "3"))[1] == 100
+    assert write(program, "--model", "model", "--length", "100", "--temperature", "3")[1] == 100
 
 
 def test_a_name_with_spaces_and_a_tokenizer_of_characters(program: Program) -> None:
@@ -179,7 +241,7 @@ def test_a_name_with_spaces_and_a_tokenizer_of_characters(program: Program) -> N
         program.folder / "a model", CharTokenizer.train(TEXT + "ö☃"), positions="rotary", norm="rms", activation="swiglu"
     )
     words = ["--model", "a model", "--length", "9"]
-    text, _ = texts_of(program.good(*words, "--prompt", "ö☃"))
+    text, _ = write(program, *words, "--prompt", "ö☃")
     assert text.startswith("ö☃")
     assert len(text) == 11
     message = program.bad(*words, "--prompt", "the é")
@@ -199,6 +261,14 @@ def test_a_name_with_spaces_and_a_tokenizer_of_characters(program: Program) -> N
         (["--model", "a/b/c"], "'a/b/c' does not exist, and is no name of a model on the Hugging Face hub"),
         (["--model", "."], ". has no config.json"),
         (["--revision", "main"], "model is a folder, and has no revision 'main': leave it out"),
+        (["--num-samples", "0"], "--num-samples must be at least 1, not 0"),
+        (["--num-samples", "2", "--temperature", "0"], "--num-samples: each greedy text is the same: choose a --temperature"),
+        (["--num-samples", "3", "--num-beams", "2"], "--num-samples must be at most --num-beams, 2, not 3"),
+        (["--num-beams", "2", "--length", "0"], "--length must be at least 1, not 0"),
+        (["--num-beams", "2", "--top-p", "0.5"], "--top-p has no effect with --num-beams: leave it out"),
+        (["--num-beams", "2", "--stop", "a"], "--stop has no effect with --num-beams: leave it out"),
+        (["--repetition-penalty", "0"], "--repetition-penalty must be a number above 0, not 0.0"),
+        (["--stop", ""], "argument --stop: the name is empty"),
         (["more", "and more"], "unrecognized arguments: and more (see tinyformer generate --help)"),
     ],
 )
@@ -206,6 +276,21 @@ def test_mistakes(finished: Program, words: list[str], message: str) -> None:
     result = finished("--model", "model", "--prompt", "the", *words)
     assert result.stdout == ""  # nothing is written before
     assert message in finished.bad("--model", "model", "--prompt", "the", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--file", "nowhere.txt"], "nowhere.txt does not exist: pass a text file, or - for standard input"),
+        (["--file", "a", "--prompt", "b"], "argument --prompt: not allowed with argument -f/--file"),
+        (["--prompt", "-x"], "argument --prompt: expected one argument: write --prompt=-x, as it begins with -"),
+        (["--prompt", "--length", "3"], "argument --prompt: expected one argument (see"),
+        (["--num_samples", "3"], "unrecognized arguments: --num_samples: did you mean --num-samples? (see"),
+        (["--temprature=3"], "unrecognized arguments: --temprature=3: did you mean --temperature? (see"),
+    ],
+)
+def test_mistakes_in_flags(finished: Program, words: list[str], message: str) -> None:
+    assert message in finished.bad("--model", "model", *words)
 
 
 def test_a_revision_without_a_model(program: Program) -> None:
@@ -240,7 +325,7 @@ def test_damaged_folders(copied: Program) -> None:
     (copied.folder / "later" / "generation_config.json").write_text("[1]")
     assert "later/generation_config.json is damaged" in refused("later")
     (copied.folder / "later" / "generation_config.json").unlink()  # not every folder has one
-    assert texts_of(copied.good("--model", "later", "--length", "2"))[1] == 2
+    assert write(copied, "--model", "later", "--length", "2")[1] == 2
 
 
 @pytest.mark.parametrize("offline", ["0", "1"])
@@ -289,7 +374,7 @@ def run(example: ModuleType, *words: str) -> None:
 def test_without_a_model_a_small_llama_is_made_once(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("runs/small_llama")
     run(example, "--length", "5")
-    printed = capsys.readouterr().out
+    written, printed = capsys.readouterr()
     assert "No model is named: a Llama with " in printed
     assert "learns a short text" in printed
     files = [
@@ -301,16 +386,16 @@ def test_without_a_model_a_small_llama_is_made_once(example: ModuleType, capsys:
         "training",
     ]
     assert entries(folder) == files
-    written = printed[printed.index("Wrote runs/small_llama. It writes:\n\n") :].split("\n\n", 1)[1]
-    assert texts_of(written)[0].startswith("\n")
+    assert "Wrote runs/small_llama. It writes:\n\n" in printed
+    assert texts_of(written, printed)[0].startswith("\n")
     assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"] == "llama"
     before = contents(folder)
     run(example, "--length", "5")
-    assert texts_of(capsys.readouterr().out)[0] == texts_of(written)[0]
+    assert texts_of(*capsys.readouterr())[0] == texts_of(written, printed)[0]
     run(example, "--length", "5", "--prompt", "the dog")
     assert capsys.readouterr().out.startswith("the dog")
     run(example, "--length", "5", "--model", str(folder), "--prompt", "\n")  # like any other
-    assert texts_of(capsys.readouterr().out)[0] == texts_of(written)[0]
+    assert texts_of(*capsys.readouterr())[0] == texts_of(written, printed)[0]
     assert contents(folder) == before
 
 
@@ -334,10 +419,10 @@ def test_a_llama_that_is_not_finished_is_none(
         with pytest.raises(SystemExit) as ended:
             run(example)
     assert ended.value.code == 130
-    assert capsys.readouterr().out.endswith("Stopped before its end: the next call begins again.\n")
+    assert capsys.readouterr().err.endswith("Stopped before its end: the next call begins again.\n")
     assert entries(Path("runs/small_llama")) == ["training"]
     run(example, "--length", "5")
-    assert texts_of(capsys.readouterr().out)[1] == 5
+    assert texts_of(*capsys.readouterr())[1] == 5
     assert "config.json" in entries(Path("runs/small_llama"))
 
 

@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import importlib
 import io
+import json
 import random
 import shutil
 import time
@@ -28,9 +29,11 @@ from tinyformer.common.errors import UserError
 from tinyformer.data.pair_columns import read_tsv
 from tinyformer.data.pairs import read_two_files
 from tinyformer.data.reading import read_text
+from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tasks.dial_tones import RATE, dial
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
+from tinyformer.tokenizers.tokenizer_json import tokenizer_json
 from tinytensor.io import load_with_metadata
 
 EXPECTED = (UserError, tt.FileError, OSError)  # what scripts show in a line
@@ -258,26 +261,17 @@ def test_damaged_tokenizers(tmp_path: Path, kind: str, pytestconfig: pytest.Conf
 
 
 def test_damaged_vocabularies_of_others(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    vocab = tmp_path / "vocab.txt"
+    bert, gpt2 = tmp_path / "bert", tmp_path / "gpt2"
+    bert.mkdir()
+    gpt2.mkdir()
+    vocab, ids, merges = bert / "vocab.txt", gpt2 / "vocab.json", gpt2 / "merges.txt"
     vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "##s", "ö"]) + "\n", encoding="utf-8")
-    damage(vocab, lambda: WordPieceTokenizer.from_vocab_file(vocab).encode("a dogs"), None, pytestconfig)
-    made = BPETokenizer.train("the dog and the dogs " * 9, 262)
-    made.save(tmp_path / "made.json")
-    saved = load_saved_bpe(tmp_path / "made.json")
-    encoder, merges = tmp_path / "encoder.json", tmp_path / "vocab.bpe"
-    encoder.write_text(saved[0], encoding="utf-8")
-    merges.write_text(saved[1], encoding="utf-8")
-    for path in (encoder, merges):
-        damage(path, lambda: BPETokenizer.from_gpt2_files(encoder, merges).encode("the dogs"), None, pytestconfig)
-
-
-def load_saved_bpe(path: Path) -> tuple[str, str]:
-    """The contents of GPT-2's two files for a tokenizer of ours."""
-    import json
-
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    ids = {token: i for i, token in enumerate(saved["tokens"])}
-    return json.dumps(ids), "\n".join(["#version: 0.2", *saved["merges"]]) + "\n"
+    damage(vocab, lambda: pretrained_tokenizer(bert).encode("a dogs"), None, pytestconfig)
+    model = tokenizer_json(BPETokenizer.train("the dog and the dogs " * 9, 262))["model"]
+    ids.write_text(json.dumps(model["vocab"]), encoding="utf-8")
+    merges.write_text("\n".join(["#version: 0.2", *map(" ".join, model["merges"])]) + "\n", encoding="utf-8")
+    for path in (ids, merges):
+        damage(path, lambda: pretrained_tokenizer(gpt2).encode("the dogs"), None, pytestconfig)
 
 
 def test_damaged_tensors(tmp_path: Path, pytestconfig: pytest.Config) -> None:

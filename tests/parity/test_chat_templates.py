@@ -1,14 +1,21 @@
-"""Chat templates beside transformers': the same text of each conversation, and an error where there is one."""
+"""Chat templates beside transformers': the same text of each conversation, and an error where there is one.
+
+python tests/parity/test_chat_templates.py 500   # so many random models and arguments
+"""
 
 from __future__ import annotations
 
+import copy
 import json
 import random
+import sys
+import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_templates import TEMPLATES, TOKENS, conversation
+from chat_templates import TEMPLATES, TOKENS, arguments, conversation, folder_of
 
 from tinyformer import ChatTemplate, UserError, find_chat_template
 from tinyformer.chat import rendering, template as template_module
@@ -79,3 +86,64 @@ def test_where_a_template_is_found(kind: str, tmp_path: Path) -> None:
     ours = find_chat_template(tmp_path)
     assert ours is not None
     assert ours.render(messages, add_generation_prompt=False) == expected
+
+
+# --------------------------------------------------------------------------------------------------- random models
+
+
+def write_model(folder: Path, rng: random.Random) -> None:
+    """A tokenizer of byte pairs, of bytes or of characters, and random files about its template and its tokens."""
+    byte_level = rng.random() < 0.5
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "<|endoftext|>": 3, "a": 4, "b": 5, "ab": 6}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [("a", "b")], unk_token="<unk>"))
+    if byte_level:
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    for name, content in folder_of(rng).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+
+
+def compared(seed: int, folder: Path) -> str:
+    """What came of a random model and random arguments: "equal", "both refuse", or "refused" here alone."""
+    rng = random.Random(seed)
+    write_model(folder, rng)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    messages, values = arguments(rng)
+    before = copy.deepcopy(messages)
+    try:
+        expected = theirs.apply_chat_template(messages, **{"tokenize": False, **values})
+    except Exception as error:  # many kinds
+        expected = error
+    assert messages == before
+    try:
+        ours = find_chat_template(folder)
+        assert ours is not None
+        found = ours.render(messages, **{"add_generation_prompt": False, **values})
+    except UserError as error:
+        assert messages == before
+        if isinstance(expected, Exception):
+            return "both refuse"
+        assert any(name in str(error) for name in [*values, "messages", "'default'"]) or "no tuples" in str(error), error
+        return "refused"
+    assert messages == before
+    assert found == expected, (seed, values)
+    return "equal"
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_random_models_and_arguments_are_equal_or_refused_by_name(tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(30):
+        (tmp_path / str(seed)).mkdir()
+        counts[compared(seed, tmp_path / str(seed))] += 1
+    assert counts["equal"] >= 10 and set(counts) <= {"equal", "refused", "both refuse"}
+
+
+if __name__ == "__main__":
+    template_module._answer = lambda request, source: rendering.answer(json.loads(request))
+    totals: Counter[str] = Counter()
+    for number in range(int(sys.argv[1])):
+        with tempfile.TemporaryDirectory() as path:
+            totals[compared(number, Path(path))] += 1
+    print(dict(totals))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from parity.random_tokenizers import PUBLISHED
+from parity.published_tokenizers import PUBLISHED
 from running import Program
 
 from tinyformer.data.reading import standard_library_text
@@ -229,7 +229,7 @@ def greedy(model: Any, tokenizer: Any, prompt: str, length: int) -> list[int]:
 def written(folder: Path, model: str, prompt: str, length: int) -> str:
     """The text that generate.py writes, prompt included."""
     words = ["--model", model, "--prompt", prompt, "--length", str(length), "--temperature", "0"]
-    return run("generate", folder, *words).rpartition("\n(")[0]
+    return run("generate", folder, *words).removesuffix("\n")
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -1,8 +1,5 @@
-"""Tokenizers that are read from published kinds of files, beside the libraries that these files are made for: the same ids and
-the same text. And files that are written here, beside AutoTokenizer.
-
-The published vocabulary of GPT-2 is read from ../shared/data beside the repository, where that is; all others are trained here,
-and cut texts by the published rules.
+"""Tokenizers of folders, beside transformers: the same ids and text, as the class of the tokenizer and its settings say.
+And files that are written here, beside AutoTokenizer. All vocabularies are trained here.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ import io
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +21,17 @@ from tinyformer.tokenizers import (
     BPETokenizer,
     CharTokenizer,
     MarianTokenizer,
+    PipelineTokenizer,
     Tokenizer,
     WordPieceTokenizer,
     load_tokenizer,
 )
-from tinyformer.tokenizers.cutting import CuttingRules
 
 hugging_face = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")
 sentencepiece = pytest.importorskip("sentencepiece")
-AddedToken = hugging_face.AddedToken
-decoders, normalizers, pre_tokenizers, processors = (
-    getattr(hugging_face, name) for name in ("decoders", "normalizers", "pre_tokenizers", "processors")
-)
-
-GPT2_FILES = Path(__file__).parents[2].parent / "shared" / "data" / "gpt2-bpe"
-
-# As published with the models.
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-QWEN2 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-QWEN3_5 = LLAMA3.replace(r"[^\r\n\p{L}\p{N}]?\p{L}+", r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+").replace("{1,3}", "")
+from parity.published_tokenizers import PUBLISHED, Json, special, vocab_of  # noqa: E402
+from parity.random_settings import compared, write_vocabulary  # noqa: E402
 
 
 @functools.cache
@@ -52,285 +39,87 @@ def training_text() -> str:
     return standard_library_text(150_000) + "\n".join(strings(1000, seed=1))
 
 
-def trained(pre_tokenizer: Any, special: list[str] | None = None, **options: Any) -> Any:
-    """A tokenizer of the ``tokenizers`` package with byte pairs that are learned here."""
-    tokenizer = hugging_face.Tokenizer(hugging_face.models.BPE(**options))
-    tokenizer.pre_tokenizer = pre_tokenizer
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = hugging_face.trainers.BpeTrainer(
-        vocab_size=4000,
-        min_frequency=2,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=special or [],
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([training_text()], trainer)
-    return tokenizer
+@pytest.mark.parametrize("seed", range(30))
+def test_a_class_with_settings_at_random(seed: int, tmp_path: Path) -> None:
+    assert compared(seed, tmp_path / "folder").startswith(("equal", "refused: FOLDER"))
 
 
-def split(pattern: str) -> Any:
-    return pre_tokenizers.Split(hugging_face.Regex(pattern), "isolated")
-
-
-def then_bytes(*cutters: Any) -> Any:
-    return pre_tokenizers.Sequence([*cutters, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
-def gpt2() -> Any:
-    if not GPT2_FILES.is_dir():
-        tokenizer = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
-    else:
-        model = hugging_face.models.BPE.from_file(str(GPT2_FILES / "encoder.json"), str(GPT2_FILES / "vocab.bpe"))
-        tokenizer = hugging_face.Tokenizer(model)
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    tokenizer.add_special_tokens(["<|endoftext|>"])
-    return tokenizer
-
-
-def gpt2_with_a_space_before() -> Any:
-    tokenizer = gpt2()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.post_processor = processors.RobertaProcessing(("<|endoftext|>", tokenizer.get_vocab_size() - 1), ("!", 0))
-    return tokenizer
-
-
-def llama3() -> Any:
-    tokenizer = trained(then_bytes(split(LLAMA3)), ignore_merges=True)
-    # Words that no merges make: ignore_merges finds them all the same.
-    content = json.loads(tokenizer.to_str())
-    for word in ("Ġindivisible", "Ġdon", "antidis"):
-        content["model"]["vocab"].setdefault(word, len(content["model"]["vocab"]))
-    tokenizer = hugging_face.Tokenizer.from_str(json.dumps(content))
-    tokenizer.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_{i}|>" for i in range(40))])
-    begin = tokenizer.token_to_id("<|begin_of_text|>")
-    template = processors.TemplateProcessing(
-        single="<|begin_of_text|> $A",
-        pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
-        special_tokens=[("<|begin_of_text|>", begin)],
-    )
-    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
-    return tokenizer
-
-
-def qwen2(pattern: str = QWEN2) -> Any:
-    tokenizer = trained(then_bytes(split(pattern)))
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    tokenizer.add_tokens(["<think>", "</think>", AddedToken("<tool>", normalized=False)])
-    return tokenizer
-
-
-def smollm2() -> Any:
-    cutters = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    return trained(cutters, special=["<|endoftext|>", "<|im_start|>", "<repo_name>"])
-
-
-def every_rule_of_added_tokens() -> Any:
-    tokenizer = qwen2(LLAMA3)
-    for number, content in enumerate(
-        ["<a>", "<b>", "c", "of", "e\u0301", "Ω", " x ", "  ", "\n", "def", "日本", "1", "ẞ", "<a><b>"]
-    ):
-        for bits in (number % 16, (5 * number + 3) % 16):
-            flags = dict(zip(("single_word", "lstrip", "rstrip", "normalized"), map(bool, map(int, f"{bits:04b}"))))
-            if number % 3 == 0:
-                tokenizer.add_special_tokens([AddedToken(content + "#" * (bits // 8), special=True, **flags)])
-            else:
-                tokenizer.add_tokens([AddedToken(content + "#" * (bits // 8), **flags)])
-    return tokenizer
-
-
-FAMILIES: dict[str, Callable[[], Any]] = {
-    "GPT-2": gpt2,
-    "a space before": gpt2_with_a_space_before,
-    "Llama 3": llama3,
-    "Qwen2": qwen2,
-    "Qwen3.5": lambda: qwen2(QWEN3_5),
-    "SmolLM2": smollm2,
-    "digits together": lambda: trained(then_bytes(pre_tokenizers.Digits(False), split(r"\s\p{L}+|[!-/:-@\[-`{-~]"))),
-    "added tokens": every_rule_of_added_tokens,
+# The class, the model, whether tokenizer.json is there, its settings, and a text of which these change the ids.
+CLASSES: dict[str, tuple[str, str, bool, Json, str]] = {
+    "GPT-2": ("GPT2Tokenizer", "Pythia", False, {}, "a 123"),
+    "GPT-2 with a space": ("GPT2Tokenizer", "Pythia", True, {"add_prefix_space": True}, "hello"),
+    "GPT-2 with a start": ("GPT2Tokenizer", "Pythia", False, {"add_bos_token": True}, "hello"),
+    "Qwen2": ("Qwen2Tokenizer", "SmolLM2", False, {}, "a 123 e\u0301"),
+    "Qwen2 with a space": ("Qwen2Tokenizer", "SmolLM2", True, {"add_prefix_space": True}, "hello"),
+    "RoBERTa": ("RobertaTokenizer", "RoBERTa", False, {}, "<s>a <mask></s>"),
+    "BERT with capitals": ("BertTokenizer", "MPNet", True, {"do_lower_case": False}, "Hello THERE"),
+    "BERT without accents": ("BertTokenizer", "MPNet", True, {"do_lower_case": False, "strip_accents": True}, "\u00c9"),
+    "BERT with Chinese words": ("BertTokenizer", "MPNet", False, {"tokenize_chinese_chars": False}, "日本"),
+    "DistilBERT": ("DistilBertTokenizer", "MPNet", False, {"do_lower_case": False}, "Hello THERE"),
+    "MPNet": ("MPNetTokenizer", "MPNet", False, {}, "a <mask> b"),
+    "Llama without a space": ("LlamaTokenizer", "Llama 2", True, {"add_prefix_space": False}, "hello"),
+    "old Llama": ("LlamaTokenizer", "Llama 2", True, {"legacy": True}, "a<s>b"),
+    "one more token": ("GPT2Tokenizer", "Pythia", True, {"extra_special_tokens": ["<|im_start|>"]}, "<|im_start|>user"),
+    "another end": ("PreTrainedTokenizer", "SmolLM2", True, {"eos_token": "<|end|>"}, "hi<|end|>"),
 }
 
 
-@functools.cache
-def family(name: str) -> Any:
-    return FAMILIES[name]()
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_the_class_and_its_settings_say(name: str, tmp_path: Path) -> None:
+    class_name, file, has_file, settings, text = CLASSES[name]
+    content = PUBLISHED[file]()
+    vocabulary = dict(vocab_of(content["model"]))
+    if content["model"]["type"] == "WordPiece":
+        for token in ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "<mask>"):
+            vocabulary.setdefault(token, len(vocabulary))
+        content["model"]["vocab"] = vocabulary
+        content["added_tokens"] = special([token for token in vocabulary if token[0] in "[<" and token[-1] in "]>"], vocabulary)
+    plain: list[int] = []
+    for has_settings in (False, True):
+        folder = tmp_path / str(has_settings)
+        folder.mkdir()
+        if has_file:
+            (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        else:
+            write_vocabulary(folder, content["model"], vocabulary)
+        named = {"tokenizer_class": class_name, **(settings if has_settings else {})}
+        (folder / "tokenizer_config.json").write_text(json.dumps(named))
+        ours: Any = pretrained_tokenizer(folder)
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        for one in (text, *strings(100)):
+            ids = [*ours.before, *ours.encode(one, allow_special=True).tolist(), *ours.after]
+            assert theirs(one).input_ids == ids
+            assert theirs.decode(ids, clean_up_tokenization_spaces=False) == ours.decode(ids)
+        found = theirs(text).input_ids
+        if has_settings and settings:
+            assert found != plain
+        plain = found
 
 
-@functools.cache
-def texts(name: str, number: int = 3000) -> list[str]:
-    """Difficult strings, with the names of added tokens in two of three."""
-    rng = random.Random(name)
-    names = [token.content for token in family(name).get_added_tokens_decoder().values()] or ["no name"]
-    woven = []
-    for place, text in enumerate(strings(number, seed=2)):
-        for _ in range(place % 3):
-            cut = rng.randrange(len(text) + 1)
-            text = text[:cut] + rng.choice(["", " ", "  ", "a"]) + rng.choice(names) + rng.choice(["", " ", "\n "]) + text[cut:]
-        woven.append(text)
-    return woven
+def test_the_names_of_special_tokens_are_plain_text(tmp_path: Path) -> None:
+    for name, make in PUBLISHED.items():
+        tokenizer = PipelineTokenizer(make())
+        unknown = {tokenizer.special.get(name) for name in ("<unk>", "[UNK]", "<|endoftext|>")}
+        for one in tokenizer.special:
+            for text in (one, f"a {one}b", one * 3):
+                assert not {*tokenizer.special.values()} - unknown & {*tokenizer.encode(text).tolist()}, (name, one)
+                assert tokenizer.special[one] in tokenizer.encode(text, allow_special=True)
 
 
-def read(theirs: Any, folder: Path) -> Tokenizer:
-    folder.mkdir(exist_ok=True)
-    theirs.save(str(folder / "tokenizer.json"))
-    return pretrained_tokenizer(folder)
-
-
-@pytest.fixture(params=FAMILIES)
-def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Any, BPETokenizer]:
-    theirs = family(request.param)
-    ours = read(theirs, tmp_path)
-    assert isinstance(ours, BPETokenizer)
-    assert ours.vocab_size == theirs.get_vocab_size()
-    return request.param, theirs, ours
-
-
-def ids_of(theirs: Any, text: str, plain: bool = False) -> list[int]:
-    theirs.encode_special_tokens = plain
-    ids: list[int] = theirs.encode(text, add_special_tokens=False).ids
-    return ids
-
-
-def test_ids_of_3000_strings(pair: tuple[str, Any, BPETokenizer]) -> None:
-    name, theirs, ours = pair
-    assert [text for text in texts(name) if ours.encode(text, allow_special=True).tolist() != ids_of(theirs, text)] == []
-    assert [text for text in texts(name) if ours.encode(text).tolist() != ids_of(theirs, text, plain=True)] == []
-
-
-def test_text_of_the_ids(pair: tuple[str, Any, BPETokenizer]) -> None:
-    name, theirs, ours = pair
-    rng = random.Random(0)
-    several = [ids_of(theirs, text) for text in texts(name)]
-    several += [rng.choices(range(ours.vocab_size), k=12) for _ in range(1000)]
-    several = [[i for i in ids if i not in one_byte_to_them(ours)] for ids in several]
-    for skip in (False, True):
-        decoded = [theirs.decode(ids, skip_special_tokens=skip) for ids in several]
-        assert [ids for ids, text in zip(several, decoded) if ours.decode(ids, skip_special=skip) != text] == []
-
-
-def one_byte_to_them(ours: Tokenizer) -> set[int]:
-    """The added token e\u0301: they bring it to the normal form é, and take that for a byte, which is no text. Here it is the
-    text of its name."""
-    return {token.id for token in getattr(ours, "added", ()) if token.content == "e\u0301"}
-
-
-def test_ids_around_a_text(pair: tuple[str, Any, BPETokenizer]) -> None:
-    _, theirs, ours = pair
-    theirs.encode_special_tokens = False
-    for text in ("Hello there", ""):
-        assert [*ours.before, *ours.encode(text), *ours.after] == theirs.encode(text).ids
-
-
-def test_it_survives_saving(pair: tuple[str, Any, BPETokenizer], tmp_path: Path) -> None:
-    name, _, ours = pair
-    ours.save(tmp_path / "t.json")
-    loaded = load_tokenizer(tmp_path / "t.json")
-    assert isinstance(loaded, BPETokenizer)
-    for attribute in ("tokens", "merges", "special", "rules", "added", "ignore_merges", "before", "after"):
-        assert getattr(loaded, attribute) == getattr(ours, attribute)
-    for text in texts(name)[:300]:
-        assert loaded.encode(text, allow_special=True).tolist() == ours.encode(text, allow_special=True).tolist()
-
-
-def test_the_families_cut_in_different_ways(tmp_path: Path) -> None:
-    # Otherwise agreement would say little. And all kinds of ids occur: of added tokens, of merges, of bytes.
-    ours = {name: read(family(name), tmp_path / name) for name in FAMILIES}
-    cuts = {name: [tuple(one.rules.words(text)) for text in texts("GPT-2")] for name, one in ours.items()}  # type: ignore[attr-defined]
-    different = [name for name in FAMILIES if name != "added tokens"]  # that one cuts as Llama 3
-    assert all(cuts[a] != cuts[b] for a in different for b in different if a < b)
-    for name in FAMILIES:
-        used = {i for text in texts(name) for i in ours[name].encode(text, allow_special=True).tolist()}
-        added = set(family(name).get_added_tokens_decoder())
-        assert len(added & used) >= 0.85 * len(added)  # those that only count as single words are rare
-        assert len(used) > 1000
-
-
-def test_words_that_are_tokens_ignore_merges(tmp_path: Path) -> None:
-    ours = read(family("Llama 3"), tmp_path)
-    assert isinstance(ours, BPETokenizer)
-    (i,) = ours.encode(" indivisible")
-    assert ours.tokens[i] == b" indivisible"
-    ours.ignore_merges = False
-    ours._encode_word.cache_clear()
-    assert len(ours.encode(" indivisible")) > 1
-
-
-@pytest.mark.parametrize("name", ["GPT-2", "SmolLM2"])
-def test_files_of_earlier_versions(tmp_path: Path, name: str) -> None:
-    # "a b" for a merge, no type of the model, no later settings.
-    content = json.loads(family(name).to_str())
-    model = content["model"]
-    del model["type"], model["ignore_merges"], model["byte_fallback"]
-    model["merges"] = [" ".join(merge) for merge in model["merges"]]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    ours = pretrained_tokenizer(tmp_path)
-    theirs = hugging_face.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    for text in texts(name)[:300]:
-        assert ours.encode(text, allow_special=True).tolist() == ids_of(theirs, text)
-
-
-@pytest.mark.parametrize("pattern", [LLAMA3, QWEN2, r"\d{2}|[^a-y]|\p{Lu}[^\p{L}]*+", r"a(?=b)|(?<!x)y++|(?>z+)|[\p{M}-]"])
-def test_cutting_by_other_patterns(pattern: str) -> None:
-    theirs, ours = split(pattern), CuttingRules([pattern])
-    for text in [*strings(1500, seed=3), "", "abab yyxyxyy zzz 12 123 A--BB"]:
-        assert ours.words(text) == [piece for piece, _ in theirs.pre_tokenize_str(text)]
-
-
-def test_training_with_rules_of_its_own() -> None:
-    ours = BPETokenizer.train(training_text(), 4000, rules=CuttingRules([QWEN2]))
-    model = json.loads(family("Qwen2").to_str())["model"]
-    shown = ours.shown_tokens()
-    assert shown == sorted(model["vocab"], key=model["vocab"].__getitem__)
-    assert [[shown[left], shown[right]] for left, right in ours.merges] == model["merges"]
-
-
-# -------------------------------------------------------------------------------------------------------------- files
-
-
-def test_gpt2s_two_files(tmp_path: Path) -> None:
-    theirs = family("GPT-2")
-    theirs.model.save(str(tmp_path))
-    if "<|endoftext|>" not in json.loads((tmp_path / "vocab.json").read_text()):  # without the published vocabulary
-        ids = json.loads((tmp_path / "vocab.json").read_text())
-        (tmp_path / "vocab.json").write_text(json.dumps({**ids, "<|endoftext|>": len(ids)}))
-    ours = pretrained_tokenizer(tmp_path)
-    assert [text for text in texts("GPT-2") if ours.encode(text, True).tolist() != ids_of(theirs, text)] == []
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}')
-    ours, theirs = pretrained_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert [text for text in texts("GPT-2", 300) if ours.encode(text, True).tolist() != theirs(text).input_ids] == []
-
-
-def word_pieces(folder: Path, lowercase: bool) -> Path:
-    folder.mkdir(exist_ok=True)
-    tokens = WordPieceTokenizer.train([training_text()], 5000, lowercase=lowercase).tokens
-    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
-    return folder / "vocab.txt"
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt"])
-def test_bert(tmp_path: Path, lowercase: bool, file: str) -> None:
-    vocab = word_pieces(tmp_path, lowercase)
-    if file == "tokenizer.json":
-        theirs = hugging_face.BertWordPieceTokenizer(str(vocab), lowercase=lowercase)._tokenizer
-        theirs.save(str(tmp_path / file))
-    else:
-        settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": lowercase}
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)._tokenizer
-    ours = pretrained_tokenizer(tmp_path)
-    assert isinstance(ours, WordPieceTokenizer)
-    assert ours.lowercase == lowercase
-    some = [*strings(3000, seed=2), "[CLS] a [SEP][MASK]x[PAD]", "un[UNK]able", "it's. a , b ?! 'x' n't do not we've"]
-    assert [text for text in some if ours.encode(text, allow_special=True).tolist() != ids_of(theirs, text)] == []
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_kinds_of_files(name: str, tmp_path: Path) -> None:
+    content = PUBLISHED[name]()
+    theirs = hugging_face.Tokenizer.from_str(json.dumps(content))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    ours: Any = pretrained_tokenizer(tmp_path)
+    ours.save(tmp_path / "saved.json")
+    again: Any = load_tokenizer(tmp_path / "saved.json")
     assert [*ours.before, *ours.encode("Hello"), *ours.after] == theirs.encode("Hello").ids
-    several = [ids_of(theirs, text) for text in some] + [random.Random(i).choices(range(5, 5000), k=9) for i in range(500)]
-    assert [ids for ids in several if ours.decode(ids) != theirs.decode(ids, skip_special_tokens=False)] == []
-    ours.save(tmp_path / "t.json")
-    assert load_tokenizer(tmp_path / "t.json").decode(several[0]) == ours.decode(several[0])
+    for text in strings(1000, seed=2):
+        ids = theirs.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text, allow_special=True).tolist() == again.encode(text, allow_special=True).tolist() == ids
+        written = theirs.decode(ids, skip_special_tokens=False)
+        assert ours.decode(ids) == "".join(ours.stream(ids)) == again.decode(ids) == written
 
 
 # ------------------------------------------------------------------------------------------------------------- Marian
@@ -431,7 +220,7 @@ def trained_here() -> dict[str, Tokenizer]:
 def test_auto_tokenizer_reads_what_is_written(tmp_path: Path, config: str | None) -> None:
     all_kinds = trained_here()
     if config is None:
-        all_kinds = all_kinds | {name: read(family(name), tmp_path / name) for name in FAMILIES}
+        all_kinds = all_kinds | {name: PipelineTokenizer(PUBLISHED[name]()) for name in ("SmolLM2", "Pythia", "RoBERTa", "T5")}
     for kind, ours in all_kinds.items():
         folder = tmp_path / "written"
         shutil.rmtree(folder, ignore_errors=True)
@@ -445,10 +234,8 @@ def test_auto_tokenizer_reads_what_is_written(tmp_path: Path, config: str | None
             assert theirs(text, add_special_tokens=False).input_ids == ids, kind
             whole = [*getattr(ours, "before", ()), *ids, *getattr(ours, "after", ())]
             assert theirs(text).input_ids == whole, kind
-            clear = [i for i in ids if i not in one_byte_to_them(ours)]
-            assert theirs.decode(clear) == ours.decode(clear), kind
+            assert theirs.decode(ids) == ours.decode(ids), kind
         again = pretrained_tokenizer(folder)
-        assert type(again) is type(ours)
         assert again.special == ours.special
         assert again.encode(text, allow_special=True).tolist() == ids
 

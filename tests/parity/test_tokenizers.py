@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,19 @@ def test_training_on_tiny_shakespeare() -> None:
 
 
 @functools.cache
+def gpt2s() -> BPETokenizer:
+    """GPT-2's own tokenizer, from a file as ``save`` writes it."""
+    ids = json.loads(data("gpt2-bpe/encoder.json").read_text(encoding="utf-8"))
+    merges = data("gpt2-bpe/vocab.bpe").read_text(encoding="utf-8").split("\n")[1:-1]
+    special = {"<|endoftext|>": ids["<|endoftext|>"]}
+    saved = {"kind": "bpe", "special": special, "merges": merges, "tokens": sorted(ids, key=ids.__getitem__)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.json"
+        path.write_text(json.dumps(saved), encoding="utf-8")
+        return BPETokenizer.load(path)
+
+
+@functools.cache
 def trained_here() -> tuple[BPETokenizer, hugging_face.ByteLevelBPETokenizer]:
     return both_trained(standard_library_text(200_000) + "\n".join(strings(1000, seed=1)), 4000)
 
@@ -85,7 +99,7 @@ def byte_pairs(request: pytest.FixtureRequest) -> tuple[BPETokenizer, hugging_fa
     if request.param == "trained here":
         return trained_here()
     files = data("gpt2-bpe/encoder.json"), data("gpt2-bpe/vocab.bpe")
-    return BPETokenizer.from_gpt2_files(*files), hugging_face.ByteLevelBPETokenizer(*map(str, files))
+    return gpt2s(), hugging_face.ByteLevelBPETokenizer(*map(str, files))
 
 
 def test_byte_pairs_of_strings_of_every_kind(
@@ -126,7 +140,7 @@ def test_decoding_bytes_that_are_no_text(
     ],
 )
 def test_known_answers_of_gpt2(text: str, ids: list[int]) -> None:
-    tokenizer = BPETokenizer.from_gpt2_files(data("gpt2-bpe/encoder.json"), data("gpt2-bpe/vocab.bpe"))
+    tokenizer = gpt2s()
     assert tokenizer.vocab_size == 50_257
     assert tokenizer.encode(text).tolist() == ids
     assert tokenizer.decode(ids) == text
@@ -134,8 +148,8 @@ def test_known_answers_of_gpt2(text: str, ids: list[int]) -> None:
     assert 50_256 not in tokenizer.encode(f"{text}<|endoftext|>")
 
 
-def test_gpt2_files_survive_saving(tmp_path: Path) -> None:
-    tokenizer = BPETokenizer.from_gpt2_files(data("gpt2-bpe/encoder.json"), data("gpt2-bpe/vocab.bpe"))
+def test_gpt2s_tokenizer_survives_saving(tmp_path: Path) -> None:
+    tokenizer = gpt2s()
     tokenizer.save(tmp_path / "t.json")
     loaded = BPETokenizer.load(tmp_path / "t.json")
     assert loaded.tokens == tokenizer.tokens
@@ -157,9 +171,13 @@ def vocabulary(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
+def word_pieces(vocabulary: Path, lowercase: bool = True) -> WordPieceTokenizer:
+    return WordPieceTokenizer(vocabulary.read_text(encoding="utf-8").split("\n")[:-1], lowercase=lowercase)
+
+
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_pieces_of_strings_of_every_kind(vocabulary: Path, lowercase: bool) -> None:
-    ours = WordPieceTokenizer.from_vocab_file(vocabulary, lowercase=lowercase)
+    ours = word_pieces(vocabulary, lowercase)
     theirs = hugging_face.BertWordPieceTokenizer(str(vocabulary), lowercase=lowercase)
     assert ours.vocab_size == theirs.get_vocab_size()
     texts = [*strings(), "[CLS] a [SEP][MASK]x[PAD]", "un[UNK]able", "[cls] [ SEP ]"]
@@ -173,7 +191,7 @@ def test_pieces_of_strings_of_every_kind(vocabulary: Path, lowercase: bool) -> N
 
 def test_the_strings_have_pieces_and_unknown_words(vocabulary: Path) -> None:
     # Otherwise agreement would say little.
-    ours = WordPieceTokenizer.from_vocab_file(vocabulary)
+    ours = word_pieces(vocabulary)
     ids = [i for text in strings() for i in ours.encode(text).tolist()]
     unknown = ids.count(ours.special["[UNK]"]) / len(ids)
     assert 0.02 < unknown < 0.6
@@ -181,7 +199,7 @@ def test_the_strings_have_pieces_and_unknown_words(vocabulary: Path) -> None:
 
 
 def test_known_answers_of_bert() -> None:
-    tokenizer = WordPieceTokenizer.from_vocab_file(data("bert-vocab/vocab.txt"))
+    tokenizer = word_pieces(data("bert-vocab/vocab.txt"))
     assert tokenizer.vocab_size == 30_522
     assert tokenizer.special == {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}
     ids = tokenizer.encode("[CLS] Hello, World! [SEP]", allow_special=True)

@@ -50,10 +50,9 @@ from tinyformer.scripting.command_line import (
     folder_for,
     next_command,
     parse_command,
-    piped_lines,
     run_command,
-    typed_lines,
 )
+from tinyformer.scripting.inputs import piped_lines, typed_lines
 from tinyformer.tokenizers import CharTokenizer
 from tinytensor import distributed
 
@@ -129,7 +128,12 @@ def test_a_description_keeps_its_flags_whole(monkeypatch: pytest.MonkeyPatch) ->
         (["--d-model", "1.5"], "argument --d-model: invalid int value: '1.5'"),
         (["--rate"], "argument --rate: expected one argument"),
         (["--hidden", "3"], "unrecognized arguments: --hidden 3"),
-        (["--d-mod", "3"], "unrecognized arguments: --d-mod 3"),  # no guessing: --d might become ambiguous one day
+        # It is not guessed, but asked: --d might become ambiguous one day.
+        (["--d-mod", "3"], "unrecognized arguments: --d-mod 3: did you mean --d-model?"),
+        (["--d_model=3"], "unrecognized arguments: --d_model=3: did you mean --d-model?"),
+        (["--dm", "3"], "unrecognized arguments: --dm 3: did you mean --d-model?"),
+        (["--rate", "-x"], "argument --rate: expected one argument: write --rate=-x, as it begins with -"),
+        (["--rate", "--d-model"], "argument --rate: expected one argument"),
     ],
 )
 def test_wrong_flags_are_told_in_a_line(parser: Parser, words: list[str], message: str, capsys) -> None:
@@ -413,7 +417,7 @@ IN_ASCII = {"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "LC_ALL": "C"}
 def test_pipes_are_utf8_where_the_locale_is_ascii(settings: dict[str, str]) -> None:
     """Unless the user says otherwise: Python itself would decode them as ASCII."""
     code = (
-        "from tinyformer.common.errors import plain_errors\nfrom tinyformer.scripting.command_line import piped_lines\n"
+        "from tinyformer.common.errors import plain_errors\nfrom tinyformer.scripting.inputs import piped_lines\n"
         "with plain_errors(): print(*piped_lines())"
     )
     result = subprocess.run(

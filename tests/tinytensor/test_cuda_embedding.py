@@ -90,6 +90,12 @@ def test_ids_outside_the_table_harm_nothing_else(monkeypatch):
         np.testing.assert_allclose(got[0].get(), want, rtol=1e-5, atol=1e-5)
 
 
+def test_many_rows_of_one_id_are_added_up_in_double():
+    rows = xp.ones((1 << 14, 1), "float32")
+    rows[:1] = 2.0**30  # in float32 this plus the sum of a piece is 2**30
+    np.testing.assert_allclose(sums(rows, xp.zeros(len(rows), "int64"), 1).get(), 2.0**30 + len(rows), rtol=2**-23)
+
+
 def test_sum_rows_never_waits():
     rows, ids, before = xp.ones((100, 4)), xp.arange(100), xp.synchronizations
     sums(rows, ids, 100)

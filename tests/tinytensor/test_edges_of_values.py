@@ -56,8 +56,7 @@ def test_a_kernel_is_its_definition_beyond_all_bounds(op, dtype):
 
 
 def check_beyond_all_bounds(case, dtype):
-    is_norm = "norm" in case.op and tt.backend_name == "numpy"  # on a GPU, too, the squares of 1e20 are infinite
-    wide = "float64" if is_norm else dtype
+    wide = "float64" if "norm" in case.op else dtype  # as the definition's squares of 1e20 are infinite
     (out, *gradients), (want, *wanted) = results(case, case.f, dtype), results(case, case.twin, wide)
     np.testing.assert_array_equal(np.isnan(out), np.isnan(want))
     for fast, slow in [(out, want), *zip(gradients, wanted, strict=True)]:
@@ -146,9 +145,10 @@ def test_the_spread_of_equal_numbers_is_0_and_so_is_its_gradient():
         assert not tt.grad(out, x).numpy().any()
 
 
-def test_the_std_of_numbers_whose_squares_overflow_or_vanish():
-    for scale in (1e30, 1e-30):
-        x = tt.tensor(np.array([1.0, 2.0, 4.0]) * scale, dtype="float32", requires_grad=True)
+@pytest.mark.parametrize(("dtype", "exponent"), [("float32", 30), ("float64", 200)])
+def test_the_std_of_numbers_whose_squares_overflow_or_vanish(dtype, exponent):
+    for scale in (10.0**exponent, 10.0**-exponent):
+        x = tt.tensor(np.array([1.0, 2.0, 4.0]) * scale, dtype=dtype, requires_grad=True)
         np.testing.assert_allclose(x.std().item(), np.std([1.0, 2.0, 4.0]) * scale, rtol=1e-6)
         np.testing.assert_allclose(tt.grad(x.std(), x).numpy(), [-0.3563483, -0.0890871, 0.4454354], rtol=1e-6)
 
@@ -376,9 +376,9 @@ def test_dropout_drops_what_is_infinite_or_nan(with_residual):
         assert (tt.grad(out, x, g).numpy()[dropped] == 0).all()
 
 
-@pytest.mark.parametrize("scale", [1e30, 1e-30])
-def test_squares_of_a_norm_neither_overflow_nor_vanish(scale):
-    x = tt.tensor(np.float32([[3 * scale, 4 * scale], [3, 4], [0, 0]]), requires_grad=True)
+@pytest.mark.parametrize(("dtype", "scale"), [("float32", 1e30), ("float32", 1e-30), ("float64", 1e200), ("float64", 1e-200)])
+def test_squares_of_a_norm_neither_overflow_nor_vanish(dtype, scale):
+    x = tt.tensor(np.array([[3 * scale, 4 * scale], [3, 4], [0, 0]], dtype), requires_grad=True)
     out = tt.norm(x, axis=1)
     np.testing.assert_allclose(out.detach().numpy(), [5 * scale, 5, 0], rtol=1e-6)
     np.testing.assert_allclose(tt.grad(tt.sum(out), x).numpy(), [[0.6, 0.8], [0.6, 0.8], [0, 0]], rtol=1e-6)
@@ -386,13 +386,28 @@ def test_squares_of_a_norm_neither_overflow_nor_vanish(scale):
         np.testing.assert_equal(tt.norm(tt.tensor([odd, scale])).item(), odd)
 
 
-@pytest.mark.needs("numpy")  # the GPU's kernel adds up float32
-def test_clipping_keeps_the_direction_of_huge_and_tiny_gradients():
-    x = tt.nn.Parameter([0.0, 0.0])
-    for scale, clipped in ((1e30, 1.0), (1e-30, 5e-30)):
-        x.grad = tt.tensor([3 * scale, 4 * scale])
+@pytest.mark.parametrize(("dtype", "exponent"), [("float32", 30), ("float64", 200)])
+def test_clipping_keeps_the_direction_of_huge_and_tiny_gradients(dtype, exponent):
+    x = tt.nn.Parameter(np.zeros(2, dtype))
+    for scale, clipped in ((10.0**exponent, 1.0), (10.0**-exponent, 5 * 10.0**-exponent)):
+        x.grad = tt.tensor([3 * scale, 4 * scale], dtype)
         assert tt.optim.clip_grad_norm([x], 1.0).item() == pytest.approx(5 * scale)
         np.testing.assert_allclose(x.grad.numpy(), [0.6 * clipped, 0.8 * clipped], rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", [tt.optim.SGD, tt.optim.Adam, tt.optim.RMSprop])
+def test_gradients_are_scaled_though_float32_holds_neither_their_norm_nor_the_scale(make):
+    clipped, scaled, expected = parameters = [tt.nn.Parameter(np.zeros(4, "float32")) for _ in range(3)]
+    for p, slope in zip(parameters, (3e38, 3e38, 0.5)):
+        p.grad = tt.full(4, slope)
+    norm = tt.optim.clip_grad_norm(clipped, 1.0)
+    assert (norm.item(), norm.dtype) == (inf, "float32")
+    np.testing.assert_allclose(clipped.grad.numpy(), 0.5, rtol=1e-6)
+    _, scale = tt.optim.norm_and_scale(scaled, 1.0)
+    for p, factor in zip(parameters, (None, scale, None)):
+        make([p], lr=0.5).step(gradient_scale=factor)
+    for p in (clipped, scaled):
+        np.testing.assert_allclose(p.numpy(), expected.numpy(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("x, beta, dtype", [(1e4, 10, "float16"), (2e38, 3, "float32"), (-1e4, -10, "float16")])
@@ -410,6 +425,30 @@ def test_large_unsigned_integers_are_exact(numbers):
             tt.tensor([wrong, 2**63 + 1], dtype="uint64")
 
 
+@pytest.mark.parametrize("make", [np.uint64, np.array, tt.tensor, lambda x: np.array([x]), lambda x: tt.tensor([x])])
+@pytest.mark.parametrize(
+    ("small", "dtype"), [(1, None), (1, "uint64"), (np.int64(1), None), (np.array(1), None), (True, "uint64")]
+)
+def test_large_unsigned_integers_of_numpy_or_tensors_are_exact_in_lists(make, small, dtype):
+    large = make(2**63 + 1)
+    small = small if large.shape == () else [small]
+    out = tt.tensor([large, small], dtype)
+    assert out.dtype == "uint64"
+    assert out.numpy().ravel().tolist() == [2**63 + 1, 1]
+    x = tt.zeros(out.shape, dtype="uint64")
+    x[:] = [large, small]
+    assert x.tolist() == out.tolist()
+    with pytest.raises(OverflowError, match="no integer dtype holds"):
+        tt.tensor([large, small, tt.tensor(-1) if large.shape == () else tt.tensor([-1])])
+
+
+def test_integers_of_several_dtypes_are_int64_where_it_holds_them():
+    for numbers in ([np.uint64(3), -4], [np.array([3], "uint64"), tt.tensor([-4])]):
+        out = tt.tensor(numbers)
+        assert out.dtype == "int64"
+        assert out.numpy().ravel().tolist() == [3, -4]
+
+
 @pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="long double is float64 here")
 def test_numbers_of_more_than_64_bits_are_refused():
     for make in (lambda x: tt.tensor(x), lambda x: tt.tensor([x]), lambda x: tt.tensor(np.full(3, x))):
@@ -418,8 +457,9 @@ def test_numbers_of_more_than_64_bits_are_refused():
     with pytest.raises(TypeError, match="dtype must be"):
         tt.zeros(3, dtype=np.longdouble)
     x = tt.tensor(np.full(3, np.longdouble(2)), dtype="float32")
-    x[0] = np.longdouble(3)
-    np.testing.assert_array_equal(x.numpy(), np.float32([3, 2, 2]))
+    x[0], x[1:2] = np.longdouble(3), np.full(1, np.longdouble(4))
+    np.testing.assert_array_equal((x + np.longdouble(1)).numpy(), np.float32([4, 5, 3]))
+    np.testing.assert_array_equal(tt.where(x > 2, np.longdouble(5), x).numpy(), np.float32([5, 5, 2]))
 
 
 @pytest.mark.needs("numpy")

@@ -1,5 +1,6 @@
 """Wrong input: every error names the op, what it got, and what to do instead."""
 
+import math
 import re
 
 import numpy as np
@@ -221,6 +222,16 @@ OUT_OF_RANGE = {
     "id": (lambda: tt.embedding(tt.tensor([5]), x), IndexError, ["embedding", "id 5", "2 rows", "0 to 1"]),
     "negative id": (lambda: tt.embedding(tt.tensor([0, -1]), x), IndexError, ["embedding", "id -1", "0 to 1"]),
     "target": (lambda: tt.cross_entropy(x, tt.tensor([0, 3])), IndexError, ["cross_entropy", "target 3", "0 to 2"]),
+    "a probability": (
+        lambda: tt.binary_cross_entropy(x * -1.0, ones(2, 3)),
+        ValueError,
+        ["binary_cross_entropy", "probabilities must lie between 0 and 1", "_with_logits"],
+    ),
+    "a binary target": (
+        lambda: tt.binary_cross_entropy(ones(2, 3), x + 2.0),
+        ValueError,
+        ["the targets must lie between"],
+    ),
     "negative target": (lambda: tt.cross_entropy(x, tt.tensor([0, -1])), IndexError, ["cross_entropy", "target -1", "0 to 2"]),
 }
 
@@ -245,6 +256,21 @@ VALUES = {
     "reduction": (lambda: tt.cross_entropy(x, ids, reduction="avg"), ValueError, ["'mean', 'sum' or 'none'", "'avg'"]),
     "smoothing": (lambda: tt.cross_entropy(x, ids, label_smoothing=2), ValueError, ["smoothing", "between 0 and 1", "2"]),
     "huber_loss": (lambda: tt.huber_loss(x, x, delta=0.0), ValueError, ["huber_loss", "delta must be positive", "0.0"]),
+    "huber_loss of NaN": (
+        lambda: tt.huber_loss(x, x, delta=math.nan),
+        ValueError,
+        ["delta must be positive, not nan"],
+    ),
+    "smooth_l1_loss": (
+        lambda: tt.smooth_l1_loss(x, x, beta=-1.0),
+        ValueError,
+        ["beta must be at least 0, not -1.0"],
+    ),
+    "smooth_l1_loss of NaN": (lambda: tt.smooth_l1_loss(x, x, beta=math.nan), ValueError, ["beta must be at least 0, not nan"]),
+    "cosine_similarity": (lambda: tt.cosine_similarity(x, x, eps=-1.0), ValueError, ["eps must be at least 0, not -1.0"]),
+    "isclose": (lambda: tt.isclose(x, x, rtol=math.nan), ValueError, ["isclose", "rtol must be at least 0, not nan"]),
+    "allclose": (lambda: tt.allclose(x, x, atol=-1.0), ValueError, ["atol must be at least 0, not -1.0"]),
+    "causal_mask": (lambda: tt.causal_mask(2, -1), ValueError, ["causal_mask: a length must be at least 0, not -1"]),
     "the same axis twice": (lambda: x.squeeze((0, 0)), ValueError, ["squeeze", "(0, 0)", "once"]),
     "gradcheck order": (lambda: tt.gradcheck(tt.exp, w, order=3), ValueError, ["order 1 or 2", "3"]),
     "gradcheck without gradients": (lambda: tt.gradcheck(tt.exp, x), ValueError, ["requires_grad=True"]),

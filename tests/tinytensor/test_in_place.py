@@ -99,12 +99,28 @@ def test_data_may_be_set(leaf, new, want):
 
 @pytest.mark.parametrize(
     ("value", "kind", "says"),
-    [([1.0, 2.0], TypeError, "assign"), (tt.ones(3), ValueError, r"\(3,\)"), (None, TypeError, "None")],
+    [
+        ([1.0, 2.0], TypeError, "assign"),
+        (tt.ones(3), ValueError, r"\(3,\)"),
+        (None, TypeError, "None"),
+        (tt.tensor([1, 2]), TypeError, "int64 cannot require gradients"),
+    ],
 )
 def test_data_that_do_not_fit_are_refused(leaf, value, kind, says):
     with pytest.raises(kind, match=says):
         leaf.data = value
     assert leaf.tolist() == [1.0, 2.0]
+    assert leaf.requires_grad
+
+
+@pytest.mark.needs("numpy")  # CuPy's arrays have fewer dtypes
+@pytest.mark.parametrize("requires_grad", [True, False])
+@pytest.mark.parametrize("array", [np.ones(2, "complex64"), np.array(["a", "b"]), np.ones(2, object), np.ma.array([1.0, 2.0])])
+def test_data_that_no_tensor_holds_are_refused(array, requires_grad):
+    x = tt.tensor([1.0, 2.0], requires_grad=requires_grad)
+    with pytest.raises(TypeError, match=r"a tensor holds numbers or booleans|a masked array"):
+        x.data = array
+    assert x.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("value", ["yes", 1.5, None, [True]])

@@ -386,7 +386,7 @@ def test_muon_parts_are_matrices_of_their_own():
     np.testing.assert_allclose(whole.numpy(), np.concatenate([part.numpy() for part in parts]), rtol=1e-12)
 
 
-@pytest.mark.parametrize("gradient", [0.0, 1e-20, 1e18])
+@pytest.mark.parametrize("gradient", [0.0, 1e-20, 1e18, 1e30, 2e38])
 def test_muon_with_tiny_and_huge_gradients(gradient):
     p = nn.Parameter(np.ones((2, 3), "float32"))
     p.grad = tt.tensor(np.full((2, 3), gradient, "float32"))
@@ -878,6 +878,8 @@ BAD = {
     "amsgrad in words": (lambda p: optim.Adam([p], amsgrad="no"), TypeError, "amsgrad must be True or False, not 'no'"),
     "maximize in words": (lambda p: optim.SGD([p], maximize=1.0), TypeError, "maximize must be True or False, not 1.0"),
     "alpha": (lambda p: optim.RMSprop([p], alpha=-0.1), ValueError, "alpha must be finite and not negative"),
+    "large alpha": (lambda p: optim.RMSprop([p], alpha=1.5), ValueError, "alpha must be at most 1, not 1.5"),
+    "alpha that is no number": (lambda p: optim.RMSprop([p], alpha=math.nan), ValueError, "alpha must be finite"),
     "centered": (lambda p: optim.RMSprop([p], centered=2), TypeError, "centered must be True or False, not 2"),
     "rho": (lambda p: optim.Adadelta([p], rho=1.5), ValueError, "rho must be at most 1, not 1.5"),
     "lr_decay": (lambda p: optim.Adagrad([p], lr_decay=-1), ValueError, "lr_decay must be finite and not negative"),

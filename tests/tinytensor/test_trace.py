@@ -9,6 +9,7 @@ from cases import CASES_OF, run_checks
 
 import tinytensor as tt
 from tinytensor import nn, parallel
+from tinytensor.autograd.changes import Replacements
 from tinytensor.device.backend import is_host_array
 
 
@@ -91,6 +92,76 @@ def test_parameters_changed_in_place_are_seen():
     layer.weight.assign(np.zeros((2, 4)))
     assert not np.array_equal(traced(x).numpy(), before)
     np.testing.assert_array_equal(traced(x).numpy(), layer(x).detach().numpy())
+
+
+class Changing(nn.Module):
+    """Parts of all kinds, which a test changes."""
+
+    def __init__(self):
+        self.linear, self.more, self.shift = nn.Linear(3, 3), None, None
+        self.layers = nn.ModuleList([nn.Linear(3, 3)])
+        self.register_buffer("scale", tt.ones(3))
+
+    def forward(self, x):
+        x = self.linear(x) * self.scale
+        for layer in [*self.layers, *([self.more] if self.more else [])]:
+            x = layer(x)
+        return x if self.shift is None else x + self.shift
+
+
+CHANGES = {
+    "a part set from None": lambda m: setattr(m, "more", nn.Linear(3, 3)),
+    "a parameter set from None": lambda m: setattr(m, "shift", nn.Parameter(tt.ones(3))),
+    "a buffer set from None": lambda m: m.register_buffer("shift", tt.ones(3)),
+    "a parameter removed": lambda m: setattr(m.linear, "bias", None),
+    "a part deleted": lambda m: m.layers.__delitem__(0),
+    "append": lambda m: m.layers.append(nn.Linear(3, 3)),
+    "extend": lambda m: m.layers.extend([nn.ReLU(), nn.Linear(3, 3)]),
+    "insert": lambda m: m.layers.insert(0, nn.Linear(3, 3)),
+    "load_state_dict with assign": lambda m: m.load_state_dict({k: v + 1 for k, v in m.state_dict().items()}, assign=True),
+    "data of a parameter": lambda m: setattr(m.linear.weight, "data", normal(3, 3, seed=5).data),
+    "data of a buffer": lambda m: setattr(m.scale, "data", normal(3, seed=5).data),
+    "a replaced buffer": lambda m: setattr(m, "scale", normal(3, seed=5)),
+    "another dtype": lambda m: m.astype("float64"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_is_replaced_in_a_module_is_seen(change):
+    model, x = Changing(), normal(2, 3)
+    function, calls = counted(model)
+    traced = tt.trace(function)
+    before = traced(x).numpy().copy()
+    change(model)
+    after = traced(x)
+    np.testing.assert_array_equal(after.numpy(), model(x).detach().numpy())
+    assert not np.array_equal(after.numpy(), before)
+    traced(x)
+    assert len(calls) == 2
+
+
+def test_what_is_replaced_while_a_function_is_traced_is_seen():
+    model, x = Changing(), normal(2, 3)
+
+    def function(x):
+        out = model(x)
+        if not changed:  # as another thread might, after this one has read the weights
+            changed.append(setattr(model.linear.weight, "data", normal(3, 3, seed=5).data))
+        return out
+
+    changed = []
+    traced = tt.trace(function)
+    traced(x)
+    np.testing.assert_array_equal(traced(x).numpy(), model(x).detach().numpy())
+
+
+def test_a_replacement_is_noted_after_it_was_made(monkeypatch):
+    """A trace that starts between the two has the new part, and runs once more than it must."""
+    model, noted = Changing(), []
+    monkeypatch.setattr(Replacements, "note", lambda: noted.append((model.more, "scale" in vars(model))))
+    model.more = part = nn.ReLU()
+    del model.scale
+    assert noted == [(part, True), (part, False)]
 
 
 def test_a_result_is_not_written_over_by_the_next_call():

@@ -14,10 +14,13 @@ from tinyformer.common.settings import check_counts
 from tinyformer.decoding.decoders import GPTDecoder
 from tinyformer.decoding.sampling import Sampling, sample
 from tinyformer.models.gpt import GPT
+from tinyformer.pretrained.adapter_settings import model_folder
 from tinyformer.pretrained.folders import find_folder
-from tinyformer.pretrained.loading import from_pretrained
+from tinyformer.pretrained.loading import from_pretrained, read_settings
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.writing import Writing, read_writing
+from tinyformer.runs import commands
+from tinyformer.runs.makers import found_in
 from tinyformer.tokenizers import Tokenizer
 from tinytensor.common.wording import a_or_an, counted
 
@@ -183,11 +186,14 @@ def open_chat(
     without a chat template.
     """
     folder = find_folder(path_or_name, revision)
+    read_settings(model_folder(folder))  # refuses a run
     template = find_chat_template(folder)
     if template is None:
+        found = found_in(folder)
+        command = found.command if found is not None else commands.command("generate", str(folder))
         raise UserError(
             f"{folder} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): it was not "
-            f"trained to talk. Take one that was, or have this one go on with a text: tinyformer generate {folder}"
+            f"trained to talk. Take one that was, or use this one with {command}"
         )
     model = from_pretrained(folder, dtype=dtype)
     if not isinstance(model, GPT):

@@ -65,16 +65,19 @@ def environment() -> Any:
     return made
 
 
-def rendered(template: str, values: dict[str, Any]) -> str:
-    """The text that a template makes of values. Raises ValueError if it is too long, and whatever the template does."""
-    text = environment().from_string(template).render(values)
-    if len(text) > LONGEST:
-        raise ValueError(f"what it makes is longer than {LONGEST:,} characters")
-    return text
+def rendered(template: str, values: list[dict[str, Any]]) -> list[str]:
+    """The texts that a template makes of values. Raises ValueError if one is too long, and whatever the template does."""
+    compiled = environment().from_string(template)
+    texts = []
+    for one in values:
+        texts.append(compiled.render(one))
+        if len(texts[-1]) > LONGEST:
+            raise ValueError(f"what it makes is longer than {LONGEST:,} characters")
+    return texts
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"text": ...}; or {"error": ...}; or {"lacking": ...}, a package."""
+    """{"texts": [...]}; or {"error": ...}; or {"lacking": ...}, a package."""
     try:
         import jinja2
 
@@ -83,7 +86,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     except ImportError:
         return {"lacking": "jinja2"}
     try:
-        return {"text": rendered(request["template"], request["values"])}
+        return {"texts": rendered(request["template"], request["values"])}
     except MemoryError:
         return {"error": "it needs too much memory"}
     except RecursionError:

@@ -59,11 +59,11 @@ def read_file(path: str | Path, most: int | None = MOST_BYTES) -> bytes:
     return content
 
 
-def read_utf8(path: str | Path, wanted: str) -> str:
+def read_utf8(path: str | Path, wanted: str, most: int = MOST_BYTES) -> str:
     """The text of a UTF-8 file that describes a model or a tokenizer. Raises UserError, which names the file and says what is
-    ``wanted``, if it is missing, or cannot be read as such."""
+    ``wanted``, if it is missing, has more than so many bytes, or cannot be read as such."""
     try:
-        return read_file(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        return read_file(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: {wanted}") from None
     except UnicodeDecodeError:

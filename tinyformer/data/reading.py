@@ -13,6 +13,7 @@ from pathlib import Path
 from tinyformer.common.errors import UserError, has_flag, print_line
 from tinyformer.common.files import read_file
 from tinyformer.common.memory import check_fits, enough_memory
+from tinyformer.data.conversations import conversations_in
 from tinyformer.data.downloads import download, downloaded
 from tinyformer.data.fields import field_of, kind_of, notice
 from tinyformer.data.files import READING, check_file, decoded, status
@@ -155,9 +156,12 @@ class TextSource:
         return text if fingerprint(text) == self.sha256 else None
 
 
-def open_text(path: str | None, flag: str = "--data", field: str | None = None) -> tuple[str, TextSource]:
+def open_text(
+    path: str | None, flag: str = "--data", field: str | None = None, conversations: bool = False
+) -> tuple[str, TextSource]:
     """The text at a path, or a default text if it is None, and where it came from. Raises UserError as ``read_text`` does, for
-    a ``field`` of a default text, and for a path that is not UTF-8, as it could not be written to the settings of a run."""
+    a ``field`` of a default text, for one of ``conversations`` unless these are asked for, and for a path that is not UTF-8, as
+    it could not be written to the settings of a run."""
     if path is None:
         if field is not None:
             raise UserError(f"--field chooses among the fields of {flag}: give both, or none of them")
@@ -166,6 +170,9 @@ def open_text(path: str | None, flag: str = "--data", field: str | None = None) 
     if not _is_utf8(path):
         raise UserError(f"the name {path!r} is not UTF-8: rename it")
     text = read_text(path, flag, field or "")
+    if field and not conversations and conversations_in(text):
+        remedy = ", or learn them with train gpt --init-from" if has_flag("init_from") else ""
+        raise UserError(f"{field} in {path} holds conversations, and not texts: choose another --field{remedy}")
     return text, TextSource(path, path, fingerprint(text), field or "")
 
 

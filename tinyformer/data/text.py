@@ -27,6 +27,8 @@ class TextBatches:
     is given, it also raises UserError for an id that is not below it; a GPU would not notice such an id.
     """
 
+    unit = "token"
+
     def __init__(
         self,
         ids: Any,

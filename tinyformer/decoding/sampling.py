@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +16,8 @@ from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.decoding.token_rules import TokenRules
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recurrent import RecurrentLM
-from tinytensor import Tensor, random
+from tinytensor import Tensor, kernels_name, random
+from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
 # -------------------------------------------------------------------------------------------------- picking a token
@@ -219,8 +219,16 @@ def generate(
     return (int(ids[0]) for ids in steps)
 
 
-def compile_first(model: GPT, sampling: Sampling) -> None:
-    """Have the kernels compiled that writing takes, if standard error is a terminal. What is shown there meanwhile takes
-    the place of its line, and so would take that of a text that has begun."""
-    if sys.stderr.isatty():
+def compile_first(model: GPT | RecurrentLM, sampling: Sampling) -> None:
+    """Have the kernels compiled that writing takes, if any are: what is said of that on standard error then comes before a
+    text, and not in the middle of it."""
+    if kernels_name == "numba":
         list(generate(model, [0, 0], 3, replace(sampling, seed=0)))
+
+
+def note_on_length(model: GPT | RecurrentLM, length: int) -> str:
+    """What to tell about a prompt of so many tokens, if that is more than the model reads; "" otherwise."""
+    most = model.config.block_size
+    if isinstance(model, RecurrentLM) or length <= most:
+        return ""
+    return f"The prompt has {counted(length, 'token')}. The model reads {most:,}, and so only the end of it."

@@ -37,3 +37,20 @@ def stream_text(tokenizer: TextStreamer, ids: Iterable[int], after: Sequence[int
     for piece in tokenizer.stream(all_ids()):
         if not is_shown:
             yield piece
+
+
+def until(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
+    """Pieces of text up to the first of these strings, which may begin in one piece and end in another. No more pieces are
+    taken after it."""
+    held = ""
+    for piece in pieces:
+        held += piece
+        if found := [place for stop in stops if (place := held.find(stop)) >= 0]:
+            held = held[: min(found)]
+            break
+        begun = max((n for stop in stops for n in range(1, len(stop)) if held.endswith(stop[:n])), default=0)
+        if text := held[: len(held) - begun]:
+            yield text
+        held = held[len(held) - begun :]
+    if held:
+        yield held

@@ -12,7 +12,7 @@ from tinytensor.device.caches import has_home, of_this_run
 
 GGUF = ".gguf"
 # The files that are needed: settings, weights, tokenizers. A repository may hold the same weights in other formats, too.
-FILES = ["*.json", "*.safetensors", "*.txt", "*.spm", "*.model", "chat_template.jinja"]
+FILES = ["*.json", "*.safetensors", "*.txt", "*.spm", "*.model", "*.jinja"]
 
 
 def find_folder(path_or_name: str | Path, revision: str | None = None) -> Path:

@@ -9,15 +9,22 @@ from typing import NamedTuple
 from tinyformer.common.errors import shortened
 from tinyformer.pretrained.gguf_file import read_gguf, whole
 from tinyformer.pretrained.settings import PretrainedSettings
-from tinyformer.tokenizers.patterns import GPT2_WORDS, LLAMA3_WORDS
-from tinyformer.tokenizers.sections import Section
-from tinyformer.tokenizers.tokenizer_json import Read, tokenizer_of
-from tinytensor.common.wording import counted
+from tinyformer.tokenizers.bpe import GPT2_WORDS
+from tinyformer.tokenizers.pipeline import PipelineTokenizer, Section, read_from
+from tinyformer.tokenizers.tokenizer_json import (
+    BYTE_LEVEL,
+    LLAMA3_WORDS,
+    QWEN2_WORDS,
+    added_token,
+    around,
+    characters_decoder,
+    split_by,
+)
 from tinytensor.device.backend import host
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # types of tokens
 _SPACE = "▁"  # what SentencePiece has in place of spaces
-_LONGEST = 1000  # characters of a token of SentencePiece, of which every division is looked at
+_MOST_MERGES = 3_000_000  # of SentencePiece's tokens; those of published ones have up to 600,000
 
 _ONE_CASE_WORDS = "|".join(  # Mistral's: a word ends where a small letter is followed by a capital one
     rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]{first}[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]{second}"
@@ -27,16 +34,18 @@ _ONE_CASE_WORDS = "|".join(  # Mistral's: a word ends where a small letter is fo
 
 class _Words(NamedTuple):
     """How a byte-level tokenizer cuts texts into words: by ``patterns``, one after the other, and in a ``normal_form``. With
-    ``ignore_merges`` a word that is a token is that, whatever its merges are."""
+    ``ignore_merges`` a word that is a token is that, whatever its merges are. With ``has_start`` a token begins a text where
+    the file does not say whether, as in llama.cpp."""
 
     patterns: tuple[str, ...]
     normal_form: str = ""
     ignore_merges: bool = False
+    has_start: bool = False
 
 
 # By the name in tokenizer.ggml.pre; each as the model's own tokenizer.json has it.
-_LLAMA3 = _Words((LLAMA3_WORDS,), ignore_merges=True)
-_QWEN2 = _Words((LLAMA3_WORDS.replace("{1,3}", ""),), "NFC")
+_LLAMA3 = _Words((LLAMA3_WORDS,), ignore_merges=True, has_start=True)
+_QWEN2 = _Words((QWEN2_WORDS,), "NFC")
 WORDS = {
     "gpt-2": _Words((GPT2_WORDS,)),
     "smollm": _Words((r"\p{N}", GPT2_WORDS)),
@@ -46,7 +55,7 @@ WORDS = {
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "falcon3": _LLAMA3,
-    "tekken": _Words((_ONE_CASE_WORDS,), ignore_merges=True),
+    "tekken": _Words((_ONE_CASE_WORDS,), ignore_merges=True, has_start=True),
 }
 
 
@@ -65,7 +74,7 @@ def gguf_chat_template(path: str | Path) -> tuple[str, dict[str, str]] | None:
 _IN_TEMPLATES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 
 
-def gguf_tokenizer(path: Path) -> Read:
+def gguf_tokenizer(path: Path) -> PipelineTokenizer:
     """The tokenizer of a GGUF file: byte pairs of bytes, or of characters as SentencePiece makes them.
 
     Raises UserError, which names the file, if it has none or one of another kind, and as ``read_gguf`` does.
@@ -82,16 +91,16 @@ def gguf_tokenizer(path: Path) -> Read:
         kinds = {i: kind for i, kind in enumerate(types) if kind != _UNUSED}
         content = _MODELS[kind](said, tokens, kinds)
         content["added_tokens"] = [
-            _ADDED | {"id": i, "content": tokens[i], "special": kind != _USER_DEFINED}
+            added_token(tokens[i], special=kind != _USER_DEFINED) | {"id": i}
             for i, kind in kinds.items()
             if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
         ]
         content["post_processor"] = _around(said, tokens, kind)
-    return tokenizer_of(content, path)
+    with read_from(path):
+        return PipelineTokenizer({"version": "1.0", **content})
 
 
 _REMEDY = "Where the model's own tokenizer.json lies beside the file, pass the folder: it counts then"
-_ADDED = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 
 
 def _of_bytes(said: PretrainedSettings, tokens: Sequence[str], kinds: dict[int, int]) -> Section:
@@ -103,10 +112,6 @@ def _of_bytes(said: PretrainedSettings, tokens: Sequence[str], kinds: dict[int, 
             f"{_REMEDY}"
         )
     words = WORDS[name]
-    cutters: list[Section] = [
-        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False} for pattern in words.patterns
-    ]
-    bytes_as_letters = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     model = {
         "type": "BPE",
         "vocab": {tokens[i]: i for i, kind in kinds.items() if kind in (_NORMAL, _BYTE)},
@@ -115,8 +120,8 @@ def _of_bytes(said: PretrainedSettings, tokens: Sequence[str], kinds: dict[int, 
     }
     return {
         "normalizer": {"type": words.normal_form} if words.normal_form else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*cutters, bytes_as_letters]},
-        "decoder": bytes_as_letters,
+        "pre_tokenizer": split_by(*words.patterns),
+        "decoder": BYTE_LEVEL,
         "model": model,
     }
 
@@ -128,9 +133,6 @@ def _of_characters(said: PretrainedSettings, tokens: Sequence[str], kinds: dict[
     scores = said.values["tokenizer.ggml.scores"]
     made = {token: float(scores[i]) for token, i in vocabulary.items() if kinds[i] == _NORMAL}
     before = [{"type": "Prepend", "prepend": _SPACE}] if has_space else []
-    after = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if has_space else []
-    steps: list[Section] = [{"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}]
-    steps += [{"type": "ByteFallback"}, {"type": "Fuse"}, *after]
     model = {
         "type": "BPE",
         "vocab": vocabulary,
@@ -142,7 +144,7 @@ def _of_characters(said: PretrainedSettings, tokens: Sequence[str], kinds: dict[
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
     return {
         "normalizer": {"type": "Sequence", "normalizers": [*before, spaces]},
-        "decoder": {"type": "Sequence", "decoders": steps},
+        "decoder": characters_decoder(has_space),
         "model": model,
     }
 
@@ -151,27 +153,30 @@ _MODELS = {"gpt2": _of_bytes, "llama": _of_characters}
 
 
 def _merges(scores: dict[str, float], vocabulary: dict[str, int]) -> list[list[str]]:
-    """The merges that SentencePiece does not write down: of all pairs of neighbours it merges the one whose token has the
+    """The merges that SentencePiece does not write down: of all pairs of neighbors it merges the one whose token has the
     highest score."""
     found: list[tuple[float, str, str]] = []
-    for token, score in scores.items():
-        if len(token) > _LONGEST:
-            raise ValueError(f"a token has {counted(len(token), 'character')}")
-        divided = [(token[:end], token[end:]) for end in range(1, len(token))]
-        found += [(score, *pair) for pair in divided if pair[0] in vocabulary and pair[1] in vocabulary]
-    return [[left, right] for _, left, right in sorted(found, key=lambda merge: -merge[0])]
+    prefixes: list[str] = []  # all tokens that a token begins with, as in the order of the alphabet they come before it
+    for token in sorted(vocabulary):
+        while prefixes and not token.startswith(prefixes[-1]):
+            prefixes.pop()
+        if token in scores:
+            found += [(scores[token], left, right) for left in prefixes if (right := token[len(left) :]) in vocabulary]
+        prefixes.append(token)
+        if len(found) > _MOST_MERGES:
+            raise ValueError(f"its tokens can be divided in more than {_MOST_MERGES:,} ways")
+    rank = {token: place for place, token in enumerate(scores)}
+    found.sort(key=lambda merge: (-merge[0], rank[merge[1] + merge[2]], len(merge[1])))
+    return [[left, right] for _, left, right in found]
 
 
 def _around(said: PretrainedSettings, tokens: Sequence[str], kind: str) -> Section | None:
-    """What puts the tokens that begin and end a text around it. Where a file says nothing, one of SentencePiece or Llama 3 has
-    the one that begins it."""
-    has_start = kind == "llama" or WORDS[said.read(str, "tokenizer.ggml.pre")] is _LLAMA3
-    parts: list[Section] = [{"Sequence": {"id": "A", "type_id": 0}}]
-    names: Section = {}
-    for name, place, default in (("bos", 0, has_start), ("eos", 2, False)):
+    """What puts the tokens that begin and end a text around it. Where a file says nothing, one of SentencePiece has the one
+    that begins it, and so do some of bytes."""
+    has_start = kind == "llama" or WORDS[said.read(str, "tokenizer.ggml.pre")].has_start
+    sides: list[list[tuple[str, int]]] = []
+    for name, default in (("bos", has_start), ("eos", False)):
         i = said.values.get(f"tokenizer.ggml.{name}_token_id")
-        if said.read(bool, f"tokenizer.ggml.add_{name}_token", default) and i is not None:
-            token = tokens[i]
-            names[token] = {"id": token, "ids": [i], "tokens": [token]}
-            parts.insert(place, {"SpecialToken": {"id": token, "type_id": 0}})
-    return {"type": "TemplateProcessing", "single": parts, "pair": [], "special_tokens": names} if names else None
+        is_there = said.read(bool, f"tokenizer.ggml.add_{name}_token", default)
+        sides.append([(tokens[i], int(i))] if is_there and i is not None else [])
+    return around(*sides)

@@ -250,10 +250,9 @@ def _early_stopping(reader: _Reader) -> bool | str:
 
 
 def _unsupported(reader: _Reader, translates: bool) -> list[str]:
-    """The names of the settings that cannot be had here: a translator searches with beams and does not sample, and all others
-    sample and do not search."""
-    settings = dict(UNSUPPORTED)
-    settings |= {"do_sample": (False,)} if translates else {"num_beams": (1,)}
-    if not translates and reader.files[0].values.get("do_sample") is not False:
+    """The names of the settings that cannot be had here: a translator does not sample, and nothing does among beams."""
+    settings, samples = dict(UNSUPPORTED), reader.files[0].values.get("do_sample")
+    settings |= {"do_sample": (False,)} if translates else {"num_beams": (1,)} if samples else {}
+    if not translates and samples is not False:
         settings |= ONLY_SAMPLING
     return reader.names_of(settings)

@@ -17,16 +17,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.chat.answers import keep_template, rows_to_learn, template_of
 from tinyformer.common.errors import SettingError, UserError, note_refused, print_line, renamed_settings
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import check_effects, one_of, setting, settings_from
+from tinyformer.data.conversations import ConversationBatches, conversations_in
 from tinyformer.data.text import TextBatches
-from tinyformer.decoding.sampling import Sampling, generate
+from tinyformer.decoding.sampling import Sampling, compile_first, generate, note_on_length
 from tinyformer.decoding.streaming import stream_text
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.quantizing import num_weights, quantize
@@ -156,7 +159,9 @@ def kind_of(model: GPT | RecurrentLM) -> str:
 # ---------------------------------------------------------------------------------------------------------- training
 
 
-def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, GPT | RecurrentLM, TextBatches, Tokenizer]:
+def prepare(
+    folder: RunFolder, arguments: argparse.Namespace
+) -> tuple[Trainer, GPT | RecurrentLM, TextBatches | ConversationBatches, Tokenizer]:
     """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
     chosen = folder.read_part("text", TextConfig) if arguments.resume else settings_from(TextConfig, vars(arguments))
     make, kind = ARCHITECTURES[chosen.architecture]
@@ -169,7 +174,8 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
         note_refused({field.name for field in dataclasses.fields(kind)} - {"block_size", "dropout"})
     lora = lora_settings(setup, chosen, arguments)
     start = load_start(chosen.init_from) if chosen.init_from and not setup.is_resumed else None
-    text, source = setup.text(arguments.data, arguments.field)
+    text, source = setup.text(arguments.data, arguments.field, conversations=bool(chosen.init_from))
+    conversations = conversations_in(text) if source.field else None
     if start is not None:
         tokenizer = setup.tokenizer(lambda: start[1])
         model_config = setup.settings(kind, vars(start[0].config))
@@ -181,33 +187,62 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
         model_config = setup.settings(kind, shape, vocab_size=tokenizer.vocab_size)
 
     tt.seed(config.seed)
-    ids, vocab_size = tokenizer.encode(text), tokenizer.vocab_size
-    context = getattr(model_config, "context", 0)
-    batches = TextBatches(
-        ids,
-        model_config.block_size,
-        config.batch_size,
-        config.seed,
-        vocab_size=vocab_size,
-        context=context,
-        test_fraction=text_config.test_fraction,
-    )
+    if conversations is None:
+        batches = text_batches(tokenizer, text, model_config, config, text_config)
+    else:
+        base = str(folder.as_found(chosen.init_from)) if setup.is_resumed else chosen.init_from
+        rows = rows_to_learn(conversations, template_of(base), tokenizer)
+        sizes = (model_config.block_size, config.batch_size, config.seed)
+        batches = ConversationBatches(rows, *sizes, test_fraction=text_config.test_fraction)
     if start is not None:
         model = start[0].adapted(model_config)
         model = lora.added_to(model) if lora.lora_rank else model
     else:
         model = lora.base(str(folder.as_found(chosen.init_from)), model_config) if lora.lora_rank else make(model_config)
     trainer = Trainer(model, batches, config, folder)
-    prompt, sampling = opening_text(tokenizer), Sampling(seed=config.seed)
-    setup.begin(trainer, tokenizer, sample=lambda: tokenizer.decode(list(going_on(model, tokenizer, prompt, SAMPLE, sampling))))
+    sampling = Sampling(seed=config.seed)
+    setup.begin(trainer, tokenizer, sample=lambda: tokenizer.decode(list(sampled(model, tokenizer, batches, SAMPLE, sampling))))
 
-    held_out = f"the last {counted(len(batches.validation), 'token')} validate"
+    held_out = f"the last {counted(len(batches.validation), batches.unit)} validate"
     if len(batches.test):
         held_out += f", the first {len(batches.test):,} test"
-    print_line(f"{source.name}: {counted(len(text), 'character')}, {counted(vocab_size, 'distinct token')}; {held_out}")
+    if isinstance(batches, ConversationBatches) and batches.left_out:
+        held_out += f"; {batches.left_out:,} left out, with no answer in the first {counted(batches.block_size, 'token')}"
+    distinct = counted(tokenizer.vocab_size, "distinct token")
+    print_line(f"{source.name}: {counted(len(text), 'character')}, {distinct}; {held_out}")
     learned = f", of which {sum(p.size for p in model.parameters() if p.requires_grad):,} learn," if lora.lora_rank else ""
     print(f"{kind_of(model)} with {num_weights(model):,} parameters{learned} on {tt.backend_name}; run folder {folder.path}")
     return trainer, model, batches, tokenizer
+
+
+def text_batches(
+    tokenizer: Tokenizer, text: str, model: Any, training: TrainingConfig, config: TextConfig
+) -> TextBatches | ConversationBatches:
+    """Batches of a text, of the sizes in the settings of the model and of its training."""
+    return TextBatches(
+        tokenizer.encode(text),
+        model.block_size,
+        training.batch_size,
+        training.seed,
+        vocab_size=tokenizer.vocab_size,
+        context=getattr(model, "context", 0),
+        test_fraction=config.test_fraction,
+    )
+
+
+def sampled(
+    model: GPT | RecurrentLM,
+    tokenizer: Tokenizer,
+    batches: TextBatches | ConversationBatches,
+    length: int,
+    sampling: Sampling,
+) -> Iterator[int]:
+    """What the model writes by itself, or where it learns conversations, its answer to the last one."""
+    if isinstance(batches, ConversationBatches):
+        prompt, answer = batches.opening()
+        ends = set(tokenizer.special.values()).intersection(answer)
+        return going_on(model, tokenizer, prompt, length, sampling, ends)
+    return going_on(model, tokenizer, tokenizer.encode(opening_text(tokenizer)), length, sampling)
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -225,8 +260,9 @@ def train(arguments: argparse.Namespace) -> None:
             loss = evaluate(model, batches.with_test_split(), shards=trainer.shards)
             print(f"On the test split, by which nothing was chosen: loss {loss:.4f}, perplexity {perplexity(loss):.2f}.")
         draw_losses(trainer, kind_of(model), model.config.dropout)
-        print("A sample of 500 tokens:\n")
-        new_ids = going_on(model, tokenizer, opening_text(tokenizer), 500, Sampling(seed=trainer.config.seed))
+        is_of_texts = isinstance(batches, TextBatches)
+        print("A sample of 500 tokens:\n" if is_of_texts else "An answer to the last conversation:\n")
+        new_ids = sampled(model, tokenizer, batches, 500, Sampling(seed=trainer.config.seed))
         text = show(tokenizer, new_ids)
         write_text(folder.sample, text + "\n")
         tell_next("Write more", MADE_BY, trainer)
@@ -241,9 +277,13 @@ def sample(arguments: argparse.Namespace) -> None:
     check_effects(sampling, vars(arguments))
     model, tokenizer = trained(arguments)
     prompt = opening_text(tokenizer) if arguments.prompt is None else arguments.prompt
-    new_ids = going_on(model, tokenizer, prompt, arguments.length, sampling)
+    prompt_ids = tokenizer.encode(prompt).tolist()
+    if note := note_on_length(model, len(prompt_ids)):
+        print_line(f"({note})", sys.stderr)
+    new_ids = going_on(model, tokenizer, prompt_ids, arguments.length, sampling)
+    compile_first(model, sampling)
     print(prompt, end="", flush=True)
-    show(tokenizer, new_ids, tokenizer.encode(prompt).tolist())
+    show(tokenizer, new_ids, prompt_ids)
 
 
 def save(arguments: argparse.Namespace) -> None:
@@ -257,7 +297,10 @@ def save(arguments: argparse.Namespace) -> None:
     folder = new_folder(arguments)
     save_pretrained(quantize(model, arguments.dtype) if arguments.dtype == "int8" else model, folder)
     save_pretrained_tokenizer(tokenizer, folder)
-    print(f"Wrote {folder}. Write with it: {commands.command('generate', str(folder))}")
+    run = RunFolder(arguments.out)
+    base = run.as_found(run.read_part("text", TextConfig).init_from or None)
+    use, command = ("Talk", "chat") if base and keep_template(base, folder) else ("Write", "generate")
+    print(f"Wrote {folder}. {use} with it: {commands.command(command, str(folder))}")
 
 
 def new_folder(arguments: argparse.Namespace) -> Path:
@@ -290,11 +333,18 @@ def trained(arguments: argparse.Namespace) -> tuple[GPT | RecurrentLM, Tokenizer
     return opened.model, opened.tokenizer
 
 
-def going_on(model: GPT | RecurrentLM, tokenizer: Tokenizer, prompt: str, length: int, sampling: Sampling) -> Iterator[int]:
-    """The ids with which a model goes on from a prompt. A pretrained model may have more outputs than its tokenizer has tokens;
-    these are never written."""
+def going_on(
+    model: GPT | RecurrentLM,
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    length: int,
+    sampling: Sampling,
+    ends: Iterable[int] = (),
+) -> Iterator[int]:
+    """The ids with which a model goes on from those of a prompt. A pretrained model may have more outputs than its tokenizer
+    has tokens; these are never written."""
     no_tokens = range(tokenizer.vocab_size, model.config.vocab_size)
-    return generate(model, tokenizer.encode(prompt), length, sampling, forbidden=no_tokens)
+    return generate(model, prompt, length, sampling, end=ends, forbidden=no_tokens)
 
 
 def show(tokenizer: Tokenizer, ids: Iterable[int], prompt: Sequence[int] = ()) -> str:

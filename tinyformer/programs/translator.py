@@ -38,9 +38,8 @@ from tinyformer.scripting.command_line import (
     add_run_settings,
     as_flags,
     first_choice,
-    piped_lines,
-    typed_lines,
 )
+from tinyformer.scripting.inputs import piped_lines, typed_lines
 from tinyformer.scripting.scripts import RunSetup, tell_next, train_to_end
 from tinyformer.tasks.comparison import (
     scores,
@@ -294,7 +293,7 @@ def print_translations(translator: Translator, lines: Sequence[str], arguments: 
         folder = RunFolder(arguments.out)
         make_folder(folder.path)  # that of a pretrained model is only for pictures
         for sentence in filter(None, lines):
-            print(drawn(draw_attention(translator, sentence, folder)))
+            print(drawn(draw_attention(translator, sentence, folder)), file=sys.stderr)
 
 
 def as_text(translator: Translator, hypotheses: Sequence[Hypothesis], n_best: int) -> str:

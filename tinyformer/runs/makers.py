@@ -82,15 +82,18 @@ class Maker:
 
 @dataclass(frozen=True)
 class Found:
-    """What a folder holds: its ``kind``, and in words "a run of my_gpt.py"; and the ``command`` that uses it."""
+    """What a folder holds: its ``kind``, and in words "a run of my_gpt.py"; the ``command`` that uses it, and the one that
+    writes it as a pretrained model, if any does."""
 
     kind: str
     what: str
     command: str
+    saving: str = ""
 
     def refusal(self, path: str | Path, wanted: str) -> UserError:
         """The error for a folder that should hold something else."""
-        return UserError(f"{path} holds {self.what}, not {wanted}: use it with {self.command}")
+        saving = f", or write {wanted} with {self.saving}" if self.saving and PRETRAINED in wanted else ""
+        return UserError(f"{path} holds {self.what}, not {wanted}: use it with {self.command}{saving}")
 
 
 def maker_of(settings: Mapping[str, Any], folder: Path) -> Maker | None:
@@ -111,7 +114,12 @@ def found_in(path: str | Path) -> Found | None:
     with suppress(UserError):  # a damaged record is told by whoever needs it
         maker = maker_of(settings, folder)
         if maker is not None:
-            return Found(maker.kind, maker.what, maker.use_command(folder))
+            text = settings.get("text")
+            is_gpt = maker.kind == "language model" and not (
+                isinstance(text, dict) and text.get("architecture", "gpt") != "gpt"
+            )
+            saving = commands.command("save", str(folder), f"{folder}-pretrained") if is_gpt else ""
+            return Found(maker.kind, maker.what, maker.use_command(folder), saving)
     if "model_type" in settings:  # as in Hugging Face's files
         words = commands.of_pretrained(str(settings["model_type"]))
         return Found(PRETRAINED, f"a {PRETRAINED}", commands.command(*words, str(folder)))

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import dataclasses
 import os
 import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from tinyformer.common.encodings import encoding_of
 from tinyformer.common.errors import UserError, as_flag, escaped, note_command, note_refused, note_values, plain_errors
 from tinyformer.common.old_names import new_value, old_names
 from tinyformer.common.settings import settings_from
-
-_Text = TypeVar("_Text", str, list[str])
 
 # -------------------------------------------------------------------------------------------------------- settings
 
@@ -30,7 +27,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     a flag."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, []) or action.nargs == 0 else super()._get_help_string(action)
+        return action.help if action.default in (None, [], {}) or action.nargs == 0 else super()._get_help_string(action)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = textwrap.wrap(" ".join(text.split()), width - len(indent), break_on_hyphens=False)
@@ -67,6 +64,7 @@ class Parser(argparse.ArgumentParser):
             import argcomplete
 
             argcomplete.autocomplete(self)  # a shell asks what can follow: this answers, and ends the process
+        self._words = list(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
         if self.add_help:
             note_command({**{action.dest: None for action in self._actions}, **vars(found)})
@@ -74,7 +72,34 @@ class Parser(argparse.ArgumentParser):
                 self._check_effects(found)
         return found, unknown
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it, but for the message about what is unknown."""
+        found, unknown = self.parse_known_args(args, namespace)
+        return self.refuse(unknown) if unknown else found
+
+    def refuse(self, words: Sequence[str]) -> Any:
+        """End with an error for words that the command does not know. It says which flag they may be meant for."""
+        word = next((word for word in words if word.startswith("-")), "").partition("=")[0]
+        name, known = (
+            word.lstrip("-").replace("_", "-"),
+            [action for action in self._actions if action.help != argparse.SUPPRESS],
+        )
+        flags = {flag.lstrip("-"): flag for action in known for flag in action.option_strings}
+        letters = {"".join(part[:1] for part in flag.split("-")): flag for flag in flags if "-" in flag}  # lr: learning-rate
+        begun = [flag for flag in flags if name and flag.startswith(name)]
+        near = [letters[name]] if name in letters else begun if len(begun) == 1 else get_close_matches(name, flags, 1, 0.75)
+        hint = f": did you mean {flags[near[0]]}?" if near else ""
+        if word and not near and not word.startswith("--") and any(not action.option_strings for action in known):
+            line = shlex.join([*(word for word in self._words if word not in words), "--", *words])
+            hint = f": write -- before what begins with -, as in {self.prog} {line}"
+        self.error(f"unrecognized arguments: {' '.join(words)}{hint}")
+
     def error(self, message: str) -> Any:
+        if match := re.fullmatch(r"argument (\S+): expected one argument", message):
+            flag = next((word for word in self._words if word in match[1].split("/")), None)
+            value = self._words[self._words.index(flag) + 1 :][:1] if flag else []
+            if value and value[0] not in self._option_string_actions:  # and not forgotten
+                message += f": write {flag}={shlex.quote(value[0])}, as it begins with -"
         self.exit(2, f"error: {escaped(message)} (see {' '.join(filter(None, (self.prog, self._choice)))} --help)\n")
 
 
@@ -182,7 +207,7 @@ def add_model_flag(parser: argparse.ArgumentParser) -> None:
 def add_pair_flags(parser: argparse.ArgumentParser) -> None:
     """Give the parser a flag for each path of ``PairFiles``."""
     files = parser.add_argument_group("data")
-    text = "a sentence, a tab and its translation on each line (.gz, too)"
+    text = "a sentence, a tab and its translation on each line; or .jsonl, .json, .csv (.gz, too)"
     files.add_argument("--data", help=text, type=some_path, metavar="FILE")
     for part in ("", "validation-", "test-"):
         default = " (default: pairs held out from the others)" if part else ""
@@ -309,14 +334,12 @@ class Commands:
         return arguments
 
 
-def parse_command(
-    parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser], words: Sequence[str]
-) -> argparse.Namespace:
+def parse_command(parser: argparse.ArgumentParser, commands: Mapping[str, Parser], words: Sequence[str]) -> argparse.Namespace:
     """Parse words that begin with one of the parser's ``commands``. Words that begin with none are for ``train``."""
     words = words if words and words[0] in commands else ["train", *words]
     arguments, unknown = parser.parse_known_args(words)
     if unknown:  # the command's own --help shows the flags that there are
-        commands[words[0]].error(f"unrecognized arguments: {' '.join(unknown)}")
+        commands[words[0]].refuse(unknown)
     return arguments
 
 
@@ -344,39 +367,3 @@ def run_command(parse: Callable[[list[str]], argparse.Namespace], words: list[st
             distributed.lead(main)
         except distributed.RankError as error:
             raise UserError(str(error)) from None
-
-
-def typed_lines(prompt: str) -> Iterator[str]:
-    """Show the ``prompt`` on standard error, then give each line that is typed, until an empty line or the input's end.
-
-    Raises UserError for bytes that are no text.
-    """
-    print(prompt, file=sys.stderr)
-    while line := text_of_input(sys.stdin.readline).strip():
-        yield line
-
-
-def piped_lines() -> list[str] | None:
-    """All lines that come from a pipe or a file, without the spaces around them. None where the input is a terminal, which has
-    ``typed_lines``.
-
-    Raises UserError for bytes that are no text.
-    """
-    if sys.stdin.isatty():
-        return None
-    lines = text_of_input(sys.stdin.readlines)
-    return [line.removeprefix("\ufeff").strip() for line in lines]  # Windows marks the beginning of a text so
-
-
-def text_of_input(read: Callable[[], _Text]) -> _Text:
-    """What ``read`` reads of standard input. Raises UserError for bytes that are no text."""
-    try:
-        return read()
-    except UnicodeDecodeError as error:
-        name, wanted = encoding_of(error.object), codecs.lookup(error.encoding).name
-        how = f": convert it, as in iconv -f {name} -t UTF-8"
-        if wanted != "utf-8":  # as PYTHONIOENCODING or the locale says: what is converted to UTF-8 would be refused, too
-            how = f": it seems to be {name}, so set PYTHONIOENCODING={name}"
-        elif name == "UTF-8":
-            how = ", or is damaged"
-        raise UserError(f"the input is not {error.encoding} text{how if name else ', or is damaged'}") from None

@@ -89,8 +89,8 @@ class RunSetup:
         note_values(vars(part))
         return part
 
-    def text(self, path: str | None, field: str | None = None) -> tuple[str, TextSource]:
-        """The text at ``path``, or a ``field`` of the records there, and where it came from.
+    def text(self, path: str | None, field: str | None = None, conversations: bool = False) -> tuple[str, TextSource]:
+        """The text at ``path``, or a ``field`` of the records there, and where it came from; see ``open_text``.
 
         Without a path it is Tiny Shakespeare, and for a resumed run the text that it was trained on. Raises UserError where a
         resumed run was trained on another text.
@@ -99,7 +99,7 @@ class RunSetup:
             note_refused(["field"])  # unless it is the same one
             source = self.folder.read_part("data", TextSource)
             return source.read_again(self.folder.path, path or self.folder.as_found(source.path), field), source
-        text, source = open_text(path, field=field)
+        text, source = open_text(path, field=field, conversations=conversations)
         self._parts |= {"data": source, "started_in": self._here()}
         return text, source
 

@@ -15,7 +15,6 @@ from tinyformer.common.errors import UserError
 from tinyformer.common.files import damaged, read_file, read_json, write_json
 from tinyformer.common.schema import read_value
 from tinyformer.tokenizers.base import checked, checked_text, load_saved
-from tinyformer.tokenizers.bpe import tokens_in_order
 from tinyformer.tokenizers.special import cut_at_special
 from tinytensor.device.backend import host
 
@@ -44,8 +43,8 @@ class MarianTokenizer:
     ):
         self.vocabulary = dict(vocabulary)
         self.target_vocabulary = self.vocabulary if target_vocabulary is None else dict(target_vocabulary)
-        self.tokens = tokens_in_order(self.vocabulary)
-        self.target_tokens = tokens_in_order(self.target_vocabulary)
+        self.tokens = _in_order(self.vocabulary)
+        self.target_tokens = _in_order(self.target_vocabulary)
         names = (MARIAN_UNKNOWN, MARIAN_END, MARIAN_PADDING)
         for ids in (self.vocabulary, self.target_vocabulary):
             missing = [name for name in names if name not in ids]
@@ -174,6 +173,13 @@ def _read_vocabulary(path: str | Path) -> dict[str, int]:
     with damaged(path):
         ids: dict[str, int] = read_value(dict[str, int], read_json(Path(path)), "the vocabulary")
         return ids
+
+
+def _in_order(ids: Mapping[str, int]) -> list[str]:
+    """All tokens in the order of their ids. Raises UserError if these are not 0, 1, 2 and so on."""
+    if any(type(i) is not int for i in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
+        raise UserError(f"the ids are not the numbers from 0 to {len(ids) - 1}")
+    return sorted(ids, key=ids.__getitem__)
 
 
 def _numbered(tokens: list[str]) -> dict[str, int]:

@@ -1,110 +1,166 @@
-"""A tokenizer that a tokenizer.json describes: a normalizer, a pre-tokenizer, a model and a decoder, one after the other."""
+"""Published tokenizers. The package ``tokenizers`` runs what a tokenizer.json describes: a normalizer, a pre-tokenizer, a
+model, a post-processor and a decoder, one after the other."""
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Iterable, Iterator
+import secrets
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import UserError
-from tinyformer.common.files import write_json
-from tinyformer.tokenizers.added import AddedToken, AddedTokens
+import regex
+
+from tinyformer.common.errors import UserError, shortened
+from tinyformer.common.files import damaged, write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved
-from tinyformer.tokenizers.bpe import check_around, tokens_in_order
-from tinyformer.tokenizers.decoders import Decoder, byte_of, decoder_of
-from tinyformer.tokenizers.normalizers import Normalizer, normalizer_of
-from tinyformer.tokenizers.patterns import TooSlow, one_clock
-from tinyformer.tokenizers.pre_tokenizers import Cutter, pre_tokenizer_of
-from tinyformer.tokenizers.sections import Section, Unsupported, added_tokens, allow, ends, parts, supported
-from tinyformer.tokenizers.special import skippable
-from tinyformer.tokenizers.word_models import check_model, vocabulary_of, word_model_of
+from tinyformer.tokenizers.byte_letters import can_be_hidden, hidden
+from tinyformer.tokenizers.limits import check_content, parts_of
+from tinyformer.tokenizers.special import skippable, special_names
 from tinytensor.device.backend import host
 
-_LONGEST_KEPT = 256  # characters of a word whose ids are kept for the next time: some tokenizers take a text for one word
-_SAME_START = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase")  # normalizers that keep where a text begins
+Section = dict[str, Any]
+Around = tuple[Sequence[str], Sequence[str]]
+
+_LONG = 50_000  # characters of a text from which what encodes batches is faster: it does not look where in the text each id is
+_LOCAL = ("ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece")  # decoders: see _is_local
 
 
 class PipelineTokenizer:
-    """The tokenizer that the content of a tokenizer.json describes, such as that of Llama 2, Mistral or MPNet. ``tokens[i]`` is
-    the token of id i as the file has it.
+    """The tokenizer that the content of a tokenizer.json describes, such as that of GPT-2, Llama, Qwen, BERT or T5.
 
-    What other kinds of tokenizers do always is here what the file says: byte pairs over characters or bytes, WordPieces, or the
-    likeliest pieces (Unigram).
-    Raises UserError for a content that does not fit together, and ``Unsupported`` for what is not supported.
+    ``more`` are more added tokens, each as the file describes one, without an id. ``around`` are the names of tokens before
+    and after a text; without them the post-processor counts. The tokenizer has the contents of its added tokens by their ids,
+    ``added``.
+
+    Raises UserError for a content that does not fit together or that takes very long to use, and without the package
+    ``tokenizers``.
     """
 
     kind = "pipeline"
-    file: str | Path = ""  # that it was read from, for messages
 
-    def __init__(self, content: Section):
-        self._normalize, self._words, self._decode = check_sections(content)
-        self.content = {**content, "truncation": None, "padding": None}
-        vocabulary = vocabulary_of(content["model"])
-        self.added = added_tokens(content, vocabulary)
-        self.tokens = tokens_of(vocabulary, self.added)
-        said = {**content, "model": {**content["model"], "vocab": self.tokens, "merges": []}}
-        checked_text(json.dumps(said, ensure_ascii=False))  # else it could not be saved
-        self.special = {token.content: token.id for token in self.added if token.special}
-        self.before, self.after = map(tuple, ends(content))
-        check_around(self.before, self.after, len(self.tokens))
-        with one_clock(len(self.added)):
-            self._added = AddedTokens(self.added, self._normalize)
-            names = {token.id: self._normalize(token.content) for token in self.added if token.normalized}
-        if "" in names.values():
-            raise Unsupported("an added token of which normalising leaves nothing")
-        # An added token that is found in the normalised text has taken, say, the space before it: so it gives that back.
-        self._texts = [names.get(i, token) for i, token in enumerate(self.tokens)]
-        self._ids_of_word = word_model_of(content["model"], set(self.special.values()))
-        self._ids_kept = functools.lru_cache(maxsize=65536)(self._ids_of_word)
+    def __init__(self, content: Section, more: Iterable[Section] = (), around: Around | None = None):
+        check_content(content)
+        model, more = content["model"], list(more)
+        listed = [token for token in content.get("added_tokens") or [] if token["content"]]
+        special_names(dict.fromkeys(token["content"] for token in [*listed, *more]))
+        with _in_words():
+            self._tokenizer = _made({**content, "added_tokens": listed}, more, around)
+            ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+            added = sorted(self._tokenizer.get_added_tokens_decoder().items())
+        if not ids or max(ids.values()) >= 2 * len(ids) or len({*ids.values()}) < len(ids):
+            raise UserError("two tokens have the same id, or many ids have no token")
+        for token in (token for token in listed if ids[token["content"]] != token["id"]):
+            name = shortened(repr(token["content"]), 80)
+            raise UserError(f"the added token {name} has the id {token['id']}, but {ids[token['content']]} in the vocabulary")
+        self.added = {i: token.content for i, token in added}
+        self.special = {token.content: i for i, token in added if token.special}
+        plain = {_unknown(model, ids), *(i for name, i in self.special.items() if len(name) == 1)}
+        self._reserved = {*self.special.values()} - plain
+        self.num_merges = len(model["merges"]) if model.get("merges") and not model.get("ignore_merges") else None
+        self._size = 1 + max(ids.values())
+        self._decoders = parts_of(content.get("decoder"), "decoders")
+        self._lock = threading.Lock()
+        self._guarded: Any = None  # made when it is needed
+        self.before, self.after = self._around()
+
+    def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ids that the post-processor puts before and after a text."""
+        for text in filter(None, ("a", "A", "1", " ", "\n", *map(self._tokenizer.id_to_token, range(min(self._size, 500))))):
+            with _in_words():
+                encoding = self._tokenizer.encode(text)
+                plain = self._tokenizer.encode(text, add_special_tokens=False).ids
+            of_text = [place for place, part in enumerate(encoding.sequence_ids) if part is not None]
+            if plain:
+                break
+        else:
+            return (), ()
+        before = encoding.ids[: of_text[0]] if of_text else []
+        after = encoding.ids[of_text[-1] + 1 :] if of_text else []
+        if encoding.ids != [*before, *plain, *after]:
+            raise UserError("the post-processor does not put the text once between the tokens around it")
+        if max((*before, *after), default=0) >= self._size:
+            raise UserError("the post-processor puts numbers around a text that are no ids")
+        return tuple(before), tuple(after)
+
+    @property
+    def content(self) -> Section:
+        """The content of a tokenizer.json that describes this tokenizer."""
+        content: Section = json.loads(self._tokenizer.to_str())
+        return content
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens, special ones included."""
-        return len(self.tokens)
+        """The number of ids, up to the highest one. Some of them may have no token, and no text."""
+        return self._size
+
+    # ---------------------------------------------------------------------------------------------- both directions
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
         """The ids of the text, a NumPy int64 array. What the vocabulary lacks is left out, or becomes its unknown token. Raises
         UserError for anything but text."""
-        ids: list[int] = []
-        is_first = True
-        with self._timed(len(text)):
-            for part, added in self._added.cut(checked_text(text), allow_special):
-                if added is not None:
-                    ids.append(added)
-                else:
-                    for word in self._words(part, is_first):
-                        ids.extend(self._ids_kept(word) if len(word) <= _LONGEST_KEPT else self._ids_of_word(word))
-                is_first = False
+        checked_text(text)
+        with self._lock, _in_words():
+            ids = self._encode(self._tokenizer, text, allow_special)
+            if not allow_special and not self._reserved.isdisjoint(ids):
+                # The model itself makes a special token of some plain text.
+                self._guarded = self._guarded or _made(_without(self.content, self.added, self._reserved))
+                ids = self._encode(self._guarded, text, False)
         return host.array(ids, dtype=host.int64)
 
-    @contextmanager
-    def _timed(self, length: int) -> Iterator[None]:
-        """A context in which regular expressions take no longer than they may for a text of this length."""
-        try:
-            with one_clock(length):
-                yield
-        except TooSlow as error:
-            raise UserError(f"{self.file}: {error}" if self.file else str(error)) from None
+    @staticmethod
+    def _encode(tokenizer: Any, text: str, allow_special: bool) -> list[int]:
+        tokenizer.encode_special_tokens = not allow_special
+        if len(text) > _LONG:
+            (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        else:
+            encoding = tokenizer.encode(text, add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        return ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of the ids. Raises UserError for a number that is not an id."""
-        return "".join(self.stream(ids, skip_special))
+        leave_out = skippable(self.special) if skip_special else ()
+        return self._text(list(checked(ids, self._size, leave_out)))
+
+    def _text(self, ids: list[int]) -> str:
+        with _in_words():
+            text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
+        return text
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
         """What ``decode`` returns, in pieces, each as soon as it is certain: bytes where something else follows them."""
-        leave_out = skippable(self.special) if skip_special else ()
-        return self._decode(self._texts[i] for i in checked(ids, self.vocab_size, leave_out))
+        waiting: list[int] = []  # the last id of which all is shown, and those after it: they say what comes next
+        shown = 0  # characters of their text
+        is_local, of_bytes = _is_local(self._decoders), any(part["type"] == "ByteLevel" for part in self._decoders)
+        for i in checked(ids, self._size, skippable(self.special) if skip_special else ()):
+            waiting.append(i)
+            if is_local and _byte_of(self._tokenizer.id_to_token(i)) is None:
+                text = self._text(waiting)
+                if not of_bytes or not text.endswith("\ufffd"):  # which may be a part of a character
+                    yield text[shown:]
+                    alone = len(self._text([i]))  # where a text loses its first space, an id may have no text of its own
+                    waiting, shown = ([i], alone) if alone else (waiting, len(text))
+        if rest := self._text(waiting)[shown:]:
+            yield rest
 
     def text_of(self, i: int) -> str:
-        """The text of one id inside a text, such as " the", to be shown; a byte that is no character as ``\\xe6``."""
-        (i,) = checked([i], self.vocab_size)
-        byte = byte_of(self.tokens[i])
-        if byte is not None:
+        """The text of one id inside a text, such as " the", to be shown: a byte that is no character as ``\\xe6``, and the ##
+        of a WordPiece."""
+        (i,) = checked([i], self._size)
+        token = self.added.get(i) or self._tokenizer.id_to_token(i) or ""
+        decoders = {part["type"] for part in self._decoders}
+        if i in self.added or "WordPiece" in decoders:
+            return token
+        if "ByteLevel" in decoders and can_be_hidden(token):
+            return hidden([token])[0].decode("utf-8", "backslashreplace")
+        if "ByteFallback" in decoders and (byte := _byte_of(token)) is not None:
             return bytes([byte]).decode("utf-8", "backslashreplace")
         return self.decode([i, i])[len(self.decode([i])) :]  # the first may have lost its space
+
+    # ------------------------------------------------------------------------------------------------------- files
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to a JSON file."""
@@ -113,26 +169,98 @@ class PipelineTokenizer:
     @classmethod
     def load(cls, path: str | Path) -> PipelineTokenizer:
         """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
-        with supported(path):
-            tokenizer = load_saved(cls, path, cls.kind, "pipeline", content=dict[str, Any])
-        tokenizer.file = path
-        return tokenizer
+        with read_from(path):
+            return load_saved(cls, path, cls.kind, "pipeline", content=dict[str, Any])
 
 
-def check_sections(content: Section) -> tuple[Normalizer, Cutter, Decoder]:
-    """What the sections besides the vocabulary do. Raises Unsupported for what is not supported."""
-    sections = ("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-    allow(content, "the file", model=..., **dict.fromkeys(sections, ...))
-    check_model(content["model"])
-    normalizers = [part["type"] for part in parts(content.get("normalizer"), "normalizers")]
-    cutters = [part.get("prepend_scheme") for part in parts(content.get("pre_tokenizer"), "pretokenizers")]
-    if "first" in cutters and normalizers and ("first" in cutters[1:] or not set(normalizers) <= {*_SAME_START}):
-        what = "Metaspace after a normalizer other than one of" if cutters[0] == "first" else "a later Metaspace after"
-        raise Unsupported(f"prepend_scheme = 'first' of {what} {', '.join(_SAME_START)}; it can be 'always' or 'never'")
-    normalize = normalizer_of(content.get("normalizer"))
-    return normalize, pre_tokenizer_of(content.get("pre_tokenizer")), decoder_of(content.get("decoder"))
+def _made(content: Section, more: Iterable[Section] = (), around: Around | None = None) -> Any:
+    """The ``Tokenizer`` of the package that a content describes."""
+    try:
+        from tokenizers import AddedToken, Tokenizer
+        from tokenizers.processors import TemplateProcessing
+    except ImportError:
+        needs = "a published tokenizer needs the package tokenizers"
+        raise UserError(f'{needs}: pip install "tinyformer[pretrained]"') from None
+    tokenizer = Tokenizer.from_str(json.dumps(_with_all_ids({**content, "truncation": None, "padding": None})))
+    tokenizer.add_tokens([AddedToken(**token) for token in more])
+    if around is not None:
+        before, after = around
+        single = [*before, "$A", *after]
+        pair = [*single, "$B:1", *(f"{name}:1" for name in after)]
+        names = [(name, tokenizer.token_to_id(name)) for name in {*before, *after}]
+        tokenizer.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=names)
+    return tokenizer
 
 
-def tokens_of(vocabulary: dict[str, int], added: Iterable[AddedToken]) -> list[str]:
-    """All tokens, in the order of their ids."""
-    return tokens_in_order({**vocabulary, **{token.content: token.id for token in added}})
+def _with_all_ids(content: Section) -> Section:
+    """The content with its added tokens in the vocabulary too where there are gaps before them: to the package, an added token
+    has the next id, whatever the file says."""
+    model, vocabulary = content["model"], content["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        return content
+    new = {token["content"]: token["id"] for token in content["added_tokens"] if token["content"] not in vocabulary}
+    if sorted(new.values()) == list(range(len(vocabulary), len(vocabulary) + len(new))):
+        return content
+    return {**content, "model": {**model, "vocab": {**vocabulary, **new}}}
+
+
+def _without(content: Section, names: Mapping[int, str], reserved: Collection[int]) -> Section:
+    """The content with names for the ``reserved`` ids that nobody can guess, so that no text gives these ids."""
+    secret = secrets.token_hex(16)
+    new = {names[i]: names[i] + secret for i in reserved}
+    added = [{**token, "content": new.get(token["content"], token["content"])} for token in content["added_tokens"]]
+    model = dict(content["model"])
+    if isinstance(model["vocab"], list):
+        model["vocab"] = [[new.get(token, token), score] for token, score in model["vocab"]]
+    else:
+        model["vocab"] = {new.get(token, token): i for token, i in model["vocab"].items()}
+    if "merges" in model:
+        model["merges"] = [merge for merge in model["merges"] if new.keys().isdisjoint([*merge, "".join(merge)])]
+    return {**content, "model": model, "added_tokens": added, "post_processor": None}
+
+
+def _unknown(model: Section, ids: Mapping[str, int]) -> int | None:
+    """The id that stands for what a model does not know."""
+    unknown: int | None = model.get("unk_id", ids.get(model.get("unk_token") or ""))
+    return unknown
+
+
+def _is_local(decoders: list[Section]) -> bool:
+    """Whether what a token becomes depends on the one before it at most, and bytes of a character on one another."""
+    joined = next((n for n, part in enumerate(decoders) if part["type"] in ("Fuse", "ByteLevel")), len(decoders))
+    after = [part for part in decoders[joined + 1 :] if part["type"] != "Fuse"]
+    strips = all(part["type"] == "Strip" and part["start"] <= 1 and part["stop"] == 0 for part in after)
+    return strips and len(after) <= 1 and all(part["type"] in _LOCAL for part in decoders)
+
+
+def _byte_of(token: str | None) -> int | None:
+    """The byte that a token such as <0x0A> stands for; None for other tokens."""
+    is_byte = token and len(token) == 6 and regex.fullmatch(r"<0x[0-9A-Fa-f]{2}>", token)
+    return int(token[3:5], 16) if token and is_byte else None
+
+
+@contextmanager
+def read_from(path: str | Path, folder: str | Path = "") -> Iterator[None]:
+    """A context in which a tokenizer is read from a file: every usual error becomes a UserError that names the file, or another
+    one in the same ``folder``."""
+    try:
+        yield
+    except UserError as error:
+        named = str(path) in str(error) or (folder and str(folder) in str(error))
+        raise error if named else UserError(f"{path}: {error}") from None
+    except Exception as error:
+        with damaged(path):
+            raise error
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """A context that turns an error of the package, and a panic of its Rust code, into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise UserError(f"the package tokenizers says: {shortened(' '.join(str(error).split()), 300)}") from None

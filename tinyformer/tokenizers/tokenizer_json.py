@@ -1,180 +1,211 @@
-"""Reading tokenizer.json, the file in which Hugging Face's ``tokenizers`` describes a tokenizer.
-
-Such a file is a small program: a normalizer, a pre-tokenizer, a model, a post-processor and a decoder, each with settings.
-Byte-level byte pairs (GPT-2, Llama 3, Qwen, SmolLM2), BERT's WordPieces and our characters have classes of their own; a
-``PipelineTokenizer`` does what other files say. Whatever cannot be done is refused, with its name: a tokenizer that is nearly
-right gives a model nonsense to read.
-
-The two libraries know different versions of Unicode. Characters that are new in one of them may be cut in different ways.
-"""
+"""Our tokenizers as tokenizer.json and tokenizer_config.json describe them, the files that ``transformers`` loads."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from tinyformer.common.files import damaged, read_json
-from tinyformer.common.schema import read_value
-from tinyformer.tokenizers.added import AddedToken
-from tinyformer.tokenizers.bpe import BPETokenizer, bytes_of_tokens, pairs_of_ids
-from tinyformer.tokenizers.byte_letters import can_be_hidden, shown
+from tinyformer.common.errors import UserError
+from tinyformer.common.files import write_json
+from tinyformer.tokenizers.base import Tokenizer
+from tinyformer.tokenizers.bpe import GPT2_WORDS, BPETokenizer
 from tinyformer.tokenizers.char import CharTokenizer
-from tinyformer.tokenizers.cutting import CuttingRules
-from tinyformer.tokenizers.patterns import GPT2_WORDS
-from tinyformer.tokenizers.pipeline import PipelineTokenizer, check_sections, tokens_of
-from tinyformer.tokenizers.sections import Section, Unsupported, added_tokens, allow, ends, parts, supported
-from tinyformer.tokenizers.special import UNKNOWN
-from tinyformer.tokenizers.word_models import kind_of, merges_of, unknown_of
-from tinyformer.tokenizers.wordpiece import SPECIAL, WordPieceTokenizer
+from tinyformer.tokenizers.pipeline import PipelineTokenizer, Section
+from tinyformer.tokenizers.special import BEGIN, CLASSIFY, END, MASK, PADDING, SEPARATE, UNKNOWN
+from tinyformer.tokenizers.wordpiece import WordPieceTokenizer
+from tinytensor.device.disk import make_folder
 
-EACH_CHARACTER = r"[\s\S]"
-Read = BPETokenizer | WordPieceTokenizer | CharTokenizer | PipelineTokenizer
-
-
-def read_tokenizer_json(path: str | Path) -> Read:
-    """The tokenizer of a tokenizer.json. What the file says on truncating and padding is left to the caller.
-
-    Raises UserError, which names the file, if it is missing or damaged, or asks for something that is not supported.
-    """
-    return tokenizer_of(read_json(Path(path)), path)
-
-
-def tokenizer_of(whole: Section, path: str | Path) -> Read:
-    """The tokenizer that the content of a tokenizer.json describes, or that of another file, ``path``, in these words. Raises
-    UserError, which names the file, as ``read_tokenizer_json`` does."""
-    with supported(path), damaged(path):
-        tokenizer = _read(whole)
-    if isinstance(tokenizer, BPETokenizer | PipelineTokenizer):
-        tokenizer.file = path
-    return tokenizer
-
-
-def _read(whole: Section) -> Read:
-    """The tokenizer of the class for its kind, or else the one that does what the file says."""
-    check_sections(whole)
-    model = whole["model"]
-    kind = kind_of(model)
-    tokenizer: Read | None = None
-    if kind == "BPE":
-        tokenizer = _byte_pairs(whole, model)
-    elif kind == "WordPiece":
-        tokenizer = _wordpieces(whole, model)
-    elif kind == "WordLevel":
-        tokenizer = _characters(whole, model, added_tokens(whole, model["vocab"]))
-    return PipelineTokenizer(whole) if tokenizer is None else tokenizer
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+METASPACE = {"type": "Metaspace", "replacement": "▁"}  # what SentencePiece has in place of spaces
+LLAMA3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2_WORDS = LLAMA3_WORDS.replace("{1,3}", "")
+# What transformers calls the tokens that have these names.
+_ROLES = {
+    BEGIN: ("bos_token",),
+    END: ("eos_token",),
+    PADDING: ("pad_token",),
+    UNKNOWN: ("unk_token",),
+    CLASSIFY: ("cls_token",),
+    SEPARATE: ("sep_token",),
+    MASK: ("mask_token",),
+    "<|endoftext|>": ("bos_token", "eos_token"),
+    "<|begin_of_text|>": ("bos_token",),
+    "<|end_of_text|>": ("eos_token",),
+    "<s>": ("bos_token",),
+    "</s>": ("eos_token",),
+    "<pad>": ("pad_token",),
+    "<unk>": ("unk_token",),
+    "<mask>": ("mask_token",),
+}
 
 
-# ---------------------------------------------------------------------------------------------------- byte-level BPE
-
-
-def _byte_pairs(whole: Section, model: Section) -> BPETokenizer | None:
-    """A tokenizer of byte pairs, or None if the file asks for something else besides."""
-    decoder, rules = whole.get("decoder"), _cutting_rules(whole)
-    other = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-    if rules is None or not decoder or decoder["type"] != "ByteLevel" or any(model.get(key) for key in other):
-        return None
-    vocabulary, merges = model["vocab"], merges_of(model)
-    added = _with_ordinary_ones(added_tokens(whole, vocabulary), vocabulary, merges)
-    tokens = tokens_of(vocabulary, added)
-    named = {token.id for token in added if not token.in_vocabulary}
-    if not all(can_be_hidden(token) for i, token in enumerate(tokens) if i not in named):
-        return None
-    before, after = ends(whole)
-    return BPETokenizer(
-        bytes_of_tokens(tokens, named),
-        pairs_of_ids(merges, tokens, named),
-        rules=rules,
-        added=added,
-        ignore_merges=bool(model.get("ignore_merges")),
-        before=before,
-        after=after,
-        unknown=None if all(shown(bytes([byte])) in vocabulary for byte in range(256)) else unknown_of(model),
-        fuse_unknown=bool(model.get("fuse_unk")),
+@functools.singledispatch
+def tokenizer_json(tokenizer: Tokenizer) -> Section:
+    """The content of a tokenizer.json. Raises UserError for a tokenizer whose rules such a file cannot express."""
+    raise UserError(
+        f"a tokenizer of the kind {tokenizer.kind!r} cannot be written for transformers: tokenizer.json has no rules for how "
+        "it joins tokens; train one of byte pairs, WordPieces or characters"
     )
 
 
-def _with_ordinary_ones(
-    added: list[AddedToken], vocabulary: Mapping[str, int], merges: list[Sequence[str]]
-) -> list[AddedToken]:
-    """The added tokens; those that are ordinary tokens as well are marked. A special one is that only if it is a byte, or if a
-    merge makes it: most vocabularies also list names such as <|endoftext|>, which no plain text should give."""
-    listed = {token.content for token in added if token.content in vocabulary and can_be_hidden(token.content)}
-    made = {whole for merge in merges if (whole := "".join(merge)) in listed} if listed else set()
-    return [
-        dataclasses.replace(token, in_vocabulary=not token.special or len(token.content) == 1 or token.content in made)
-        if token.content in listed
-        else token
-        for token in added
-    ]
+def write_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json to a folder, which is made if need be."""
+    content = tokenizer_json(tokenizer)
+    make_folder(folder)
+    write_json(folder / "tokenizer.json", content)
+    write_json(folder / "tokenizer_config.json", _config(tokenizer))
 
 
-def _cutting_rules(whole: Section) -> CuttingRules | None:
-    """The rules that cut a text, or None if they are more than ``CuttingRules`` can say."""
-    forms = [part["type"] for part in parts(whole.get("normalizer"), "normalizers")]
-    cutters = parts(whole.get("pre_tokenizer"), "pretokenizers")
-    if len(forms) > 1 or not set(forms) <= {"NFC", "NFD", "NFKC", "NFKD"} or not cutters or cutters[-1]["type"] != "ByteLevel":
-        return None
-    patterns = [_pattern(part) for part in cutters[:-1]]
-    space_before, own = cutters[-1]["add_prefix_space"], cutters[-1].get("use_regex", True)
-    if None in patterns or (space_before and not own):
-        return None
-    known = [pattern for pattern in patterns if pattern is not None]
-    return CuttingRules([*known, *([GPT2_WORDS] if own else [])], forms[0] if forms else "", space_before)
+def _config(tokenizer: Tokenizer) -> Section:
+    """The settings for transformers: its class for a tokenizer of any kind, and the roles of the special tokens."""
+    roles: dict[str, str] = {}
+    others = []
+    for name in tokenizer.special:
+        free = [role for role in _ROLES.get(name, ()) if role not in roles]
+        roles |= dict.fromkeys(free, name)
+        if not free:
+            others.append(name)
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **roles,
+        **({"additional_special_tokens": others} if others else {}),
+    }
 
 
-def _pattern(part: Section) -> str | None:
-    """The regular expression of a pre-tokenizer that makes each match a piece, and what lies between two; None for others."""
-    if part["type"] == "Digits":
-        return r"\p{N}" if part["individual_digits"] else r"\p{N}+"
-    if part["type"] == "Split" and part["behavior"] == "Isolated":
-        pattern: str | None = part["pattern"].get("Regex")
-        return pattern
-    return None
+tokenizer_json.register(PipelineTokenizer, lambda tokenizer: tokenizer.content)
 
 
-# ---------------------------------------------------------------------------------------------- WordPiece, characters
-
-
-def _wordpieces(whole: Section, model: Section) -> WordPieceTokenizer | None:
-    """BERT's tokenizer, or None if the file asks for something else."""
-    normalizer, cutter, decoder = (whole.get(name) or {} for name in ("normalizer", "pre_tokenizer", "decoder"))
-    lowercase = normalizer.get("lowercase")
-    is_berts = [
-        normalizer.get("type") == "BertNormalizer" and normalizer["clean_text"] and normalizer["handle_chinese_chars"],
-        normalizer.get("strip_accents") in (None, lowercase) and cutter.get("type") == "BertPreTokenizer",
-        decoder.get("type") == "WordPiece" and decoder["prefix"] == model["continuing_subword_prefix"] == "##",
-        model["unk_token"] == UNKNOWN,
-    ]
-    added = added_tokens(whole, model["vocab"])
-    if not all(is_berts) or not set(SPECIAL) <= {token.content for token in added} or any(map(_has_rules, added)):
-        return None
-    ours = WordPieceTokenizer(
-        tokens_of(model["vocab"], added),
-        [token.content for token in added if token.content not in SPECIAL],
-        lowercase=read_value(bool, lowercase, "lowercase"),
-        longest_word=read_value(int, model["max_input_chars_per_word"], "max_input_chars_per_word"),
-        cleanup=decoder["cleanup"],
+@tokenizer_json.register
+def _byte_pairs(tokenizer: BPETokenizer) -> Section:
+    tokens = tokenizer.shown_tokens()
+    merges = [[tokens[left], tokens[right]] for left, right in tokenizer.merges]
+    return _whole(
+        tokenizer.special,
+        pre_tokenizer=split_by(*([tokenizer.pattern] if tokenizer.pattern else [])),
+        decoder=BYTE_LEVEL,
+        model={"type": "BPE", "vocab": _ids_of(tokens), "merges": merges},
     )
-    return ours if ends(whole) in (([], []), (list(ours.before), list(ours.after))) else None
 
 
-def _characters(whole: Section, model: Section, added: list[AddedToken]) -> CharTokenizer:
-    """Our tokenizer of characters, as ``save_pretrained_tokenizer`` writes it."""
-    allow(model, "the model", vocab=..., unk_token=...)
-    if any(map(_has_rules, added)):
-        raise Unsupported("an added token with rules of its own, in a tokenizer of characters")
-    names = [token.content for token in added]
-    tokens = tokens_of(model["vocab"], added)
-    characters = tokens[: len(tokens) - len(names)]
-    kinds = [whole[key] and whole[key]["type"] for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")]
-    if kinds != [None, "Split", None, "Fuse"] or _pattern(whole["pre_tokenizer"]) != EACH_CHARACTER:
-        raise Unsupported("the model 'WordLevel' with other words than single characters")
-    if tokens[len(characters) :] != names or characters != sorted(set(characters)) or model["unk_token"] in tokens:
-        raise Unsupported("characters that are not in the order of their code points, or an unknown one")
-    return CharTokenizer(characters, names)
+@tokenizer_json.register
+def _wordpieces(tokenizer: WordPieceTokenizer) -> Section:
+    sections = berts(_ids_of(tokenizer.tokens), tokenizer.lowercase)
+    sections["model"]["max_input_chars_per_word"] = tokenizer.longest_word
+    ends = ([(name, tokenizer.special[name])] for name in (CLASSIFY, SEPARATE))
+    return _whole(tokenizer.special, post_processor=around(*ends), **sections)
 
 
-def _has_rules(token: AddedToken) -> bool:
-    """Whether an added token is more than a special one that is found wherever it stands."""
-    return not token.special or token.single_word or token.lstrip or token.rstrip or token.normalized
+@tokenizer_json.register
+def _characters(tokenizer: CharTokenizer) -> Section:
+    return _whole(
+        tokenizer.special,
+        pre_tokenizer=_isolated(r"[\s\S]"),
+        decoder={"type": "Fuse"},
+        # An unknown character is an error, as the token for it is none.
+        model={"type": "WordLevel", "vocab": _ids_of([*tokenizer.characters, *tokenizer.special]), "unk_token": ""},
+    )
+
+
+def _whole(special: Mapping[str, int], **sections: Any) -> Section:
+    usual = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    added = [added_token(name) | {"id": i} for name, i in sorted(special.items(), key=lambda entry: entry[1])]
+    return {"version": "1.0", **usual, "added_tokens": added, **sections}
+
+
+def added_token(name: str, special: bool = True, **rules: bool) -> Section:
+    """An added token without an id, by default a special one that is found wherever it stands."""
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"content": name, **plain, "special": special, **rules}
+
+
+def _ids_of(tokens: list[str]) -> dict[str, int]:
+    ids = {token: i for i, token in enumerate(tokens)}
+    if len(ids) < len(tokens):
+        twice = next(token for i, token in enumerate(tokens) if ids[token] != i)
+        raise UserError(f"tokenizer.json cannot tell the special token {twice!r} from an ordinary token that is written alike")
+    return ids
+
+
+def split_by(*patterns: str, space_before: bool = False) -> Section:
+    """The pre-tokenizer that cuts a text by regular expressions, one after the other, and then shows bytes as letters."""
+    own = patterns[-1:] == (GPT2_WORDS,)  # ByteLevel has GPT-2's pattern
+    last = {**BYTE_LEVEL, "add_prefix_space": space_before, "use_regex": own}
+    cutters = [*map(_isolated, patterns[:-1] if own else patterns), last]
+    return cutters[0] if len(cutters) == 1 else {"type": "Sequence", "pretokenizers": cutters}
+
+
+def _isolated(pattern: str) -> Section:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def berts(
+    vocab: Mapping[str, int], lowercase: bool, unknown: str = UNKNOWN, cleanup: bool = False, **normalizer: Any
+) -> Section:
+    """The sections of a BERT's tokenizer, all but the post-processor. With ``cleanup``, no space comes before . ? ! when
+    ids become text."""
+    usual = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": lowercase}
+    model = {"type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    return {
+        "normalizer": {"type": "BertNormalizer", **usual, **normalizer},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": cleanup},
+        "model": {**model, "vocab": vocab},
+    }
+
+
+def characters_decoder(has_space: bool) -> Section:
+    """The decoder of SentencePiece's byte pairs of characters, with a space before the text or without."""
+    steps: list[Section] = [{"type": "Replace", "pattern": {"String": METASPACE["replacement"]}, "content": " "}]
+    steps += [{"type": "ByteFallback"}, {"type": "Fuse"}]
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    return {"type": "Sequence", "decoders": [*steps, *([strip] if has_space else [])]}
+
+
+def around(before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]) -> Section | None:
+    """The post-processor that puts tokens, with their ids, around a text; None where there are none."""
+
+    def template(texts: str) -> list[Section]:
+        parts = [{"SpecialToken": {"id": name, "type_id": 0}} for name, _ in before]
+        # As in BERT, a second text follows the end of the first, and has an end of its own.
+        for kind, text in enumerate(texts):
+            parts.append({"Sequence": {"id": text, "type_id": kind}})
+            parts += [{"SpecialToken": {"id": name, "type_id": kind}} for name, _ in after]
+        return parts
+
+    ends = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (*before, *after)}
+    sections = {"single": template("A"), "pair": template("AB"), "special_tokens": ends}
+    return {"type": "TemplateProcessing", **sections} if ends else None
+
+
+def content_of_saved(saved: Section) -> Section:
+    """The content of a tokenizer.json for what earlier versions saved of a published tokenizer: byte pairs with more than
+    GPT-2's rules, or a BERT's with ``cleanup``. Raises KeyError and others for a damaged file."""
+    tokens, names = saved["tokens"], saved["special"]
+    if saved["kind"] == "wordpiece":
+        tokenizer = WordPieceTokenizer(tokens, names, lowercase=saved["lowercase"], longest_word=saved["longest_word"])
+        return {**_wordpieces(tokenizer), "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": saved["cleanup"]}}
+    more = [{"in_vocabulary": False, **token} for token in saved.get("added") or []]
+    apart = {*names.values(), *(token["id"] for token in more if not token.pop("in_vocabulary"))}
+    unknown, rules = saved.get("unknown"), saved.get("rules") or {"patterns": [GPT2_WORDS]}
+    content = _whole(
+        names,
+        normalizer={"type": rules["normal_form"]} if rules.get("normal_form") else None,
+        pre_tokenizer=split_by(*rules["patterns"], space_before=rules.get("space_before", False)),
+        post_processor=around(*([(tokens[i], i) for i in saved.get(side, [])] for side in ("before", "after"))),
+        decoder=BYTE_LEVEL,
+        model={
+            "type": "BPE",
+            "vocab": {token: i for i, token in enumerate(tokens) if i not in apart or i == unknown},
+            "merges": saved["merges"],
+            "unk_token": None if unknown is None else tokens[unknown],
+            "fuse_unk": saved.get("fuse_unknown", False),
+            "ignore_merges": saved.get("ignore_merges", False),
+        },
+    )
+    content["added_tokens"] = sorted([*content["added_tokens"], *more], key=lambda token: token["id"])
+    return content

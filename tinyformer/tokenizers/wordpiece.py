@@ -9,16 +9,14 @@ from __future__ import annotations
 import functools
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tinyformer.common.errors import SettingError, UserError
-from tinyformer.common.files import damaged, read_utf8, write_json
+from tinyformer.common.files import write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
-from tinyformer.tokenizers.decoders import decoder_of
 from tinyformer.tokenizers.merging import Pair, learn_merges
-from tinyformer.tokenizers.normalizers import CharacterTable, cleaned, is_chinese
 from tinyformer.tokenizers.special import CLASSIFY, MASK, PADDING, SEPARATE, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.device.backend import host
 
@@ -27,7 +25,7 @@ SPECIAL = (PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK)
 
 class WordPieceTokenizer:
     """BERT's tokenizer. ``tokens[i]`` is the piece of id i. A word becomes [UNK] if no pieces make it up, or if it has more
-    than ``longest_word`` characters. With ``cleanup``, ``decode`` puts no space before . ? ! and the like.
+    than ``longest_word`` characters.
 
     The special tokens are BERT's five, and those of ``special``; the model expects the ids ``before`` and ``after`` around a
     text, [CLS] and [SEP]. Raises UserError if a special token is not among the tokens.
@@ -48,12 +46,10 @@ class WordPieceTokenizer:
         *,
         lowercase: bool = True,
         longest_word: int = 100,
-        cleanup: bool = False,
     ):
         self.tokens = list(map(checked_text, tokens))
         self.lowercase = lowercase
         self.longest_word = longest_word
-        self.cleanup = cleanup
         names = special_names([*SPECIAL, *special_names(special)])
         missing = [name for name in names if name not in self.tokens]
         if missing:
@@ -65,7 +61,6 @@ class WordPieceTokenizer:
         self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
         if "" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):
             raise UserError("a token is empty, or occurs twice")
-        self._decode = decoder_of({"type": "WordPiece", "prefix": "##", "cleanup": cleanup})
         self._longest_piece = max(map(len, self.tokens))
         self._encode_word = functools.lru_cache(maxsize=65536)(self._pieces)
 
@@ -92,9 +87,15 @@ class WordPieceTokenizer:
         return host.array(ids, dtype=host.int64)
 
     def _pieces(self, word: str) -> tuple[int, ...]:
-        """The ids of a word's pieces, or of [UNK]."""
-        found = longest_pieces(word, self._id_of, self._longest_piece) if len(word) <= self.longest_word else None
-        return (self.special[UNKNOWN],) if found is None else tuple(found)
+        """The ids of a word's pieces: from the left, the longest piece each time. [UNK] if no piece fits."""
+        ids: list[int] = []
+        start = 0
+        while start < len(word) <= self.longest_word:
+            ends = range(min(len(word), start + self._longest_piece), start, -1)
+            pieces = ((end, self._id_of.get(("##" if start else "") + word[start:end])) for end in ends)
+            start, i = next(((end, i) for end, i in pieces if i is not None), (len(word), None))
+            ids.append(self.special[UNKNOWN] if i is None else i)
+        return tuple(ids) if ids and self.special[UNKNOWN] not in ids else (self.special[UNKNOWN],)
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The words of the ids with spaces between them. What normalising removed does not come back. Raises UserError for a
@@ -104,7 +105,9 @@ class WordPieceTokenizer:
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
         """What ``decode`` returns, one piece at a time."""
         leave_out = skippable(self.special) if skip_special else ()
-        return self._decode(self.tokens[i] for i in checked(ids, self.vocab_size, leave_out))
+        for place, i in enumerate(checked(ids, self.vocab_size, leave_out)):
+            token = self.tokens[i]
+            yield token if place == 0 else token[2:] if token.startswith("##") else f" {token}"
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -155,46 +158,51 @@ class WordPieceTokenizer:
             "special": [name for name in self.special if name not in SPECIAL],
             "tokens": self.tokens,
         }
-        write_json(Path(path), saved | ({"cleanup": True} if self.cleanup else {}))
+        write_json(Path(path), saved)
 
     @classmethod
     def load(cls, path: str | Path) -> WordPieceTokenizer:
         """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
         kinds = {"tokens": list[str], "special": list[str], "lowercase": bool, "longest_word": int}
-        return load_saved(cls._from_saved, path, cls.kind, "WordPiece", cleanup=bool | None, **kinds)
-
-    @classmethod
-    def _from_saved(cls, tokens: list[str], cleanup: bool | None, **more: Any) -> WordPieceTokenizer:
-        return cls(tokens, cleanup=bool(cleanup), **more)  # the files of most tokenizers do not say
-
-    @classmethod
-    def from_vocab_file(cls, path: str | Path, lowercase: bool = True, cleanup: bool = False) -> WordPieceTokenizer:
-        """A tokenizer from BERT's ``vocab.txt``: one token a line, in the order of the ids. The uncased models need
-        ``lowercase``. Raises UserError if the file is missing or damaged."""
-        lines = read_utf8(path, "pass BERT's vocab.txt").split("\n")  # splitlines would cut at rare characters, too
-        with damaged(path):
-            return cls(lines[:-1] if lines[-1] == "" else lines, lowercase=lowercase, cleanup=cleanup)
-
-
-def longest_pieces(word: str, id_of: Mapping[str, int], longest: int, prefix: str = "##") -> list[int] | None:
-    """The ids of a word's pieces: from the left, the longest piece each time, of at most ``longest`` characters. Inside a word
-    a piece has the prefix. None if no piece fits."""
-    ids = []
-    start = 0
-    while start < len(word):
-        before = prefix if start else ""
-        for end in range(min(len(word), start + longest), start, -1):
-            i = id_of.get(before + word[start:end])
-            if i is not None:
-                ids.append(i)
-                start = end
-                break
-        else:
-            return None
-    return ids
+        return load_saved(cls, path, cls.kind, "WordPiece", **kinds)
 
 
 # ------------------------------------------------------------------------------------------------- normalising and cutting
+
+
+class _CharacterTable(dict[int, str]):
+    """A table for ``str.translate``. An entry is computed by ``rule`` when its character occurs for the first time."""
+
+    def __init__(self, rule: Callable[[str], str]):
+        self.rule = rule
+
+    def __missing__(self, point: int) -> str:
+        self[point] = replacement = self.rule(chr(point))
+        return replacement
+
+
+def _cleaned(c: str) -> str:
+    """The replacement of a character: a space for white space, and nothing for a control character."""
+    if c in "\t\n\r" or unicodedata.category(c).startswith("Z"):
+        return " "
+    return "" if c == "\ufffd" or unicodedata.category(c) in ("Cc", "Cf", "Co", "Cs") else c
+
+
+_CHINESE = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+def _is_chinese(c: str) -> bool:
+    """Whether a character belongs to a block of Chinese characters, which are written without spaces."""
+    return any(low <= ord(c) <= high for low, high in _CHINESE)
 
 
 def words_of(text: str, lowercase: bool = True) -> list[str]:
@@ -207,8 +215,8 @@ def words_of(text: str, lowercase: bool = True) -> list[str]:
 
 
 def _cleaned_and_apart(c: str) -> str:
-    """What ``cleaned`` says, and spaces around a Chinese character."""
-    return f" {c} " if is_chinese(c) else cleaned(c)
+    """What ``_cleaned`` says, and spaces around a Chinese character."""
+    return f" {c} " if _is_chinese(c) else _cleaned(c)
 
 
 def _lowered(c: str) -> str:
@@ -226,4 +234,4 @@ def _parted(c: str) -> str:
     return f" {c} " if punctuation else c
 
 
-_CLEANED, _LOWERED, _PARTED = CharacterTable(_cleaned_and_apart), CharacterTable(_lowered), CharacterTable(_parted)
+_CLEANED, _LOWERED, _PARTED = map(_CharacterTable, (_cleaned_and_apart, _lowered, _parted))

@@ -23,9 +23,14 @@ next_number = itertools.count(1).__next__
 
 
 class Replacements:
-    """How many parameters and modules were replaced by others: a traced program has the arrays of those before."""
+    """When a part of a module, or a tensor's array, was last replaced: a traced program has the parts and arrays of before."""
 
-    count = 0
+    latest = 0
+
+    @classmethod
+    def note(cls) -> None:
+        """Note a replacement, after it was made. No two threads note the same number."""
+        cls.latest = next_number()
 
 
 class _Change:

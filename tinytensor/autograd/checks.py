@@ -32,6 +32,20 @@ def check_divisor(x: Any, y: Any) -> None:
         raise ZeroDivisionError("an integer is divided by 0: divide floats, or put another number in its place with tt.where")
 
 
+def check_not_negative(name: str, value: float) -> None:
+    """Raise ValueError for a setting that is negative or NaN."""
+    if not value >= 0:
+        raise ValueError(f"{name} must be at least 0, not {value}")
+
+
+def check_dtype(dtype: Any, data: Any = None) -> None:
+    """Raise TypeError for a dtype that tensors cannot have, with the data that have it."""
+    if dtype.kind not in "biuf" and dtype.name != "bfloat16":
+        raise TypeError(f"a tensor holds numbers or booleans, not {dtype}" + ("" if data is None else f": {str(data)[:60]!r}"))
+    if dtype.itemsize > 8:
+        raise TypeError(f"a tensor holds numbers of at most 64 bits, not {dtype}: give a dtype, such as 'float64'")
+
+
 def check_probability(p: float) -> None:
     """Raise ValueError unless 0 <= p <= 1."""
     if not 0.0 <= p <= 1.0:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tinytensor.autograd.changes import PLAIN
-from tinytensor.autograd.checks import check_fits, check_not_masked
+from tinytensor.autograd.checks import check_dtype, check_fits, check_not_masked, iinfo
 from tinytensor.autograd.modes import modes
 from tinytensor.autograd.tracing import read_values
-from tinytensor.device.backend import Array, DType, default_dtype, from_numpy, host, is_array, is_host_array, xp
+from tinytensor.device.backend import Array, DType, default_dtype, from_numpy, host, index_dtype, is_array, is_host_array, xp
 from tinytensor.device.capturing import refuse
 
 
@@ -31,21 +31,15 @@ def as_array(data: Any, dtype: DType = None) -> Array:
 def on_host(data: Any, dtype: DType = None) -> Any:
     """``as_array`` as a NumPy array, with either backend; it may be ``data`` itself."""
     try:
-        array = host.asarray(_unwrapped(data))
+        unwrapped = _unwrapped(data)
+        array = host.asarray(unwrapped)
     except ValueError:
         raise ValueError(f"a tensor needs nested lists of equal lengths at each level: {str(data)[:60]}") from None
-    is_integer = dtype is not None and host.dtype(dtype).kind in "iu"
-    if is_integer and array.dtype.kind in "fO" and _are_all(data, (int, host.integer)):
-        array = host.array(data, object)  # NumPy made floats of large integers, which rounds them
-        for number in (array.min(), array.max()) if array.size else ():
-            check_fits(number, host.dtype(dtype))
-        return array.astype(dtype)
-    if array.dtype.kind == "O" and _are_all(data, (int, float)):
+    if array.size and array.dtype.kind in "fO" and _are_all(unwrapped, "iub"):  # NumPy rounds integers that no dtype holds
+        array = _of_integers(host.array(unwrapped, object), dtype, data)
+    elif array.dtype.kind == "O" and _are_all(unwrapped, "iubf"):
         raise _too_large(data)
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}: {str(data)[:60]!r}")
-    if array.dtype.itemsize > 8 and dtype is None:
-        raise TypeError(f"a tensor holds numbers of at most 64 bits, not {array.dtype}: give a dtype, such as 'float64'")
+    check_dtype(array.dtype if dtype is None or array.dtype.kind != "f" else host.dtype(dtype), data)
     if not is_host_array(data):
         return _of_python(array, dtype, data)
     with host.errstate(all="ignore"):  # a number may be infinite in a narrower dtype
@@ -69,10 +63,8 @@ def _unwrapped(data: Any) -> Any:
 def _of_python(array: Any, dtype: DType, data: Any) -> Any:
     """What NumPy made of Python's numbers, in ``dtype``, or without it with float32 in place of float64. What came from NumPy
     or is a tensor keeps its dtype in a list, too."""
-    if dtype is None and array.dtype.kind == "f":
-        if array.size and _are_all(data, (int, host.integer)):  # NumPy makes floats of these if no integer dtype holds all
-            raise _too_large(data)
-        dtype = None if _has_dtype(data) else default_dtype
+    if dtype is None and array.dtype.kind == "f" and not _has_dtype(data):
+        dtype = default_dtype
     if dtype is None or dtype == array.dtype:
         return array
     with host.errstate(all="ignore"):
@@ -91,6 +83,21 @@ def _too_large(data: Any) -> OverflowError:
     return OverflowError(f"no integer dtype holds {str(data)[:60]}: use floats, such as float(x)")
 
 
-def _are_all(data: Any, kinds: tuple[type, ...]) -> bool:
-    """Whether a number, or all numbers of nested lists, are of these types."""
-    return all(_are_all(item, kinds) for item in data) if isinstance(data, (list, tuple)) else isinstance(data, kinds)
+def _of_integers(numbers: Any, dtype: DType, data: Any) -> Any:
+    """Integers in ``dtype``, or without it in int64 or uint64. Raises OverflowError for one that the dtype cannot hold."""
+    least, most = int(numbers.min()), int(numbers.max())
+    if dtype is None:
+        dtype = index_dtype if most < 2**63 else host.dtype("uint64")
+        if not iinfo(dtype).min <= least <= most <= iinfo(dtype).max:
+            raise _too_large(data)
+    for number in (least, most):
+        check_fits(number, host.dtype(dtype))
+    return numbers.astype(dtype)
+
+
+def _are_all(data: Any, kinds: str) -> bool:
+    """Whether a number, or all numbers of nested lists and of the arrays in them, are of dtypes of these kinds."""
+    if isinstance(data, (list, tuple)):
+        return all(_are_all(item, kinds) for item in data)
+    kind = getattr(data, "dtype", None)
+    return isinstance(data, (int, float)[: 1 + ("f" in kinds)]) if kind is None else kind.kind in kinds

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinytensor.autograd import engine
+from tinytensor.autograd.changes import Replacements
+from tinytensor.autograd.checks import check_dtype, check_not_masked
 from tinytensor.autograd.conversion import as_array
 from tinytensor.autograd.modes import enable_grad
 from tinytensor.autograd.tracing import read_values, refuse_in_trace
@@ -106,15 +108,19 @@ class Tensor(Methods):
             raise TypeError(
                 f"x.data must be a tensor or an array, not {shown(value)}: change values with parameter.assign(...)"
             )
+        check_not_masked(array)
+        check_dtype(array.dtype)
         if self.node is not None and array.shape != self.shape:
             raise ValueError(
                 f"x.data of shape {array.shape} does not fit a tensor of shape {self.shape} that requires gradients"
             )
         if self.node is not None and array.dtype != self.dtype:
+            engine.leaf(Tensor._wrap(array))  # an error for integers
             self.requires_grad = False  # an error for a tensor that is not a leaf
             self._data, self._grad = array, None
             self.requires_grad = True
         self._data = array
+        Replacements.note()
 
     @property
     def shape(self) -> tuple[int, ...]:

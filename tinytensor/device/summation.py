@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from tinytensor.device.backend import Array, converted, host, is_floating, is_host_array, wide, xp
 
-SHORT = 1e-15  # squares of smaller numbers are no longer exact in float32
 _BLOCK = 1024  # at most this many elements are added one after the other
+_SHORT = 1e-15  # squares of smaller numbers are no longer exact in float32
 # Rows of ones, by the bytes of a number.
 _ones: dict[int, Array] = {4: host.ones((1, _BLOCK), host.float32), 8: host.ones((1, _BLOCK), host.float64)}
 
@@ -67,6 +67,33 @@ def _add_up(x: Array, axis: int) -> Array:
     if rows_follow_each_other and length * x.shape[-1] >= _BLOCK:
         return _ones[x.itemsize][:, :length] @ x
     return host.add.reduce(x, axis=axis, keepdims=True)
+
+
+def root_of_squares(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False) -> Array:
+    """The root of the sum of squares over ``axes``, as in ``sum_over``, but in float64. No square overflows or vanishes."""
+    x = widened(x)
+    if is_host_array(x) and axes is None and not keepdims:
+        root = host.float64(math.sqrt(_sum_of_squares(x.reshape(-1))))  # of a number, which is faster than of an array
+        if _SHORT < root < math.inf:
+            return root
+    elif is_host_array(x):
+        root = host.sqrt(sum_over(x * x, axes, keepdims), dtype=host.float64)
+        if ((root > _SHORT) & (root < math.inf)).all():
+            return root
+    if x.itemsize < 8 or not x.size:
+        return xp.sqrt(sum_over(xp.square(x, dtype="float64"), axes, keepdims))
+    largest = xp.max(abs(x), axis=None if axes is None else tuple(axes), keepdims=True)
+    largest = xp.where((largest > 0) & (largest < math.inf), largest, xp.ones_like(largest))
+    root = xp.sqrt(sum_over(xp.square(x / largest), axes, keepdims))
+    return root * largest.reshape(root.shape)
+
+
+def _sum_of_squares(x: Array) -> Array:
+    """The sum of squares of a vector."""
+    if x.size <= _BLOCK:
+        return x.dot(x)
+    rows = x[: x.size - x.size % _BLOCK].reshape(-1, _BLOCK)
+    return host.vecdot(rows, rows).sum(dtype=host.float64) + _sum_of_squares(x[rows.size :])
 
 
 def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
 from tinytensor.autograd.calling import wrap
-from tinytensor.autograd.checks import check_probability
+from tinytensor.autograd.checks import check_not_negative, check_probability
 from tinytensor.autograd.fused import fused
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import default_dtype, is_array, is_floating
@@ -88,7 +88,9 @@ def causal_mask(queries: int, keys: int | None = None) -> Tensor:
             [ True,  True, False],
             [ True,  True,  True]])
     """
-    return wrap(causal_array(queries, queries if keys is None else keys))
+    keys = queries if keys is None else keys
+    check_not_negative("causal_mask: a length", min(queries, keys))
+    return wrap(causal_array(queries, keys))
 
 
 @checked

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from tinytensor import kernels
 from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.fused import fused
+from tinytensor.autograd.op import op
 from tinytensor.autograd.tracing import value_check
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import host, is_floating, is_host_array, xp
 from tinytensor.functional.losses import at_least_float32, check_reduction, reduce, weighted
-from tinytensor.ops import expand_dims, linear, log_softmax, mean, reshape, sum, take_along_axis, where
+from tinytensor.ops import expand_dims, linear, log_softmax, mean, reshape, scatter, sum, take_along_axis, where
 
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
@@ -90,14 +91,14 @@ def _weighted_cross_entropy(
     logits: Tensor, targets: Any, ignore_index: int, label_smoothing: float, reduction: str, weight: Tensor
 ) -> Tensor:
     """``cross_entropy`` with a weight for each class. Label smoothing uses the weights as well."""
-    kept = wrap(targets != ignore_index)
-    logits = where(expand_dims(kept, -1), at_least_float32(logits), 0.0)
-    log_probability = log_softmax(logits)
-    losses = nll_loss(log_probability, wrap(targets), weight, ignore_index, "none")
+    weights = _weights_of(targets, weight, ignore_index)
+    losses = weighted(weights, _cross_entropy(logits, targets, ignore_index, 0.0, "none"))
     if label_smoothing:
-        smooth = -mean(weighted(weight, log_probability), -1)
-        losses = losses * (1.0 - label_smoothing) + where(kept, smooth, 0.0) * label_smoothing
-    return _weighted(losses, _weights_of(targets, weight, ignore_index), reduction)
+        kept = expand_dims(wrap(targets != ignore_index), -1)
+        log_probability = log_softmax(where(kept, at_least_float32(logits), 0.0))
+        smooth = -mean(where(kept, weighted(weight, log_probability), 0.0), -1)
+        losses = losses * (1.0 - label_smoothing) + smooth * label_smoothing
+    return _weighted(losses, weights, reduction)
 
 
 def _weights_of(targets: Any, weight: Tensor | None, ignore_index: int) -> Tensor:
@@ -137,14 +138,33 @@ def nll_loss(
             "the classes" + ("" if weight is None else f", of which each has a weight: {weight.shape}")
         )
     _check_classes("nll_loss", targets.data, shape[-1], ignore_index)
-    kept = targets.data != ignore_index
-    if weight is None and xp is host and kept.size and kept.all():
-        right = take_along_axis(at_least_float32(log_probabilities), expand_dims(targets, -1), -1)
-        return reduce(-reshape(right, targets.shape), reduction)
+    losses = _nll(at_least_float32(log_probabilities), targets, ignore_index)
+    is_plain_mean = xp is host and targets.size and (targets.data != ignore_index).all()  # looking makes a GPU wait
+    if weight is None and (is_plain_mean or reduction != "mean"):
+        return reduce(losses, reduction)
     weights = _weights_of(targets.data, weight, ignore_index)
-    target = xp.where(kept, targets.data, 0).reshape((*targets.shape, 1))
-    right = reshape(take_along_axis(at_least_float32(log_probabilities), target, -1), targets.shape)
-    return _weighted(-weighted(weights, where(kept, right, 0.0)), weights, reduction)
+    return _weighted(losses if weight is None else weighted(weights, losses), weights, reduction)
+
+
+def _nll_gradient(g: Any, x_shape: tuple[int, ...], targets: Any, ignore_index: int) -> Any:
+    """-g at the target of each row that counts."""
+    index, kept = _of_targets(targets, ignore_index)
+    rows = scatter(where(kept, -reshape(g, -1), 0.0), index, (targets.size, x_shape[-1]))
+    return reshape(rows, x_shape)
+
+
+@op(x=_nll_gradient)
+def _nll(x: Any, targets: Any, ignore_index: int) -> Tensor:
+    """-x[target] of each row, and 0 of an ignored row, even if it holds NaN."""
+    index, kept = _of_targets(targets, ignore_index)
+    return xp.where(kept, -x.reshape(-1, x.shape[-1])[index], 0.0).reshape(targets.shape)
+
+
+def _of_targets(targets: Any, ignore_index: int) -> tuple[tuple[Any, Any], Any]:
+    """The indices of the targets in a matrix of rows, and which rows count."""
+    target = targets.reshape(-1)
+    kept = target != ignore_index
+    return (xp.arange(len(target)), xp.where(kept, target, 0)), kept
 
 
 @fused(kernels.linear_cross_entropy_forward, kernels.linear_cross_entropy_backward, inputs=("x", "weight"), is_loss=True)
@@ -191,6 +211,8 @@ def _check_classes(operation: str, targets: Any, classes: int, ignore_index: int
         raise TypeError(f"{operation}: targets must be integers (classes), not {targets.dtype}")
     if not is_host_array(targets):
         return  # checking values on a GPU would make the program wait for it
+    if not targets.size or targets.astype(host.uint64).max() < classes:  # as unsigned numbers negative ones are large
+        return
     wrong = ((targets < 0) | (targets >= classes)) & (targets != ignore_index)
     if wrong.any():
         raise IndexError(

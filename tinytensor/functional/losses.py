@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
+from tinytensor.autograd.checks import check_not_negative
 from tinytensor.autograd.op import Op, op
 from tinytensor.common.arguments import checked
-from tinytensor.device.backend import is_floating
+from tinytensor.device.backend import is_floating, is_host_array
 from tinytensor.ops import abs, astype, clip, exp, log, log1p, mean, sigmoid, sign, square, sum, where
 from tinytensor.ops.activations import _softplus
 from tinytensor.ops.compiled import compile_elementwise
@@ -84,7 +85,7 @@ def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delt
 
     Outliers have less influence than on the squared difference. Raises ValueError unless delta is positive.
     """
-    if delta <= 0:
+    if not delta > 0:
         raise ValueError(f"huber_loss: delta must be positive, not {delta}")
     prediction, target = _pair("huber_loss", prediction, target, reduction)
     return reduce(_huber(prediction, target, delta, 1.0), reduction)
@@ -112,8 +113,7 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", 
 
     With beta = 0 it is ``l1_loss``. Raises ValueError if beta is negative.
     """
-    if beta < 0:
-        raise ValueError(f"smooth_l1_loss: beta must not be negative, but is {beta}")
+    check_not_negative("smooth_l1_loss: beta", beta)
     if not beta:
         return l1_loss(prediction, target, reduction)
     prediction, target = _pair("smooth_l1_loss", prediction, target, reduction)
@@ -182,7 +182,8 @@ def binary_cross_entropy(
     """-t log p - (1 - t) log(1 - p), for probabilities p and targets t from 0 to 1. Each logarithm is at least -100, as in
     PyTorch. The slope is (p - t) / (p (1 - p)) with a divisor of at least 1e-12, so it also pulls back from p = 0 and p = 1.
 
-    If the probabilities come from a sigmoid, ``binary_cross_entropy_with_logits`` is more accurate.
+    If the probabilities come from a sigmoid, ``binary_cross_entropy_with_logits`` is more accurate. On the CPU it raises
+    ValueError for a probability or a target below 0 or above 1.
     """
     p, targets = _pair("binary_cross_entropy", probabilities, targets, reduction)
     losses = _binary_cross_entropy(p, targets)
@@ -197,6 +198,9 @@ _SMALLEST = 1e-12  # what PyTorch keeps divisors from 0 by
     targets=lambda g, p: weighted(g, log1p(-p) - log(p)),
 )
 def _binary_cross_entropy(p: Any, targets: Any) -> Tensor:
+    for name, values in (("probabilities", p), ("targets", targets)):
+        if is_host_array(values) and ((values < 0) | (values > 1)).any():  # reading a GPU's values would wait for it
+            raise ValueError(f"the {name} must lie between 0 and 1, and some do not: use binary_cross_entropy_with_logits")
     return (targets - 1.0) * clip(log1p(-p), -100.0) - targets * clip(log(p), -100.0)
 
 

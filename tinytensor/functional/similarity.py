@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tinytensor.autograd.checks import check_not_negative
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import default_dtype, host, is_floating, xp
 from tinytensor.ops import astype, broadcast_to, clip, norm, sum
@@ -27,6 +28,7 @@ def cosine_similarity(x: Tensor, y: Tensor, axis: int = 1, eps: float = 1e-8) ->
     >>> tt.cosine_similarity(tt.tensor([[1.0, 0.0], [1.0, 1.0]]), tt.tensor([0.0, 2.0]))
     tensor([0.    , 0.7071])
     """
+    check_not_negative("cosine_similarity: eps", eps)
     shape = host.broadcast_shapes(x.shape, y.shape)
     dtypes = [vectors.dtype for vectors in (x, y) if is_floating(vectors.dtype)] or [default_dtype]
     dtype = xp.promote_types(dtypes[0], dtypes[-1])

@@ -74,13 +74,14 @@ class Module:
             self._check_name(name)
         elif isinstance(value, bool):
             self._check_flag(name, value)
-        if isinstance(self.__dict__.get(name), (Parameter, Module)):
-            Replacements.count += 1
+        parts = (value, self.__dict__.get(name))
         object.__setattr__(self, name, value)
+        if name in self._buffer_names or any(isinstance(part, (Parameter, Module)) for part in parts):
+            Replacements.note()
 
     def __delattr__(self, name: str) -> None:
-        Replacements.count += 1
         object.__delattr__(self, name)
+        Replacements.note()
         self._buffer_names = tuple([buffer for buffer in self._buffer_names if buffer != name])
 
     def _check_replacement(self, name: str, value: Any) -> None:

@@ -16,3 +16,4 @@ from tinytensor.ops.reductions import *
 from tinytensor.ops.running import *
 from tinytensor.ops.sequences import *
 from tinytensor.ops.shapes import *
+from tinytensor.ops.sorting import *

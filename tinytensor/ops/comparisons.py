@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tinytensor.autograd.checks import check_not_negative
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import is_array, is_floating, xp
@@ -117,6 +118,8 @@ def isclose(x: Tensor | float, y: Tensor | float, rtol: float = 1e-5, atol: floa
     >>> tt.isclose(tt.tensor([1.0, 2.0]), tt.tensor([1.0, 2.1]))
     tensor([ True, False])
     """
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        check_not_negative(name, tolerance)
     dtype = next((a.dtype for a in (x, y) if is_array(a) and is_floating(a.dtype)), None)
     x, y = [float(a) if type(a) is int and a not in _OF_64_BITS else a for a in (x, y)]  # NumPy would make objects of them
     x, y = [a if is_array(a) else xp.full((), a, dtype) for a in (x, y)]

@@ -27,6 +27,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+SHORT_VECTOR = 1 << 16  # the product of longer vectors is summed in blocks
+
+
 def T(x: Any) -> Any:
     """The last two axes exchanged."""
     return swapaxes(x, -1, -2)
@@ -60,6 +63,14 @@ def _rows_matmul(x: Any, y: Any) -> Any:
     return kernels.matmul(as_rows(x).T, as_rows(y))
 
 
+@op(x=lambda g, y: g * y, y=lambda g, x: g * x)
+def _inner(x: Any, y: Any) -> Any:
+    """The sum of the products of two vectors' elements."""
+    if len(x) > SHORT_VECTOR:
+        return _product(x[None], y[:, None])[0, 0]
+    return widened(x).dot(widened(y))
+
+
 def matmul(x: Any, y: Any) -> Tensor:
     """x @ y: (..., n, k) @ (..., k, m) -> (..., n, m). The leading axes broadcast.
 
@@ -80,12 +91,14 @@ def matmul(x: Any, y: Any) -> Tensor:
             f"matmul of shapes {x.shape}, {y.shape}: the last axis of the first ({x.shape[-1]}) must equal the {which} axis of "
             f"the second ({y.shape[max(y.ndim - 2, 0)]})"
         )
+    if x.ndim == y.ndim == 1:
+        return _inner(x, y)
     out = _matmul(reshape(x, (1, -1)) if x.ndim == 1 else x, reshape(y, (-1, 1)) if y.ndim == 1 else y)
     shape = list(out.shape)
     if y.ndim == 1:
         del shape[-1]
     if x.ndim == 1:
-        del shape[-1 if y.ndim == 1 else -2]
+        del shape[-2]
     return out if len(shape) == out.ndim else reshape(out, shape)
 
 

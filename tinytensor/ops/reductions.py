@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
-from tinytensor.device.backend import default_dtype, host, is_floating, xp
-from tinytensor.device.summation import SHORT, sum_over, widened
+from tinytensor.device.backend import default_dtype, is_floating, xp
+from tinytensor.device.summation import root_of_squares, sum_over, widened
 from tinytensor.ops.elementwise import abs, astype, exp, power, sign, where
 from tinytensor.ops.running import in_dtype_of_products, products_before
 from tinytensor.ops.shapes import (
@@ -128,8 +128,8 @@ def _std_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool, ddof: fl
 def std(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
     """The standard deviation over ``axis``. Its gradient is 0 where all elements are equal."""
     x = widened(x)
-    squares = xp.square(centred(x, axis), dtype="float64")  # as in float32 they easily overflow or vanish
-    return xp.sqrt(sum_over(squares, _axes(axis, x), keepdims) / _degrees_of_freedom(x.shape, axis, ddof)).astype(x.dtype)
+    root = root_of_squares(centred(x, axis), _axes(axis, x), keepdims)
+    return (root / math.sqrt(_degrees_of_freedom(x.shape, axis, ddof))).astype(x.dtype)
 
 
 @op(x=lambda g, x: expand_dims(g, -1) * products_before(x, -1) * flip(products_before(flip(x, -1), -1), -1))
@@ -231,16 +231,8 @@ def _norm_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
 @op(floating=True, x=_norm_gradient)
 def _norm(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The Euclidean norm. Its gradient at 0 is 0, the smallest of the subgradients."""
-    wide_x = widened(x)
-    if xp is not host:  # whose numbers are not looked at; in float64 no square of float32 overflows or vanishes
-        return xp.sqrt(sum_over(xp.square(wide_x, dtype="float64"), _axes(axis, x), keepdims)).astype(wide_x.dtype)
-    out = xp.sqrt(sum_over(wide_x * wide_x, _axes(axis, x), keepdims))
-    failed = ~((out > SHORT) & (out < math.inf))  # squares overflowed or vanished
-    if failed.any() and x.size:
-        largest = xp.max(xp.absolute(wide_x), axis=_axes(axis, x), keepdims=keepdims)
-        if (failed & (largest > 0) & (largest < math.inf)).any():
-            return _order_norm(x, 2.0, axis, keepdims)
-    return out
+    x = widened(x)
+    return root_of_squares(x, _axes(axis, x), keepdims).astype(x.dtype)
 
 
 def _norm_of_order_gradient(g: Any, x: Any, out: Any, ord: float, axis: Axes, keepdims: bool) -> Any:

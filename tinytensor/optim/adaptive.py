@@ -12,7 +12,7 @@ from tinytensor.device import capturing
 from tinytensor.device.backend import xp
 from tinytensor.kernels.numpy.optimizers import current
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
-from tinytensor.optim.settings import check_flag, check_number
+from tinytensor.optim.settings import check_decay, check_flag, check_number
 from tinytensor.optim.state import State
 
 
@@ -98,7 +98,7 @@ class RMSprop(Adaptive):
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a setting of a group is not valid."""
         super().check(settings)
-        check_number("alpha", settings["alpha"])
+        check_decay("alpha", settings["alpha"])
         check_flag("centered", settings["centered"])
 
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -186,9 +186,7 @@ class Adadelta(Adaptive):
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a setting of a group is not valid."""
         super().check(settings)
-        check_number("rho", settings["rho"])
-        if settings["rho"] > 1:
-            raise ValueError(f"rho must be at most 1, not {settings['rho']}")
+        check_decay("rho", settings["rho"])
 
     def direction(self, g: Any, state: State, group: Mapping[str, Any]) -> Any:
         """The change, before the learning rate."""

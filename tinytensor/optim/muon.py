@@ -11,6 +11,7 @@ from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted
 from tinytensor.device import capturing
 from tinytensor.device.backend import xp
+from tinytensor.device.summation import root_of_squares
 from tinytensor.kernels.numpy.optimizers import current
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
 from tinytensor.optim.optimizers import Adam
@@ -34,7 +35,8 @@ def orthogonalised(matrices: Any) -> Any:
     """
     rows, columns = matrices.shape[-2:]
     x = matrices.swapaxes(-1, -2) if rows > columns else matrices
-    x = x / xp.maximum(xp.sqrt((x * x).sum((-1, -2), keepdims=True)), TINY)
+    length = xp.maximum(root_of_squares(x, (x.ndim - 2, x.ndim - 1), keepdims=True), TINY)
+    x = (x / length).astype(x.dtype)  # a length of float64, which float32 may not hold
     a, b, c = POLYNOMIAL
     gram = kernels.matmul(x, x.swapaxes(-1, -2))
     constant = a * xp.eye(x.shape[-2], dtype=x.dtype)

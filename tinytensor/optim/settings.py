@@ -20,6 +20,13 @@ def check_number(name: str, value: Any, below: float = math.inf) -> None:
         raise ValueError(f"{name} must be {limit} and not negative, not {shown(value)}")
 
 
+def check_decay(name: str, value: Any) -> None:
+    """Raise TypeError unless the decay rate of a running mean is a number, and ValueError unless it is from 0 to 1."""
+    check_number(name, value)
+    if value > 1:
+        raise ValueError(f"{name} must be at most 1, not {shown(value)}")
+
+
 def check_positive(name: str, value: Any) -> None:
     """Raise TypeError unless a setting is a number, and ValueError unless it is above 0 and finite."""
     check_number(name, value)

@@ -34,8 +34,8 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     with which arguments. Later calls only run the kernels of those ops. Everything else happens once: checks of shapes,
     ``if``s, a module's mode, and what is computed from Python numbers. Only these may change from call to call: the input
     tensors, arrays that are changed in place (such as parameters; but ``x[i] = y`` gives a tensor a new array), and objects
-    that an ``opaque`` function uses (such as a cache). Where a module's parameter or part is replaced by another, the function
-    runs again.
+    that an ``opaque`` function uses (such as a cache). Where a module gets, loses or replaces a parameter, buffer or part, or a
+    tensor's ``.data`` is set, the function runs again.
 
     Compiled kernels may join the steps of a long program to one: its results then differ by rounding from the function's.
 
@@ -50,8 +50,7 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """
     if not callable(function):
         raise TypeError(f"trace: function must be a function, not {shown(function)} (a matrix has the trace diagonal(x).sum())")
-    programs: dict[Any, Program] = {}
-    replacements = Replacements.count
+    known: tuple[int, dict[Any, Program]] = (0, {})  # the latest replacement before these programs were written down
 
     @functools.wraps(function)
     def traced(*inputs: Tensor) -> Tensor:
@@ -61,10 +60,10 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if modes().detecting_anomalies or is_traced() or any_hooks():
             with no_grad():
                 return function(*inputs)
-        nonlocal replacements
-        if replacements != Replacements.count:
-            programs.clear()
-            replacements = Replacements.count
+        nonlocal known
+        latest, programs = known
+        if latest != Replacements.latest:
+            latest, programs = known = Replacements.latest, {}
         kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])
         with no_grad(), no_warnings():
             if kind in programs:

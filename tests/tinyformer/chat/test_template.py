@@ -63,9 +63,88 @@ def test_where_it_is_found(tmp_path: Path) -> None:
     assert find_chat_template(tmp_path) == ChatTemplate("T", {"bos_token": "<a>", "eos_token": "<b>"}, config)
     several = [{"name": "rag", "template": "R"}, {"name": "default", "template": "D"}]
     config.write_text(json.dumps({"chat_template": several}))
-    assert find_chat_template(tmp_path) == ChatTemplate("D", {}, config)
-    (tmp_path / "chat_template.jinja").write_bytes(b"J\r\n")
-    assert find_chat_template(tmp_path) == ChatTemplate("J\n", {}, tmp_path / "chat_template.jinja")
+    assert find_chat_template(tmp_path) == ChatTemplate("D", {}, config, {"rag": "R", "default": "D"})
+    file = tmp_path / "chat_template.jinja"
+    file.write_bytes(b"J\r\n")
+    assert find_chat_template(tmp_path) == ChatTemplate("J\n", {}, file)
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("U")
+    assert find_chat_template(tmp_path) == ChatTemplate("J\n", {}, file, {"default": "J\n", "tool_use": "U"})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "tokenizer_class", "expected"),
+    [
+        ("llama", "LlamaTokenizerFast", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}),
+        ("gpt2", None, dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")),
+        ("llama", "PreTrainedTokenizerFast", {}),
+        ("mistral", "LlamaTokenizer", {}),
+    ],
+)
+def test_tokens_that_only_the_class_of_the_tokenizer_names(
+    model_type: str, tokenizer_class: str | None, expected: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "tokenizer_class": tokenizer_class}))
+    (tmp_path / "chat_template.jinja").write_text("T")
+    found = find_chat_template(tmp_path)
+    assert found is not None and found.tokens == expected
+
+
+@pytest.mark.parametrize(("config", "expected"), [({}, "<map>"), ({"added_tokens_decoder": {}}, "<config>")])
+def test_tokens_that_only_the_map_of_old_versions_names(config: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "T", "bos_token": "<config>", **config}))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<map>"}}))
+    found = find_chat_template(tmp_path)
+    assert found is not None and found.tokens == {"bos_token": expected}
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:
+    template = ChatTemplate("D", named={"default": "D", "tool_use": "U", "rag": "R"})
+    assert [template.render(HELLO, tools=tools) for tools in (None, [], [{"name": "add"}])] == ["D", "U", "U"]
+    assert template.render(HELLO, tools=[], chat_template="rag") == "R"
+    assert template.render(HELLO, chat_template="{{ messages[0].role }}") == "user"
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_the_last_message_is_continued() -> None:
+    said = [*HELLO, {"role": "assistant", "content": [{"type": "text", "text": "Once "}, {"type": "image"}], "thinking": "Hm"}]
+    text = "{% for m in messages %}<{{ m.role }}>{{ m.thinking }}{{ m.content if m.content is string else m.content[0].text }}"
+    begun = "<user>Hello <b>;<assistant>Hm"
+    assert rendered(text + ";{% endfor %}", said, continue_final_message=True) == begun + "Once "
+    trimmed = text.replace("[0].text", "[0].text | trim") + ";{% endfor %}"
+    assert rendered(trimmed, said, continue_final_message=True) == begun + "Once"
+    assert rendered(text + ";{% endfor %}", said, continue_final_message="thinking") == begun
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"continue_final_message": True, "add_generation_prompt": True}, "cannot both be had: choose one"),
+        ({"continue_final_message": "name"}, "continue_final_message: the template does not show the name of a message"),
+        ({"continue_final_message": True, "messages": [{"content": 3}]}, "the last message has no text in content"),
+        ({"continue_final_message": True, "messages": [{"content": "twice"}]}, "the template leaves out the last message"),
+        (
+            {"padding": True, "return_tensors": "np", "tokenize": False},
+            "leave out padding, return_tensors, and",
+        ),
+        ({"messages": [HELLO]}, "messages must be dictionaries, got a list"),
+        ({"tools": [print]}, "tools must be dictionaries, got a builtin_function_or_method"),
+        ({"messages": []}, "messages is empty: give at least one"),
+        ({"x": [(1, 2)]}, "a template takes text, numbers, lists and dictionaries: no tuples, and no keys but text"),
+        ({"x": {1: 2}}, "a template takes text, numbers, lists and dictionaries: no tuples, and no keys but text"),
+    ],
+)
+def test_arguments_that_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+    assert message in refused("{{ messages[0].content.startswith('twice') }}", **arguments)
+
+
+def test_a_template_that_is_too_large(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("a" * (2**20 + 1))
+    with pytest.raises(UserError, match=r"chat_template\.jinja is too large: a file of this kind has at most 1\.0 MB"):
+        find_chat_template(tmp_path)
+    with pytest.raises(UserError, match="the template has 1,048,577 characters, and 1,048,576 are the most"):
+        ChatTemplate("a" * (2**20 + 1))
 
 
 @pytest.mark.parametrize("files", [{}, {"tokenizer_config.json": "{}"}])
@@ -88,7 +167,8 @@ def test_an_adapter_has_that_of_its_model_or_its_own(files: dict[str, str], tmp_
         (3, "chat_template must be text, not 3"),
         ([{"name": "rag", "template": "R"}], "chat_template has none with the name 'default'"),
         ([{"name": "default", "template": [1]}], "chat_template must be text, not [1]"),
-        (["default"], "chat_template has none with the name 'default'"),
+        (["default"], "chat_template must be text, not ['default']"),
+        ([{"name": [1], "template": "T"}], "chat_template must be text, not [{'name': [1], 'template': 'T'}]"),
     ],
 )
 def test_damaged_files(found: Any, message: str, tmp_path: Path) -> None:

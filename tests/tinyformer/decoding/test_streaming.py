@@ -20,6 +20,7 @@ from tinyformer import (
     stream_text,
 )
 from tinyformer.tokenizers import TOKENIZERS, marian
+from tinyformer.tokenizers.tokenizer_json import tokenizer_json
 
 TEXT = """The cater, don't: "no" (3.14 or 10:30) - l'uomo; «ça» ☃ 😀 日本 e\u0301. A cat's cater; well-known / x_1? ... """
 PIECES = ["the", "cat", "##er", ",", ".", "?", "n't", "'s", "##", "###", "a", "##日"]
@@ -57,26 +58,34 @@ def make_marian() -> MarianTokenizer:
         return MarianTokenizer({piece: i for i, piece in enumerate(pieces)}, b"", b"")
 
 
+TOKENS = ["<unk>", "▁", "▁▁", "<0xE2>", "<0x98>", "<0x83>", "<0x20>", "▁the", "cat", "日", "▁ ", "\ufffd", ""]
+
+
 def make_pipeline() -> PipelineTokenizer:
     """Llama 2's rules, with some bytes, and others that follow them."""
     decoders = [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
         {"type": "ByteFallback"},
         {"type": "Fuse"},
-        {"type": "Strip", "content": " ", "start": 2, "stop": 0},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
     ]
-    tokens = ["<unk>", "▁", "▁▁", "<0xE2>", "<0x98>", "<0x83>", "<0x20>", "▁the", "cat", "日", "▁ ", "\ufffd", ""]
-    model = {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": []}
+    model = {"type": "BPE", "vocab": {token: i for i, token in enumerate(TOKENS)}, "merges": []}
     return PipelineTokenizer({"model": model, "decoder": {"type": "Sequence", "decoders": decoders}})
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CLEANUP = {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}
 EVERY: dict[str, Any] = {
     "char": CharTokenizer.train(TEXT, ["<go>"]),
     "word": WordTokenizer.train(TEXT, special=["<go>"]),
     "bpe": BPETokenizer.train(TEXT * 3, 300, ["<go>"]),
     "wordpiece": WordPieceTokenizer([*SPECIAL, *PIECES]),
-    "wordpiece with cleanup": WordPieceTokenizer([*SPECIAL, *PIECES], cleanup=True),
+    "wordpiece with cleanup": PipelineTokenizer(
+        {
+            **tokenizer_json(WordPieceTokenizer([*SPECIAL, *PIECES])),
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        }
+    ),
     "marian": make_marian(),
     "pipeline": make_pipeline(),
 }
@@ -90,7 +99,7 @@ def test_every_tokenizer_is_here() -> None:
 
 def test_the_pieces_of_a_word() -> None:
     tokenizer = EVERY["wordpiece with cleanup"]
-    ids = [tokenizer.tokens.index(piece) for piece in ("the", "cat", "##er", ",")]
+    ids = [EVERY["wordpiece"].tokens.index(piece) for piece in ("the", "cat", "##er", ",")]
     assert list(stream_text(tokenizer, ids)) == ["the", " cat", "er", ","]
     assert list(stream_text(tokenizer, ids[2:], after=ids[:2])) == ["er", ","]
     assert list(stream_text(EVERY["wordpiece"], ids)) == ["the", " cat", "er", " ,"]
@@ -105,9 +114,7 @@ def test_together_the_pieces_are_what_decoding_gives(kind: str, drawn: list[int]
         shown, rest = tokenizer.decode(ids[:cut]), "".join(stream_text(tokenizer, ids[cut:], after=ids[:cut]))
         whole = tokenizer.decode(ids)
         certain = shown.rstrip("\ufffd").rstrip() if kind == "marian" else shown
-        in_bytes = (
-            kind == "pipeline" and cut > 0 and tokenizer.tokens[ids[cut - 1]].startswith("<0x")
-        )  # a text together, or none
+        in_bytes = kind == "pipeline" and cut > 0 and TOKENS[ids[cut - 1]].startswith("<0x")  # a text together, or none
         if not in_bytes and (kind != "bpe" or "\ufffd" not in shown):
             assert certain + rest == whole
 

@@ -7,6 +7,7 @@ import os
 import re
 import struct
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from tinyformer import (
     GPT,
     BPETokenizer,
     GPTConfig,
+    PipelineTokenizer,
     UserError,
     find_folder,
     from_pretrained,
@@ -38,7 +40,7 @@ from tinyformer.pretrained import gguf_file
 from tinyformer.pretrained.gguf_file import read_gguf
 from tinyformer.pretrained.gguf_tokenizers import WORDS
 from tinyformer.tasks.trained import open_pretrained
-from tinyformer.tokenizers.cutting import CuttingRules
+from tinyformer.tokenizers.tokenizer_json import split_by
 from tinytensor.nn.quantization import quantized_weights
 
 SHAPE = {"vocab_size": 61, "block_size": 64, "num_layers": 2, "num_heads": 4, "num_key_value_heads": 2, "d_model": 32}
@@ -182,14 +184,14 @@ def test_by_which_paths_it_is_found(file: Path, tmp_path: Path) -> None:
 TEXT = "The quick brown fox, 1234 of them: don't jump over  12 lazy dogs.\n\nDON'T e\u0301 <think> <|end|>"
 
 
-def trained(**rules: Any) -> BPETokenizer:
-    return BPETokenizer.train(TEXT * 3, 330, special=["<|end|>"], rules=CuttingRules(**rules) if rules else None)
+def trained() -> BPETokenizer:
+    return BPETokenizer.train(TEXT * 3, 330, special=["<|end|>"])
 
 
 def content_of(tokenizer: BPETokenizer, folder: Path) -> dict[str, Any]:
     """The tokenizer.json of a tokenizer, to which an added token comes after a gap."""
     save_pretrained_tokenizer(tokenizer, folder)
-    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     added = {"id": tokenizer.vocab_size + 2, "content": "<think>", "special": False}
     content["added_tokens"].append(added | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False))
     return content
@@ -197,18 +199,19 @@ def content_of(tokenizer: BPETokenizer, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("pre", WORDS)
 def test_tokenizers_of_bytes(folder: Path, tmp_path: Path, pre: str) -> None:
-    words = WORDS[pre]
-    tokenizer = trained(patterns=list(words.patterns), normal_form=words.normal_form)
-    metadata = tokenizer_metadata(content_of(tokenizer, tmp_path / "tokenizer"), pre)
-    path = write_gguf(folder, tmp_path / "a.gguf", tokenizer=metadata)
+    words, tokenizer = WORDS[pre], trained()
+    content = content_of(tokenizer, tmp_path / "tokenizer")
+    path = write_gguf(folder, tmp_path / "a.gguf", tokenizer=tokenizer_metadata(content, pre))
     found = pretrained_tokenizer(path)
-    assert isinstance(found, BPETokenizer) and found.ignore_merges is words.ignore_merges
-    thinks = tokenizer.vocab_size + 2
-    before, after = TEXT.split("<think>")
-    assert found.encode(TEXT).tolist() == [*tokenizer.encode(before), thinks, *tokenizer.encode(after)]
-    assert found.encode("<|end|>", allow_special=True).tolist() == [tokenizer.special["<|end|>"]]
-    assert found.decode(found.encode(TEXT)) == found.rules.normalized(TEXT)
-    assert found.vocab_size == thinks + 1
+    content["model"]["ignore_merges"] = words.ignore_merges
+    content |= {"pre_tokenizer": split_by(*words.patterns), "normalizer": {"type": "NFC"} if words.normal_form else None}
+    expected = PipelineTokenizer(content)
+    for allow in (False, True):
+        assert found.encode(TEXT, allow_special=allow).tolist() == expected.encode(TEXT, allow_special=allow).tolist()
+    assert tokenizer.special["<|end|>"] not in found.encode(TEXT)
+    assert found.vocab_size == tokenizer.vocab_size + 3
+    text = TEXT.replace("e\u0301", "é") if words.normal_form else TEXT
+    assert found.decode(found.encode(TEXT)) == text
 
 
 AROUND = [
@@ -216,6 +219,8 @@ AROUND = [
     ("gpt-2", {"add_bos_token": True, "add_eos_token": True}, (5,), (7,)),
     ("llama-bpe", {}, (5,), ()),
     ("llama-bpe", {"add_bos_token": False}, (), ()),
+    ("tekken", {}, (5,), ()),
+    ("qwen2", {}, (), ()),
 ]
 
 
@@ -272,6 +277,8 @@ def test_a_tokenizer_json_beside_the_file_counts(folder: Path, tmp_path: Path) -
     assert pretrained_tokenizer(alone).encode(TEXT).tolist() == trained().encode(TEXT).tolist()
 
 
+MANY = ["<unk>", *("a" * length for length in range(1, 3000))]
+DIVISIBLE = sentencepiece(tokens=MANY, scores=[1.0] * len(MANY), token_type=[2] + [1] * (len(MANY) - 1))
 TOKENIZERS = {
     "none": ({}, "tokenizer.ggml.model is missing"),
     "of another kind": ({"ggml.model": "t5"}, "the tokenizer 't5' is not known; there are gpt2, llama"),
@@ -279,7 +286,7 @@ TOKENIZERS = {
     "without merges": ({"ggml.model": "gpt2", "ggml.pre": "gpt-2", "ggml.tokens": ["a"]}, "tokenizer.ggml.merges is missing"),
     "twice": ({"ggml.model": "gpt2", "ggml.pre": "gpt-2", "ggml.tokens": ["a", "a"]}, "one of them occurs twice"),
     "without scores": ({"ggml.model": "llama", "ggml.tokens": ["a"]}, "tokenizer.ggml.scores"),
-    "of long tokens": (sentencepiece(tokens=["a" * 5000], scores=[1.0], token_type=[1]), "5,000 characters"),
+    "of tokens divided in millions of ways": (DIVISIBLE, "its tokens can be divided in more than 3,000,000 ways"),
     "of ids that are none": (sentencepiece(bos_token_id=5000), "is damaged"),
     "of other types": (sentencepiece(token_type=[1]), "not one type each"),
 }
@@ -289,6 +296,17 @@ TOKENIZERS = {
 def test_tokenizers_that_are_refused(folder: Path, tmp_path: Path, name: str) -> None:
     metadata, said = TOKENIZERS[name]
     assert said in refused(write_gguf(folder, tmp_path / "a.gguf", tokenizer=metadata), pretrained_tokenizer)
+
+
+def test_long_tokens_take_no_long_time(folder: Path, tmp_path: Path) -> None:
+    letters = "".join(chr(ord("a") + i % 26) for i in range(1000))
+    tokens = ["<unk>", *(f"{i:05}{letters}" for i in range(5000)), "ab", "a", "b"]
+    types, scores = [2] + [1] * (len(tokens) - 1), [0.0] * len(tokens)
+    path = write_gguf(folder, tmp_path / "a.gguf", tokenizer=sentencepiece(tokens=tokens, scores=scores, token_type=types))
+    start = time.process_time()
+    tokenizer = pretrained_tokenizer(path)
+    assert time.process_time() - start < 10  # as it would with a look at every division
+    assert tokenizer.encode("xab").tolist()[-1:] == [5001]
 
 
 def test_the_template_of_a_chat(folder: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import tinyformer
 from tinyformer.common.errors import UserError
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
-from tinyformer.tokenizers import BPETokenizer, CharTokenizer, WordPieceTokenizer, WordTokenizer
+from tinyformer.tokenizers import BPETokenizer, CharTokenizer, PipelineTokenizer, WordTokenizer
 from tinyformer.tokenizers.byte_letters import BYTES, shown
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -35,7 +36,7 @@ def settings(folder: Path, **values: object) -> None:
 
 def test_gpt2(tmp_path: Path) -> None:
     tokenizer = pretrained_tokenizer(gpt2_files(tmp_path))
-    assert isinstance(tokenizer, BPETokenizer)
+    assert isinstance(tokenizer, PipelineTokenizer)
     assert tokenizer.special == {"<|endoftext|>": 257}
     assert tokenizer.encode("hi").tolist() == [256]
     settings(tmp_path, tokenizer_class="GPT2TokenizerFast", add_prefix_space=True)
@@ -44,11 +45,39 @@ def test_gpt2(tmp_path: Path) -> None:
 
 def test_bert(tmp_path: Path) -> None:
     tokenizer = pretrained_tokenizer(bert_file(tmp_path))
-    assert isinstance(tokenizer, WordPieceTokenizer)
+    assert isinstance(tokenizer, PipelineTokenizer)
+    assert (tokenizer.before, tokenizer.after) == ((2,), (3,))
     assert tokenizer.encode("Low.").tolist() == [6, 7]
     assert tokenizer.decode([6, 7, 6, 8, 7, 1]) == "low. lown't. [UNK]"
     settings(tmp_path, tokenizer_class="BertTokenizer", do_lower_case=False, strip_accents=None, tokenize_chinese_chars=True)
     assert pretrained_tokenizer(tmp_path).encode("Low.").tolist() == [5, 7]
+
+
+def test_the_class_that_the_model_implies(tmp_path: Path) -> None:
+    digits = [pretrained_tokenizer(gpt2_files(tmp_path)).encode("hi<s>").tolist()]
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    tokenizer = pretrained_tokenizer(tmp_path)
+    assert tokenizer.special == {"<s>": 258, "</s>": 259, "<unk>": 260, "<pad>": 261, "<mask>": 262}
+    assert (tokenizer.before, tokenizer.after) == ((258,), (259,))
+    assert tokenizer.encode("hi<s>", allow_special=True).tolist() == [256, 258]
+    assert tokenizer.encode("hi<s>").tolist() == digits[0]
+    (tmp_path / "config.json").write_text('{"model_type": "xlm"}')
+    with pytest.raises(UserError, match=r"no tokenizer\.json, .* it has model_type 'xlm'; .* makes tokenizer\.json"):
+        pretrained_tokenizer(tmp_path)
+
+
+def test_tokens_that_other_files_name(tmp_path: Path) -> None:
+    (gpt2_files(tmp_path) / "added_tokens.json").write_text('{"<tool>": 258}')
+    (tmp_path / "special_tokens_map.json").write_text('{"additional_special_tokens": ["<|im_start|>"], "pad_token": "<tool>"}')
+    tokenizer = pretrained_tokenizer(tmp_path)
+    assert tokenizer.special == {"<|endoftext|>": 257, "<tool>": 258, "<|im_start|>": 259}
+    assert tokenizer.encode("hi<|im_start|>", allow_special=True).tolist() == [256, 259]
+    listed = {"258": {"content": "<tool>", "special": False}, "259": {"content": "<|im_start|>", "special": True}}
+    settings(tmp_path, added_tokens_decoder=listed)
+    assert pretrained_tokenizer(tmp_path).special == {"<|endoftext|>": 257, "<|im_start|>": 259}
+    settings(tmp_path, added_tokens_decoder={"300": listed["258"]})
+    with pytest.raises(UserError, match="'<tool>' has the id 300, but 258 in transformers"):
+        pretrained_tokenizer(tmp_path)
 
 
 def test_tokenizer_json_counts_before_the_files_that_it_was_made_from(tmp_path: Path) -> None:
@@ -72,20 +101,17 @@ def test_a_file_of_sentencepiece_alone(tmp_path: Path) -> None:
 
 def test_a_missing_vocabulary(tmp_path: Path) -> None:
     (gpt2_files(tmp_path) / "vocab.json").unlink()
-    with pytest.raises(UserError, match=r"vocab\.json does not exist"):
+    with pytest.raises(UserError, match=r"has no vocab\.json, which a GPT2Tokenizer needs"):
         pretrained_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("make", [gpt2_files, bert_file])
-def test_files_whose_rules_are_not_known(tmp_path: Path, make: object) -> None:
-    assert callable(make)
-    make(tmp_path)
-    settings(tmp_path, tokenizer_class="Qwen2Tokenizer")
-    with pytest.raises(UserError, match=r"has a Qwen2Tokenizer; .* makes tokenizer\.json"):
+def test_files_whose_rules_are_not_known(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    settings(make(tmp_path), tokenizer_class="CodeGenTokenizer")
+    with pytest.raises(UserError, match=r"has a CodeGenTokenizer; .* makes tokenizer\.json"):
         pretrained_tokenizer(tmp_path)
-    settings(tmp_path)
-    (tmp_path / "added_tokens.json").write_text('{"<pad>": 258}')
-    with pytest.raises(UserError, match=r"what its added tokens are like; .* makes tokenizer\.json"):
+    settings(tmp_path, tokenizer_class="BertTokenizer" if make is gpt2_files else "Qwen2Tokenizer")
+    with pytest.raises(UserError, match=r"has no vocab\.\w+.*, which a \w+ needs"):
         pretrained_tokenizer(tmp_path)
 
 
@@ -93,9 +119,9 @@ def test_files_whose_rules_are_not_known(tmp_path: Path, make: object) -> None:
     ("values", "message"),
     [
         ({"do_lower_case": "yes"}, "do_lower_case must be true or false, not 'yes'"),
-        ({"strip_accents": False}, "strip_accents = False, which is not supported"),
-        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars = False"),
-        ({"never_split": ["x"]}, "never_split = "),
+        ({"never_split": ["x"]}, "never_split = ['x'] is not supported"),
+        ({"split_special_tokens": True}, "split_special_tokens = True is not supported"),
+        ({"cls_token": None}, "cls_token is null"),
     ],
 )
 def test_settings_of_bert_that_are_not_supported(tmp_path: Path, values: dict[str, object], message: str) -> None:
@@ -103,6 +129,16 @@ def test_settings_of_bert_that_are_not_supported(tmp_path: Path, values: dict[st
     with pytest.raises(UserError, match="tokenizer_config") as caught:
         pretrained_tokenizer(tmp_path)
     assert message in str(caught.value)
+
+
+def test_a_class_that_tokenizer_json_contradicts(tmp_path: Path) -> None:
+    save_pretrained_tokenizer(BPETokenizer.train("low lower", 262), tmp_path)
+    settings(tmp_path, tokenizer_class="BertTokenizer")
+    with pytest.raises(UserError, match=r"tokenizer_class is BertTokenizer, but tokenizer\.json has the model 'BPE': set"):
+        pretrained_tokenizer(tmp_path)
+    settings(tmp_path, tokenizer_class="CodeGenTokenizer", add_prefix_space=True)
+    with pytest.raises(UserError, match=r"add_prefix_space = True contradicts tokenizer\.json"):
+        pretrained_tokenizer(tmp_path)
 
 
 def test_damaged_settings(tmp_path: Path) -> None:

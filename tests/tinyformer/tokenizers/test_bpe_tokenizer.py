@@ -1,4 +1,4 @@
-"""Byte-pair encoding: how merges are learned and applied, and GPT-2's files."""
+"""Byte-pair encoding: how merges are learned and applied, and how a tokenizer is saved."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tinyformer.common.errors import UserError
-from tinyformer.tokenizers import BPETokenizer, Tokenizer, WordPieceTokenizer
+from tinyformer.tokenizers import BPETokenizer, Tokenizer, WordPieceTokenizer, bpe
 from tinyformer.tokenizers.byte_letters import BYTES
-from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
 
 # Every character that UTF-8 can hold: surrogates are halves of one, and no text.
@@ -237,8 +236,28 @@ BYTES_ALONE = BPETokenizer.train("", 256)
 
 
 @given(real_text)
-def test_words_are_cut_without_loss(text: str) -> None:
-    assert "".join(CuttingRules().words(text)) == text
+def test_any_pattern_cuts_without_loss(text: str) -> None:
+    for pattern in (r"\p{N}", "[a-f]+(?=g)", "x*", ""):
+        tokenizer = BPETokenizer(BYTES_ALONE.tokens, [], pattern=pattern)
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_a_pattern_cuts_a_text_into_words(tmp_path: Path) -> None:
+    digits = BPETokenizer.train("12 12 12 ab ab", 300, pattern=r"\p{N}|[^\p{N}]+")
+    assert digits.tokens[256:] == [b"ab", b" ab"]
+    uncut = BPETokenizer.train("12 12 12 ab ab", 300, pattern="")
+    assert b"12 " in uncut.tokens
+    digits.save(tmp_path / "t.json")
+    loaded = BPETokenizer.load(tmp_path / "t.json")
+    assert loaded.pattern == digits.pattern
+    assert loaded.encode("a 12 ab").tolist() == digits.encode("a 12 ab").tolist()
+
+
+def test_a_pattern_that_may_never_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bpe, "_LEAST_SECONDS", 0.1)
+    tokenizer = BPETokenizer(BYTES_ALONE.tokens, [], pattern="(?:a|aa)+b")
+    with pytest.raises(UserError, match=r"the regular expression '\(\?:a\|aa\)\+b' takes too long"):
+        tokenizer.encode("a" * 100)
 
 
 def test_long_words() -> None:
@@ -296,8 +315,8 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"kind": "char"}, "not a byte-pair tokenizer's file"),
         ({"tokens": None}, "tokens must be a list, not None"),
         ({"tokens": [1]}, "tokens[0] must be text, not 1"),
-        ({"tokens": ["ab", "<e>"], "merges": [], "special": {"<e>": 1}}, "needs bytes as tokens, and this one has none"),
-        ({"unknown": 10**6}, "the unknown token has the id 1000000, which is not an id"),
+        ({"tokens": ["ab", "<e>"], "merges": [], "special": {"<e>": 1}}, "needs every byte as a token; 256 bytes are missing"),
+        ({"pattern": "(a"}, "the regular expression '(a' is wrong"),
         ({"merges": "e s"}, "merges must be a list, not 'e s'"),
         ({"merges": ["e s t"]}, "the merge 'e s t'"),
         ({"merges": ["e s xyz"]}, "the merge 'e s xyz'"),
@@ -336,101 +355,8 @@ def test_tokens_that_are_there_twice_or_stand_for_no_bytes(tmp_path: Path) -> No
             BPETokenizer.load(tmp_path / "t.json")
 
 
-def test_bytes_that_are_missing_are_left_out_or_unknown(tmp_path: Path) -> None:
-    tokens = [b"a", b"b", b"ab", b"", b"<unk>"]
-    for unknown, fuse, expected in [
-        (None, False, [2, 2]),
-        (4, False, [2, 4, 4, 2, 4]),
-        (4, True, [2, 4, 2, 4]),
-        (0, False, [2, 0, 0, 2, 0]),
-    ]:
-        tokenizer = BPETokenizer(tokens, [(0, 1)], {"<unk>": 4}, unknown=unknown, fuse_unknown=fuse)
-        tokenizer.save(tmp_path / "t.json")
-        for one in (tokenizer, BPETokenizer.load(tmp_path / "t.json")):
-            assert one.encode("ab\u00e9ab!").tolist() == expected
-    assert tokenizer.decode([0, 3, 1]) == "ab"  # an empty token is no text, and no text has it
-
-
 def test_merges_of_special_tokens_or_of_no_tokens() -> None:
     tokens = [bytes([b]) for b in range(256)] + [b"<end>"]
     for pair in [(0, 256), (256, 0), (0, 257), (-1, 0)]:
         with pytest.raises(UserError, match="special or not an id"):
             BPETokenizer(tokens, [pair], {"<end>": 256})
-
-
-# -------------------------------------------------------------------------------------------------------- GPT-2's files
-
-
-def write_gpt2_files(folder: Path, more: dict[str, int] | None = None, merges: str = "h e\nĠ t\nĠt he\n") -> tuple[Path, Path]:
-    """A small pair of files in GPT-2's format; the characters that stand for bytes are those of the published one."""
-    shown = [chr(c) for c in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 256 + 68)]]
-    names = [*shown, "he", "Ġt", "Ġthe", "<|endoftext|>"]
-    ids = {name: i for i, name in enumerate(names)}
-    (folder / "encoder.json").write_text(json.dumps({**ids, **(more or {})}))
-    (folder / "vocab.bpe").write_text("#version: 0.2\n" + merges, encoding="utf-8")
-    return folder / "encoder.json", folder / "vocab.bpe"
-
-
-def test_gpt2_files(tmp_path: Path) -> None:
-    tokenizer = BPETokenizer.from_gpt2_files(*write_gpt2_files(tmp_path))
-    assert tokenizer.vocab_size == 260
-    assert tokenizer.special == {"<|endoftext|>": 259}
-    assert tokenizer.tokens[256:] == [b"he", b" t", b" the", b"<|endoftext|>"]
-    assert tokenizer.encode("he the").tolist() == [256, 258]
-    # GPT-2's own ids: ! is 0, A is 32, the space 220, the new line 198, the bytes of é 127 and 102.
-    assert tokenizer.encode("!A \né").tolist() == [0, 32, 220, 198, 127, 102]
-    assert tokenizer.decode(range(256)).encode("utf-8", "replace") == bytes(BYTES).decode("utf-8", "replace").encode()
-    assert 259 not in tokenizer.encode("he<|endoftext|>")
-    assert tokenizer.encode("he<|endoftext|>he", allow_special=True).tolist() == [256, 259, 256]
-
-
-def test_training_numbers_the_bytes_as_gpt2_does(tmp_path: Path) -> None:
-    tokenizer = BPETokenizer.from_gpt2_files(*write_gpt2_files(tmp_path))
-    assert BPETokenizer.train("", 256).tokens == tokenizer.tokens[:256]
-
-
-def test_windows_line_ends_in_gpt2_files(tmp_path: Path) -> None:
-    encoder, vocab = write_gpt2_files(tmp_path)
-    vocab.write_bytes(vocab.read_bytes().replace(b"\n", b"\r\n"))
-    assert BPETokenizer.from_gpt2_files(encoder, vocab).encode(" the").tolist() == [258]
-
-
-def test_gpt2_files_with_an_id_that_no_token_has(tmp_path: Path) -> None:
-    tokenizer = BPETokenizer.from_gpt2_files(*write_gpt2_files(tmp_path, {"xy": 263}, "h e\n"))
-    assert (tokenizer.vocab_size, tokenizer.decode([263]), tokenizer.decode([262], skip_special=True)) == (264, "xy", "")
-
-
-@pytest.mark.parametrize(
-    ("more", "merges", "message"),
-    [
-        ({"日本": 260}, "h e\n", "'日本' has characters that do not stand for bytes"),
-        ({"xy": 10**9}, "h e\n", "not the numbers from 0 to 260"),  # no gap is so large
-        ({"xy": 5}, "h e\n", "not the numbers from 0 to 260"),  # an id twice
-        ({"xy": -1}, "h e\n", "not the numbers from 0 to 260"),
-        ({}, "h e l\n", "the merge 'h e l'"),
-        ({}, "h x\n", "makes no token"),
-        ({}, "xyz e\n", "the merge 'xyz e'"),
-    ],
-)
-def test_damaged_gpt2_files(tmp_path: Path, more: dict[str, int], merges: str, message: str) -> None:
-    encoder, vocab = write_gpt2_files(tmp_path, more, merges)
-    with pytest.raises(UserError) as caught:
-        BPETokenizer.from_gpt2_files(encoder, vocab)
-    assert message in str(caught.value)
-    assert str(encoder) in str(caught.value)
-    assert str(vocab) in str(caught.value)
-
-
-def test_missing_and_foreign_gpt2_files(tmp_path: Path) -> None:
-    encoder, vocab = write_gpt2_files(tmp_path)
-    with pytest.raises(UserError, match=r"other\.json does not exist"):
-        BPETokenizer.from_gpt2_files(tmp_path / "other.json", vocab)
-    with pytest.raises(UserError, match=r"other\.bpe does not exist"):
-        BPETokenizer.from_gpt2_files(encoder, tmp_path / "other.bpe")
-    vocab.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match=f"{vocab.name} is not UTF-8 text"):
-        BPETokenizer.from_gpt2_files(encoder, vocab)
-    write_gpt2_files(tmp_path)
-    encoder.write_text('{"a": "b", "c": 1}')
-    with pytest.raises(UserError, match="is damaged"):
-        BPETokenizer.from_gpt2_files(encoder, vocab)

@@ -1,21 +1,26 @@
-"""Tokenizers that a tokenizer.json describes. What other libraries make of the same files is in tests/parity."""
+"""Published tokenizers: what is added here to the package ``tokenizers``. What transformers does is in tests/parity."""
 
 from __future__ import annotations
 
 import base64
 import json
 import struct
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tinyformer import BPETokenizer, PipelineTokenizer, UserError, load_tokenizer, token_texts
+from tinyformer import PipelineTokenizer, UserError, load_tokenizer, pretrained_tokenizer, token_texts
 from tinyformer.decoding.streaming import stream_text
-from tinyformer.tokenizers.pre_tokenizers import BEHAVIORS, split
-from tinyformer.tokenizers.tokenizer_json import read_tokenizer_json
+from tinyformer.tokenizers import BPETokenizer, WordPieceTokenizer
+from tinyformer.tokenizers.tokenizer_json import added_token, tokenizer_json
 
 Json = dict[str, Any]
+Change = Callable[[Json], object]
+SPECIAL = ("<unk>", "<s>", "</s>")
 
 
 def llama2(**changes: Any) -> Json:
@@ -33,7 +38,7 @@ def llama2(**changes: Any) -> Json:
         {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
     ]
     return {
-        "added_tokens": [{"id": i, "content": tokens[i], "special": True} for i in range(3)],
+        "added_tokens": [added_token(tokens[i]) | {"id": i} for i in range(3)],
         "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": None,
         "post_processor": None,
@@ -50,45 +55,61 @@ def llama2(**changes: Any) -> Json:
     }
 
 
-def tokens_of(tokenizer: PipelineTokenizer, text: str, allow_special: bool = False) -> list[str]:
-    return [tokenizer.tokens[i] for i in tokenizer.encode(text, allow_special)]
+def unigram(**changes: Any) -> Json:
+    """A small file as T5's. To the model, its special tokens are the likeliest pieces."""
+    scores = {**dict.fromkeys(SPECIAL, 0.0), "▁": -3.0, "ab": -3.5, **dict.fromkeys("ab<s>", -2.0)}
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    model = {"type": "Unigram", "unk_id": 0, "vocab": list(map(list, scores.items())), **changes}
+    return {**llama2(), "normalizer": None, "pre_tokenizer": metaspace, "decoder": metaspace, "model": model}
+
+
+def words(**changes: Any) -> Json:
+    """Whole words, among them a special token's name."""
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL, "a"])}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>", **changes}
+    return {**llama2(), "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "decoder": None, "model": model}
+
+
+def with_merges_to_a_special_token() -> Json:
+    content = llama2()
+    for token in ("<", "s", ">", "<s"):
+        content["model"]["vocab"][token] = len(content["model"]["vocab"])
+    content["model"]["merges"] += [["<", "s"], ["<s", ">"]]
+    return content
 
 
 def test_llama2() -> None:
     tokenizer = PipelineTokenizer(llama2())
-    assert tokens_of(tokenizer, "hi  he") == ["▁hi", "▁▁", "he"]
-    assert tokens_of(tokenizer, "é\n") == ["▁", "<0xC3>", "<0xA9>", "<0x0A>"]
-    assert tokens_of(tokenizer, "hi<s>hi", allow_special=True) == ["▁hi", "<s>", "▁hi"]
-    assert "<s>" not in tokens_of(tokenizer, "<s>")
+    assert token_texts(tokenizer, tokenizer.encode("hi  he")) == [" hi", "  ", "he"]
+    assert token_texts(tokenizer, tokenizer.encode("hi<s>hi", allow_special=True)) == [" hi", "<s>", " hi"]
     assert tokenizer.encode("").tolist() == []
     for text in ("hi", " hi", "é\nhi", "日本 hi  ", "\x00"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.decode(tokenizer.encode("hi</s>", allow_special=True), skip_special=True) == "hi"
     with pytest.raises(UserError, match="the id 267 is not between 0 and 266"):
         tokenizer.decode([267])
+    for wrong in ("\ud800", b"hi", 5):
+        with pytest.raises(UserError):
+            tokenizer.encode(wrong)  # type: ignore[arg-type]
 
 
-def test_bytes_that_are_no_text_together() -> None:
-    tokenizer = PipelineTokenizer(llama2())
-    start = tokenizer.tokens.index("<0x00>")
-    assert tokenizer.decode([start + 0xC3, start + 0xA9, start + 0xC3]) == "\ufffd\ufffd\ufffd"
-    assert tokenizer.decode([start + 0xC3, start + 0xA9]) == "é"
+@pytest.mark.parametrize("make", [llama2, unigram, words, with_merges_to_a_special_token, lambda: llama2(ignore_merges=True)])
+def test_the_name_of_a_special_token_in_a_text_is_plain_text(make: Callable[[], Json]) -> None:
+    tokenizer = PipelineTokenizer(make())
+    ends = {tokenizer.special["<s>"], tokenizer.special["</s>"]}
+    for text in ("<s>", "a <s> a", "</s>", " <s></s>", "<s>" * 20):
+        assert ends & {*tokenizer.encode(text, allow_special=True).tolist()}
+        assert not ends & {*tokenizer.encode(text).tolist()}
+    assert tokenizer.encode("a a").tolist() == tokenizer.encode("a a", allow_special=True).tolist()
 
 
-def test_bytes_that_are_no_text_are_a_token_each() -> None:
-    decoders = [{"type": "ByteFallback"}, {"type": "WordPiece", "prefix": "##", "cleanup": False}]
-    tokenizer = PipelineTokenizer({**llama2(), "decoder": {"type": "Sequence", "decoders": decoders}})
-    start = tokenizer.tokens.index("<0x00>")
-    assert tokenizer.decode([start + 0xC3, start + 0xC3]) == "\ufffd \ufffd"
-    assert tokenizer.decode([start + 0xC3, start + 0xA9]) == "é"
-
-
-def test_what_the_vocabulary_lacks_is_unknown_or_left_out() -> None:
-    plain = {"byte_fallback": False}
-    assert tokens_of(PipelineTokenizer(llama2(**plain)), "hixyhix") == ["▁hi", "<unk>", "hi", "<unk>"]
-    separate = PipelineTokenizer(llama2(**plain, fuse_unk=False))
-    assert tokens_of(separate, "hixyhix") == ["▁hi", "<unk>", "<unk>", "hi", "<unk>"]
-    assert tokens_of(PipelineTokenizer(llama2(**plain, unk_token=None)), "hixyhix") == ["▁hi", "hi"]
+def test_unknown_is_no_secret() -> None:
+    tokenizer = PipelineTokenizer(words())
+    assert tokenizer.encode("a zz").tolist() == [3, 0]
+    assert tokenizer.decode([3, 1, 0], skip_special=True) == "a"
+    bert = PipelineTokenizer(tokenizer_json(WordPieceTokenizer.train("low lower lowest", 60)))
+    ids = [bert.special["[CLS]"], *bert.encode("low 日"), bert.special["[SEP]"]]
+    assert bert.decode(ids, skip_special=True) == "low [UNK]"  # it stands for a word
 
 
 def test_a_text_is_shown_while_it_is_written() -> None:
@@ -103,208 +124,235 @@ def test_a_text_is_shown_while_it_is_written() -> None:
             yield i
 
     pieces = [(piece, asked) for piece in tokenizer.stream(all_ids()) if piece]
-    assert [piece for piece, _ in pieces] == ["hi", " ", "é", " hi"]
-    assert [count for _, count in pieces] == [1, 2, 5, 5]  # the bytes are certain where something else comes
+    assert pieces == [("hi", 1), (" ", 2), ("é hi", 5)]  # the bytes are certain where something else comes
     prompt = tokenizer.encode("hi").tolist()
     assert "".join(stream_text(tokenizer, prompt, after=prompt)) == " hi"  # only the text's first space is none
 
 
-def test_the_text_of_each_token() -> None:
-    tokenizer = PipelineTokenizer(llama2())
-    ids = [tokenizer.tokens.index(token) for token in ("▁hi", "hi", "<0x0A>", "<0xC3>", "</s>")]
-    assert token_texts(tokenizer, ids) == [" hi", "hi", "\n", "\\xc3", "</s>"]
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+DECODERS: dict[str, Json | None] = {
+    "none": None,
+    "Llama's": llama2()["decoder"],
+    "bytes": BYTES,
+    "marks": unigram()["decoder"],
+    "all at the end": {
+        "type": "Sequence",
+        "decoders": [{"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "hh"}, "content": "!"}],
+    },
+    "two spaces": {
+        "type": "Sequence",
+        "decoders": [{"type": "Fuse"}, {"type": "Strip", "content": "h", "start": 2, "stop": 0}],
+    },
+    "WordPieces": {"type": "WordPiece", "prefix": "h", "cleanup": True},
+    "words with ends": {"type": "BPEDecoder", "suffix": "i"},
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_pieces_of_a_stream_are_the_text(name: str) -> None:
+    tokenizer = PipelineTokenizer({**llama2(), "decoder": DECODERS[name]})
+    start = 3 + 0xC3  # of the bytes from there on
+    several = [
+        [],
+        [5],
+        [259, 259, 260],
+        [263, 260, 261],
+        [260, 260, 264, 259],
+        [start, 3 + 0xA9, 260],
+        [start],
+        [start, 260, start],
+    ]
+    several += [[start, 3 + 0xA9, start, 264], [1, 264, 2], [266, 266, 263]]
+    for ids in several:
+        for skip in (False, True):
+            assert "".join(tokenizer.stream(ids, skip)) == tokenizer.decode(ids, skip)
+
+
+def test_a_stream_of_bytes_shows_whole_characters() -> None:
+    tokenizer = PipelineTokenizer(tokenizer_json(BPETokenizer.train("", 256)))
+    pieces = list(tokenizer.stream(tokenizer.encode("a日é")))
+    assert [piece for piece in pieces if piece] == ["a", "日", "é"]
+    assert list(tokenizer.stream(tokenizer.encode("a日")[:-1])) == ["a", "\ufffd"]
+    assert token_texts(tokenizer, tokenizer.encode("aé")) == ["a", "\\xc3", "\\xa9"]
 
 
 def test_it_survives_saving(tmp_path: Path) -> None:
-    tokenizer = PipelineTokenizer({**llama2(), "truncation": {"max_length": 5}})
+    more = [added_token("<t>", special=False, lstrip=True)]
+    tokenizer = PipelineTokenizer({**llama2(), "truncation": {"max_length": 5}}, more, (["<s>"], ["</s>", "<t>"]))
+    assert (tokenizer.before, tokenizer.after) == ((1,), (2, 267))
     tokenizer.save(tmp_path / "t.json")
-    again = load_tokenizer(tmp_path / "t.json", 267)
+    again = load_tokenizer(tmp_path / "t.json", 268)
     assert isinstance(again, PipelineTokenizer)
-    assert again.content == tokenizer.content == {**llama2(), "truncation": None, "padding": None}
-    assert again.encode("hi é").tolist() == tokenizer.encode("hi é").tolist()
+    assert again.content == tokenizer.content
+    assert (again.special, again.added, again.before, again.after) == (
+        tokenizer.special, tokenizer.added, tokenizer.before, tokenizer.after
+    )  # fmt: skip
+    assert again.encode("hi hi hi é <t>").tolist() == tokenizer.encode("hi hi hi é <t>").tolist()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"content": None}, "is damaged: content must be an object"),
-        ({"content": {}}, "is damaged: 'model'"),
-        ({"content": {**llama2(), "version": "\ud800"}}, "half of a surrogate pair"),
-        ({"content": llama2(fuse_unk=0)}, "fuse_unk = 0 of the model; it can be False or True"),
-        ({"content": {**llama2(), "decoder": {"type": "CTC"}}}, "not supported: the decoder 'CTC'"),
-        ({"more": 1}, "more is 1, a field that this version"),
-    ],
-)
-def test_a_file_that_was_changed(tmp_path: Path, changes: Json, message: str) -> None:
-    (tmp_path / "t.json").write_text(json.dumps({"kind": "pipeline", "content": llama2(), **changes}))
-    with pytest.raises(UserError) as caught:
-        load_tokenizer(tmp_path / "t.json")
-    assert message in str(caught.value)
-
-
-def test_a_long_word_takes_no_memory_afterwards() -> None:
-    tokenizer = PipelineTokenizer(llama2())  # it takes a whole text for one word
-    assert len(tokenizer.encode("hi " * 50_000)) == 50_001
-    assert tokenizer._ids_kept.cache_info().currsize == 0
-
-
-def charsmap(replacements: dict[str, str]) -> str:
-    """A map of characters as SentencePiece compiles it: each node of the trie has its children 256 places further on."""
-    units, texts, bases = [0] * (256 * 2 * sum(len(key.encode()) + 1 for key in replacements)), b"", {b"": 256}
-    units[0] = 256 << 10
-    for key, text in replacements.items():
-        code = key.encode()
-        for end in range(1, len(code) + 1):
-            place = bases[code[: end - 1]] ^ code[end - 1]
-            base = bases.setdefault(code[:end], 256 * (len(bases) + 1))
-            units[place] = (place ^ base) << 10 | (units[place] & 256) | code[end - 1]
-        units[place] |= 256
-        units[base] = len(texts)
-        texts += text.encode() + b"\0"
-    trie = struct.pack(f"<{len(units)}I", *units)
-    return base64.b64encode(struct.pack("<I", len(trie)) + trie + texts).decode()
-
-
-def unigram(**changes: Any) -> Json:
-    """A small file as T5's."""
-    scores = {"<unk>": 0.0, "▁": -3.0, "a": -2.0, "b": -2.0, "ab": -3.5, "▁ab": -6.0, "abc": -4.0, "c": -9.0}
+def test_ids_that_no_token_has() -> None:
     content = llama2()
-    content |= {"added_tokens": content["added_tokens"][:1], "normalizer": None}
-    content["pre_tokenizer"] = content["decoder"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}
-    return {**content, "model": {"type": "Unigram", "unk_id": 0, "vocab": list(map(list, scores.items())), **changes}}
-
-
-def test_the_likeliest_pieces() -> None:
-    tokenizer = PipelineTokenizer(unigram())
-    assert tokens_of(tokenizer, "ab") == ["▁ab"]  # -6, before -6.5
-    assert tokens_of(tokenizer, "abc aab") == ["▁", "abc", "▁", "a", "ab"]
-    assert tokens_of(tokenizer, "axyb") == ["▁", "a", "<unk>", "b"]
-    assert "<unk>" in tokens_of(tokenizer, "<unk>")  # its letters
-    assert tokenizer.encode("<unk>", allow_special=True).tolist() == [0]
-    assert tokenizer.decode(tokenizer.encode("abc aab ")) == "abc aab "
-    assert tokenizer.encode("").tolist() == []
-    assert tokens_of(PipelineTokenizer(unigram(unk_id=None)), "axyb") == ["▁", "a", "b"]
-    del (content := unigram())["model"]["type"]  # as older files
-    assert tokens_of(PipelineTokenizer(content), "ab") == ["▁ab"]
-
-
-def test_characters_that_are_no_piece_become_bytes() -> None:
-    model = unigram()["model"]
-    bytes_of = [[f"<0x{byte:02X}>", 0.0] for byte in range(256)]
-    tokenizer = PipelineTokenizer(unigram(vocab=model["vocab"] + bytes_of, byte_fallback=True))
-    assert tokens_of(tokenizer, "aéb") == ["▁", "a", "<0xC3>", "<0xA9>", "b"]
-    some = PipelineTokenizer(unigram(vocab=model["vocab"] + bytes_of[:0xC4], byte_fallback=True))
-    assert tokens_of(some, "aéb日") == ["▁", "a", "<0xC3>", "<0xA9>", "b", "<unk>"]
-
-
-def test_a_long_word_of_pieces() -> None:
-    tokenizer = PipelineTokenizer(unigram())
-    assert len(tokenizer.encode("ab" * 50_000)) == 50_000  # ▁ab, then ab
-
-
-def test_a_map_of_characters() -> None:
-    section = {"type": "Precompiled", "precompiled_charsmap": charsmap({"Ａ": "a", "e\u0301": "é", "\t": " ", "ﬁ": "fi"})}
-    tokenizer = PipelineTokenizer({**unigram(), "normalizer": section})
-    assert tokens_of(tokenizer, "Ａb") == ["▁ab"]
-    normalize = tokenizer._normalize
-    assert normalize("e\u0301\té ﬁ日") == "é é fi日"
-    assert normalize("Ａ\u0301") == "a"  # of what is looked up together, the first that is found
-    assert normalize("Ａ\u0301\u0301") == "a\u0301\u0301"  # too long for that
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"unk_id": 8}, "unk_id 8 is not in the vocabulary of 8 tokens"),
-        ({"unk_id": "<unk>"}, "unk_id must be an integer, not '<unk>'"),
-        ({"vocab": {"a": 0}}, "is damaged"),
-        ({"vocab": [["a", 0.0], ["b"]]}, "is damaged: not enough values to unpack"),
-        ({"vocab": [["a", 0.0], ["a", 0.0]], "unk_id": 0}, "the token 'a' is in the vocabulary twice"),
-        ({"vocab": [["<unk>", "0"]]}, "a score in the vocabulary is not a finite number"),
-        ({"alpha": 0.5}, "not supported: alpha = 0.5 of the model"),
-    ],
-)
-def test_pieces_that_were_changed(tmp_path: Path, changes: Json, message: str) -> None:
-    (tmp_path / "tokenizer.json").write_text(json.dumps(unigram(**changes)))
-    with pytest.raises(UserError) as caught:
-        read_tokenizer_json(tmp_path / "tokenizer.json")
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("block", "message"),
-    [
-        (None, "precompiled_charsmap must be text"),
-        ("?", "precompiled_charsmap cannot be read"),
-        ("", "precompiled_charsmap ends too early"),
-        (charsmap({"a": "b"})[:400], "precompiled_charsmap ends too early"),
-        (charsmap({"a": "x" * 101}), "more than 100 times as long"),
-    ],
-)
-def test_a_map_of_characters_that_was_changed(tmp_path: Path, block: str | None, message: str) -> None:
-    content = {**unigram(), "normalizer": {"type": "Precompiled", "precompiled_charsmap": block}}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(UserError) as caught:
-        read_tokenizer_json(tmp_path / "tokenizer.json")
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("pattern", [{"Regex": "(?:h|hh)+b"}])
-@pytest.mark.parametrize("place", ["normalizer", "pre_tokenizer"])
-def test_a_pattern_that_may_never_end_is_stopped(tmp_path: Path, monkeypatch: Any, pattern: Json, place: str) -> None:
-    monkeypatch.setattr("tinyformer.tokenizers.patterns._LEAST_SECONDS", 0.1)
-    sections = {
-        "normalizer": {"type": "Replace", "pattern": pattern, "content": ""},
-        "pre_tokenizer": {"type": "Split", "pattern": pattern, "behavior": "Removed", "invert": False},
-    }
-    (tmp_path / "tokenizer.json").write_text(json.dumps({**llama2(), place: sections[place]}))
-    tokenizer = read_tokenizer_json(tmp_path / "tokenizer.json")
-    with pytest.raises(UserError, match=r"tokenizer\.json: the regular expression .* takes too long"):
-        tokenizer.encode("h" * 200)
-
-
-def test_all_pieces_of_a_text_share_the_time(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tinyformer.tokenizers.patterns._LEAST_SECONDS", 0.2)
-    monkeypatch.setattr("tinyformer.tokenizers.patterns._CHARACTERS_A_SECOND", 1e9)
-    cutters = [
-        {"type": "WhitespaceSplit"},
-        {"type": "Split", "pattern": {"Regex": "(?:h|hh)+b"}, "behavior": "Removed", "invert": False},
-    ]
-    content = {**llama2(), "normalizer": None, "pre_tokenizer": {"type": "Sequence", "pretokenizers": cutters}}
+    content["model"]["vocab"]["xy"] = 300
+    content["added_tokens"].append(added_token("<t>", special=False) | {"id": 305})
     tokenizer = PipelineTokenizer(content)
-    assert len(tokenizer.encode(" ".join(["h" * 18])))
-    with pytest.raises(UserError, match="takes too long"):
-        tokenizer.encode(" ".join(["h" * 18] * 10_000))
+    assert tokenizer.vocab_size == 306
+    assert tokenizer.encode("hi<t>").tolist() == [264, 305]
+    assert tokenizer.decode([264, 280, 300, 305]) == "hixy<t>"
+    assert token_texts(tokenizer, [280]) == [""]
 
 
-def test_a_roberta_is_an_ordinary_tokenizer_of_bytes(tmp_path: Path) -> None:
-    trained = BPETokenizer.train("low lower", 260, ["<s>", "</s>"])
-    content = read(tmp_path, trained)
-    content["post_processor"] = {"type": "RobertaProcessing", "sep": ["</s>", 259], "cls": ["<s>", 258]}
+# --------------------------------------------------------------------------------------------- what is wrong or too much
+
+
+def top(**changes: Any) -> Change:
+    return lambda content: content.update(changes)
+
+
+def model(**changes: Any) -> Change:
+    return lambda content: content["model"].update(changes)
+
+
+def cutters(part: Json, times: int = 1) -> Change:
+    return top(pre_tokenizer={"type": "Sequence", "pretokenizers": [part] * times})
+
+
+def added(i: int, content: str) -> Change:
+    return lambda whole: whole["added_tokens"].append(added_token(content) | {"id": i})
+
+
+def nested(depth: int) -> Json:
+    section: Json = {"type": "NFC"}
+    for _ in range(depth):
+        section = {"type": "Sequence", "normalizers": [section]}
+    return section
+
+
+def charsmap(longest: int) -> str:
+    trie = struct.pack("<I", 0) * 4
+    return base64.b64encode(struct.pack("<I", len(trie)) + trie + b"a" * longest + b"\0").decode()
+
+
+SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
+TEMPLATE = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}], "pair": [], "special_tokens": {}}
+DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+HOSTILE: dict[str, tuple[Change, str]] = {
+    "a long mark": (
+        cutters({"type": "Metaspace", "replacement": "x" * 3000, "prepend_scheme": "always"}),
+        "3,000 characters; 200",
+    ),
+    "a long literal": (cutters({**SPLIT, "pattern": {"String": "a" * 3000}}), "String of Split in the pre_tokenizer has 3,000"),
+    "a long pattern": (
+        cutters({**SPLIT, "pattern": {"Regex": "a" * 30_000}}),
+        "Regex of Split in the pre_tokenizer has 30,000",
+    ),
+    "many parts": (cutters({"type": "Punctuation", "behavior": "Isolated"}, 90), "more than 20 pretokenizers"),
+    "many sequences": (top(normalizer=nested(90)), "more than 20 normalizers"),
+    "bytes of bytes": (cutters(BYTES, 18), "up to 2.62e+05 times as long; 100 is the most"),
+    "longer and longer": (top(normalizer={"type": "Sequence", "normalizers": [DOUBLING] * 8}), "up to 256 times as long"),
+    "long texts": (top(decoder={"type": "Sequence", "decoders": [DOUBLING] * 8}), "up to 256 times as long"),
+    "a map to long texts": (top(normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap(500)}), "up to 500 times"),
+    "dropout": (model(dropout=0.1), "dropout = 0.1 of the model is not supported"),
+    "long words": (model(max_input_chars_per_word=10**6), "max_input_chars_per_word is 1,000,000; 1,000 is the most"),
+    "a long name": (added(267, "a" * 600), "has 600 characters; it can have 500"),
+}
+WRONG: dict[str, tuple[Change, str]] = {
+    "no model": (lambda content: content.pop("model"), "is damaged: 'model'"),
+    "an unknown model": (model(type="Other"), "the package tokenizers says: "),
+    "an unknown part": (top(normalizer={"type": "Other"}), "the package tokenizers says: "),
+    "a part without a type": (top(normalizer={}), "the package tokenizers says: "),
+    "a merge of nothing": (model(merges=[["h", "xyz"]]), "the package tokenizers says: "),
+    "merges that are none": (model(merges=5), "the package tokenizers says: "),
+    "an id far off": (lambda content: content["model"]["vocab"].update(xy=10**9), "many ids have no token"),
+    "an id twice": (lambda content: content["model"]["vocab"].update(xy=5), "two tokens have the same id"),
+    "an added id twice": (added(2, "<t>"), "two tokens have the same id"),
+    "another id": (added(400, "hi"), "the added token 'hi' has the id 400, but 263 in the vocabulary"),
+    "the same name twice": (lambda content: content["added_tokens"].append("<s>"), "is damaged"),
+    "a wrong pattern": (cutters({**SPLIT, "pattern": {"Regex": "(a"}}), "the package tokenizers says: "),
+    "a template with two texts": (
+        top(post_processor={**TEMPLATE, "single": TEMPLATE["single"] * 2}),
+        "does not put the text once",
+    ),
+    "a template with names": (
+        top(post_processor={**TEMPLATE, "single": [{"SpecialToken": {"id": "<q>", "type_id": 0}}, *TEMPLATE["single"]]}),
+        "the post-processor has no ids for <q>",
+    ),
+    "a map of characters that is none": (top(normalizer={"type": "Precompiled", "precompiled_charsmap": "?"}), "Precompiled"),
+}
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, *WRONG])
+def test_files_that_are_refused_at_once(tmp_path: Path, name: str) -> None:
+    change, message = (HOSTILE | WRONG)[name]
+    content = llama2()
+    change(content)
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    tokenizer = read_tokenizer_json(tmp_path / "tokenizer.json")
-    assert isinstance(tokenizer, BPETokenizer)
-    assert (tokenizer.before, tokenizer.after) == ((258,), (259,))
+    (tmp_path / "saved.json").write_text(json.dumps({"kind": "pipeline", "content": content}))
+    for read, path in ((pretrained_tokenizer, tmp_path / "tokenizer.json"), (load_tokenizer, tmp_path / "saved.json")):
+        start = time.process_time()
+        with pytest.raises(UserError) as caught:
+            read(path.parent if read is pretrained_tokenizer else path)
+        assert time.process_time() - start < 5
+        assert str(caught.value).startswith(str(path)) and message in str(caught.value)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
-def read(folder: Path, tokenizer: Any) -> Json:
-    from tinyformer.tokenizers.tokenizer_json_writing import tokenizer_json
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"model": NaN}', '{"a": 1, "a": 2}', "[" * 100_000, "\x00", '{"model": 1}'])
+def test_what_is_no_tokenizer_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(UserError, match=r"tokenizer\.json is damaged"):
+        pretrained_tokenizer(tmp_path)
 
-    return json.loads(json.dumps(tokenizer_json(tokenizer)))  # type: ignore[no-any-return]
+
+def test_a_pattern_that_may_never_end_is_stopped() -> None:
+    part = {**SPLIT, "pattern": {"Regex": "(?:h|hh)+b"}}
+    tokenizer = PipelineTokenizer({**llama2(), "pre_tokenizer": part})
+    with pytest.raises(UserError, match=r"the package tokenizers says: .*retry-limit"):
+        tokenizer.encode("h" * 200)
+    assert tokenizer.encode("hi").tolist() == [264]  # it works as before
 
 
-@pytest.mark.parametrize(
-    ("behavior", "pieces", "inverted"),
-    [
-        ("Removed", ["a", "b", "c"], ["-", "-", "-"]),
-        ("Isolated", ["a", "-", "b", "-", "-", "c"], ["a", "-", "b", "-", "-", "c"]),
-        ("MergedWithPrevious", ["a-", "b-", "-", "c"], ["a", "-b", "-", "-c"]),
-        ("MergedWithNext", ["a", "-b", "-", "-c"], ["a-", "b-", "-", "c"]),
-        ("Contiguous", ["a", "-", "b", "--", "c"], ["a", "-", "b", "--", "c"]),
-    ],
-)
-def test_splitting(behavior: str, pieces: list[str], inverted: list[str]) -> None:
-    spans = [(1, 2), (3, 4), (4, 5)]
-    assert behavior in BEHAVIORS
-    assert [piece for piece in split("a-b--c", spans, behavior) if piece] == pieces
-    assert [piece for piece in split("a-b--c", spans, behavior, invert=True) if piece] == inverted
+def test_an_unknown_word_may_be_an_error() -> None:
+    tokenizer = PipelineTokenizer(words(unk_token="no token"))
+    with pytest.raises(UserError, match="the package tokenizers says: WordLevel error"):
+        tokenizer.encode("zz")
+
+
+def test_without_the_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UserError, match=r'needs the package tokenizers: pip install "tinyformer\[pretrained\]"'):
+        PipelineTokenizer(llama2())
+
+
+# ------------------------------------------------------------------------------------------ what earlier versions saved
+
+
+def test_byte_pairs_that_an_earlier_version_saved(tmp_path: Path) -> None:
+    own = BPETokenizer.train("low lower lowest 12", 262, ["<s>", "<think>"])
+    own.save(tmp_path / "t.json")
+    saved = json.loads((tmp_path / "t.json").read_text())
+    del saved["special"]["<think>"]
+    think = {"id": 261, "content": "<think>", "special": False, "lstrip": True, "rstrip": False, "single_word": False}
+    saved["added"] = [{**think, "normalized": False, "in_vocabulary": False}]
+    saved["rules"] = {"patterns": [r"\p{N}", r" ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"], "normal_form": "NFC", "space_before": False}
+    saved |= {"ignore_merges": True, "before": [260], "after": [260, 261], "unknown": 260, "fuse_unknown": True}
+    (tmp_path / "t.json").write_text(json.dumps(saved))
+    tokenizer = load_tokenizer(tmp_path / "t.json")
+    assert isinstance(tokenizer, PipelineTokenizer)
+    assert (tokenizer.special, tokenizer.before, tokenizer.after) == ({"<s>": 260}, (260,), (260, 261))
+    assert tokenizer.encode("low <think>").tolist() == [*own.encode("low"), 261]
+    assert tokenizer.encode("e\u0301<s>").tolist() == own.encode("é<s>").tolist()
+    assert len(tokenizer.encode("12")) == 2
+    assert tokenizer.decode(tokenizer.encode("low 12")) == "low 12"
+    (tmp_path / "t.json").write_text(json.dumps({**saved, "tokens": None}))
+    with pytest.raises(UserError, match=r"t\.json is damaged"):
+        load_tokenizer(tmp_path / "t.json")
+
+
+def test_a_bert_that_an_earlier_version_saved(tmp_path: Path) -> None:
+    own = WordPieceTokenizer.train("low lower lowest .", 60)
+    own.save(tmp_path / "t.json")
+    (tmp_path / "t.json").write_text(json.dumps({**json.loads((tmp_path / "t.json").read_text()), "cleanup": True}))
+    tokenizer = load_tokenizer(tmp_path / "t.json")
+    ids = own.encode("low lowest.")
+    assert tokenizer.encode("low lowest.").tolist() == ids.tolist()
+    assert (own.decode(ids), tokenizer.decode(ids)) == ("low lowest .", "low lowest.")

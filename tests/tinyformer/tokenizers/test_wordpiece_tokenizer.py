@@ -193,36 +193,3 @@ def test_a_foreign_or_damaged_file(tmp_path: Path, changes: dict[str, object], m
         WordPieceTokenizer.load(path)
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("last", [True, False])
-def test_bert_vocabulary(tmp_path: Path, end: str, last: bool) -> None:
-    path = tmp_path / "vocab.txt"
-    lines = [*PIECES, "\u2028", "[unused0]"]  # a line separator is no end of a line here
-    path.write_bytes((end.join(lines) + (end if last else "")).encode())
-    tokenizer = WordPieceTokenizer.from_vocab_file(path)
-    assert tokenizer.tokens == lines
-    assert tokenizer.special == {name: i for i, name in enumerate(SPECIAL)}
-    assert pieces(tokenizer, "Unwanted") == ["un", "##want", "##ed"]
-    assert pieces(WordPieceTokenizer.from_vocab_file(path, lowercase=False), "Unwanted") == ["[UNK]"]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"the\nof\n", "lacks the special tokens [PAD], [UNK], [CLS], [SEP], [MASK]"),
-        ("\n".join([*SPECIAL, "a", "a"]).encode(), "occurs twice"),
-        (b"", "lacks the special tokens"),
-        (b"\xff\xfe\x00", "not UTF-8"),
-    ],
-)
-def test_a_file_that_is_no_vocabulary(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        WordPieceTokenizer.from_vocab_file(path)
-    assert str(path) in str(caught.value)
-    assert message in str(caught.value)
-    with pytest.raises(UserError, match=r"other\.txt does not exist"):
-        WordPieceTokenizer.from_vocab_file(tmp_path / "other.txt")

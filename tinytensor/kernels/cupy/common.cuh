@@ -124,10 +124,10 @@ constexpr unsigned int all_lanes = 0xffffffffu;
 
 // Combines the values of all lanes of the warp, or of each group of neighbouring lanes (`group` of them, a power of two). Each
 // lane combines in an order that gives all of them the same bits.
-template <typename Combine>
-__device__ Accumulator over_warp(Accumulator value, Combine combine, int group = warp_size) {
+template <typename Number, typename Combine>
+__device__ Number over_warp(Number value, Combine combine, int group = warp_size) {
     for (int distance = group / 2; distance > 0; distance /= 2)
-        value = combine(value, Accumulator(__shfl_xor_sync(all_lanes, value, distance)));
+        value = combine(value, Number(__shfl_xor_sync(all_lanes, value, distance)));
     return value;
 }
 
@@ -135,11 +135,11 @@ constexpr int most_warps = 32;
 
 // Combines the values of the blockDim.x threads with the same threadIdx.y, which are some lanes of a warp (a power of two) or
 // the whole block. All threads of the block must call it. `neutral` changes no value that it is combined with.
-template <typename Combine>
-__device__ Accumulator over_row(Accumulator value, Accumulator neutral, Combine combine) {
+template <typename Number, typename Combine>
+__device__ Number over_row(Number value, Number neutral, Combine combine) {
     if (blockDim.x <= warp_size) return over_warp(value, combine, blockDim.x);
     value = over_warp(value, combine);
-    __shared__ Accumulator of_warps[most_warps];
+    __shared__ Number of_warps[most_warps];
     __syncthreads();  // by now all threads have read the values of the last call
     if (threadIdx.x % warp_size == 0) of_warps[threadIdx.x / warp_size] = value;
     __syncthreads();
@@ -150,28 +150,40 @@ __device__ Accumulator over_row(Accumulator value, Accumulator neutral, Combine 
 constexpr Accumulator lowest = sizeof(Accumulator) == 8 ? -1.7976931348623157e308 : -3.4028234663852886e38;
 
 struct Sum {
-    __device__ Accumulator operator()(Accumulator a, Accumulator b) const { return a + b; }
+    template <typename Number>
+    __device__ Number operator()(Number a, Number b) const {
+        return a + b;
+    }
 };
 
-__device__ inline Accumulator warp_sum(Accumulator value, int group = warp_size) { return over_warp(value, Sum(), group); }
-__device__ inline Accumulator row_sum(Accumulator value) { return over_row(value, 0, Sum()); }
+template <typename Number>
+__device__ Number warp_sum(Number value, int group = warp_size) {
+    return over_warp(value, Sum(), group);
+}
+
+template <typename Number>
+__device__ Number row_sum(Number value) {
+    return over_row(value, Number(0), Sum());
+}
 
 constexpr int most_groups = 32;
 
 // The sum of the block's values with the same `lane`, below 32, over its `groups` of threads. Only group 0 gets it, but all
 // threads of the block must call it.
-__device__ inline Accumulator column_sum(Accumulator value, int lane, int group, int groups) {
-    __shared__ Accumulator values[most_groups][warp_size + 1];
+template <typename Number>
+__device__ Number column_sum(Number value, int lane, int group, int groups) {
+    __shared__ Number values[most_groups][warp_size + 1];
     __syncthreads();
     values[group][lane] = value;
     __syncthreads();
-    Accumulator sum = 0;
+    Number sum = 0;
     if (group == 0)
         for (int other = 0; other < groups; other++) sum += values[other][lane];
     return sum;
 }
 
 // The same for blocks of (32, groups) threads.
-__device__ inline Accumulator column_sum(Accumulator value) {
+template <typename Number>
+__device__ Number column_sum(Number value) {
     return column_sum(value, threadIdx.x, threadIdx.y, blockDim.y);
 }

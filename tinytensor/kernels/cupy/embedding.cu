@@ -107,12 +107,12 @@ extern "C" __global__ void __launch_bounds__(part_threads, 1) add_parts(
     for (long long start = static_cast<long long>(blockIdx.y) * warp_size; wanted && start < width;
          start += static_cast<long long>(gridDim.y) * warp_size) {
         long long column = start + threadIdx.x;
-        Accumulator sum = 0;
+        double sum = 0;  // an id may occur a million times
         if (column < width)
             for (long long i = threadIdx.y; i <= more; i += blockDim.y)
                 sum += parts[((piece + i) * 2 + (i == 0)) * width + column];
         sum = column_sum(sum);
         if (threadIdx.y == 0 && column < width)
-            out[id * width + column] = Scalar(Accumulator(out[id * width + column]) + sum);
+            out[id * width + column] = Scalar(Accumulator(out[id * width + column]) + Accumulator(sum));
     }
 }

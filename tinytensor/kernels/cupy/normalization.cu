@@ -46,16 +46,16 @@ __device__ void forward(const Scalar* x, const Scalar* weight, const Scalar* bia
         });
         mean = row_sum(mean) / Accumulator(width);
     }
-    Accumulator squares = 0;
+    double squares = 0;  // those of a float neither overflow nor vanish
     for_each_column(columns, in_packs, [&](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> values = load<n>(x, i);
         for (int k = 0; k < n; k++) {
             Accumulator difference = Accumulator(values[k]) - first - mean;
-            squares += difference * difference;
+            squares += double(difference) * difference;
         }
     });
-    Accumulator rstd = Accumulator(1) / sqrt(row_sum(squares) / Accumulator(width) + eps);
+    Accumulator rstd = Accumulator(1 / sqrt(row_sum(squares) / width + eps));
     for_each_column(columns, in_packs, [&](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> values = load<n>(x, i), scales = load_or<n>(weight, i, 1), shifts = load_or<n>(bias, i, 0);
@@ -105,7 +105,7 @@ __device__ void input_gradient(const Scalar* g, const Scalar* x, const Scalar* w
         for (int k = 0; k < n; k++) {
             Accumulator h = Accumulator(gradients[k]) * Accumulator(scales[k]);
             mean_h += h;
-            mean_h_n += h * (Accumulator(values[k]) - first - mean) * rstd;
+            mean_h_n += h * ((Accumulator(values[k]) - first - mean) * rstd);
         }
     });
     mean_h = centred ? row_sum(mean_h) / Accumulator(width) : Accumulator(0);
@@ -144,7 +144,7 @@ __device__ void sum_group(long long block, const Scalar* g, const Scalar* x, con
             if (weights) {
                 Accumulator first = means ? Accumulator(x[row * width]) : Accumulator(0);
                 Accumulator mean = means ? means[row] : Accumulator(0);
-                weight += gradient * (Accumulator(x[row * width + column]) - first - mean) * rstds[row];
+                weight += gradient * ((Accumulator(x[row * width + column]) - first - mean) * rstds[row]);
             }
         }
     }

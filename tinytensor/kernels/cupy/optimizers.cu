@@ -36,6 +36,8 @@ __device__ void for_each_chunk(const long long* chunks, long long count, Body bo
     for (long long i = blockIdx.x; i < count; i += gridDim.x) body(Chunk{chunks[3 * i], chunks[3 * i + 1], chunks[3 * i + 2]});
 }
 
+__device__ Scalar scaled(Scalar value, double factor) { return Scalar(Accumulator(Accumulator(value) * factor)); }
+
 // ------------------------------------------------------------------------------------------------------------ steps
 
 // The values that a step changes: those of the masters where they still round to the parameters, else those of the parameters.
@@ -65,9 +67,9 @@ __device__ void keep(const Pack<n, Accumulator>& values, Scalar* parameter, Accu
 // would keep its numbers. So it puts these nine into memory, at `factors`, which is otherwise null.
 extern "C" __global__ void __launch_bounds__(threads, 1) adam_step(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count,
-    const Accumulator* gradient_scale, const Accumulator* factors, Accumulator shrink, Accumulator decay, Accumulator beta1,
+    const double* gradient_scale, const Accumulator* factors, Accumulator shrink, Accumulator decay, Accumulator beta1,
     Accumulator rest1, Accumulator beta2, Accumulator rest2, Accumulator widening, Accumulator eps, Accumulator rate) {
-    Accumulator scale = gradient_scale ? *gradient_scale : Accumulator(1);
+    double scale = gradient_scale ? *gradient_scale : 1.0;  // a float may be too small for it
     if (factors) {
         shrink = factors[0], decay = factors[1], beta1 = factors[2], rest1 = factors[3], beta2 = factors[4];
         rest2 = factors[5], widening = factors[6], eps = factors[7], rate = factors[8];
@@ -86,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) adam_step(
             Pack<n, Accumulator> values = current(load<n>(parameter, i), master, i);
             for (int k = 0; k < n; k++) {
                 // Rounded to the gradient's type, as if scale_all had written it.
-                Accumulator g = Accumulator(Scalar(Accumulator(gradients[k]) * scale)), p = values[k] * shrink;
+                Accumulator g = Accumulator(scaled(gradients[k], scale)), p = values[k] * shrink;
                 if (decay != 0) g += p * decay;
                 firsts[k] = firsts[k] * beta1 + g * rest1;
                 seconds[k] = seconds[k] * beta2 + g * g * rest2;
@@ -134,26 +136,26 @@ extern "C" __global__ void __launch_bounds__(threads, 1) sgd_step(
 
 // ---------------------------------------------------------------------------------------------------- norm and scale
 // The norm in two stages, always in the same order. First, each block sums the squares of its chunks. Then, one block sums
-// those.
+// those. In double neither squares of floats nor their sums overflow or vanish.
 
 // The sum over the block, with the same bits in each thread. All threads must call it, and only once in a kernel.
-__device__ Accumulator block_sum(Accumulator value) {
-    __shared__ Accumulator of_warps[threads / warp_size];
+__device__ double block_sum(double value) {
+    __shared__ double of_warps[threads / warp_size];
     value = warp_sum(value);
     if (threadIdx.x % warp_size == 0) of_warps[threadIdx.x / warp_size] = value;
     __syncthreads();
-    return warp_sum(threadIdx.x % warp_size < threads / warp_size ? of_warps[threadIdx.x % warp_size] : Accumulator(0));
+    return warp_sum(threadIdx.x % warp_size < threads / warp_size ? of_warps[threadIdx.x % warp_size] : 0.0);
 }
 
 extern "C" __global__ void __launch_bounds__(threads, 1) sum_squares(
-    const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, Accumulator* sums) {
-    Accumulator sum = 0;
+    const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, double* sums) {
+    double sum = 0;
     for_each_chunk(chunks, count, [&](const Chunk& chunk) {
         const Scalar* array = chunk.of<Scalar>(addresses, arrays, 0);
         chunk.for_each_pack(aligned(array), [&](auto number, long long i) {
             constexpr int n = decltype(number)::value;
             Pack<n> values = load<n>(array, i);
-            for (int k = 0; k < n; k++) sum += Accumulator(values[k]) * Accumulator(values[k]);
+            for (int k = 0; k < n; k++) sum += double(values[k]) * double(values[k]);
         });
     });
     sum = block_sum(sum);
@@ -165,28 +167,28 @@ extern "C" __global__ void __launch_bounds__(threads, 1) sum_squares(
 //
 // Launch: a single block of 256 threads, of which each adds up every 256th sum.
 extern "C" __global__ void __launch_bounds__(threads, 1) root_of_sum(
-    const Accumulator* sums, Accumulator* norm, Accumulator* scale, Accumulator max_norm, long long count) {
-    Accumulator sum = 0;
+    const double* sums, Accumulator* norm, double* scale, Accumulator max_norm, long long count) {
+    double sum = 0;
     for (long long i = threadIdx.x; i < count; i += threads) sum += sums[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0) {
-        Accumulator root = sqrt(sum), factor = max_norm / (root + Accumulator(1e-6));
-        *norm = root;
-        *scale = factor >= 1 ? Accumulator(1) : factor;
+        double root = sqrt(sum), factor = max_norm / (root + 1e-6);
+        *norm = Accumulator(root);
+        *scale = factor >= 1 ? 1 : factor;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(threads, 1) scale_all(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count,
-    const Accumulator* factor) {
-    Accumulator scale = *factor;
+    const double* factor) {
+    double scale = *factor;
     if (scale == 1) return;  // nothing would change; the host could only know by waiting
     for_each_chunk(chunks, count, [=](const Chunk& chunk) {
         Scalar* array = chunk.of<Scalar>(addresses, arrays, 0);
         chunk.for_each_pack(aligned(array), [=](auto number, long long i) {
             constexpr int n = decltype(number)::value;
             Pack<n> values = load<n>(array, i);
-            for (int k = 0; k < n; k++) values[k] = Scalar(Accumulator(values[k]) * scale);
+            for (int k = 0; k < n; k++) values[k] = scaled(values[k], scale);
             store(array, i, values);
         });
     });

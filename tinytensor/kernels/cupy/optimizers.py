@@ -21,6 +21,7 @@ import numpy
 from tinytensor.device.backend import default_dtype, xp
 from tinytensor.device.capturing import constant, numbers, table
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
+from tinytensor.kernels.numpy import optimizers as in_numpy
 
 _CHUNK = 4096  # elements. Few, so that a small model fills a GPU; many, so that finding them costs little. A multiple of a pack
 _THREADS = 256  # as in optimizers.cu
@@ -71,7 +72,7 @@ def adam_step(
     found = numbers(factors, dtype)
     on_gpu, by_value = (found, [0.0] * 9) if isinstance(found, xp.ndarray) else (None, found)
     lists = (parameters, gradients, firsts, seconds, masters)
-    _step("adam_step", lists, None if scale is None else xp.asarray(scale, dtype), on_gpu, *by_value)
+    _step("adam_step", lists, None if scale is None else xp.asarray(scale, "float64"), on_gpu, *by_value)
 
 
 def sgd_step(
@@ -120,34 +121,27 @@ def _check(name: str, arrays: Arrays, dtype: Any) -> None:
             raise TypeError(f"{name} takes parameters of one dtype, their state at least float32: {a.dtype} for {dtype}")
 
 
-def global_norm(arrays: Arrays) -> Any:
-    """The Euclidean norm of all elements of the arrays together, as an array without dimensions, float32 or wider.
-
-    The order of summation depends only on the arrays' sizes and alignment.
-    """
-    return norm_and_scale(arrays, math.inf)[0]
-
-
 def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:
-    """The norm of ``global_norm``, and the factor, at most 1, that makes it at most ``max_norm``."""
+    """The Euclidean norm of all elements of the arrays together, float32 or wider, and the factor, at most 1, that makes it at
+    most ``max_norm``, in float64: arrays without dimensions. The order of summation depends only on the arrays' sizes and
+    alignment."""
     groups = _by_dtype(arrays)
-    dtype = numpy.result_type(default_dtype, *map(accumulator, groups))
+    if numpy.dtype("float64") in groups:
+        return in_numpy.norm_and_scale(arrays, max_norm)
     counts = [min(len(_chunks(_sizes(members))), _MOST_SUMS) for members in groups.values()]
-    sums, norm, scale = xp.empty(sum(counts), dtype), xp.empty((), dtype), xp.empty((), dtype)
+    sums, norm, scale = xp.empty(sum(counts), "float64"), xp.empty((), default_dtype), xp.empty((), "float64")
     first = 0
     for (kind, members), count in zip(groups.items(), counts):
-        if accumulator(kind) != dtype:  # float32 beside float64
-            kind, members = dtype, [a.astype(dtype) for a in members]
         _launch("sum_squares", kind, [members], [], _MOST_SUMS, sums[first : first + count])
         first += count
-    kernel("optimizers.cu", "root_of_sum", dtype)(1, _THREADS, sums, norm, scale, float(max_norm), first)
+    kernel("optimizers.cu", "root_of_sum", default_dtype)(1, _THREADS, sums, norm, scale, float(max_norm), first)
     return norm, scale
 
 
 def scale_all(arrays: Arrays, factor: Any) -> None:
     """Multiply each array in place by ``factor``, an array of one element or a scalar. Each array keeps its dtype."""
     for dtype, members in _by_dtype(arrays).items():
-        _launch("scale_all", dtype, [members], [0], _MOST_BLOCKS, xp.asarray(factor, accumulator(dtype)))
+        _launch("scale_all", dtype, [members], [0], _MOST_BLOCKS, xp.asarray(factor, "float64"))
 
 
 def _by_dtype(arrays: Arrays) -> dict[Any, list[Any]]:

@@ -11,8 +11,18 @@ from tinytensor.kernels.numba.compiling import ByDtype, inlined, loop, real, whe
 
 _LOWEST, _HIGHEST = -104.0, 89.0  # exp is 0 below, infinite above
 _LOG2_E = 1.4426950408889634
-_ROUNDING = 12582912.0  # 1.5 * 2**23: a number that is added to it is rounded to an integer
+ROUNDING = 12582912.0  # 1.5 * 2**23: a number that is added to it is rounded to an integer
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; a multiple of the first by an integer is exact
+
+
+@inlined
+def times_power_of_two(x: Any, k: Any) -> Any:
+    """x * 2^k in two factors, each of which is a normal number: the product may be infinite or subnormal."""
+    whole = numpy.int32(k)
+    half = whole >> numpy.int32(1)
+    first = numpy.int32((half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
+    second = numpy.int32((whole - half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
+    return x * first * second
 
 
 @inlined
@@ -21,7 +31,7 @@ def exp32(x: Any) -> Any:
     vanishes = x < _LOWEST  # not so for NaN
     x = where(vanishes, real(0), x)  # a product that underflows takes Intel's processors a hundred times as long
     x = where(x > _HIGHEST, _HIGHEST, x)
-    k = (x * _LOG2_E + _ROUNDING) - _ROUNDING
+    k = (x * _LOG2_E + ROUNDING) - ROUNDING
     r = x - k * _LN2_HIGH
     r = r - k * _LN2_LOW
     p = real(1.9875691500e-4)
@@ -31,12 +41,7 @@ def exp32(x: Any) -> Any:
     p = p * r + real(1.6666665459e-1)
     p = p * r + real(5.0000001201e-1)
     p = p * (r * r) + r + real(1.0)
-    # 2^k in two factors, each of which is a normal number: the product may be infinite or subnormal.
-    whole = numpy.int32(k)
-    half = whole >> numpy.int32(1)
-    first = numpy.int32((half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
-    second = numpy.int32((whole - half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
-    return where(vanishes, real(0), p * first * second)
+    return where(vanishes, real(0), times_power_of_two(p, k))
 
 
 @loop

@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy
-
 from tinytensor.kernels.numba.compiling import inlined, real, where
-from tinytensor.kernels.numba.exponential import exp
-from tinytensor.kernels.numba.logarithm import log1p
+from tinytensor.kernels.numba.exponential import ROUNDING, exp, times_power_of_two
+from tinytensor.kernels.numba.logarithm import expm1_near, log1p
 
 _LN2 = math.log(2)
 _PI, _HALF_PI, _QUARTER_PI = math.pi, math.pi / 2, math.pi / 4
@@ -62,13 +60,10 @@ def is_infinite(x: Any) -> Any:
 
 @inlined
 def exp2(x: Any) -> Any:
-    """2^x: a whole power, by its bits, times that of the rest."""
+    """2^x: a whole power, by its bits, times that of what is left, from -1/2 to 1/2."""
     x = minimum(maximum(x, real(-160)), real(160))
-    k = numpy.int32(math.floor(x))
-    half = k >> numpy.int32(1)
-    first = numpy.int32((half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
-    second = numpy.int32((k - half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
-    return exp((x - real(k)) * _LN2) * first * second
+    k = (x + ROUNDING) - ROUNDING
+    return times_power_of_two(expm1_near((x - k) * _LN2) + real(1), k)
 
 
 @inlined

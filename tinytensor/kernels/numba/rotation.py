@@ -17,6 +17,7 @@ from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import loop, real, reduction
 from tinytensor.kernels.numba.copying import copy_row
 from tinytensor.kernels.numba.normalization import row_scale
+from tinytensor.kernels.numpy.normalization import TINY
 from tinytensor.kernels.rows import as_rows
 
 
@@ -58,7 +59,7 @@ def norm_heads(x: Any, query_weight: Any, key_weight: Any, queries: int, eps: fl
         for i in range(width):
             squares += head[i] * head[i]
         scale = real(1) / math.sqrt(squares / real(width) + eps)
-        if not scale > real(0):
+        if eps < TINY or not scale > real(0):
             scale = row_scale(head.reshape(1, width), 0, real(0), real(0), eps)
         rstd[h] = scale
         for i in range(width):
@@ -74,7 +75,7 @@ def _norm_gradients(x: Any, query_weight: Any, key_weight: Any, queries: int, rs
         weight, d_weight = (query_weight, d_weights[0]) if h < queries else (key_weight, d_weights[1])
         scale, of_hn = rstd[h], real(0)
         for i in range(width):
-            product = gradient[i] * head[i] * scale
+            product = gradient[i] * (head[i] * scale)
             of_hn += product * weight[i]
             d_weight[i] += product
         of_hn = of_hn / real(width)

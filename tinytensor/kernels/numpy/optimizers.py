@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tinytensor.device.backend import default_dtype, xp
-from tinytensor.device.summation import SHORT
+from tinytensor.device.backend import default_dtype, host, is_host_array, xp
+from tinytensor.device.summation import root_of_squares
 
 _BLOCK = 1 << 16  # elements at a time: 1.25 MiB with the gradient, both moments and a scratch array
 
@@ -132,28 +132,16 @@ def sgd_step(
             parameter[...] = p.astype(parameter.dtype)
 
 
-def global_norm(arrays: Arrays) -> Any:
-    """The Euclidean norm of all elements of the arrays together: an array or a scalar of the backend, float32 or wider."""
-    norm = xp.sqrt(sum([_square_sum(a.reshape(-1)) for a in arrays]))
-    if SHORT < norm < math.inf:
-        return norm
-    # Squares overflowed or vanished: relative to the largest element they do not.
-    most = max([abs(a.astype(norm.dtype)).max(initial=0.0) for a in arrays], default=norm)
-    if not 0.0 < most < math.inf:
-        return norm
-    return most * xp.sqrt(sum([_square_sum(a.reshape(-1) / most) for a in arrays]))
-
-
 def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:
-    """The norm of ``global_norm``, and the factor that makes it at most ``max_norm``. The factor is at most 1, and NaN if the
-    norm is. Both have the same dtype."""
-    norm = global_norm(arrays)
-    return norm, xp.minimum(max_norm / (norm + 1e-6), 1.0)
-
-
-def _square_sum(a: Any) -> Any:
-    a = a.astype(default_dtype) if a.dtype.itemsize < default_dtype.itemsize else a
-    return xp.dot(a, a)
+    """The Euclidean norm of all elements of the arrays together, float32 or wider, and the factor that makes it at most
+    ``max_norm``: arrays or scalars of the backend. The factor is at most 1, and NaN if the norm is. It is float64 on a GPU, and
+    where the norm's dtype has too few digits for it, as if the norm overflows."""
+    norms = [root_of_squares(a) for a in arrays]
+    norm = root_of_squares((xp.stack if xp is not host and norms else xp.array)(norms))
+    scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
+    dtype = host.result_type(default_dtype, *[a.dtype for a in arrays])
+    is_exact = is_host_array(scale) and not scale < host.finfo(dtype).tiny
+    return norm.astype(dtype), scale.astype(dtype) if is_exact else scale
 
 
 def scale_all(arrays: Arrays, factor: Any) -> None:

@@ -1,0 +1,8 @@
+"""The command ``tinyformer`` as a file. One in the package's folder would take its tokenizers/ for the package tokenizers."""
+
+from __future__ import annotations
+
+from tinyformer.programs.main import main
+
+if __name__ == "__main__":  # spawned processes import this file, too
+    main()
