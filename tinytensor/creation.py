@@ -9,7 +9,7 @@ from typing import Any
 from tinytensor.autograd.checks import check_dtype, check_fits, check_not_masked
 from tinytensor.autograd.conversion import as_array, on_host
 from tinytensor.autograd.tensor import Tensor
-from tinytensor.common.arguments import checked, make_tensors_with
+from tinytensor.common.arguments import checked, makers
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import DType, bool_dtype, default_dtype, host, index_dtype, no_warnings, xp
 
@@ -41,7 +41,7 @@ def tensor(data: Any, dtype: DType | None = None, requires_grad: bool = False) -
     return _leaf(as_array(data, dtype), requires_grad)
 
 
-make_tensors_with(tensor)
+makers.append(tensor)
 
 
 @checked

@@ -87,12 +87,7 @@ def _nothing(value: Any) -> Any:
     return value if value is None else NotImplemented
 
 
-_of_arrays: list[Callable[[Any], Any]] = []  # what makes a tensor of an array, which this file cannot import
-
-
-def make_tensors_with(function: Callable[[Any], Any]) -> None:
-    """Say what makes tensors of integers and booleans in NumPy's arrays, such as targets and masks."""
-    _of_arrays[:] = [function]
+makers: list[Callable[[Any], Any]] = []  # tt.tensor, which this file cannot import
 
 
 def _or_integers(kind: Kind | None) -> Kind | None:
@@ -101,7 +96,7 @@ def _or_integers(kind: Kind | None) -> Kind | None:
     def read(value: Any) -> Any:
         found = of_tensors(value)
         is_taken = found is NotImplemented and is_host_array(value) and value.ndim > 0 and value.dtype.kind in "biu"
-        return _of_arrays[0](value) if is_taken else found
+        return makers[0](value) if is_taken else found
 
     if kind is None or not kind.words.startswith("a tensor"):
         return kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from tinytensor import kernels
 from tinytensor.autograd.op import Op
@@ -14,11 +14,6 @@ from tinytensor.ops import activations, angles, elementwise
 
 _ACTIVATIONS = ("elu", "leaky_relu", "logsigmoid", "relu", "_softplus")
 _OTHERS = {"astype", "copy", "power", "round", "where"}  # which also look at what they get, as power at its exponent
-# Those of one array whose functions round more than once. NumPy would do so in half precision.
-_OF_STEPS: tuple[Any, ...] = (
-    *(elementwise.sigmoid, elementwise.rsqrt, angles.degrees, angles.radians, activations.leaky_relu, activations.logsigmoid),
-    *(activations._softplus, activations.softmax, activations.log_softmax),
-)
 _FEWEST = 2048 if kernels.name == "numba" else 1 << 62  # elements, from which on kernels compute half precision in float32
 
 
@@ -44,5 +39,7 @@ for file, names in ((elementwise, elementwise.__all__), (angles, angles.__all__)
     for name in names:
         if name not in _OTHERS and isinstance(getattr(file, name), Op):
             compile_elementwise(getattr(file, name))
-for each in _OF_STEPS:
-    cast(Op, each).forward = _rounded_once(cast(Op, each).forward)
+# Those of one array whose functions round more than once, which NumPy would do in half precision.
+for name in ("sigmoid", "rsqrt", "degrees", "radians", "leaky_relu", "logsigmoid", "_softplus", "softmax", "log_softmax"):
+    op = next(getattr(file, name) for file in (elementwise, angles, activations) if hasattr(file, name))
+    op.forward = _rounded_once(op.forward)

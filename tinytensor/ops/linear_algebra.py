@@ -211,9 +211,8 @@ def _einsum(arrays: Sequence[Any], terms: tuple[str, ...], output: str) -> Any:
 def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
     """Einstein summation as in ``numpy.einsum``: ``einsum("bij,bjk->bik", x, y)``.
 
-    A letter that repeats within an operand means its diagonal. An ellipsis stands for axes that broadcast; they are summed over
-    where the output has none, as in PyTorch. Without ``->`` the output has the letters that occur once, in alphabetical order.
-    Raises ValueError for subscripts that do not fit.
+    A letter that repeats within an operand means its diagonal. An ellipsis stands for axes that broadcast. Without ``->`` the
+    output has the letters that occur once, in alphabetical order. Raises ValueError for subscripts that do not fit.
 
     >>> x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> tt.einsum("ij,j->i", x, tt.tensor([1.0, 10.0]))
