@@ -366,7 +366,7 @@ def same_settings(seed, folder, caplog_records):
     settings = save_random_model(folder, rng)
     prompt = PROMPT[: rng.choice([1, 2, 4])]
     caplog_records.clear()
-    writing = read_writing(folder)
+    writing = read_writing(folder, with_beams=True)
     told = " ".join(record.getMessage() for record in caplog_records)
     try:
         their_model = transformers.AutoModelForCausalLM.from_pretrained(folder)

@@ -69,7 +69,7 @@ def write(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"{folder} holds {a_or_an(type(model).__name__)}, which does not continue texts: take GPT-2, Llama or Qwen"
         )
-    tokenizer, writing = pretrained_tokenizer(folder), read_writing(folder)
+    tokenizer, writing = pretrained_tokenizer(folder), read_writing(folder, with_beams=True)
     prompt = prompt if prompt is not None else "" if arguments.model else PROMPT
     prompt_ids = tokenizer.encode(prompt, allow_special=True).tolist()
     ids = [*tokenizer.before, *prompt_ids]
