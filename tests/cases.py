@@ -546,6 +546,9 @@ for shift, axis in [(1, None), (-2, 0), (5, 1), ((1, 2), (0, 1)), (1, (0, 1)), (
     if axis != (0, 0):
         same("roll", f"{shift}, axis={axis}", normal(3, 4), args=(shift, axis))
 same("roll", "scalar", normal(), args=(1,))
+same("roll", "shifts that add up", normal(3, 4), args=((1, 2),))
+same("roll", "shifts that add up along an axis", normal(3, 4), args=((1, 2), 1))
+same("roll", "no shift", normal(3, 4), args=((),))
 same("roll", "zero-size", normal(0, 2), args=(1, 0))
 for op, join, theirs in [("hstack", tt.hstack, np.hstack), ("vstack", tt.vstack, np.vstack)]:
     pair = [lambda *xs, f=join: f(xs), lambda *xs, f=theirs: f(xs)]

@@ -54,6 +54,7 @@ from tinyformer import (
 )
 from tinyformer.audio.wav import read_wav, write_wav
 from tinyformer.common.errors import UserError
+from tinyformer.data.pair_columns import read_pairs
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.export.runs import load_run
 from tinyformer.runs.checkpoints import load_checkpoint
@@ -239,6 +240,9 @@ def _texts(folder: Path) -> Iterator[Target]:
     pairs.write_text("ein Satz\ta sentence\n" * 20)
     packed.write_bytes(gzip.compress(b"ein Satz\n" * 20))
     yield Target("pairs", [pairs], lambda: read_tsv(pairs))
+    records = folder / "pairs.jsonl"
+    records.write_text('{"id": 1, "de": "ein Satz", "en": "a sentence"}\n' * 20)
+    yield Target("pairs of records", [records], lambda: read_pairs(records))
     yield Target("packed pairs", [packed], lambda: read_two_files(packed, packed))
 
 

@@ -24,7 +24,7 @@ from tinytensor.transforms.checkpoint import checkpoint as checkpoint
 from tinytensor.creation import *
 from tinytensor.transforms.derivatives import hessian as hessian, hvp as hvp, jacobian as jacobian
 from tinytensor.device.disk import FileError as FileError
-from tinytensor.common.missing import answer_calls as _answer_calls, names_of as _names_of, public as _public
+from tinytensor.common.missing import CalledModule as _CalledModule, names_of as _names_of, public as _public
 from tinytensor.autograd.modes import (
     detect_anomaly as detect_anomaly,
     enable_grad as enable_grad,
@@ -67,7 +67,7 @@ kernels_name: str = _kernels_name
 if not typing.TYPE_CHECKING:  # a type checker would take every name for one that is here
     __all__ = _public(globals(), "functional linalg nn optim parallel random")
     __getattr__, __dir__ = _names_of(__name__)
-    _answer_calls(globals()["device"])
+    globals()["device"].__class__ = _CalledModule
 
 
 __version__ = "0.3.0"

@@ -9,7 +9,7 @@ from typing import Any
 from tinytensor.autograd.checks import check_dtype, check_fits, check_not_masked
 from tinytensor.autograd.conversion import as_array, on_host
 from tinytensor.autograd.tensor import Tensor
-from tinytensor.common.arguments import checked
+from tinytensor.common.arguments import checked, makers
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import DType, bool_dtype, default_dtype, host, index_dtype, no_warnings, xp
 
@@ -39,6 +39,9 @@ def tensor(data: Any, dtype: DType | None = None, requires_grad: bool = False) -
     ((2, 2), 'float32')
     """
     return _leaf(as_array(data, dtype), requires_grad)
+
+
+makers.append(tensor)
 
 
 @checked

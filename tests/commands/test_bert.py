@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,25 @@ def test_fill(finished: Program) -> None:
     shares = [float(piece.split()[-2]) for piece in lines[1].split(", ")[-3:]]
     assert shares == sorted(shares, reverse=True)
     assert 0 < sum(shares) <= 100
+
+
+def test_fill_in_the_lines_of_a_pipe(finished: Program) -> None:
+    sentences = ["why does the [MASK] fox", "the [MASK] dog"]
+    expected = finished.good("fill", "--out", "run", *sentences)
+    assert finished.good("fill", "--out", "run", typed="\r\n\n".join(sentences)) == expected
+
+
+def test_fill_in_the_lines_that_are_typed(finished: Program, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    expected = finished.good("fill", "--out", "run", "the [MASK] dog")
+    typed = io.StringIO("no mask\nthe [MASK] dog\n\nthe [MASK] fox\n")
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", typed)
+    arguments = bert_program.parse(["fill", "--out", str(finished.folder / "run")])
+    arguments.run(arguments)
+    printed, said = capsys.readouterr()
+    assert printed == expected
+    first, second = said.splitlines()
+    assert first == "Type a sentence with a [MASK]; an empty line ends." and "there is no [MASK]" in second
 
 
 def test_a_model_that_learned_can_tell(program: Program) -> None:
@@ -168,7 +189,6 @@ def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:
             ["--data", "text.txt", "--positions", "relative"],
             "positions must be one of learned, sinusoidal, sinusoidal_halves, rotary, not 'relative'",
         ),
-        (["fill"], "required: SENTENCE"),
     ],
 )
 def test_mistakes(program: Program, words: list[str], message: str) -> None:

@@ -94,7 +94,7 @@ def write_data(folder: Path) -> None:
 
 def lasting(written: str) -> str:
     """What a program writes, without the times that it took, the backend and its kernels."""
-    written = re.sub(r"(?m)^(Trained in |Drew |\(40 tokens|This run was trained with the kernels of ).*\n", "", written)
+    written = re.sub(r"(?m)^(Trained in |Drew |This run was trained with the kernels of ).*\n", "", written)
     written = re.sub(r"(?m) on \w+(?=; run folder)", "", written)  # the backend
     return re.sub(r"(?m)^(attention +\d+) +\d+", r"\1 ", written)
 

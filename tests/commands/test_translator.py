@@ -442,13 +442,24 @@ def test_the_length_penalty_is_the_runs(copied: Program) -> None:
     assert all(best[0][text] < best[1][text] < 0 for text in shared if text)
 
 
+def test_pairs_of_records_are_learned_as_those_between_tabs(program: Program) -> None:
+    printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY)
+    records = [json.dumps({"id": i, "translation": {"en": s, "es": t}}) for i, (s, t) in enumerate(some_pairs())]
+    (program.folder / "pairs.jsonl").write_text("\n".join(records), encoding="utf-8")
+    again = program.good("--data", "pairs.jsonl", "--out", "other", *TINY)
+    assert again.startswith("pairs.jsonl: learns to translate en to es\n")
+    assert result_of(program.folder / "other")["tensors"] == result_of(program.folder / "run")["tensors"]
+    assert "49 pairs to train on" in printed and "49 pairs to train on" in again
+
+
 def test_maps_of_the_attention(copied: Program) -> None:
     copied.draws = True
     paths = [copied.folder / "run" / name for name in ("attention.png", "attention_heads.png")]
     for path in paths:
         path.unlink()
-    printed = copied.good("translate", "--out", "run", "--heat-map", "$red$ dog 日本")
-    assert printed.splitlines()[1] == f"Drew {Path('run/attention.png')} and {Path('run/attention_heads.png')}"
+    result = copied("translate", "--out", "run", "--heat-map", "$red$ dog 日本")
+    assert len(result.stdout.splitlines()) == 1
+    assert result.stderr.endswith(f"Drew {Path('run/attention.png')} and {Path('run/attention_heads.png')}\n")
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
 

@@ -16,7 +16,7 @@ from reach import Project, tracked
 FAULTS = r"""
 tinyformer/audio/wav.py: "<H", description, 24) -> "<H", description, 25)
     tinyformer/audio/test_wav.py::test_a_format_that_is_described_at_length
-tinyformer/chat/template.py: if found is None: -> if found is not None:
+tinyformer/chat/template.py: if said is None: -> if said is not None:
     tinyformer/chat/test_template.py::test_where_it_is_found
 tinyformer/common/old_names.py: return settings -> pass
     tinyformer/test_old_names.py::test_settings
@@ -34,7 +34,7 @@ tinyformer/models/attention.py: (num_heads + 2 * self -> (num_heads + 3 * self
     tinyformer/models/test_attention.py::test_without_a_mask
 tinyformer/plots/curves.py: [norm or math.nan for norm -> [norm and math.nan for norm
     tinyformer/plots/test_curves.py::test_gradients_have_panels_with_the_same_axis
-tinyformer/pretrained/sentences.py: skipped = 0 if self -> skipped = 1 if self
+tinyformer/pretrained/sentences.py: skipped = 0 -> skipped = 1
     tinyformer/pretrained/test_sentences.py::test_batches_and_cores_change_nothing
 tinyformer/programs/main.py: if words == ["--version"]: -> if words == ["--versions"]:
     commands/test_main.py::test_both_packages_have_the_same_version

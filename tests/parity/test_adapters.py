@@ -310,7 +310,7 @@ def made(rng: random.Random, folder: Path) -> tuple[Callable[[], Any], torch.Ten
         try:
             with_adapter(fresh(), random_settings(theirs, rng)).save_pretrained(folder / "adapter")
             return fresh, outputs(peft.PeftModel.from_pretrained(fresh(), folder / "adapter").eval())
-        except (ValueError, TypeError, KeyError, RuntimeError):  # PEFT cannot make or read it
+        except (ValueError, TypeError, LookupError, AttributeError, RuntimeError):  # PEFT cannot make or read it
             shutil.rmtree(folder / "adapter", ignore_errors=True)
 
 

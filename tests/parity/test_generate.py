@@ -2,9 +2,18 @@
 
 GPT-2 runs on both sides, with the same weights. Marian's logits come from transformers on both sides, so that its tests compare
 the search and not the models. All weights are random, and large enough that texts differ and end at different lengths.
+
+python tests/parity/test_generate.py 500   # so many random settings of a model
 """
 
 import itertools
+import json
+import logging
+import random
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
 
 import numpy
 import pytest
@@ -22,8 +31,10 @@ from tinyformer import (
     beam_search,
     from_pretrained,
     generate,
+    read_writing,
     sample,
 )
+from tinyformer.programs.generate import written as written_by_the_program
 
 transformers = pytest.importorskip("transformers")
 
@@ -281,3 +292,118 @@ def test_marian_at_random(forced, monkeypatch):
         lengths |= set(map(len, written))
     assert len(lengths) > 3
     assert (10 in lengths) == (forced is None)
+
+
+# --------------------------------------------------------------------------------------------------- random settings
+
+FIRST, PROMPT = 1, [4, 9, 12, 4]
+ID = range(2, 21)
+CHOICES = {
+    "bad_words_ids": lambda r: [[r.choice(ID) for _ in range(r.choice([1, 1, 2, 3]))] for _ in range(r.randrange(1, 4))],
+    "begin_suppress_tokens": lambda r: r.sample(ID, r.randrange(1, 5)),
+    "diversity_penalty": lambda r: 0.0,
+    "do_sample": lambda r: r.choice([False, False, None]),
+    "early_stopping": lambda r: r.choice([True, False, "never"]),
+    "encoder_no_repeat_ngram_size": lambda r: 0,
+    "encoder_repetition_penalty": lambda r: 1.0,
+    "eos_token_id": lambda r: r.choice([3, [3, 8], [3], [8, 5, 13]]),
+    "epsilon_cutoff": lambda r: r.choice([0.0, 0.1]),
+    "exponential_decay_length_penalty": lambda r: [r.randrange(3), 1.5],
+    "forced_bos_token_id": lambda r: r.choice(ID),
+    "forced_eos_token_id": lambda r: r.choice([3, 3, 8, [3, 8]]),
+    "guidance_scale": lambda r: r.choice([1.0, 2.0]),
+    "length_penalty": lambda r: r.choice([-1.0, 0.0, 0.5, 1.0, 2.0]),
+    "max_length": lambda r: r.randrange(3, 16),
+    "max_new_tokens": lambda r: r.randrange(1, 12),
+    "min_length": lambda r: r.randrange(12),
+    "min_new_tokens": lambda r: r.randrange(8),
+    "no_repeat_ngram_size": lambda r: r.randrange(4),
+    "num_beams": lambda r: r.randrange(1, 5),
+    "num_return_sequences": lambda r: 1,
+    "remove_invalid_values": lambda r: r.choice([False, True]),
+    "renormalize_logits": lambda r: r.choice([True, False]),
+    "repetition_penalty": lambda r: r.choice([0.7, 1.0, 1.3, 2.0]),
+    "sequence_bias": lambda r: [[[r.choice(ID)], r.choice([-3.0, 3.0])]],
+    "suppress_tokens": lambda r: r.sample(ID, r.randrange(1, 5)),
+    "temperature": lambda r: 0.7,
+    "token_healing": lambda r: False,
+    "top_k": lambda r: r.choice([1, 7]),
+    "top_p": lambda r: 0.5,
+}
+QUIET = {"temperature", "top_k", "top_p", "num_return_sequences"}  # of what is greedy or searched with beams
+
+
+def random_settings(rng):
+    chosen = rng.sample(sorted(CHOICES), rng.randrange(1, 7))
+    found = {name: CHOICES[name](rng) for name in chosen}
+    found = {name: value for name, value in found.items() if value is not None}
+    return {"max_new_tokens": 10, "eos_token_id": 3, **found} if "max_length" not in found else {"eos_token_id": 3, **found}
+
+
+def save_random_model(folder, rng):
+    """A tiny GPT-2 or Llama of transformers, with random settings of how it writes."""
+    sizes = {"vocab_size": 21, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    if rng.random() < 0.5:
+        config = transformers.GPT2Config(n_positions=32, n_layer=1, n_head=2, n_embd=16, **sizes)
+    else:
+        wide = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = transformers.LlamaConfig(max_position_embeddings=32, **wide, **sizes)
+    torch.manual_seed(rng.randrange(10**6))
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter += 0.5 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    settings = random_settings(rng)
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    return settings
+
+
+def same_settings(seed, folder, caplog_records):
+    """What came of random settings: "equal", or "refused", where a message names them."""
+    rng = random.Random(seed)
+    settings = save_random_model(folder, rng)
+    prompt = PROMPT[: rng.choice([1, 2, 4])]
+    caplog_records.clear()
+    writing = read_writing(folder, with_beams=True)
+    told = " ".join(record.getMessage() for record in caplog_records)
+    try:
+        their_model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        with torch.inference_mode():
+            expected = their_model.generate(torch.tensor([prompt]), pad_token_id=0)[0, len(prompt) :].tolist()
+    except Exception:  # they refuse some settings beside others
+        return "theirs refuse"
+    if writing.unsupported:
+        assert set(writing.unsupported) <= set(settings) and all(name in told for name in writing.unsupported)
+        return "refused"
+    length = writing.length(len(prompt), 100)
+    greedy = Sampling(temperature=0.0)
+    (ours,) = written_by_the_program(
+        from_pretrained(folder), prompt, length, writing, greedy, writing.ends, writing.num_beams or 1
+    )
+    ours = list(ours)
+    assert ours == [i for place, i in enumerate(expected) if place < len(ours)], (seed, settings, prompt, ours, expected)
+    assert len(ours) == len(expected) or set(expected[len(ours) :]) == {0}, (seed, settings, prompt, ours, expected)
+    return "equal"
+
+
+def test_random_settings_are_obeyed_or_named(tmp_path, caplog):
+    counts = Counter()
+    for seed in range(30):
+        (tmp_path / str(seed)).mkdir()
+        counts[same_settings(seed, tmp_path / str(seed), caplog.records)] += 1
+    assert counts["equal"] >= 15
+
+
+if __name__ == "__main__":
+    records = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logging.getLogger("tinyformer").addHandler(handler)
+    transformers.logging.set_verbosity_error()
+    totals = Counter()
+    for number in range(int(sys.argv[1])):
+        with tempfile.TemporaryDirectory() as path:
+            totals[same_settings(number, Path(path), records)] += 1
+    print(dict(totals))

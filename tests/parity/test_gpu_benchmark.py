@@ -328,7 +328,7 @@ class ImaginedGPU:
 
 @pytest.fixture
 def imagined(monkeypatch):
-    """A GPU, whose kernels ``adam_step`` and ``global_norm`` work for 0.25 and 0.5 ms; the second calls the first."""
+    """A GPU, whose kernels ``adam_step`` and ``norm_and_scale`` work for 0.25 and 0.5 ms; the second calls the first."""
     device = ImaginedGPU()
     device.python = 2.0  # milliseconds for which Python is busy with each launch
 
@@ -338,19 +338,19 @@ def imagined(monkeypatch):
         device.host += device.python
         device.launch(0.125)
 
-    def global_norm():
+    def norm_and_scale():
         kernels.adam_step()
         device.launch(0.25)
 
     monkeypatch.setattr(kernels, "adam_step", adam_step)
-    monkeypatch.setattr(kernels, "global_norm", global_norm)
+    monkeypatch.setattr(kernels, "norm_and_scale", norm_and_scale)
     return device
 
 
 def step(device):
     kernels.adam_step()
     device.launch(0.0625)
-    kernels.global_norm()
+    kernels.norm_and_scale()
     device.host += device.python
     device.launch(0.0625)
 
@@ -361,7 +361,7 @@ def test_kernels_are_timed_without_waiting_for_python(imagined, python):
     times, early = kernel_times.measured(lambda: step(imagined), 3, imagined.cuda(), imagined.launch)
     assert times == {
         "adam_step": (3, pytest.approx(0.75)),
-        "global_norm": (3, pytest.approx(1.5)),
+        "norm_and_scale": (3, pytest.approx(1.5)),
         "everything else": (7, pytest.approx(0.375)),  # between the kernels, before and after them
     }
     assert early == 0

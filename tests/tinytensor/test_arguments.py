@@ -345,3 +345,27 @@ def test_arguments_have_numpys_names_or_the_guide_says_what_differs(name):
     assert shared == sorted(shared) or (
         name in ("std", "var") and "In `std` and `var`, `keepdims=` stands before `ddof=`" in GUIDE
     )
+
+
+IDS, MAY = np.array([[1, 0], [2, 1]]), np.array([[True, False], [True, True]])
+X, W = tt.random.normal((2, 2, 3)), tt.random.normal((3, 3))
+TAKE_INTEGERS = {
+    "cross_entropy": lambda ids, may: tt.cross_entropy(X, ids),
+    "nll_loss": lambda ids, may: tt.nll_loss(tt.log_softmax(X), ids),
+    "linear_cross_entropy": lambda ids, may: tt.linear_cross_entropy(X, W, ids),
+    "binary_cross_entropy_with_logits": lambda ids, may: tt.binary_cross_entropy_with_logits(X[..., 0], may),
+    "attention": lambda ids, may: tt.scaled_dot_product_attention(X, X, X, may),
+    "embedding": lambda ids, may: tt.embedding(ids, W),
+}
+
+
+@pytest.mark.parametrize("use", TAKE_INTEGERS.values(), ids=TAKE_INTEGERS)
+def test_numpys_integers_and_booleans_are_taken_as_targets_masks_and_indices(use):
+    found = use(IDS, MAY)
+    assert isinstance(found, tt.Tensor)
+    np.testing.assert_array_equal(found.numpy(), use(tt.tensor(IDS), tt.tensor(MAY)).numpy())
+
+
+def test_numpys_numbers_are_no_tensors():
+    with pytest.raises(TypeError, match=r"target must be a tensor, not a numpy\.ndarray of float32: make it one"):
+        tt.mse_loss(X, np.zeros(X.shape, np.float32))

@@ -209,3 +209,25 @@ def test_without_keys_there_are_zeros(queries, is_causal):
         with tt.enable_grad() if recording else tt.no_grad():
             np.testing.assert_array_equal(f(*inputs).numpy(), np.zeros((2, queries, 5)))
     assert tt.gradcheck(f, inputs) and tt.gradcheck(f, inputs, order=2)
+
+
+@pytest.mark.needs("numpy")
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan], ids=str)
+@pytest.mark.parametrize("spoiled", ["key", "value", "both"])
+def test_what_a_padded_key_holds_changes_nothing(spoiled, value):
+    """Also where the numbers that are not finite are in one of keys and values alone."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((2, 3, 6, 4)).astype("float32") for _ in range(3)]
+    mask, found = tt.tensor([True, True, False, True, True, False]), []
+    for wrong in (0.0, value):
+        query, key, values = (x.copy() for x in arrays)
+        key[..., [2, 5], :], values[..., [2, 5], :] = 0.0, 0.0
+        for name, x in (("key", key), ("value", values)):
+            if spoiled in (name, "both"):
+                x[..., 5, :] = wrong
+        leaves = [tt.tensor(x, requires_grad=True) for x in (query, key, values)]
+        out = tt.scaled_dot_product_attention(*leaves, mask)
+        (out * out).sum().backward()
+        found.append([out.numpy(), *(x.grad.numpy() for x in leaves)])
+    for clean, same in zip(*found):
+        np.testing.assert_allclose(same, clean, atol=1e-6)

@@ -237,21 +237,25 @@ def test_nothing_at_all():
     adam([], [], [], [], [])
     sgd([], [], [], [])
     kernels.scale_all([], xp.ones(()))
-    assert kernels.global_norm([]).item() == kernels.global_norm([xp.zeros(0, "float32")]).item() == 0.0
+    assert norm_of(kernels, []).item() == norm_of(kernels, [xp.zeros(0, "float32")]).item() == 0.0
 
 
 # --------------------------------------------------------------------------------------------------------- norm and scale
 
 
+def norm_of(module, arrays):
+    return module.norm_and_scale(arrays, 1.0)[0]
+
+
 @dtypes
 @pytest.mark.parametrize("shift", [0, 1])
-def test_global_norm(monkeypatch, dtype, shift):
+def test_the_norm(monkeypatch, dtype, shift):
     made = Arrays([dtype], shifts=(shift,))
-    want = reference.global_norm([wide(x) for x in made.lists[0]])
+    want = norm_of(reference, [wide(x) for x in made.lists[0]])
     exact = state_dtypes(dtype, 1)[2]
     for most in (optimizers._MOST_SUMS, 2):
         monkeypatch.setattr(optimizers, "_MOST_SUMS", most)
-        got = in_each_order(monkeypatch, lambda: [kernels.global_norm(made.lists[0])])
+        got = in_each_order(monkeypatch, lambda: [norm_of(kernels, made.lists[0])])
         assert_close(got, [want], exact)
     assert made.unharmed()
 
@@ -259,21 +263,21 @@ def test_global_norm(monkeypatch, dtype, shift):
 def test_the_norm_of_more_chunks_than_a_block_has_threads(monkeypatch):
     monkeypatch.setattr(optimizers, "_CHUNK", 16)
     arrays = [numbers(n, "float32", n) for n in (4803, 9)]
-    got = in_each_order(monkeypatch, lambda: [kernels.global_norm(arrays)])
-    assert_close(got, [reference.global_norm([wide(a) for a in arrays])], "float32")
+    got = in_each_order(monkeypatch, lambda: [norm_of(kernels, arrays)])
+    assert_close(got, [norm_of(reference, [wide(a) for a in arrays])], "float32")
 
 
 @pytest.mark.parametrize(("kinds", "dtype"), [(["bfloat16", "float32"], "float32"), ([*TOLERANCE], "float64")], ids=str)
 def test_the_norm_of_several_dtypes(monkeypatch, kinds, dtype):
     arrays = [numbers(n, kind, n) for n, kind in zip([5000, 300, 7, 4096, 1], [*kinds, *kinds])]
-    got = in_each_order(monkeypatch, lambda: [kernels.global_norm(arrays)])
-    assert_close(got, [reference.global_norm([wide(a) for a in arrays])], dtype)
+    got = in_each_order(monkeypatch, lambda: [norm_of(kernels, arrays)])
+    assert_close(got, [norm_of(reference, [wide(a) for a in arrays])], dtype)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_norm_that_is_not_finite(bad):
     arrays = [numbers(5000, "float32"), xp.array([1.0, bad])]
-    np.testing.assert_equal(kernels.global_norm(arrays).item(), bad)
+    np.testing.assert_equal(norm_of(kernels, arrays).item(), bad)
 
 
 @dtypes

@@ -493,3 +493,12 @@ def test_a_traced_function_sees_what_replaces_a_parameter():
         change()
         np.testing.assert_allclose(fast(x).numpy(), model(x).detach().numpy(), rtol=1e-6)
         np.testing.assert_allclose(fast(x).numpy(), model(x).detach().numpy(), rtol=1e-6)
+
+
+def test_a_norm_of_negative_order_is_near_its_smallest_number():
+    """Relative to the largest number, the powers of a small one would overflow."""
+    x = tt.tensor([1e-30, 1e5, 3.0], requires_grad=True)
+    out = tt.norm(x, -2)
+    out.backward()
+    np.testing.assert_allclose(out.numpy(), 1e-30, rtol=1e-6)
+    np.testing.assert_allclose(x.grad.numpy(), [1, 0, 0], atol=1e-6)

@@ -223,3 +223,21 @@ def test_where_keeps_the_sign_of_zero():
     x = tt.tensor(np.ones(5000, "float32"))
     assert np.signbit(tt.where(x > 2, x, -0.0).numpy()).all()
     assert not np.signbit(tt.where(x > 2, x, 0.0).numpy()).any()
+
+
+@pytest.mark.needs("numpy")
+@pytest.mark.parametrize("few", [False, True], ids=["many numbers", "few numbers"])
+@pytest.mark.parametrize(
+    "name", ["sigmoid", "rsqrt", "degrees", "radians", "leaky_relu", "logsigmoid", "softplus", "softmax", "log_softmax"]
+)
+def test_float16_is_rounded_once(name, few):
+    """Of all numbers of float16, hardly one is another than the nearest to the result: such as lie between two in float32."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = x[np.isfinite(x)].reshape(-1, 64)
+    x = x[::50] if few else x
+    function = getattr(tt, name)
+    found = function(tt.tensor(x))
+    with np.errstate(over="ignore"):
+        wanted = function(tt.tensor(x.astype("float64"))).numpy().astype(np.float16)
+    assert found.dtype == "float16"
+    assert (~((found.numpy() == wanted) | np.isnan(wanted))).mean() < 5e-4

@@ -38,7 +38,10 @@ SHAPES = {
     "broadcast_to": (lambda: tt.broadcast_to(x, (3, 3)), ValueError, ["broadcast_to", "(2, 3)", broadcast]),
     "broadcast_to fewer axes": (lambda: tt.broadcast_to(x, (3,)), ValueError, ["broadcast_to", "(2, 3)", broadcast]),
     "linear": (lambda: tt.linear(x, ones(4, 5)), ValueError, ["linear", "(2, 3), (4, 5)", "as many inputs as weight"]),
-    "roll": (lambda: x.roll((1, 2), 0), ValueError, ["roll", "2 shifts for 1 axis", "one for each axis"]),
+    "roll": (lambda: x.roll((1, 2, 3), (0, 1)), ValueError, ["roll", "3 shifts for 2 axes", "one for each axis"]),
+    "einsum, two ellipses": (lambda: tt.einsum("...a...,a->a", x, x[0]), ValueError, ["'...a...'", "at most one ellipsis"]),
+    "einsum, dots": (lambda: tt.einsum("..a->a", x), ValueError, ["'..a' must have letters and at most one ellipsis"]),
+    "einsum, a comma": (lambda: tt.einsum("ab->a,b", x), ValueError, ["'a,b' must have letters"]),
     "norm of a name": (lambda: x.norm("fro"), ValueError, ["norm", "'fro'", "Frobenius"]),
     "linear bias": (lambda: tt.linear(x, ones(4, 3), ones(5)), ValueError, ["linear", "(2, 3), (4, 3), (5,)", "(outputs,)"]),
     "linear bias axes": (
@@ -201,13 +204,13 @@ MIXING = {
     "too many": (lambda: tt.add(x, x, x), TypeError, ["add", "2 arguments", "3"]),
     "unknown setting": (lambda: x.sum(dim=1), TypeError, ["sum", "dim is axis here", "keepdims"]),
     "array targets": (
-        lambda: tt.cross_entropy(x, np.array([0, 1])),
+        lambda: tt.cross_entropy(x, np.array([0.0, 1.0])),
         TypeError,
         ["cross_entropy", "targets", "ndarray", make_it],
     ),
     "list targets": (lambda: tt.cross_entropy(x, [0, 1]), TypeError, ["cross_entropy", "targets", "list", make_it]),
     "array prediction": (lambda: tt.mse_loss(x, array), TypeError, ["mse_loss", "target", "ndarray", make_it]),
-    "array mask": (lambda: attention(x, x, x, np.ones((2, 2), bool)), TypeError, ["attention", "mask", "ndarray", make_it]),
+    "array mask": (lambda: attention(x, x, x, np.ones((2, 2))), TypeError, ["attention", "mask", "ndarray", make_it]),
     "gradient": (lambda: (w * 2).backward(array), TypeError, ["gradient", "ndarray", make_it]),
     "gradient number": (lambda: (w * 2).backward(2.0), TypeError, ["gradient", "2.0", make_it]),
 }

@@ -961,6 +961,12 @@ def test_one_cycle():
     np.testing.assert_allclose([schedule(i) for i in (0, 5, 10, 20, 30, 500)], [0.2, 0.6, 1, 0.55, 0.1, 0.1])
 
 
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_one_cycle_without_warmup_begins_at_its_peak(warmup):
+    schedule = optim.OneCycle(warmup=warmup, steps=21, final=0.1)
+    np.testing.assert_allclose([schedule(i) for i in (0, 10, 20, 99)], [1, 0.55, 0.1, 0.1])
+
+
 def test_a_plateau_is_kept_with_a_run(tmp_path):
     plateau = optim.Plateau(factor=0.5, patience=1, cooldown=1)
     for loss in (3.0, tt.tensor(2.0), np.float32(2.0), 2.0):

@@ -148,6 +148,16 @@ def test_truncated_normal_numbers_have_the_moments_of_the_distribution(low, high
     assert drawn.std() / 2 == pytest.approx(std, rel=0.03)
 
 
+@pytest.mark.parametrize("low, high", [(-2.0, 2.0), (-1.0, 3.0), (1.0, 4.0), (-4.0, -1.0)])
+def test_truncated_normal_numbers_are_densest_at_the_peak(low, high):
+    drawn = tt.nn.init.trunc_normal_(tt.nn.Parameter(np.zeros(300_000, "float32")), low=low, high=high).numpy()
+    peak = min(max(0.0, low), high)
+    below = np.vectorize(lambda x: math.erf(min(max(x, low), high) / math.sqrt(2)))
+    for width in (0.1, 0.3, 0.6):
+        share = (below(peak + width) - below(peak - width)) / (below(high) - below(low))
+        assert (np.abs(drawn - peak) < width).mean() == pytest.approx(share, rel=0.02)
+
+
 def test_uniform_never_reaches_its_upper_end():
     class Highest(np.random.Generator):
         """A generator that draws the largest float32 below 1, which arithmetic would round up to the end."""

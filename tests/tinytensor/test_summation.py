@@ -171,6 +171,12 @@ def normalized(norm):
     return tt.concatenate(tt.grad((norm(rows, *parameters) * TENTH).sum(), parameters)).abs()
 
 
+def norm_of_gradients():
+    x = tt.zeros(MANY, requires_grad=True)
+    x.grad = tenths(MANY)
+    return tt.optim.clip_grad_norm([x], 1.0)
+
+
 def zeros_of(n):
     return np.zeros(n, "int64")
 
@@ -187,7 +193,15 @@ ACCURATE = {
     "dot": lambda: tt.dot(tenths(MANY), tt.ones(MANY)),
     "matrix and vector": lambda: tt.matmul(tenths(2, MANY), tt.ones(MANY)),
     "vector and matrix": lambda: tt.matmul(tt.ones(MANY), tenths(MANY, 2)),
+    "small matrices": lambda: tt.matmul(tenths(2, MANY), tt.ones((MANY, 2))),
+    "small matrices of columns": lambda: tt.matmul(tenths(MANY, 2).T, tt.ones((MANY, 2))),
+    "matrices": lambda: tt.matmul(tenths(20, MANY // 10), tt.ones((MANY // 10, 20))) * 10,
+    "small matrices of fewer terms": lambda: tt.matmul(tenths(MANY // 20, 2).T, tt.ones((MANY // 20, 2))) * 20,
     "linear": lambda: tt.linear(tenths(1, MANY), tt.ones((2, MANY))),
+    "gradient of linear": lambda: slope_of(lambda x: tt.linear(tt.ones((MANY, 2)), x.reshape(1, 2))),
+    "norm": lambda: tt.norm(tenths(MANY)) * 1000,
+    "norm of columns": lambda: tt.norm(tenths(MANY, 2), axis=0) * 1000,
+    "norm of gradients": lambda: norm_of_gradients() * 1000,
     "gradient of layer_norm": lambda: normalized(tt.layer_norm),
     "gradient of rms_norm": lambda: normalized(tt.rms_norm),
     "index": lambda: slope_of(lambda x: x[zeros_of(MANY)])[:1],
@@ -237,6 +251,17 @@ def test_the_cross_entropy_of_many(rows, classes, smoothing):
         tt.linear_cross_entropy(tt.tensor(x, "float32"), tt.tensor(weight, "float32"), target, label_smoothing=smoothing),
     ):
         np.testing.assert_allclose(found.item(), want, rtol=1e-5)
+
+
+@on_cpu
+@pytest.mark.parametrize("norm", [tt.layer_norm, tt.rms_norm, lambda x, eps: tt.group_norm(x.reshape(1, 2, -1), 1, eps=eps)])
+def test_the_norm_of_a_long_row(norm):
+    row = np.tile(np.float32([0.1, -0.1, 0.3, -0.3]), MANY // 4)
+    x = tt.tensor(row[None], requires_grad=True)
+    out = norm(x, eps=0.0)
+    np.testing.assert_allclose(out.numpy().ravel(), row / 0.05**0.5, rtol=1e-5)
+    slope = tt.grad((out * tt.tensor(np.sign(row).reshape(out.shape))).sum(), x).numpy()[0, :4]
+    np.testing.assert_allclose(slope, np.array([0.6, -0.6, -0.2, 0.2]) / 0.05**0.5, rtol=1e-4)
 
 
 def test_sums_of_products_in_blocks_are_those_of_einsum(monkeypatch):

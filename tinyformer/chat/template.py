@@ -58,7 +58,6 @@ class ChatTemplate:
     text: str
     tokens: Mapping[str, str] = field(default_factory=dict)
     source: str | Path = "the chat template"
-
     named: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -131,8 +130,9 @@ class ChatTemplate:
 
     def _rendered(self, text: str, values: list[dict[str, Any]]) -> list[str]:
         try:
-            _check_plain(values)
             request = json.dumps({"template": text, "values": values})
+            if json.loads(request)["values"] != values:
+                raise TypeError("no tuples, and no keys but text")
         except (TypeError, ValueError, RecursionError) as error:
             raise UserError(f"a template takes text, numbers, lists and dictionaries: {error}") from None
         answer = _answer(request, str(self.source))
@@ -148,14 +148,6 @@ def _completed(message: Message) -> dict[str, Any]:
     found = {name: value for name, value in message.items() if value is not None}
     thought = next((found[name] for name in _REASONING if name in found), None)
     return found if thought is None else {"thinking": thought, **found, "reasoning_content": thought}
-
-
-def _check_plain(value: Any) -> None:
-    """Raise TypeError for what JSON would change: a tuple, and a key that is not text."""
-    if isinstance(value, tuple) or (isinstance(value, dict) and not all(isinstance(key, str) for key in value)):
-        raise TypeError(f"not {shortened(repr(value), 60)}")
-    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        _check_plain(part)
 
 
 def _marked(message: dict[str, Any], key: bool | str, template: str) -> tuple[dict[str, Any], str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.settings import check_counts
-from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, padded
+from tinyformer.data.batches import Batch, check_fraction, padded
+from tinyformer.data.labelled import LabelledBatches
 from tinytensor.common.wording import counted
-from tinytensor.device.backend import host
 
 IGNORED = -100  # the target of a token that is not learned
 Row = tuple[list[int], list[bool]]  # the ids of a conversation, and which of them are learned
@@ -34,8 +34,9 @@ def conversations_in(text: str) -> list[list[dict[str, Any]]] | None:
     return conversations if all(map(is_conversation, conversations)) else None
 
 
-class ConversationBatches:
-    """Training batches are random conversations, one in each row. Validation takes the whole validation split, in order.
+class ConversationBatches(LabelledBatches):
+    """Padded batches of conversations, one in each row. Training batches are drawn at random; validation takes every
+    conversation in order.
 
     ``rows`` are the ids of each conversation, and which of them are learned. A row is cut after ``block_size`` + 1 tokens, and
     left out if nothing before the cut is learned; ``left_out`` counts those. Targets that are not learned are -100.
@@ -55,33 +56,18 @@ class ConversationBatches:
         validation_fraction: float = 0.1,
         test_fraction: float = 0.0,
     ):
-        check_counts(block_size=block_size, batch_size=batch_size)
+        check_counts(block_size=block_size)
         check_fraction(validation_fraction, test_fraction)
         cut = [(ids[: block_size + 1], learned[: block_size + 1]) for ids, learned in rows]
         kept = [(ids, learned) for ids, learned in cut if any(learned[1:])]
-        self.left_out = len(rows) - len(kept)
+        self.block_size, self.left_out = block_size, len(rows) - len(kept)
         if not kept:
             raise SettingError(f"no conversation has an answer within {counted(block_size, 'token')}", "block_size")
         first, last = int(len(kept) * test_fraction), len(kept) - max(1, int(len(kept) * validation_fraction))
-        self.test, self.training, self.validation = kept[:first], kept[first:last], kept[last:]
-        if not self.training or (test_fraction and not self.test):
+        self.test = kept[:first]
+        if last <= first or (test_fraction and not first):
             raise UserError(f"there are too few conversations for each split: {len(kept):,}")
-        check_batch_fits(batch_size, min(len(ids) for ids, _ in self.training))
-        self.block_size, self.batch_size = block_size, batch_size
-        self._rng = host.random.default_rng(seed)
-
-    def sample(self) -> Batch:
-        """The next training batch."""
-        return self._batch([self.training[i] for i in self._rng.integers(0, len(self.training), self.batch_size)])
-
-    def largest_batch(self) -> int:
-        """A lower bound for the number of tokens in the largest training batch."""
-        return int(self.batch_size) * (min(len(ids) for ids, _ in self.training) - 1)
-
-    def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
-        """Every validation row once, in order."""
-        for first in range(0, len(self.validation), batch_size):
-            yield self._batch(self.validation[first : first + batch_size])
+        super().__init__(kept[first:last], kept[last:], 0, batch_size, seed)
 
     def opening(self) -> tuple[list[int], list[int]]:
         """The ids of the last conversation up to its last answer, and that answer."""
@@ -93,19 +79,11 @@ class ConversationBatches:
     def with_test_split(self) -> ConversationBatches:
         """The same batches, but the test split validates."""
         testing = copy.copy(self)
-        testing.validation = self.test
+        testing.validation = [*self.test]
         return testing
 
-    def _batch(self, rows: Sequence[Row]) -> Batch:
-        inputs = padded([ids[:-1] for ids, _ in rows], pad=0)
+    def _batch(self, rows: Sequence[Any]) -> Batch:
+        inputs = padded([ids[:-1] for ids, _ in rows], self.pad)
         answers = [[i if is_learned else IGNORED for i, is_learned in zip(ids[1:], learned[1:])] for ids, learned in rows]
-        targets = padded(answers, pad=IGNORED)
+        targets = padded(answers, IGNORED)
         return Batch(tt.tensor(inputs), tt.tensor(targets), int((targets != IGNORED).sum()))
-
-    def get_state(self) -> dict[str, Any]:
-        """The state of the random choice of conversations, as values for JSON."""
-        return dict(self._rng.bit_generator.state)
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state that ``get_state`` returned."""
-        self._rng.bit_generator.state = state

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import UserError, has_flag, shortened
+from tinyformer.common.errors import UserError, has_flag, print_line, shortened
 from tinyformer.data.conversations import is_conversation
 from tinytensor.common.wording import counted
 
@@ -33,14 +35,15 @@ def field_of(path: str | Path, text: str, field: str) -> str:
     """The text of a ``field`` of all records in a file, one after the other, on lines of their own. A conversation is text as
     JSON.
 
-    The field is a key or the name of a column. Where a table has no line of names, it is the number of a column, from 1. Empty
-    ones are left out. Raises UserError, which names the file and the line, for what is no such file, and for a record without
-    the field or with something other than a text in it.
+    The field is a key or the name of a column. Where a table has no line of names, it is the number of a column, from 1.
+    Records without it, or with nothing in it, are left out, and a line on standard error counts them. Raises UserError, which
+    names the file and the line, for what is no such file, for a record with something other than a text in the field, and
+    where none has a text.
     """
     if not kind_of(path):
         remedy = ": leave out --field" if has_flag("field") else ""
         raise UserError(f"{path} has no fields, as {', '.join(KINDS)} have{remedy}")
-    found = []
+    found, left_out = [], 0
     for number, value in _values(path, text, field):
         if is_conversation(value):
             value = json.dumps(value, ensure_ascii=False)
@@ -52,8 +55,12 @@ def field_of(path: str | Path, text: str, field: str) -> str:
         if value and value.strip():
             _check_whole(value, f"{path}, {number}", field)
             found.append(value)
+        else:
+            left_out += 1
     if not found:
         raise UserError(f"{path} has no text in {field}{_others(path, text, field)}")
+    if left_out:
+        print_line(f"{path}: left out {counted(left_out, 'record')} without text in {field}", sys.stderr)
     return "\n".join(found)
 
 
@@ -107,6 +114,21 @@ def _listed(fields: list[str]) -> str:
     return ", ".join(names) + (", ..." if fields[SHOWN:] else "")
 
 
+def rows_of(path: str | Path, text: str) -> list[list[Any]]:
+    """The names of the fields in a file of records, and then the values of each record in that order, None for one that it
+    lacks. The fields of an object in a record count as the record's own. Raises UserError for what is no such file."""
+    if kind_of(path) == "a table":
+        return [row for _, row in _rows(path, text)]
+    records = []
+    for _, record in _records(path, text):
+        inner = [value for value in record.values() if isinstance(value, dict)]
+        records.append(
+            {name: value for part in (record, *inner) for name, value in part.items() if not isinstance(value, dict)}
+        )
+    names = list(dict.fromkeys(itertools.chain(*records)))
+    return [names, *([record.get(name) for name in names] for record in records)]
+
+
 # -------------------------------------------------------------------------------------------------------- the records
 
 
@@ -115,12 +137,15 @@ def _values(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
     if kind_of(path) == "a table":
         yield from _column(path, text, field)
         return
+    yield from ((where, record.get(field)) for where, record in _records(path, text))
+
+
+def _records(path: str | Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file of JSON or JSON Lines, and where each is. Raises UserError for anything else there."""
     for where, record in _objects(path, text):
         if not isinstance(record, dict):
             raise UserError(f"{path}, {where}: an object must be here, not {shortened(json.dumps(record), 60)}")
-        if field not in record:
-            raise UserError(f"{path}, {where}: there is no {field}, {_choice(list(record))}")
-        yield where, record[field]
+        yield where, record
 
 
 def _objects(path: str | Path, text: str) -> Iterator[tuple[str, Any]]:
@@ -172,14 +197,12 @@ def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
         yield "line 1", names[place]  # columns that are called by their numbers have no names
     else:
         raise UserError(f"{path}, line 1: there is no column {field}, {_choice(names)}")
-    for line, row in rows:
-        if len(row) != len(names):
-            raise UserError(f"{path}, line {line}: there must be {counted(len(names), 'column')}, as on line 1, not {len(row)}")
-        yield f"line {line}", row[place]
+    yield from ((f"line {line}", row[place]) for line, row in rows)
 
 
 def _rows(path: str | Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table that are not empty, and the line on which each ends."""
+    """The rows of a table that are not empty, and the line on which each ends. Raises UserError for one with another number of
+    columns than the first."""
     first = text.split("\n", 1)[0]
     said = SEPARATOR.fullmatch(first)  # a line that Excel writes and reads
     text, before = (text[len(first) + 1 :], 1) if said else (text, 0)
@@ -187,7 +210,15 @@ def _rows(path: str | Path, text: str) -> Iterator[tuple[int, list[str]]]:
     usual = "\t" if Path(path).suffix.lower() == ".tsv" else max(",;\t|", key=QUOTED.sub("", first).count)
     mark = said[1] if said else usual
     rows = _rows_between_tabs(text) if mark == "\t" else _rows_between(path, text, mark, before)
-    yield from ((before + line, row) for line, row in rows if row)
+    width = 0
+    for line, row in rows:
+        width = width or len(row)
+        if row and len(row) != width:
+            raise UserError(
+                f"{path}, line {before + line}: there must be {counted(width, 'column')}, as on line 1, not {len(row)}"
+            )
+        if row:
+            yield before + line, row
 
 
 def _rows_between(path: str | Path, text: str, mark: str, before: int) -> Iterator[tuple[int, list[str]]]:

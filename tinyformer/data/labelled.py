@@ -11,7 +11,7 @@ from tinyformer.common.settings import check_counts
 from tinyformer.data.batches import Batch, check_batch_fits, padded
 from tinytensor.device.backend import host
 
-Labelled = tuple[Sequence[int], int]  # the ids of a text, and its class
+Labelled = tuple[Sequence[int], Any]  # the ids of a text, and its class
 
 
 class LabelledBatches:

@@ -1,4 +1,4 @@
-"""Pairs from the columns of one file: which columns hold the sentences."""
+"""Pairs from the columns or fields of one file: which of them hold the sentences."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tinyformer.common.errors import UserError, print_line
+from tinyformer.data.fields import kind_of, rows_of
 from tinyformer.data.pairs import Pair, read_lines
 
 LOOKED_AT = 1000  # lines that show what the columns hold
@@ -24,6 +25,31 @@ KINDS = {
 NUMBERS, CODES, LABELS = "numbers", "codes of languages", "labels"
 MOST_KINDS = {CODES: 1 / 2, LABELS: 1 / 10}  # of them to a line: sentences without white space are more
 FEWEST_LABELLED = 20  # lines that tell labels from words
+
+
+def read_pairs(path: str | Path) -> list[Pair]:
+    """Pairs from a file of records: JSON, JSON Lines, or CSV with a line of names. Any other file is read as by ``read_tsv``.
+    Each may be gzipped.
+
+    The sentences are in the fields source and target. Where there are none, they are in the first two fields that hold texts,
+    without those that ``read_tsv`` leaves out. A line is printed that names the two. An object in a record, such as
+    "translation", may have them. Raises UserError for a file without two such fields, and for a damaged one.
+    """
+    name = str(path).removesuffix(".gz")
+    if not kind_of(name) or name.lower().endswith(".tsv"):
+        return read_tsv(path)
+    names, *records = rows_of(name, "\n".join(read_lines(path))) or [[]]
+    rows = [[value.strip() if isinstance(value, str) else "" for value in record] for record in records]
+    places = [names.index(name) for name in ("source", "target") if name in names]
+    if len(places) < 2:
+        texts = [i for i in range(len(names)) if any(row[i] for row in rows[:LOOKED_AT])]
+        others = _others([[row[i] for i in texts] for row in [names, *rows[:LOOKED_AT]]])
+        places = [column for number, column in enumerate(texts) if number not in others]
+    if len(places) < 2:
+        has = ", ".join(names[i] for i in places) or "no text"
+        raise UserError(f"{path} has {has}: two fields are needed, of sentences and of their translations")
+    print_line(f"{path}: learns to translate {names[places[0]]} to {names[places[1]]}")
+    return [(row[places[0]], row[places[1]]) for row in rows]
 
 
 def read_tsv(path: str | Path) -> list[Pair]:

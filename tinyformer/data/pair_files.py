@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tinyformer.common.errors import SettingError, UserError, print_line
-from tinyformer.data.pair_columns import read_tsv
+from tinyformer.data.pair_columns import read_pairs
 from tinyformer.data.pairs import Pair, read_two_files, split_pairs, without_empty
 from tinytensor.common.wording import counted
 
@@ -15,8 +15,8 @@ from tinytensor.common.wording import counted
 class PairFiles:
     """Paths of files with pairs of sentences.
 
-    The pairs to train on are in ``data`` (a sentence, a tab and its translation on each line), or in ``source`` and ``target``
-    (line by line). Those to validate and to test with may have files of their own.
+    The pairs to train on are in ``data``, which ``read_pairs`` reads, or in ``source`` and ``target`` (line by line). Those to
+    validate and to test with may have files of their own.
     """
 
     data: str | None = None
@@ -59,7 +59,7 @@ class PairFiles:
             raise UserError("give either --data, or --source and --target: each holds the pairs to train on")
         if data is None and source is None:
             return []
-        found = read_tsv(data) if data is not None else read_two_files(source, target)
+        found = read_pairs(data) if data is not None else read_two_files(source, target)
         # They are cleaned before they are split: sentences that the model sees as one must not go to two parts.
         pairs, empty = without_empty([(one_line(s, lowercase), one_line(t, lowercase)) for s, t in found])
         if not pairs:

@@ -41,12 +41,7 @@ def stream_text(tokenizer: TextStreamer, ids: Iterable[int], after: Sequence[int
 
 def until(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
     """Pieces of text up to the first of these strings, which may begin in one piece and end in another. No more pieces are
-    taken after it.
-
-    >>> from tinyformer.decoding.streaming import until
-    >>> list(until(["Once, ", "twice\\n", "\\nEnd", " and more"], ["\\n\\n"]))
-    ['Once, ', 'twice']
-    """
+    taken after it."""
     held = ""
     for piece in pieces:
         held += piece

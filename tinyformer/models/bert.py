@@ -26,7 +26,7 @@ from tinyformer.models.positions import (
 )
 from tinyformer.models.transformer import Stack, check_batch
 from tinytensor import Tensor
-from tinytensor.common.arguments import composite
+from tinytensor.common.arguments import checked
 from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Parameter, init
 from tinytensor.nn.weights import linear
 
@@ -142,7 +142,7 @@ class Bert(Module):
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         self.apply(config.initialise)
 
-    @composite
+    @checked
     def forward(self, ids: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Ids and segments (batch, length) -> (batch, length, d_model). No token attends to padding. Without ``segments`` all
         tokens are of the first.
@@ -204,7 +204,7 @@ class BertForMaskedLM(Module):
         if self.output is not None:
             config.initialise(self.output)
 
-    @composite
+    @checked
     def forward(self, ids: Tensor, segments: Tensor | None = None, places: Any = None, mask: Tensor | None = None) -> Tensor:
         """Ids (batch, length) -> logits for the token at each position, (batch, length, vocab_size). ``segments`` and ``mask``
         are those of ``Bert``.
@@ -253,7 +253,7 @@ class BertForClassification(BertHead):
             raise SettingError("pooler must be tanh or relu for texts to be classified, not ''")
         super().__init__(config, num_classes, labels)
 
-    @composite
+    @checked
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """Ids (batch, length) -> logits for each class, (batch, num_classes)."""
         encoded = self.bert(ids, segments)
@@ -272,7 +272,7 @@ class BertForNextSentence(BertForClassification):
 class BertForTokenClassification(BertHead):
     """Bert with a linear layer that reads the vector of each token, such as for the names in a text."""
 
-    @composite
+    @checked
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """Ids (batch, length) -> logits for each class of each token, (batch, length, num_classes)."""
         return self.output(self.dropout(self.bert(ids, segments)))

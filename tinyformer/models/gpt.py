@@ -15,7 +15,7 @@ from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
 from tinyformer.models.positions import RotaryScaling, absolute_positions, add_positions, check_positions, rotary_positions
 from tinytensor import Tensor
-from tinytensor.common.arguments import composite
+from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 from tinytensor.nn.quantization import put_weight, quantized_weights
@@ -132,7 +132,7 @@ class GPT(Module):
             for layer in (module.attention.output, module.feed_forward.down):
                 init.normal_(layer.weight, std=std / math.sqrt(2 * self.config.num_layers))
 
-    @composite
+    @checked
     def forward(self, ids: Tensor, cache: Cache | None = None, last_only: bool = False) -> Tensor:
         """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size); with ``last_only`` for that
         after the last one alone, (batch, 1, vocab_size), which is all that goes on with a prompt.
@@ -143,7 +143,7 @@ class GPT(Module):
         x = self._residual_stream(ids, cache)
         return self.logits_of(x[:, -1:] if last_only else x)
 
-    @composite
+    @checked
     def vectors(self, ids: Tensor) -> Tensor:
         """Token ids (batch, length) -> what the output layer reads: a vector of each token, (batch, length, d_model). Raises
         ValueError as ``forward`` does."""
@@ -157,7 +157,7 @@ class GPT(Module):
         """
         return linear(self.norm(x), self.output_weight())
 
-    @composite
+    @checked
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """The cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of ``ids``.
 

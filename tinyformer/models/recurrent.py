@@ -12,7 +12,7 @@ from tinyformer.common.memory import check_model_fits
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, one_of, setting
 from tinytensor import Tensor
-from tinytensor.common.arguments import composite
+from tinytensor.common.arguments import checked
 from tinytensor.nn import GRU, LSTM, RNN, Dropout, Embedding, Linear, Module, init
 
 CELLS: dict[str, type[RNN] | type[GRU] | type[LSTM]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
@@ -126,7 +126,7 @@ class RecurrentLM(Module):
         self.output = Linear(config.d_model, config.vocab_size, bias=False)
         init.xavier_uniform_(self.output.weight)
 
-    @composite
+    @checked
     def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size), and the state after the last.
 
@@ -146,7 +146,7 @@ class RecurrentLM(Module):
         features, state = self._features(ids, state)
         return self.logits_of(features[-1]), state
 
-    @composite
+    @checked
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """The cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of the last ids.
 

@@ -10,14 +10,16 @@ from tinyformer.common.errors import SettingError, shortened
 from tinyformer.models.bert import Bert
 from tinyformer.models.gpt import GPT, GPTVectors
 from tinytensor import Tensor
-from tinytensor.common.arguments import composite
+from tinytensor.common.arguments import checked
 from tinytensor.nn import Linear, Module, ModuleList
 
 # How much each token counts beside others: of the numbers (batch, length) that are 1 for tokens that count and 0 for others,
 # how many count up to each token, and in all, and the place of each token, the first being 1. The export to ONNX reads it, too.
 Weighting = Callable[[Any, Any, Any, Any], Any]
 WEIGHTINGS: dict[str, Weighting] = {
-    "cls": lambda counted, number, total, places: counted * (number <= 1.0).astype("float32"),
+    "cls": lambda counted, number, total, places: (
+        counted * (number <= 1.0).astype("float32") + (total <= 0.0).astype("float32") * (places <= 1.0).astype("float32")
+    ),  # where none counts the first of all, as in sentence-transformers
     "mean": lambda counted, number, total, places: counted,
     "mean_sqrt_len_tokens": lambda counted, number, total, places: counted,
     "weightedmean": lambda counted, number, total, places: counted * places,
@@ -102,7 +104,7 @@ class SentenceModel(Module):
         self.pooling = Pooling(pooling)
         self.layers = ModuleList([Normalize()] if layers is None else layers)
 
-    @composite
+    @checked
     def forward(self, ids: Tensor, mask: Tensor | None = None, counted: Tensor | None = None) -> Tensor:
         """Ids (batch, length) -> the vector of each text, (batch, width).
 

@@ -22,7 +22,7 @@ from tinyformer.models.attention import RecordsAttention
 from tinyformer.models.recurrent import CELLS, State, check_dropout, count_parameters, kinds_of, make_layers
 from tinyformer.models.transformer import check_batch
 from tinytensor import Tensor
-from tinytensor.common.arguments import composite
+from tinytensor.common.arguments import checked
 from tinytensor.functional.attention import masked_softmax
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
@@ -114,7 +114,7 @@ class EncoderDecoder(Module):
         for layer in (self.readout.linear, self.output):
             init.xavier_uniform_(layer.weight)
 
-    @composite
+    @checked
     def encode(self, source: Tensor) -> State:
         """Source ids (batch, length) -> the state from which the decoder starts."""
         raise TypeError(f"{type(self).__name__} has no encoder: use ContextVectorModel or AdditiveAttentionModel")
@@ -124,7 +124,7 @@ class EncoderDecoder(Module):
         (length, batch, d_model + context), and its state after the last word."""
         raise TypeError(f"{type(self).__name__} has no decoder: use ContextVectorModel or AdditiveAttentionModel")
 
-    @composite
+    @checked
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token,
         (batch, target length, target_vocab_size). Padding must follow the tokens; it changes nothing."""
@@ -219,7 +219,7 @@ class ContextVectorModel(EncoderDecoder):
         self.encoder = make_layers(config.cell, *sizes)
         self.decoder = make_layers(config.cell, *sizes)
 
-    @composite
+    @checked
     def encode(self, source: Tensor) -> State:
         """Source ids (batch, length) -> the state from which the decoder starts: the encoder's last one."""
         words, lengths = self._embedded(source)
@@ -285,7 +285,7 @@ class AdditiveAttentionModel(EncoderDecoder):
         self.bridges = ModuleList(Linear(width, width) for _ in range(self.decoder.num_states))
         self.cross_attention = AdditiveAttention(width, memory, width)
 
-    @composite
+    @checked
     def encode(self, source: Tensor) -> AttentionState:
         """Source ids (batch, length) -> the encoder's outputs, and the state from which the decoder starts: a layer on that in
         which the backward direction ends, at the first word (section A.2.2)."""

@@ -18,7 +18,7 @@ from tinyformer.models.caches import Cache
 from tinyformer.models.positions import RotaryPositions, absolute_positions, add_positions, check_positions, rotary_positions
 from tinyformer.models.vectors import VectorAndPosition, length_mask
 from tinytensor import Tensor
-from tinytensor.common.arguments import composite
+from tinytensor.common.arguments import checked
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 from tinytensor.nn.weights import linear, linear_cross_entropy
 
@@ -134,7 +134,7 @@ class TokenAndPosition(Module):
         self.positions = absolute_positions(config.positions, config.max_length, config.d_model)
         self.dropout = Dropout(config.dropout)
 
-    @composite
+    @checked
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """Ids (batch, length) -> (batch, length, d_model). The ids follow the tokens that the cache holds, if there is one."""
         return self.dropout(add_positions(self.tokens(ids) * self.scale, self.positions, cache))
@@ -228,7 +228,7 @@ class Transformer(Module):
             if module.bias is not None:
                 init.zeros_(module.bias)
 
-    @composite
+    @checked
     def forward(self, source: Tensor | Vectors, target: Tensor) -> Tensor:
         """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token,
         (batch, target length, target_vocab_size). Padding must follow the tokens; no token attends to it. With
@@ -236,7 +236,7 @@ class Transformer(Module):
         memory, memory_mask = self.encode(source)
         return self.decode(target, memory, memory_mask)
 
-    @composite
+    @checked
     def encode(self, source: Tensor | Vectors) -> tuple[Tensor, Tensor]:
         """Source ids (batch, length), or vectors -> the memory (batch, length, d_model), and its padding mask
         (batch, 1, 1, length). Of vectors, the length is that after the stride."""

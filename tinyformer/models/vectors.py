@@ -8,6 +8,7 @@ import tinytensor as tt
 from tinyformer.common.vectors import Vectors
 from tinyformer.models.positions import absolute_positions, add_positions
 from tinytensor import Tensor
+from tinytensor.common.arguments import checked
 from tinytensor.device.backend import host
 from tinytensor.nn import Dropout, Linear, Module
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tinyformer.models.transformer import TransformerConfig
 
 
+@checked
 def length_mask(lengths: Tensor, count: int) -> Tensor:
     """Lengths (batch,) -> a mask (batch, count), True for the places before each length."""
     return tt.arange(count) < lengths.reshape(-1, 1)

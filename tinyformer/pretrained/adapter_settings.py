@@ -87,8 +87,9 @@ class AdapterSettings:
         self._saved = settings.read(list[str], "modules_to_save", [])
         self._targets = settings.read(list[str] | str, "target_modules", [])
         self._excluded = settings.read(list[str] | str, "exclude_modules", [])
-        self._numbers = _as_list(settings.read(list[int] | int, "layers_to_transform", []))
-        self._lists = _as_list(settings.read(list[str] | str, "layers_pattern", []))
+        numbers = settings.read(list[int] | int, "layers_to_transform", [])
+        lists = settings.read(list[str] | str, "layers_pattern", [])
+        self._numbers, self._lists = (one if isinstance(one, list) else [one] for one in (numbers, lists))
 
     def error(self, problem: str) -> UserError:
         """An error about these settings."""
@@ -107,8 +108,7 @@ class AdapterSettings:
         return self._of(path, self._alphas, self.alpha)
 
     def is_saved(self, name: str) -> bool:
-        """Whether the tensor of this name is of a layer that was trained as a whole, beside the adapter. PEFT compares the ends
-        of names here, also amid a word."""
+        """Whether the tensor of this name is of a layer that was trained as a whole. PEFT compares ends of names, not words."""
         above = list(accumulate(name.split(".")[:-1], lambda path, word: f"{path}.{word}"))
         return any(path.endswith(saved) for path in above for saved in self._saved)
 
@@ -119,25 +119,17 @@ class AdapterSettings:
             found = [path for path in paths if path not in outputs]
         else:
             found = [path for path in paths if self._is_among(path, self._targets)]
-        found = [path for path in found if not self._is_among(path, self._excluded) and not self._is_in_a_saved_one(path)]
+        whole = [rf"(|.*\.){name}(|\..*)" for name in self._saved]  # with all that is in it; these have no adapter
+        found = [path for path in found if not self._is_among(path, self._excluded)]
+        found = [path for path in found if not any(self._matches(pattern, path) for pattern in whole)]
         if not self._numbers or isinstance(self._targets, str):
             return found
         return [path for path in found if path in self._targets or self._number_of(path) in self._numbers]
 
     def _number_of(self, path: str) -> int | None:
         """The number of the block that a layer is in: the first, or that behind the name of one of the lists of blocks."""
-        if not self._lists:
-            number = re.match(r".*?\.[^.]*\.(\d+)\.", path)
-            return None if number is None else int(number[1])
-        words = path.split(".")
-        followed = (
-            int(after) for name in self._lists for word, after in pairwise(words[:-1]) if word == name and after.isdigit()
-        )
-        return next(followed, None)
-
-    def _is_in_a_saved_one(self, path: str) -> bool:
-        """Whether a layer, or one that it is a part of, was trained as a whole: it has no adapter."""
-        return any(self._matches(rf"(|.*\.){name}(|\..*)", path) for name in self._saved)
+        pairs = enumerate(pairwise(path.split(".")[:-1]))
+        return next((int(n) for i, (name, n) in pairs if n.isdigit() and (name in self._lists if self._lists else i)), None)
 
     def _is_among(self, path: str, names: str | Sequence[str]) -> bool:
         """Whether one of these names is the end of a path, or the whole path matches the regular expression."""
@@ -172,10 +164,6 @@ class AdapterSettings:
 
     def _bad(self, pattern: str, why: str) -> UserError:
         return self.error(f"the regular expression {shortened(repr(pattern), 60)} {why}: list the names of the layers")
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def described(

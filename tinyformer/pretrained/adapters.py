@@ -68,8 +68,7 @@ def load_adapter(model: AnyModule, path_or_name: str | Path, revision: str | Non
     family = family_for(model)
     places = _places(model, family)
     factors, whole = _sorted(found)
-    headless = _without_prefix(places, family)
-    if places.keys().isdisjoint(factors) and not headless.keys().isdisjoint(factors):
+    if places.keys().isdisjoint(factors) and not (headless := _without_prefix(places, family)).keys().isdisjoint(factors):
         places = headless
     problems = _missing(settings, family, places, factors) + _unfit(model, settings, places, factors)
     replaced, more = _whole_weights(model, family, whole, settings)

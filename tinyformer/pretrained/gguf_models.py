@@ -33,16 +33,13 @@ NAMES = {
 _TENSOR = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
 _ROTARY_FACTORS = "rope_freqs.weight"  # by which each rotary frequency is divided
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-# The keys of an architecture that are read here, and those that change nothing in the models above. All others must be 0, or
-# the value that llama.cpp takes where the file says nothing.
-_READ = {
-    "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
+# The keys of an architecture that are read here, or change nothing in the models above. All others must be 0, or the value that
+# llama.cpp takes where the file says nothing.
+_KNOWN = {
+    "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "expert_used_count",
     "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
-    "rope.dimension_count", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor",
-}  # fmt: skip
-_HARMLESS = {
-    "vocab_size", "tensor_data_layout", "pooling_type", "expert_used_count", "rope.scaling.finetuned",
-    "rope.scaling.original_context_length",
+    "rope.dimension_count", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.finetuned",
+    "rope.scaling.original_context_length", "vocab_size", "tensor_data_layout", "pooling_type",
 }  # fmt: skip
 _USUAL = {"rope.scale_linear": 1.0, "rope.scaling.attn_factor": 1.0, "attention.causal": True}
 
@@ -59,7 +56,7 @@ def gguf_settings(path: Path) -> PretrainedSettings:
             "Of others take the folder in Hugging Face's layout"
         )
     names = [name.removeprefix(f"{kind}.") for name in said.values if name.startswith(f"{kind}.")]
-    said.refuse(**{f"{kind}.{name}": _USUAL.get(name, 0) for name in names if name not in _READ | _HARMLESS})
+    said.refuse(**{f"{kind}.{name}": _USUAL.get(name, 0) for name in names if name not in _KNOWN})
     said.refuse(**{"general.type": "model"})
     heads, width = said.read(int, f"{kind}.attention.head_count"), said.read(int, f"{kind}.embedding_length")
     d_head = said.read(int, f"{kind}.attention.key_length", width // max(heads, 1))

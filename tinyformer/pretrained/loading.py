@@ -23,19 +23,11 @@ from tinytensor.nn import Module, init
 
 ENCODERS = (Bert, GPT, GPTVectors)
 # Of architectures with names of their own, these by the common names of settings. Where a file has both, the common one counts.
+_COMMON = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 _NAMES: dict[str, dict[str, str]] = {
-    "gpt2": {
-        "hidden_size": "n_embd",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "max_position_embeddings": "n_positions",
-    },
-    "distilbert": {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
-    "marian": {
-        "hidden_size": "d_model",
-        "num_hidden_layers": "encoder_layers",
-        "num_attention_heads": "encoder_attention_heads",
-    },
+    "gpt2": dict(zip(_COMMON, ("n_embd", "n_layer", "n_head", "n_positions"))),
+    "distilbert": dict(zip(_COMMON, ("dim", "n_layers", "n_heads"))),
+    "marian": dict(zip(_COMMON, ("d_model", "encoder_layers", "encoder_attention_heads"))),
 }
 
 

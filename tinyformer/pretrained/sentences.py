@@ -38,14 +38,8 @@ _TEXTS: dict[str, Any] = {"transformer_task": "feature-extraction", "module_outp
 _TEXTS["modality_config"] = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 _SHARED = ("__version__", "requirements", "prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name")
 _OF_SENTENCES = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
-
-
-def _unit(x: Array) -> Array:
-    return x / host.maximum(host.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-
-
 SIMILARITIES: dict[str, Callable[[Array, Array], Array]] = {
-    "cosine": lambda x, y: _unit(x) @ _unit(y).T,
+    "cosine": lambda x, y: x @ y.T / host.maximum(host.outer(*(host.linalg.norm(rows, axis=1) for rows in (x, y))), 1e-24),
     "dot": lambda x, y: x @ y.T,
     "euclidean": lambda x, y: -host.stack([host.linalg.norm(row - y, axis=1) for row in x]),
     "manhattan": lambda x, y: -host.stack([host.abs(row - y).sum(1) for row in x]),
@@ -60,8 +54,8 @@ class SentenceEncoder:
     ``max_length`` is how many tokens of a text are read, those around it included. ``prompts`` are texts to be put before a
     sentence, by their names, such as "query"; ``default_prompt`` is the name of one that is used where nothing is said. With
     ``lowercase`` texts are lowercased first, and without ``count_prompt`` pooling leaves a prompt's tokens out. Vectors are cut
-    to ``truncate_dim`` values, if that is given. ``similarity_fn_name`` is "cosine", "dot", "euclidean" or "manhattan". Raises
-    SettingError for another one, and for a ``truncate_dim`` below 1.
+    to ``truncate_dim`` values, if that is given. ``similarity_fn_name`` is "cosine", "dot", "euclidean" or "manhattan"; another
+    one raises SettingError.
     """
 
     model: SentenceModel
@@ -75,7 +69,6 @@ class SentenceEncoder:
     similarity_fn_name: str = "cosine"
 
     def __post_init__(self) -> None:
-        _checked_size(self.truncate_dim)
         if self.similarity_fn_name not in SIMILARITIES:
             shown, known = shortened(repr(self.similarity_fn_name), 40), ", ".join(SIMILARITIES)
             raise SettingError(f"similarity_fn_name {shown} is not known; there are {known}")
@@ -98,7 +91,9 @@ class SentenceEncoder:
             return self.encode([sentences], prompt_name, prompt, truncate_dim)[0]
         if not isinstance(sentences, Iterable) or isinstance(sentences, (bytes, Mapping)):
             raise UserError(f"sentences are a text or a list of texts, not {shortened(repr(sentences), 40)}")
-        size = _checked_size(self.truncate_dim if truncate_dim is None else truncate_dim)
+        size = self.truncate_dim if truncate_dim is None else truncate_dim
+        if size is not None and size < 1:
+            raise UserError(f"truncate_dim must be at least 1, not {size}")
         before = self._prompt(prompt_name) if prompt is None else prompt
         texts = [self.ids_of(before, sentence) for sentence in sentences]
         skipped = 0
@@ -109,7 +104,7 @@ class SentenceEncoder:
         shards = [batches[i :: default_shards()] for i in range(default_shards())]
         work = functools.partial(self._vectors, texts, skipped)
         found = call_together([functools.partial(work, shard) for shard in shards if shard])
-        rows = host.concatenate([host.empty((0, self._whole_width()), host.float32), *(row for part in found for row in part)])
+        rows = host.concatenate([row for part in found for row in part] or [host.empty((0, self.width), host.float32)])
         order = [i for shard in shards for batch in shard for i in batch]
         result = host.empty(rows.shape, rows.dtype)
         result[order] = rows
@@ -125,23 +120,16 @@ class SentenceEncoder:
 
     def similarity(self, vectors: Any, others: Any) -> Array:
         """How alike vectors are, (n, width) and (m, width) -> (n, m) in float32: their cosine or dot product, or their distance
-        below zero, as ``similarity_fn_name`` says. Raises UserError for another name."""
-        if self.similarity_fn_name not in SIMILARITIES:
-            known = ", ".join(SIMILARITIES)
-            raise UserError(
-                f"similarity_fn_name {shortened(repr(self.similarity_fn_name), 40)} is not known; there are {known}"
-            )
+        below zero, as ``similarity_fn_name`` says."""
         x, y = (host.atleast_2d(host.asarray(rows, host.float32)) for rows in (vectors, others))
         return SIMILARITIES[self.similarity_fn_name](x, y)
 
     @property
     def width(self) -> int:
         """The number of values in a sentence's vector."""
-        return min(self._whole_width(), self.truncate_dim or self._whole_width())
-
-    def _whole_width(self) -> int:
         projections = [layer.linear.weight.shape[0] for layer in self.model.layers if isinstance(layer, Projection)]
-        return int(projections[-1] if projections else self.model.encoder.config.d_model * len(self.model.pooling.kinds))
+        width = projections[-1] if projections else self.model.encoder.config.d_model * len(self.model.pooling.kinds)
+        return int(min(width, self.truncate_dim or width))
 
     def ids_of(self, prompt: str, sentence: str) -> list[int]:
         """The ids of a sentence behind a prompt, with those that the model expects around it."""
@@ -170,8 +158,8 @@ class SentenceEncoder:
         name = self.default_prompt if name is None else name
         prompts = {**_PROMPTS, **self.prompts}
         if name is not None and name not in prompts:
-            known = ", ".join(prompts)
-            raise UserError(f"there is no prompt {shortened(repr(name), 40)}; there are {known}. prompt= takes any text")
+            shown, known = shortened(repr(name), 40), ", ".join(prompts)
+            raise UserError(f"there is no prompt {shown}; there are {known}. prompt= takes any text")
         return "" if name is None else prompts[name]
 
     def _vectors(self, texts: Sequence[Sequence[int]], skipped: int, batches: Sequence[Sequence[int]]) -> list[Array]:
@@ -185,12 +173,6 @@ class SentenceEncoder:
                 given = tt.tensor(padded(rows, self.pad)), tt.tensor(is_token), tt.tensor(counted) if skipped else None
                 found.append(self.model(*given).numpy())
         return found
-
-
-def _checked_size(size: int | None) -> int | None:
-    if size is not None and size < 1:
-        raise SettingError(f"truncate_dim must be at least 1, not {size}")
-    return size
 
 
 def _is_token(rows: Sequence[Sequence[int]]) -> Array:
@@ -225,17 +207,14 @@ def encoder_around(folder: Path, load: Callable[[Path], Bert | GPT | GPTVectors]
     (_, place), (_, of_pooling), *others = _modules(folder)
     pooling, count_prompt = _pooling(PretrainedSettings(of_pooling / "config.json"))
     encoder = load(place)
-    for kind, path in others:
-        if kind == "Normalize":
-            _settings(path / "config.json", (), **_OF_SENTENCES)
+    for path in [path for kind, path in others if kind == "Normalize"]:
+        _settings(path / "config.json", (), **_OF_SENTENCES)
     layers = [_projection(path) if kind == "Dense" else Normalize() for kind, path in others]
     model = SentenceModel(encoder, pooling, layers).eval()
     tokenizer = pretrained_tokenizer(place)
-    file = next((place / name for name in _FILES if (place / name).exists()), place / _FILES[0])
-    own = _settings(file, _READ, **_TEXTS)
+    own = _settings(next((place / name for name in _FILES if (place / name).exists()), place / _FILES[0]), _READ, **_TEXTS)
     shared = _settings(folder / "config_sentence_transformers.json", _SHARED, model_type="SentenceTransformer")
-    of_tokenizer = _settings(place / "tokenizer_config.json")
-    of_tokenizer.refuse(truncation_side="right")
+    of_tokenizer = _settings(place / "tokenizer_config.json", truncation_side="right")
     longest = encoder.config.max_length if isinstance(encoder, Bert) else encoder.config.block_size
     usual = of_tokenizer.read(float, "model_max_length", float(longest))
     max_length = int(min(own.read(int, "max_seq_length", 0) or usual, longest))
@@ -308,8 +287,8 @@ def _pooling(settings: PretrainedSettings) -> tuple[tuple[str, ...], bool]:
 
 def _projection(folder: Path) -> Projection:
     """The layer of a folder of Dense."""
-    known = ("in_features", "out_features", "bias", "activation_function")
-    settings = _settings(folder / "config.json", known, use_residual=False, **_OF_SENTENCES)
+    names = ("in_features", "out_features", "bias", "activation_function")
+    settings = _settings(folder / "config.json", names, use_residual=False, **_OF_SENTENCES)
     path, _, function = settings.read(str, "activation_function", "torch.nn.Tanh").rpartition(".")
     if function not in Projection.FUNCTIONS or path.partition(".")[0] != "torch":
         known = ", ".join(Projection.FUNCTIONS)

@@ -183,10 +183,11 @@ class _Reader:
         return [name for name, value in found.items() if value not in (None, [], {}, *settings[name])]
 
 
-def read_writing(folder: Path) -> Writing:
+def read_writing(folder: Path, with_beams: bool = False) -> Writing:
     """How the model in a folder writes, from its generation_config.json and, where that says nothing of the tokens at the ends
     and of beam search, its config.json. Ids that are not in the vocabulary count for nothing: a small model may have kept the
-    ids of a larger one. Settings that cannot be had here are named in a warning of the logger "tinyformer"."""
+    ids of a larger one. Settings that cannot be had here are named in a warning of the logger "tinyformer". ``with_beams``: the
+    caller of a model that does not translate searches with ``num_beams``, unless the model samples."""
     folder = model_folder(folder)
     config = read_settings(folder)
     size = config.read(int, "decoder_vocab_size", config.read(int, "vocab_size", sys.maxsize))
@@ -226,7 +227,7 @@ def read_writing(folder: Path) -> Writing:
         top_p=rules.optional(float, "top_p"),
         min_p=rules.optional(float, "min_p"),
         typical_p=rules.optional(float, "typical_p"),
-        unsupported=tuple(sorted([*_unsupported(rules, translates), *["forced_eos_token_id"] * forces_others])),
+        unsupported=tuple(sorted([*_unsupported(rules, translates, with_beams), *["forced_eos_token_id"] * forces_others])),
     )
     try:
         writing.rules()
@@ -249,10 +250,10 @@ def _early_stopping(reader: _Reader) -> bool | str:
     return found
 
 
-def _unsupported(reader: _Reader, translates: bool) -> list[str]:
+def _unsupported(reader: _Reader, translates: bool, with_beams: bool) -> list[str]:
     """The names of the settings that cannot be had here: a translator does not sample, and nothing does among beams."""
     settings, samples = dict(UNSUPPORTED), reader.files[0].values.get("do_sample")
-    settings |= {"do_sample": (False,)} if translates else {"num_beams": (1,)} if samples else {}
+    settings |= {"do_sample": (False,)} if translates else {"num_beams": (1,)} if samples or not with_beams else {}
     if not translates and samples is not False:
         settings |= ONLY_SAMPLING
     return reader.names_of(settings)

@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
@@ -33,6 +34,7 @@ from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.runs.makers import Maker
 from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.scripting.command_line import Commands, add_model_flag, add_run_settings, add_text_flag, as_flags
+from tinyformer.scripting.inputs import piped_lines, typed_lines
 from tinyformer.scripting.scripts import RunSetup, draw_losses, tell_next, train_to_end
 from tinyformer.tasks.masked import KIND, open_run
 from tinyformer.tokenizers import WordPieceTokenizer
@@ -200,13 +202,25 @@ def trained(folder: RunFolder) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
 
 
 def fill(arguments: argparse.Namespace) -> None:
-    """Fill in with a trained model."""
+    """Fill in the given sentences, or the lines of a pipe, or those that are typed."""
     tokenizer: FillingTokenizer
     model, tokenizer = pretrained(arguments.model) if arguments.model else trained(RunFolder(arguments.out))
-    found = [filled(model, tokenizer, sentence, arguments.best) for sentence in arguments.sentences]
-    if note := note_on_unknown(tokenizer, " ".join(arguments.sentences)):
-        print_line(note, file=sys.stderr)
-    print("\n".join(found))
+
+    def show(sentences: Sequence[str]) -> None:
+        found = [filled(model, tokenizer, sentence, arguments.best) for sentence in sentences]
+        if note := note_on_unknown(tokenizer, " ".join(sentences)):
+            print_line(note, file=sys.stderr)
+        print("\n".join(found), flush=True)
+
+    lines = arguments.sentences or piped_lines()
+    if lines is not None:
+        show(list(filter(None, lines)))
+        return
+    for sentence in typed_lines("Type a sentence with a [MASK]; an empty line ends."):
+        try:
+            show([sentence])
+        except UserError as error:
+            print_line(error, sys.stderr)
 
 
 def classify(pretraining: Pretraining) -> str | None:
@@ -281,7 +295,10 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_text_flag(training)
     add_run_settings(training, DEFAULT_OUT, text=TextConfig, model=BertConfig, training=TrainingConfig)
     filling = commands.add_use(fill, help="fill in with a trained model", description="Fill in hidden words.")
-    filling.add_argument("sentences", help="texts with one [MASK] (RoBERTa: <mask>) or several", nargs="+", metavar="SENTENCE")
+    masked = (
+        "texts with one [MASK] (RoBERTa: <mask>) or several; without any, the lines that are typed, or those of a file: < FILE"
+    )
+    filling.add_argument("sentences", help=masked, nargs="*", metavar="SENTENCE")
     add_model_flag(filling)
     filling.has_no_effect("out", lambda given: given.model, "with --model")
     filling.add_argument("--best", help="how many tokens to show for each [MASK]", type=int, default=5, metavar="INT")

@@ -69,7 +69,7 @@ def write(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"{folder} holds {a_or_an(type(model).__name__)}, which does not continue texts: take GPT-2, Llama or Qwen"
         )
-    tokenizer, writing = pretrained_tokenizer(folder), read_writing(folder)
+    tokenizer, writing = pretrained_tokenizer(folder), read_writing(folder, with_beams=True)
     prompt = prompt if prompt is not None else "" if arguments.model else PROMPT
     prompt_ids = tokenizer.encode(prompt, allow_special=True).tolist()
     ids = [*tokenizer.before, *prompt_ids]
@@ -104,20 +104,11 @@ def write(arguments: argparse.Namespace) -> None:
 
 
 def written(
-    model: GPT,
-    ids: Sequence[int],
-    length: int,
-    writing: Writing,
-    sampling: Sampling,
-    ends: Sequence[int],
-    beams: int = 1,
-    count: int = 1,
+    model: GPT, ids: list[int], length: int, writing: Writing, sampling: Sampling, ends: Any, beams: int = 1, count: int = 1
 ) -> Iterable[Iterator[int]]:
     """The ids of ``count`` texts of at most this length that continue a prompt: the best of a search with ``beams``, or with
     one beam texts that are picked with one seed after the other."""
-    rules: dict[str, Any] = {
-        "forbidden": writing.forbidden, "force_end": writing.forced_end in ends, "rules": writing.rules()
-    }  # fmt: skip
+    rules: Any = {"forbidden": writing.forbidden, "rules": writing.rules(), "force_end": writing.forced_end in ends}
     if beams == 1:
         first = sampling.seed or 0
         return (generate(model, ids, length, replace(sampling, seed=first + i), ends, **rules) for i in range(count))

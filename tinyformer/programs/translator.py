@@ -293,7 +293,7 @@ def print_translations(translator: Translator, lines: Sequence[str], arguments: 
         folder = RunFolder(arguments.out)
         make_folder(folder.path)  # that of a pretrained model is only for pictures
         for sentence in filter(None, lines):
-            print(drawn(draw_attention(translator, sentence, folder)))
+            print(drawn(draw_attention(translator, sentence, folder)), file=sys.stderr)
 
 
 def as_text(translator: Translator, hypotheses: Sequence[Hypothesis], n_best: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import os
 import re
 import shlex
@@ -12,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +80,16 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, words: Sequence[str]) -> Any:
         """End with an error for words that the command does not know. It says which flag they may be meant for."""
         word = next((word for word in words if word.startswith("-")), "").partition("=")[0]
-        name = word.lstrip("-").replace("_", "-")
-        known = [flag for action in self._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
-        flags = {flag.lstrip("-"): flag for flag in known}
+        name, known = (
+            word.lstrip("-").replace("_", "-"),
+            [action for action in self._actions if action.help != argparse.SUPPRESS],
+        )
+        flags = {flag.lstrip("-"): flag for action in known for flag in action.option_strings}
         letters = {"".join(part[:1] for part in flag.split("-")): flag for flag in flags if "-" in flag}  # lr: learning-rate
-        begun = [flag for flag in flags if flag.startswith(name)]
-        near = [letters[name]] if name in letters else begun if len(begun) == 1 else difflib.get_close_matches(name, flags, 1)
+        begun = [flag for flag in flags if name and flag.startswith(name)]
+        near = [letters[name]] if name in letters else begun if len(begun) == 1 else get_close_matches(name, flags, 1, 0.75)
         hint = f": did you mean {flags[near[0]]}?" if near else ""
-        if word and not near and any(not action.option_strings for action in self._actions):
+        if word and not near and not word.startswith("--") and any(not action.option_strings for action in known):
             line = shlex.join([*(word for word in self._words if word not in words), "--", *words])
             hint = f": write -- before what begins with -, as in {self.prog} {line}"
         self.error(f"unrecognized arguments: {' '.join(words)}{hint}")
@@ -205,7 +207,7 @@ def add_model_flag(parser: argparse.ArgumentParser) -> None:
 def add_pair_flags(parser: argparse.ArgumentParser) -> None:
     """Give the parser a flag for each path of ``PairFiles``."""
     files = parser.add_argument_group("data")
-    text = "a sentence, a tab and its translation on each line (.gz, too)"
+    text = "a sentence, a tab and its translation on each line; or .jsonl, .json, .csv (.gz, too)"
     files.add_argument("--data", help=text, type=some_path, metavar="FILE")
     for part in ("", "validation-", "test-"):
         default = " (default: pairs held out from the others)" if part else ""

@@ -42,9 +42,9 @@ def save_vectors(vectors: WordVectors, path: str | Path) -> None:
 def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
     """Read word vectors, or the first ``limit`` of them: published files have the frequent words first.
 
-    The first line with the number of words and the width may be missing. Of a word that is there twice the first vector counts;
-    a line is printed then. Raises UserError, which names the file and the line,
-    for a file that is missing, damaged, cut off or of another kind. Raises SettingError for a limit below 1.
+    The first line with the number of words and the width may be missing. Of a word that is there twice the first vector counts,
+    and one that is not UTF-8 is left out; a line is printed then. Raises UserError, which names the file and the line, for a
+    file that is missing, damaged, cut off or of another kind. Raises SettingError for a limit below 1.
     """
     size = check_file(path, WANTED, "*vec*", "*.txt")
     if limit is not None:
@@ -56,6 +56,8 @@ def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
         vectors = reader.read(limit)
     if reader.repeated:
         print_line(f"{path}: {counted(reader.repeated, 'line')} left out, whose word is there already: its first vector counts")
+    if reader.broken:
+        print_line(f"{path}: {counted(reader.broken, 'line')} left out, whose word is not UTF-8 text")
     if reader.is_doubtful:
         print_line(f"{path}: the last line has no end, so its last number may be cut short")
     return vectors
@@ -69,21 +71,25 @@ class _Reader:
         self.lines = self._decoded(file)
         self.number = 0  # of the line that was read last, from 1
         self.is_ended = False  # whether that line has an end
-        self.is_doubtful = (
-            False  # whether the last line has no end, though whoever writes a first line mostly ends the last one
-        )
-        self.repeated = 0  # lines whose word is on an earlier one, too
+        self.is_broken = False  # whether that line is no UTF-8
+        # Whether the last line has no end, though whoever writes a first line mostly ends the last one.
+        self.is_doubtful = False
+        self.repeated = self.broken = 0  # lines whose word is on an earlier one, too, or is no UTF-8
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:
         for self.number, line in enumerate(file, start=1):
             self.is_ended = line.endswith(b"\n")
             try:
                 text = line.decode("utf-8").removeprefix("\ufeff" if self.number == 1 else "")
-                yield text.rstrip(" \t\r\n").replace("\t", " ")
+                self.is_broken = False
             except UnicodeDecodeError:
-                raise self._error(f"this is not UTF-8 text: {WANTED}, neither binary nor compressed") from None
+                text, self.is_broken = line.decode("utf-8", "replace"), True
+            yield text.rstrip(" \t\r\n").replace("\t", " ")
+        self.is_broken = False
 
     def _error(self, what: str) -> UserError:
+        if self.is_broken:
+            what = f"this is not UTF-8 text: {WANTED}, neither binary nor compressed"
         return UserError(f"{self.path}, line {self.number}: {what}")
 
     def read(self, limit: int | None) -> WordVectors:
@@ -95,22 +101,23 @@ class _Reader:
         for line in lines:
             if limit is not None and len(rows) == limit:
                 break
-            if count is not None and len(rows) + self.repeated == count:
+            if count is not None and len(rows) + self.repeated + self.broken == count:
                 if line:
                     raise self._error(f"there are more words than the {count:,} that line 1 tells of")
                 continue
             if count is None and not line and self._is_end(lines):
                 break
             self.is_doubtful = count is not None and not self.is_ended
-            if self.is_doubtful and count is not None and len(rows) + self.repeated + 1 < count:
+            if self.is_doubtful and count is not None and len(rows) + self.repeated + self.broken + 1 < count:
                 raise self._error("the line has no end: the file is cut off")
             word, row = self._entry(line, width)
-            if word in found:
-                self.repeated += 1
+            if self.is_broken or word in found:
+                self.broken += self.is_broken
+                self.repeated += not self.is_broken
                 continue
             found[word] = self.number
             rows.append(row)
-        read = len(rows) + self.repeated
+        read = len(rows) + self.repeated + self.broken
         if count is not None and read < count and (limit is None or len(rows) < limit):
             raise self._error(f"the file ends after {read:,} of {counted(count, 'word')}: it is cut off")
         if not rows:

@@ -114,11 +114,8 @@ class Tensor(Methods):
             raise ValueError(
                 f"x.data of shape {array.shape} does not fit a tensor of shape {self.shape} that requires gradients"
             )
-        if self.node is not None and not is_floating(array.dtype):
-            raise TypeError(
-                f"x.data of {array.dtype} cannot require gradients, as x does: convert it with .astype('float32') first"
-            )
         if self.node is not None and array.dtype != self.dtype:
+            engine.leaf(Tensor._wrap(array))  # an error for integers
             self.requires_grad = False  # an error for a tensor that is not a leaf
             self._data, self._grad = array, None
             self.requires_grad = True

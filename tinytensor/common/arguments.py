@@ -87,6 +87,23 @@ def _nothing(value: Any) -> Any:
     return value if value is None else NotImplemented
 
 
+makers: list[Callable[[Any], Any]] = []  # tt.tensor, which this file cannot import
+
+
+def _or_integers(kind: Kind | None) -> Kind | None:
+    """A kind of tensor as functions take it: also integers and booleans in NumPy's arrays, as they have no gradient to lose."""
+
+    def read(value: Any) -> Any:
+        found = of_tensors(value)
+        is_taken = found is NotImplemented and is_host_array(value) and value.ndim > 0 and value.dtype.kind in "biu"
+        return makers[0](value) if is_taken else found
+
+    if kind is None or not kind.words.startswith("a tensor"):
+        return kind
+    of_tensors = kind.read
+    return kind._replace(read=read)
+
+
 def _tensor(value: Any) -> Any:
     return value if hasattr(value, "node") else NotImplemented
 
@@ -233,7 +250,7 @@ def kinds_of(function: Callable[..., Any], takes_arrays: bool = False) -> dict[s
 
 def checked(function: Function, takes_arrays: bool = False) -> Function:
     """Declare a function, or an ``__init__``, that takes what its annotations say, and nothing else; see above."""
-    kinds = kinds_of(function, takes_arrays)
+    kinds = {name: _or_integers(kind) for name, kind in kinds_of(function, takes_arrays).items()}
     of_places = {name: p.kind for name, p in inspect.signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY}
     names, places = list(of_places), [kinds[name] for name in of_places]
     takes_more = inspect.Parameter.VAR_POSITIONAL in of_places.values()

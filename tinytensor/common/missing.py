@@ -179,8 +179,7 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
 
 
 class _Finder:
-    """Answers ``from tinytensor.nn import CrossEntropyLoss`` and ``import tinytensor.nn.functional``, which no other finder
-    finds."""
+    """Answers imports that no other finder finds, as of ``tinytensor.nn.functional``."""
 
     @staticmethod
     def find_spec(full: str, path: Any = None, target: Any = None) -> None:
@@ -193,16 +192,11 @@ class _Finder:
 sys.meta_path.append(_Finder)
 
 
-class _Called(ModuleType):
-    """A module whose name is that of a function in PyTorch."""
+class CalledModule(ModuleType):
+    """A module that answers where it is called, as PyTorch's ``tt.device("cpu")`` is."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        raise TypeError(f"{self.__name__} is a module: {_answer(*self.__name__.rsplit('.', 1), self)}")
-
-
-def answer_calls(module: ModuleType) -> None:
-    """Let a module answer where it is called, as ``tt.device("cpu")`` is."""
-    module.__class__ = _Called
+        raise TypeError(f"{self.__name__} is a module: {_answer('tinytensor', self.__name__.rpartition('.')[2], self)}")
 
 
 def public(names: Mapping[str, Any], modules: str) -> list[str]:

@@ -73,8 +73,7 @@ def root_of_squares(x: Array, axes: Sequence[int] | None = None, keepdims: bool 
     """The root of the sum of squares over ``axes``, as in ``sum_over``, but in float64. No square overflows or vanishes."""
     x = widened(x)
     if is_host_array(x) and axes is None and not keepdims:
-        flat = x.reshape(-1)
-        root = host.float64(math.sqrt(flat.dot(flat)))  # of a number, which takes less time than of an array
+        root = host.float64(math.sqrt(_sum_of_squares(x.reshape(-1))))  # of a number, which is faster than of an array
         if _SHORT < root < math.inf:
             return root
     elif is_host_array(x):
@@ -87,6 +86,14 @@ def root_of_squares(x: Array, axes: Sequence[int] | None = None, keepdims: bool 
     largest = xp.where((largest > 0) & (largest < math.inf), largest, xp.ones_like(largest))
     root = xp.sqrt(sum_over(xp.square(x / largest), axes, keepdims))
     return root * largest.reshape(root.shape)
+
+
+def _sum_of_squares(x: Array) -> Array:
+    """The sum of squares of a vector."""
+    if x.size <= _BLOCK:
+        return x.dot(x)
+    rows = x[: x.size - x.size % _BLOCK].reshape(-1, _BLOCK)
+    return host.vecdot(rows, rows).sum(dtype=host.float64) + _sum_of_squares(x[rows.size :])
 
 
 def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:

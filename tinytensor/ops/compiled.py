@@ -3,12 +3,30 @@ their gradient rules say to one pass over memory (kernels/numba/elementwise.py).
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 from tinytensor import kernels
 from tinytensor.autograd.op import Op
+from tinytensor.device.backend import host
 from tinytensor.ops import activations, angles, elementwise
 
 _ACTIVATIONS = ("elu", "leaky_relu", "logsigmoid", "relu", "_softplus")
 _OTHERS = {"astype", "copy", "power", "round", "where"}  # which also look at what they get, as power at its exponent
+_FEWEST = 2048 if kernels.name == "numba" else 1 << 62  # elements, from which on kernels compute half precision in float32
+
+
+def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that computes float16 on the CPU in float32, and rounds the result."""
+
+    @functools.wraps(function)
+    def call(x: Any, *settings: Any) -> Any:
+        if type(x) is not host.ndarray or x.dtype != host.float16 or x.size >= _FEWEST:
+            return function(x, *settings)
+        return function(x.astype(host.float32), *settings).astype(x.dtype)
+
+    return call
 
 
 def compile_elementwise(op: Op) -> None:
@@ -21,3 +39,7 @@ for file, names in ((elementwise, elementwise.__all__), (angles, angles.__all__)
     for name in names:
         if name not in _OTHERS and isinstance(getattr(file, name), Op):
             compile_elementwise(getattr(file, name))
+# Those of one array whose functions round more than once, which NumPy would do in half precision.
+for name in ("sigmoid", "rsqrt", "degrees", "radians", "leaky_relu", "logsigmoid", "_softplus", "softmax", "log_softmax"):
+    op = next(getattr(file, name) for file in (elementwise, angles, activations) if hasattr(file, name))
+    op.forward = _rounded_once(op.forward)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -234,6 +235,8 @@ def _parse(subscripts: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str
     text = subscripts.replace(" ", "")
     left, arrow, output = text.partition("->")
     terms = left.split(",")
+    if wrong := [term for term in (*terms, output) if not re.fullmatch(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*", term)]:
+        raise ValueError(f"einsum {subscripts!r}: {wrong[0]!r} must have letters and at most one ellipsis, as in 'a...b'")
     if len(terms) != len(tensors):
         raise ValueError(f"einsum {subscripts!r} has {counted(len(terms), 'term')} for {counted(len(tensors), 'tensor')}")
     spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]

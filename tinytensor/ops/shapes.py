@@ -239,13 +239,14 @@ def _roll(x: Tensor, by: int, axis: int | None) -> Tensor:
 @composite
 def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """x with its elements shifted by ``shift`` along ``axis`` (None: in the flattened x). The last ones come back at the
-    front.
+    front. Several shifts along one axis add up, as in NumPy.
 
     >>> tt.roll(tt.arange(4), 1)
     tensor([3, 0, 1, 2])
     """
     axes = [None] if axis is None else normalize_axes(axis, x.ndim, "roll: axis")
     shifts = (shift,) if isinstance(shift, int) else tuple(shift)
+    shifts = (sum(shifts),) if len(axes) == 1 else shifts
     if len(shifts) not in (1, len(axes)):
         raise ValueError(
             f"roll: {counted(len(shifts), 'shift')} for {counted(len(axes), 'axis', 'axes')}: give one for each "

@@ -58,8 +58,7 @@ def _norm_and_scale(caller: str, tensors: Iterable[Tensor], max_norm: float) -> 
     if not gradients:
         return Tensor(0.0), None
     with no_warnings():
-        if max_norm == math.inf:
-            return Tensor._wrap(xp.asarray(kernels.global_norm(gradients))), None
         norm, scale = kernels.norm_and_scale(gradients, max_norm)
-    changes_nothing = is_host_array(scale) and scale == 1.0  # reading a GPU's number would wait for it
+    # Reading a GPU's number would wait for it.
+    changes_nothing = max_norm == math.inf or (is_host_array(scale) and scale == 1.0)
     return Tensor._wrap(xp.asarray(norm)), None if changes_nothing else scale

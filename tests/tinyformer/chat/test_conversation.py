@@ -257,7 +257,7 @@ def test_a_folder_becomes_a_chat(tmp_path: Path) -> None:
     model = model_of(norm="rms", activation="swiglu")
     save_pretrained(model, tmp_path / "model", Writing(ends=(END,), do_sample=False))
     save_pretrained_tokenizer(TOKENIZER, tmp_path / "model")
-    with pytest.raises(UserError, match=r"has no chat template .*: tinyformer generate "):
+    with pytest.raises(UserError, match=r"has no chat template .* or use this one with tinyformer generate "):
         open_chat(tmp_path / "model")
     (tmp_path / "model" / "chat_template.jinja").write_text(TURNS.text)
     chat = open_chat(tmp_path / "model", max_tokens=12)

@@ -131,8 +131,8 @@ def test_the_last_message_is_continued() -> None:
         ({"messages": [HELLO]}, "messages must be dictionaries, got a list"),
         ({"tools": [print]}, "tools must be dictionaries, got a builtin_function_or_method"),
         ({"messages": []}, "messages is empty: give at least one"),
-        ({"x": [(1, 2)]}, "a template takes text, numbers, lists and dictionaries: not (1, 2)"),
-        ({"x": {1: 2}}, "a template takes text, numbers, lists and dictionaries: not {1: 2}"),
+        ({"x": [(1, 2)]}, "a template takes text, numbers, lists and dictionaries: no tuples, and no keys but text"),
+        ({"x": {1: 2}}, "a template takes text, numbers, lists and dictionaries: no tuples, and no keys but text"),
     ],
 )
 def test_arguments_that_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:

@@ -84,12 +84,7 @@ def test_no_notice_for_what_has_no_fields(name: str, content: str, tmp_path: Pat
     ("name", "content", "field", "message"),
     [
         ("a.jsonl", '{"text": "x"}\n{"text": "y}\n', "text", r"a.jsonl, line 2: this is no JSON \(Unterminated string"),
-        (
-            "a.jsonl",
-            '{"text": "x"}\n\n{"body": "y"}\n',
-            "text",
-            "a.jsonl, line 3: there is no text, but body: choose with --field",
-        ),
+        ("a.jsonl", '{"body": "y"}\n{"body": "z"}', "text", "a.jsonl has no text in text: choose another --field .body."),
         ("a.jsonl", '{"text": "x"}\n{"text": 7}', "text", "a.jsonl, line 2: text is 7, and not a text"),
         ("a.jsonl", '"x"', "text", 'a.jsonl, line 1: an object must be here, not "x"'),
         ("a.jsonl", '{"text": "x"}\n{"text": "y\\ud83d"}', "text", r"a.jsonl, line 2: text has half of a character \(.ud83d\)"),
@@ -108,6 +103,15 @@ def test_errors_name_the_file_and_the_line(name: str, content: str, field: str, 
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
         read_text(tmp_path / name, field=field)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_records_without_the_field_are_left_out_and_counted(name: str, tmp_path: Path, capsys) -> None:
+    records = ['{"text": "x"}', '{"body": "y"}', '{"text": null}', '{"text": " "}', '{"text": "z"}']
+    path = tmp_path / name
+    path.write_text("\n".join(records) if name == "a.jsonl" else f"[{', '.join(records)}]")
+    assert read_text(path, field="text") == "x\nz"
+    assert capsys.readouterr() == ("", f"{path}: left out 3 records without text in text\n")
 
 
 def test_a_folder(tmp_path: Path, capsys) -> None:

@@ -20,7 +20,7 @@ import tinytensor as tt
 from tinyformer.common import memory
 from tinyformer.common.errors import UserError
 from tinyformer.data.batches import padded
-from tinyformer.data.pair_columns import read_tsv
+from tinyformer.data.pair_columns import read_pairs, read_tsv
 from tinyformer.data.pairs import (
     EncodedPair,
     PairBatch,
@@ -87,6 +87,40 @@ def test_the_columns_of_sentences(layout: str, end: str, tmp_path: Path, capsys:
     assert read_tsv(tmp_path / "a.tsv") == PAIRS
     expected = not layout.startswith(("two", "the", "numbers at"))
     assert ("the sentences are in columns" in capsys.readouterr().out) == expected
+
+
+RECORDS = {
+    "a.jsonl": '{"id": 1, "en": " Hi.", "de": "Hallo."}\n{"de": "Ja.", "en": "Yes."}\n{"en": null}\n',
+    "a.json": '[{"translation": {"en": "Hi.", "de": "Hallo."}}, {"translation": {"en": "Yes.", "de": "Ja."}}, {"en": 7}]',
+    "a.csv": 'id,"en",de\n1,Hi.,Hallo.\n2,Yes.,Ja.\n3,,\n',
+    "b.csv": "target;note;source\nHallo.;one;Hi.\nJa.;two;Yes.\n;;\n",
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", RECORDS)
+def test_pairs_of_records(name: str, packed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / f"{name}{'.gz' * packed}"
+    path.write_bytes(gzip.compress(RECORDS[name].encode()) if packed else RECORDS[name].encode())
+    assert read_pairs(path) == [("Hi.", "Hallo."), ("Yes.", "Ja."), ("", "")]
+    names = "source to target" if name == "b.csv" else "en to de"
+    assert capsys.readouterr().out == f"{path}: learns to translate {names}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", '{"en": "Hi.", "id": 3}', "a.jsonl has en: two fields are needed, of sentences and of their translations"),
+        ("a.csv", "id,en\n", "a.csv has no text: two fields are needed"),
+        ("a.json", "", "a.json, line 1: this is no JSON"),
+        ("a.jsonl", "[1]", "a.jsonl, line 1: an object must be here"),
+        ("a.csv", "en,de\nHi.\n", "a.csv, line 2: there must be 2 columns, as on line 1, not 1"),
+    ],
+)
+def test_records_without_pairs(name: str, content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        read_pairs(tmp_path / name)
 
 
 def test_names_of_columns_go_with_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

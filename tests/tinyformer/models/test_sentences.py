@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer import GPT, Bert, BertConfig, GPTConfig, GPTVectors, SentenceModel
+from tinyformer import (
+    GPT,
+    Bert,
+    BertConfig,
+    BertForClassification,
+    GPTConfig,
+    GPTVectors,
+    RecurrentConfig,
+    RecurrentLM,
+    SentenceModel,
+    Transformer,
+    TransformerConfig,
+)
 from tinyformer.common.errors import SettingError
 from tinyformer.models.sentences import POOLINGS, Normalize, Pooling, Projection
 
@@ -95,3 +109,25 @@ def test_the_layers_that_follow() -> None:
     x = x @ layers[1].linear.weight.numpy().T
     expected = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
     np.testing.assert_allclose(whole(ids).numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
+SIZES = {"num_layers": 1, "num_heads": 2, "d_model": 8}
+MODELS = {
+    "GPT": lambda ids, may: GPT(GPTConfig(9, block_size=4, **SIZES)).loss(ids, ids),
+    "Bert": lambda ids, may: Bert(BertConfig(9, d_ff=8, **SIZES)).eval()(ids, mask=may),
+    "a classifier": lambda ids, may: BertForClassification(BertConfig(9, d_ff=8, **SIZES), 3).eval()(ids),
+    "sentences": lambda ids, may: SentenceModel(Bert(BertConfig(9, d_ff=8, **SIZES))).eval()(ids, may),
+    "Transformer": lambda ids, may: Transformer(TransformerConfig(9, 9, 0, **SHORT)).eval().loss(ids, ids, ids),
+    "recurrent": lambda ids, may: RecurrentLM(RecurrentConfig(9, cell="gru", d_model=8, num_layers=1)).eval().loss(ids, ids),
+}
+SHORT = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 8}
+
+
+@pytest.mark.parametrize("use", MODELS.values(), ids=MODELS)
+def test_ids_masks_and_targets_may_be_numpys(use: Any) -> None:
+    ids, may = np.array([[3, 4, 5], [6, 7, 0]]), np.array([[True, True, True], [True, True, False]])
+    found = []
+    for make in (np.asarray, tt.tensor):
+        tt.seed(0)
+        found.append(use(make(ids), make(may)).numpy())
+    np.testing.assert_array_equal(*found)

@@ -196,6 +196,12 @@ def test_an_adapter_that_names_an_adapter(named, tmp_path):
                 read(named)
 
 
+def test_a_target_is_a_whole_word(folder):
+    """ "proj" is no layer here: it does not stand for each whose name ends so."""
+    change(folder, target_modules=["q_proj", "k_proj", "self_attn.v_proj", "proj", "n.q_proj"])
+    assert len(list(lora_weights(load_adapter(gpt(**LLAMA), folder)))) == 2
+
+
 # ------------------------------------------------------------------------------------------------------------- refused
 
 REFUSED = {

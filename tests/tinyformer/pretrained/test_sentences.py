@@ -346,7 +346,7 @@ def test_the_model_in_a_folder_of_its_own_with_a_head(folder: Path, tmp_path: Pa
         ("sentence_bert_config.json", {"query_length": 9}, "query_length 9 cannot be used here; only None can"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task 'fill-mask' cannot be used here"),
         ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "modality_config {'message': {}} cannot be used"),
-        ("config_sentence_transformers.json", {"truncate_dim": -1}, "truncate_dim must be at least 1, not -1"),
+        ("config_sentence_transformers.json", {"truncate_dim": "8"}, "truncate_dim must be an integer, not '8'"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "maxsim"}, "similarity_fn_name 'maxsim' is not known"),
         ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "model_type 'CrossEncoder' cannot be used here"),
         ("1_Pooling/config.json", {"pooling_mode_median": True}, "pooling_mode_median True cannot be used here"),

@@ -75,6 +75,14 @@ def test_evaluation_in_shards(make_trainer, shards: int) -> None:
     assert evaluate(trainer.model, trainer.batches, shards=shards) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_evaluation_leaves_the_random_numbers_of_training_as_they_were(make_trainer, shards: int) -> None:
+    trainer = make_trainer(dropout=0.5)
+    before = str(tt.random.generator().bit_generator.state)
+    evaluate(trainer.model, trainer.batches, shards=shards)
+    assert str(tt.random.generator().bit_generator.state) == before
+
+
 def test_the_evaluations_of_a_classifier_are_told_with_its_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [([5, 6 + n % 3], n % 3) for n in range(30)]
     batches = LabelledBatches(texts, [*texts[:3], ([5, 6], 1)], 0, 10)  # the last label is wrong

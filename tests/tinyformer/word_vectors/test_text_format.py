@@ -107,7 +107,8 @@ def test_the_first_words_only(tmp_path: Path) -> None:
         (b"3 2\na 1 2\nb 3 4\n", "line 3: the file ends after 2 of 3 words: it is cut off"),
         (b"1 2\na 1 2\nb 3 4\n", "line 3: there are more words than the 1 that line 1 tells of"),
         (b"a 1 2\nb 3\n", "line 2: a word and 2 numbers must be here, a space apart, not 'b 3'"),
-        (b"2 2\na 1 2\n\xff 3 4\n", "line 3: this is not UTF-8 text"),
+        (b"2 2\na 1 2\n\xff 3 x\n", "line 3: this is not UTF-8 text"),
+        (b"3 2\na 1 2\n\xff 3 4\n", "line 3: the file ends after 2 of 3 words: it is cut off"),
         (b"some words of a text\n", "line 1: 'words of a text' are not 4 numbers: give a file of word vectors in word2vec's"),
         (
             b"\x93NUMPY\x01\x00",
@@ -122,6 +123,16 @@ def test_what_is_wrong_is_found_with_its_line(tmp_path: Path, content: bytes, me
         load_vectors(path)
     assert message in str(error.value)
     assert str(error.value).startswith(str(path))
+
+
+@pytest.mark.parametrize("header", [b"3 2\n", b""])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_words_that_are_not_utf8_are_left_out_and_counted(header: bytes, place: int, tmp_path: Path, capsys) -> None:
+    lines = [b"a 1 2\n", b"b 3 4\n"]
+    (tmp_path / "v.txt").write_bytes(header + b"".join([*lines[:place], b"\xe9t\xe9 5 6\n", *lines[place:]]))
+    vectors = load_vectors(tmp_path / "v.txt")
+    assert list(vectors.words) == ["a", "b"] and vectors.matrix.tolist() == [[1, 2], [3, 4]]
+    assert capsys.readouterr().out == f"{tmp_path / 'v.txt'}: 1 line left out, whose word is not UTF-8 text\n"
 
 
 def test_no_file(tmp_path: Path) -> None:

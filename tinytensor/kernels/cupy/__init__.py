@@ -30,7 +30,7 @@ from tinytensor.kernels.cupy.normalization import (
     rms_norm_backward,
     rms_norm_forward,
 )
-from tinytensor.kernels.cupy.optimizers import adam_step, global_norm, norm_and_scale, scale_all, sgd_step
+from tinytensor.kernels.cupy.optimizers import adam_step, norm_and_scale, scale_all, sgd_step
 from tinytensor.kernels.cupy.products import linear, matmul
 from tinytensor.kernels.cupy.recurrence import (
     gru_backward,
@@ -72,7 +72,6 @@ __all__ = [
     "gelu_exact_forward",
     "gelu_tanh_backward",
     "gelu_tanh_forward",
-    "global_norm",
     "gru_backward",
     "gru_forward",
     "join_heads",

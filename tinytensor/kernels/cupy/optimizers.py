@@ -121,16 +121,10 @@ def _check(name: str, arrays: Arrays, dtype: Any) -> None:
             raise TypeError(f"{name} takes parameters of one dtype, their state at least float32: {a.dtype} for {dtype}")
 
 
-def global_norm(arrays: Arrays) -> Any:
-    """The Euclidean norm of all elements of the arrays together, as an array without dimensions, float32 or wider.
-
-    The order of summation depends only on the arrays' sizes and alignment.
-    """
-    return norm_and_scale(arrays, math.inf)[0]
-
-
 def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:
-    """The norm of ``global_norm``, and the factor, at most 1, that makes it at most ``max_norm``, in float64."""
+    """The Euclidean norm of all elements of the arrays together, float32 or wider, and the factor, at most 1, that makes it at
+    most ``max_norm``, in float64: arrays without dimensions. The order of summation depends only on the arrays' sizes and
+    alignment."""
     groups = _by_dtype(arrays)
     if numpy.dtype("float64") in groups:
         return in_numpy.norm_and_scale(arrays, max_norm)

@@ -52,10 +52,8 @@ def log1p(x: Any) -> Any:
 
 
 @inlined
-def expm1(x: Any) -> Any:
-    """e^x - 1: near 0 by Taylor's series, as exp would lose digits there."""
-    near = abs(x) < real(0.5)
-    r = where(near, x, real(0))
+def expm1_near(r: Any) -> Any:
+    """e^r - 1 for r from -1/2 to 1/2, by Taylor's series."""
     p = real(1 / 40320)
     p = p * r + real(1 / 5040)
     p = p * r + real(1 / 720)
@@ -63,4 +61,11 @@ def expm1(x: Any) -> Any:
     p = p * r + real(1 / 24)
     p = p * r + real(1 / 6)
     p = p * r + real(1 / 2)
-    return where(near, p * r * r + r, exp(x) - real(1))
+    return p * r * r + r
+
+
+@inlined
+def expm1(x: Any) -> Any:
+    """e^x - 1: near 0, where exp would lose digits, by the series."""
+    near = abs(x) < real(0.5)
+    return where(near, expm1_near(where(near, x, real(0))), exp(x) - real(1))

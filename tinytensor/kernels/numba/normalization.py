@@ -13,9 +13,11 @@ import numpy
 
 from tinytensor.device.summation import sum_over
 from tinytensor.kernels.numba.compiling import real, reduction
+from tinytensor.kernels.numpy import normalization as in_numpy
 from tinytensor.kernels.numpy.normalization import ALIKE, TINY
 from tinytensor.kernels.rows import as_rows
 
+_WIDE = 1 << 14  # longer rows would be added up inaccurately
 _BLOCK = 256  # so many rows are added up one after the other, and then the blocks' sums are summed
 
 
@@ -108,6 +110,8 @@ def _layer_norm_gradients(
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
     """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps what kernels/numpy does, with 0 for a
     correction that is not needed."""
+    if x.shape[-1] > _WIDE:
+        return in_numpy.layer_norm_forward(needed, x, weight, bias, eps)
     rows = _matrix(x)
     out, mean = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
     correction, rstd = numpy.empty_like(mean), numpy.empty_like(mean)
@@ -127,6 +131,8 @@ def layer_norm_backward(
 
     ``before`` is added to dx, unless it is None.
     """
+    if x.shape[-1] > _WIDE:
+        return in_numpy.layer_norm_backward(g, residuals, needed, x, weight, before)
     rows = _matrix(x)
     d_x = numpy.empty_like(rows)
     d_weight, d_bias = _sums_of_blocks(rows), _sums_of_blocks(rows)
@@ -169,6 +175,8 @@ def _rms_norm_gradients(g: Any, x: Any, weight: Any, rstd: Any, d_x: Any, d_weig
 
 def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
     """x / sqrt(mean(x^2) + eps) * weight; keeps 1/sqrt(mean(x^2) + eps)."""
+    if x.shape[-1] > _WIDE:
+        return in_numpy.rms_norm_forward(needed, x, weight, eps)
     rows = _matrix(x)
     out, rstd = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
     rms_norm_rows(rows, _vector(weight, 1.0, x), float(eps), out, rstd)
@@ -180,6 +188,8 @@ def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight:
 
     ``before`` is added to dx, unless it is None.
     """
+    if x.shape[-1] > _WIDE:
+        return in_numpy.rms_norm_backward(g, rstd, needed, x, weight, before)
     rows = _matrix(x)
     d_x, d_weight = numpy.empty_like(rows), _sums_of_blocks(rows)
     _rms_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), rstd, d_x, d_weight)

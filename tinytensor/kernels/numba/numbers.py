@@ -10,7 +10,7 @@ from typing import Any
 
 from tinytensor.kernels.numba.compiling import inlined, real, where
 from tinytensor.kernels.numba.exponential import ROUNDING, exp, times_power_of_two
-from tinytensor.kernels.numba.logarithm import log1p
+from tinytensor.kernels.numba.logarithm import expm1_near, log1p
 
 _LN2 = math.log(2)
 _PI, _HALF_PI, _QUARTER_PI = math.pi, math.pi / 2, math.pi / 4
@@ -60,18 +60,10 @@ def is_infinite(x: Any) -> Any:
 
 @inlined
 def exp2(x: Any) -> Any:
-    """2^x: a whole power, by its bits, times that of what is left, from -1/2 to 1/2, by Taylor's series."""
+    """2^x: a whole power, by its bits, times that of what is left, from -1/2 to 1/2."""
     x = minimum(maximum(x, real(-160)), real(160))
     k = (x + ROUNDING) - ROUNDING
-    r = (x - k) * _LN2
-    p = real(1 / 5040)
-    p = p * r + real(1 / 720)
-    p = p * r + real(1 / 120)
-    p = p * r + real(1 / 24)
-    p = p * r + real(1 / 6)
-    p = p * r + real(1 / 2)
-    p = p * (r * r) + r + real(1)
-    return times_power_of_two(p, k)
+    return times_power_of_two(expm1_near((x - k) * _LN2) + real(1), k)
 
 
 @inlined

@@ -129,8 +129,7 @@ def write_tile(
     def multiply_add(x: Any, y: Any, z: Any) -> Any:
         return builder.fadd(builder.fmul(x, y, flags=("contract",)), z, flags=("contract",))
 
-    zeros = ir.Constant(vector, [0.0] * COLUMNS)
-    initial = [load(in_vector(in_row(before, row), v)) if before else zeros for row, v in tile]
+    initial = [ir.Constant(vector, [0.0] * COLUMNS) for _ in tile]
     entry, body, end = builder.block, builder.append_basic_block("term"), builder.append_basic_block("end")
     builder.cbranch(builder.icmp_signed("<", integer(0), terms), body, end)
 
@@ -155,4 +154,6 @@ def write_tile(
         result.add_incoming(x, entry)
         result.add_incoming(y, body)
     for (row, v), result in zip(tile, results):
-        builder.store(result, in_vector(in_row(out, row), v), align=size)
+        # Added last: a sum of many blocks would otherwise be a running sum of all its terms.
+        total = builder.fadd(result, load(in_vector(in_row(before, row), v))) if before else result
+        builder.store(total, in_vector(in_row(out, row), v), align=size)

@@ -23,7 +23,7 @@ from tinytensor.kernels.numpy.normalization import (
     rms_norm_backward,
     rms_norm_forward,
 )
-from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, norm_and_scale, scale_all, sgd_step
+from tinytensor.kernels.numpy.optimizers import adam_step, norm_and_scale, scale_all, sgd_step
 from tinytensor.kernels.numpy.products import linear, matmul
 from tinytensor.kernels.numpy.quantized import (
     from_bfloat16,
@@ -64,7 +64,6 @@ __all__ = [
     "gelu_exact_forward",
     "gelu_tanh_backward",
     "gelu_tanh_forward",
-    "global_norm",
     "gru_backward",
     "gru_forward",
     "join_heads",

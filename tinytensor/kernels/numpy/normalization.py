@@ -12,6 +12,7 @@ from typing import Any
 
 from tinytensor.device.backend import xp
 from tinytensor.device.summation import root_of_squares, sum_of_products, sum_over
+from tinytensor.kernels.numpy.products import LONG, matmul
 from tinytensor.kernels.rows import as_rows
 
 TINY = 1e-30  # squares of float32 are less accurate below
@@ -24,7 +25,7 @@ def _rows_or_vector(x: Any) -> Any:
     The mean of a vector is a number. Computing with numbers is several times as fast as with arrays of one element, which
     matters in generating token by token.
     """
-    return x.reshape(-1) if 0 < x.size == x.shape[-1] else as_rows(x)
+    return x.reshape(-1) if 0 < x.size == x.shape[-1] <= LONG else as_rows(x)
 
 
 # The means below are computed as products: for short rows these are several times faster than NumPy's sum and mean.
@@ -36,15 +37,18 @@ def _evenly(width: int, dtype: Any) -> Any:
     return xp.full(width, 1.0 / max(width, 1), dtype)
 
 
-def _row_mean(a: Any) -> Any:
-    """The mean of each row, as a column."""
-    mean = a.dot(_evenly(a.shape[-1], a.dtype))
-    return mean if a.ndim == 1 else mean[:, None]
+def _row_mean(a: Any, weight: Any = None) -> Any:
+    """The mean of each row, or of a * weight along each, as a column."""
+    share = _evenly(a.shape[-1], a.dtype)
+    share = share if weight is None else weight * share
+    return a.dot(share) if a.ndim == 1 else matmul(a, share[:, None])
 
 
 def _row_mean_of_product(a: Any, b: Any) -> Any:
-    """The mean of a * b along each row, as a column. The product is never stored."""
+    """The mean of a * b along each row, as a column. The product is only stored where rows are long."""
     fraction = 1.0 / max(a.shape[-1], 1)
+    if a.shape[-1] > LONG:
+        return sum_over(a * b, (1,), keepdims=True) * fraction
     return a.dot(b) * fraction if a.ndim == 1 else xp.vecdot(a, b)[:, None] * fraction
 
 
@@ -58,11 +62,6 @@ def _rstd(rows: Any, eps: float) -> Any:
         root = xp.hypot(length, bound) if eps >= 0 else xp.sqrt(length - bound) * xp.sqrt(length + bound)
         rstd = (1.0 / root).astype(rows.dtype)
     return rstd
-
-
-def _column_sum_of_product(a: Any, b: Any) -> Any:
-    """The sum of a * b over the rows."""
-    return sum_of_products(("ij", "ij"), "j", a, b)
 
 
 def _plus(d_x: Any, before: Any) -> Any:
@@ -114,13 +113,13 @@ def layer_norm_backward(
         normalized -= correction
     normalized *= rstd
     product = g_rows * normalized
-    d_weight = sum_over(product, (0,)) if needed[1] else None
+    d_weight = matmul(xp.ones((1, len(product)), product.dtype), product)[0] if needed[1] else None
     d_bias = sum_over(g_rows, (0,)) if needed[2] else None
     d_x = None
     if needed[0]:
         d_x = g_rows.copy() if weight is None else g_rows * weight  # h
         d_x -= _row_mean(d_x)
-        normalized *= _row_mean(product) if weight is None else product.dot(weight / len(weight))[:, None]
+        normalized *= _row_mean(product, weight)
         d_x -= normalized
         d_x *= rstd
         d_x = _plus(d_x.reshape(x.shape), before)
@@ -144,7 +143,7 @@ def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight:
     """
     g_rows = as_rows(g)
     normalized = as_rows(x) * rstd
-    d_weight = _column_sum_of_product(g_rows, normalized) if needed[1] else None
+    d_weight = sum_of_products(("ij", "ij"), "j", g_rows, normalized) if needed[1] else None
     d_x = None
     if needed[0]:
         h = g_rows if weight is None else g_rows * weight

@@ -132,14 +132,10 @@ def sgd_step(
             parameter[...] = p.astype(parameter.dtype)
 
 
-def global_norm(arrays: Arrays) -> Any:
-    """The Euclidean norm of all elements of the arrays together: an array or a scalar of the backend, float32 or wider."""
-    return norm_and_scale(arrays, math.inf)[0]
-
-
 def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:
-    """The norm of ``global_norm``, and the factor that makes it at most ``max_norm``. The factor is at most 1, and NaN if the
-    norm is. It is float64 on a GPU, and where the norm's dtype has too few digits for it, as if the norm overflows."""
+    """The Euclidean norm of all elements of the arrays together, float32 or wider, and the factor that makes it at most
+    ``max_norm``: arrays or scalars of the backend. The factor is at most 1, and NaN if the norm is. It is float64 on a GPU, and
+    where the norm's dtype has too few digits for it, as if the norm overflows."""
     norms = [root_of_squares(a) for a in arrays]
     norm = root_of_squares((xp.stack if xp is not host and norms else xp.array)(norms))
     scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)

@@ -8,7 +8,8 @@ from tinytensor.device.backend import xp
 from tinytensor.device.summation import sum_over, widened
 from tinytensor.kernels.rows import as_rows
 
-_LONG = 1 << 16  # a contraction of more terms is cut into blocks
+LONG = 1 << 16  # a contraction of more terms is cut into blocks
+_FEW, _SMALL = 1 << 12, 1 << 20  # and one of more than these few terms, if the product takes no more multiplications than this
 
 
 def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
@@ -17,7 +18,8 @@ def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
     the product is float32."""
     if out is None:
         a, b = widened(a), widened(b)  # NumPy multiplies half precision number by number
-    is_long = a.shape[-1] > _LONG and 1 in (a.shape[-2], b.shape[-1])
+    length, size = a.shape[-1], a.shape[-2] * b.shape[-1]
+    is_long = length > LONG or (length > _FEW and length * size <= _SMALL)
     if not is_long and not accumulate:
         return xp.matmul(a, b, out=out)
     product = _in_blocks(a, b) if is_long else xp.matmul(a, b)
@@ -25,8 +27,8 @@ def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
 
 
 def _in_blocks(a: Any, b: Any) -> Any:
-    """a @ b for a row or a column. BLAS multiplies matrices in blocks, but vectors by a running sum."""
-    length, size = a.shape[-1], 256
+    """a @ b in blocks of terms. BLAS multiplies large matrices in blocks, but vectors and small ones by a running sum."""
+    length, size = a.shape[-1], 256 if 1 in (a.shape[-2], b.shape[-1]) or a.shape[-2] * b.shape[-1] <= 256 else LONG
     whole = length - length % size
     heads = a[..., :whole].reshape(*a.shape[:-1], -1, size), b[..., :whole, :].reshape(*b.shape[:-2], -1, size, b.shape[-1])
     products = xp.matmul(heads[0].swapaxes(-2, -3), heads[1])
@@ -38,7 +40,7 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
 
     A single row goes through ``dot``: it reaches BLAS half a microsecond sooner than ``matmul``, which matters at that size.
     """
-    is_row = x.size and x.size == x.shape[-1] <= _LONG
+    is_row = x.size and x.size == x.shape[-1] <= LONG
     out = x.reshape(-1).dot(weight.T) if is_row else matmul(as_rows(x), weight.T)
     if bias is not None:
         if bias.dtype == out.dtype:
