@@ -21,7 +21,7 @@ from tinyformer.pretrained.folders import gguf_at
 from tinyformer.pretrained.gguf_tokenizers import gguf_chat_template
 from tinyformer.pretrained.published_tokenizers import json_of, settings_of
 from tinyformer.pretrained.tokenizer_classes import CLASSES, CONFIG, ROLES, class_name
-from tinytensor.common.wording import a_or_an
+from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.disk import write_text
 
 FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"  # the first has the default one, the second others
@@ -63,7 +63,9 @@ class ChatTemplate:
     def __post_init__(self) -> None:
         for text in (self.text, *self.named.values()):
             if len(text) > LARGEST:
-                raise UserError(f"{self.source}: the template has {len(text):,} characters, and {LARGEST:,} are the most")
+                raise UserError(
+                    f"{self.source}: the template has {counted(len(text), 'character')}, and {LARGEST:,} are the most"
+                )
 
     def render(
         self,

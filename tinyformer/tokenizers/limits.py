@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tinyformer.common.errors import UserError, shortened
+from tinytensor.common.wording import counted
 
 _MOST_AROUND = 1000  # ids before and after a text
 # Published files have up to 8 parts in a section, literals of up to 20 characters, regular expressions of up to 700, and words
@@ -28,7 +29,7 @@ def check_content(content: dict[str, Any]) -> None:
         growth *= 1 if name == "decoder" else _growth(name, parts_of(content.get(name), within))
     decoder = _growth("decoder", parts_of(content.get("decoder"), "decoders"))
     if (most := max(growth, decoder)) > _MOST_GROWTH:
-        raise UserError(f"the parts make a text up to {most:.3g} times as long; {_MOST_GROWTH} is the most")
+        raise UserError(f"the parts make a text up to {most:.3g}x as long; {_MOST_GROWTH}x is the most")
     model = content["model"]
     if model.get("dropout"):
         raise UserError(f"dropout = {model['dropout']!r} of the model is not supported: the ids would be different each time")
@@ -61,7 +62,8 @@ def _growth(name: str, parts: list[dict[str, Any]]) -> float:
         for key, literal in _literals(part):
             most = _LONGEST_PATTERN if key == "Regex" else _LONGEST_LITERAL
             if len(literal) > most:
-                raise UserError(f"{key} of {part['type']} in the {name} has {len(literal):,} characters; {most:,} is the most")
+                size = counted(len(literal), "character")
+                raise UserError(f"{key} of {part['type']} in the {name} has {size}; {most:,} is the most")
         if part["type"] == "Replace":
             growth *= max(1, len(part["content"]) / max(1, len(part["pattern"].get("String", "x"))))
         elif part["type"] == "ByteLevel" and name == "pre_tokenizer":

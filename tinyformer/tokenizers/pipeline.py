@@ -20,6 +20,7 @@ from tinyformer.tokenizers.byte_letters import can_be_hidden, hidden
 from tinyformer.tokenizers.limits import check_content, parts_of
 from tinyformer.tokenizers.special import skippable, special_names
 from tinytensor.device.backend import host
+from tinytensor.device.forks import free_in_forks
 
 Section = dict[str, Any]
 Around = tuple[Sequence[str], Sequence[str]]
@@ -62,7 +63,7 @@ class PipelineTokenizer:
         self.num_merges = len(model["merges"]) if model.get("merges") and not model.get("ignore_merges") else None
         self._size = 1 + max(ids.values())
         self._decoders = parts_of(content.get("decoder"), "decoders")
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._guarded: Any = None  # made when it is needed
         self.before, self.after = self._around()
 

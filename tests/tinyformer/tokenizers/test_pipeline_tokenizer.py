@@ -247,9 +247,9 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     ),
     "many parts": (cutters({"type": "Punctuation", "behavior": "Isolated"}, 90), "more than 20 pretokenizers"),
     "many sequences": (top(normalizer=nested(90)), "more than 20 normalizers"),
-    "bytes of bytes": (cutters(BYTES, 18), "up to 2.62e+05 times as long; 100 is the most"),
-    "longer and longer": (top(normalizer={"type": "Sequence", "normalizers": [DOUBLING] * 8}), "up to 256 times as long"),
-    "long texts": (top(decoder={"type": "Sequence", "decoders": [DOUBLING] * 8}), "up to 256 times as long"),
+    "bytes of bytes": (cutters(BYTES, 18), "up to 2.62e+05x as long; 100x is the most"),
+    "longer and longer": (top(normalizer={"type": "Sequence", "normalizers": [DOUBLING] * 8}), "up to 256x as long"),
+    "long texts": (top(decoder={"type": "Sequence", "decoders": [DOUBLING] * 8}), "up to 256x as long"),
     "a map to long texts": (top(normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap(500)}), "up to 500 times"),
     "dropout": (model(dropout=0.1), "dropout = 0.1 of the model is not supported"),
     "long words": (
