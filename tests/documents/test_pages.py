@@ -18,7 +18,7 @@ from typing import Any
 import numpy
 import pages
 import pytest
-from pages import GUIDES, PAGES, ROOT
+from pages import GUIDES, LESSONS, PAGES, ROOT
 
 import tinyformer
 import tinytensor as tt
@@ -185,3 +185,29 @@ def insert(file: Path, after: str, lines: str) -> None:
     text = file.read_text(encoding="utf-8")
     place = re.search(after, text).end() if after else len(text)
     file.write_text(text[:place] + lines + text[place:], encoding="utf-8")
+
+
+# What a page says is not here, and what would be: a sentence that comes to be wrong fails.
+LACKING = {
+    ("docs/guides/recipes.md", "There are no convolutions here, no pooling, no BatchNorm, and no `.to(device)`"): (
+        "nn.Conv2d nn.MaxPool2d nn.BatchNorm2d tt.conv2d tt.Tensor.to nn.Module.to"
+    ),
+    ("docs/guides/recipes.md", "There is no class `Dataset` or `DataLoader`"): "tt.Dataset tt.DataLoader tinyformer.DataLoader",
+    ("docs/guides/from_pytorch.md", "there are no hooks on tensors"): "tt.Tensor.register_hook",
+    ("docs/guides/from_pytorch.md", "There are no functions that change a tensor in place"): "tt.Tensor.add_ tt.relu_",
+}
+
+
+@pytest.mark.parametrize(("place", "names"), LACKING.items())
+def test_what_a_page_says_is_lacking_is_lacking(place, names):
+    page, sentence = place
+    assert sentence in " ".join(PAGES[page].split())
+    for name in names.split():
+        owner, _, last = name.rpartition(".")
+        assert not hasattr(eval(owner), last), name
+
+
+def test_no_lesson_says_that_the_library_has_no_function():
+    """Lesson 2 said so of one that came later."""
+    for name, lesson in LESSONS.items():
+        assert not re.search(r"[Tt]he library has no|tinytensor has no|there is no `tt\.", lesson), name
