@@ -250,7 +250,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "bytes of bytes": (cutters(BYTES, 18), "up to 2.62e+05x as long; 100x is the most"),
     "longer and longer": (top(normalizer={"type": "Sequence", "normalizers": [DOUBLING] * 8}), "up to 256x as long"),
     "long texts": (top(decoder={"type": "Sequence", "decoders": [DOUBLING] * 8}), "up to 256x as long"),
-    "a map to long texts": (top(normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap(500)}), "up to 500 times"),
+    "a map to long texts": (top(normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap(500)}), "up to 500x"),
     "dropout": (model(dropout=0.1), "dropout = 0.1 of the model is not supported"),
     "long words": (
         model(max_input_chars_per_word=10**6, unk_token="<unk>"),
