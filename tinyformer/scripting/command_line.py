@@ -85,10 +85,11 @@ class Parser(argparse.ArgumentParser):
             [action for action in self._actions if action.help != argparse.SUPPRESS],
         )
         flags = {flag.lstrip("-"): flag for action in known for flag in action.option_strings}
-        letters = {"".join(part[:1] for part in flag.split("-")): flag for flag in flags if "-" in flag}  # lr: learning-rate
+        initials = [flag for flag in flags if "".join(part[:1] for part in flag.split("-")) == name]  # lr: learning-rate
         begun = [flag for flag in flags if name and flag.startswith(name)]
-        near = [letters[name]] if name in letters else begun if len(begun) == 1 else get_close_matches(name, flags, 1, 0.75)
-        hint = f": did you mean {flags[near[0]]}?" if near else ""
+        alike = begun if len(begun) == 1 else get_close_matches(name, flags, 1, 0.75)
+        near = initials if len(name) > 1 and initials else alike
+        hint = f": did you mean {' or '.join([flags[flag] for flag in near])}?" if near else ""
         if word and not near and not word.startswith("--") and any(not action.option_strings for action in known):
             line = shlex.join([*(word for word in self._words if word not in words), "--", *words])
             hint = f": write -- before what begins with -, as in {self.prog} {line}"
