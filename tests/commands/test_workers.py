@@ -308,7 +308,7 @@ def test_a_killed_rank_ends_all_of_mpi(program: Program, victim: int) -> None:
     assert process.stderr is not None
     while not re.match(r"training: step [6-9]", process.stderr.readline()):
         assert process.poll() is None
-    ranks = [pid for pid in descendants(process.pid) if "tinyformer" in Path(f"/proc/{pid}/cmdline").read_text()]
+    ranks = [pid for pid in descendants(process.pid) if str(program.script) in Path(f"/proc/{pid}/cmdline").read_text()]
     pythons = [pid for pid in ranks if Path(f"/proc/{pid}/exe").resolve() == Path(sys.executable).resolve()]
     assert len(pythons) == 2
     maps = Path(f"/proc/{pythons[0]}/maps").read_text()

@@ -166,8 +166,8 @@ def _merges(scores: dict[str, float], vocabulary: dict[str, int]) -> list[list[s
         if len(found) > _MOST_MERGES:
             raise ValueError(f"its tokens can be divided in more than {_MOST_MERGES:,} ways")
     rank = {token: place for place, token in enumerate(scores)}
-    found.sort(key=lambda merge: (-merge[0], rank[merge[1] + merge[2]], len(merge[1])))
-    return [[left, right] for _, left, right in found]
+    ordered = sorted(found, key=lambda merge: (-merge[0], rank[merge[1] + merge[2]], len(merge[1])))
+    return [[left, right] for _, left, right in ordered]
 
 
 def _around(said: PretrainedSettings, tokens: Sequence[str], kind: str) -> Section | None:

@@ -110,7 +110,7 @@ def _getitem_gradient(g: Any, x_shape: tuple[int, ...], index: Any) -> Any:
 @op(x=_getitem_gradient)
 def _getitem(x: Any, index: Any) -> Any:
     if type(index) is tuple and len(index) == x.ndim > 1 and _are_ids(index) and max(part.size for part in index) >= _MANY:
-        return x.reshape(-1).take(_flat(index, x.shape), mode="clip")
+        return host.take(x, _flat(index, x.shape), mode="clip")
     return x[index]
 
 
