@@ -170,7 +170,7 @@ def test_vectors_are_cut(folder: Path) -> None:
     write(folder / "config_sentence_transformers.json", {"truncate_dim": 5})
     encoder = sentence_encoder(folder)
     np.testing.assert_array_equal(encoder.encode(SENTENCES), whole[:, :5])
-    np.testing.assert_array_equal(encoder.encode(SENTENCES[0], truncate_dim=2), whole[0, :2])
+    np.testing.assert_allclose(encoder.encode(SENTENCES[0], truncate_dim=2), whole[0, :2], 1e-6)
     np.testing.assert_array_equal(encoder.encode(SENTENCES, truncate_dim=99), whole)
     assert encoder.width == 5 and encoder.encode([]).shape == (0, 5)
     with pytest.raises(UserError, match="truncate_dim must be at least 1, not 0"):
