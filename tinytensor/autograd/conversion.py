@@ -99,5 +99,5 @@ def _are_all(data: Any, kinds: str) -> bool:
     """Whether a number, or all numbers of nested lists and of the arrays in them, are of dtypes of these kinds."""
     if isinstance(data, (list, tuple)):
         return all(_are_all(item, kinds) for item in data)
-    kind = getattr(data, "dtype", None)
-    return isinstance(data, (int, float)[: 1 + ("f" in kinds)]) if kind is None else kind.kind in kinds
+    kind = getattr(getattr(data, "dtype", None), "kind", None)  # none of Python's numbers, and of PyTorch's tensors
+    return isinstance(data, (int, float)[: 1 + ("f" in kinds)]) if kind is None else kind in kinds
