@@ -266,7 +266,7 @@ def folder_of(rng: random.Random) -> dict[str, Any]:
 
 
 def arguments(rng: random.Random) -> tuple[list[Any], dict[str, Any]]:
-    """Messages, and arguments of ``apply_chat_template`` for them, of which some are refused."""
+    """Return random messages and arguments of ``apply_chat_template``. Some of them are invalid."""
     messages, values = conversation(rng)
     if rng.random() < 0.4:
         values["continue_final_message"] = rng.choice([True, True, True, "content", "thinking", "reasoning_content", "name"])

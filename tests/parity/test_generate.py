@@ -367,7 +367,7 @@ def same_settings(seed, folder, caplog_records):
     prompt = PROMPT[: rng.choice([1, 2, 4])]
     caplog_records.clear()
     writing = read_writing(folder, with_beams=True)
-    told = " ".join(record.getMessage() for record in caplog_records)
+    messages = " ".join(record.getMessage() for record in caplog_records)
     try:
         their_model = transformers.AutoModelForCausalLM.from_pretrained(folder)
         with torch.inference_mode():
@@ -375,7 +375,7 @@ def same_settings(seed, folder, caplog_records):
     except Exception:  # they refuse some settings beside others
         return "theirs refuse"
     if writing.unsupported:
-        assert set(writing.unsupported) <= set(settings) and all(name in told for name in writing.unsupported)
+        assert set(writing.unsupported) <= set(settings) and all(name in messages for name in writing.unsupported)
         return "refused"
     length = writing.length(len(prompt), 100)
     greedy = Sampling(temperature=0.0)
