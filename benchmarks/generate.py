@@ -111,7 +111,7 @@ def convert(folder: str, dtype: str) -> None:
 
 
 def convert_to_gguf(folder: str, dtype: str) -> None:
-    """Write llama.cpp's copy of the GPT-2 or Llama in a folder; int8 is its Q8_0, whose blocks of 32 numbers have a scale."""
+    """Write llama.cpp's copy of the GPT-2 or Llama in a folder; int8 is its Q8_0, and int4 its Q4_1 with embeddings in Q8_0."""
     gguf = importlib.import_module("gguf")
     from safetensors.numpy import load_file
 
@@ -128,7 +128,9 @@ def convert_to_gguf(folder: str, dtype: str) -> None:
         if name.endswith(("q_proj.weight", "k_proj.weight")):  # it rotates neighbours, not halves
             count = heads if "q_proj" in name else config["num_key_value_heads"]
             values = values.reshape(count, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
-        kind = gguf.GGMLQuantizationType.Q8_0 if dtype == "int8" and values.ndim == 2 and "wpe" not in name else None
+        types = gguf.GGMLQuantizationType
+        kind = None if values.ndim < 2 or "wpe" in name else {"int8": types.Q8_0, "int4": types.Q4_1}.get(dtype)
+        kind = types.Q8_0 if kind is not None and ("wte" in name or "embed" in name) else kind
         values = values.copy() if kind is None else gguf.quants.quantize(values, kind)
         writer.add_tensor(names.get_name(name, (".weight", ".bias")), values, raw_dtype=kind)
     writer.write_header_to_file()
@@ -172,8 +174,8 @@ def folder_with(model: Any, *dtypes: str, with_llama: bool = False) -> Iterator[
         save_pretrained(model, folder)
         for dtype in dtypes:
             convert(folder, dtype)
-            if with_llama:
-                convert_to_gguf(folder, dtype)
+        for dtype in ("float32", "int8", "int4") if with_llama else ():
+            convert_to_gguf(folder, dtype)
         yield folder
 
 
@@ -309,18 +311,15 @@ class LlamaCpp(Writer):
         return [f"llama-cpp-python {self.library.__version__}", measure.counted(measure.cores(), "thread")]
 
 
-NARROW = {
-    OURS: ("int8", "bfloat16"),
-    CT2: ("int8",),
-    LLAMA: ("int8",),
-}  # what else sides compute in, which may change what they write
+LOW = ("int8", "int4", "bfloat16")  # dtypes that may change what a side writes
+LOW_PRECISION = {OURS: LOW, CT2: ("int8",), LLAMA: ("int8", "int4")}
 
 
 def sides_of(task: Any, kinds: dict[str, Any], narrow: bool = True) -> dict[str, tuple[Any, ...]]:
     """All sides of these classes, the first of them ours in float32; also those that are ``narrow``, with less than that."""
     sides: dict[str, tuple[Any, ...]] = {name: (kind, task) for name, kind in kinds.items()}
     if narrow:
-        sides |= {f"{name}, {dtype}": (kinds[name], task, dtype) for name in kinds for dtype in NARROW.get(name, ())}
+        sides |= {f"{name}, {dtype}": (kinds[name], task, dtype) for name in kinds for dtype in LOW_PRECISION.get(name, ())}
     return {**sides, **measure.with_numpys_kernels(OURS, *sides[OURS])}
 
 
@@ -333,7 +332,7 @@ def check_written(written: dict[str, list[list[int]]]) -> None:
             for a, b in zip(written[OURS], rows, strict=True)
         ]
         equal, count = sum(map(len, alike)), sum(map(len, rows))
-        if 2 * equal < count and not name.endswith(("int8", "bfloat16")):
+        if 2 * equal < count and not name.endswith(LOW):
             raise SideError(
                 f"{name} writes other tokens than {OURS}: only {equal} of {count} come before the first that differs"
             )
@@ -356,7 +355,8 @@ def run(task: Any, sides: measure.Sides, turns: int, steps: int, warm_up: int) -
             pairs = zip(times[name].milliseconds(), [f"{amount / each:,.1f}" for each in seconds])
             return [cell for pair in pairs for cell in pair]
 
-        return measure.report(workers, times, columns, cells, also=[name for name in sides if name == f"{OURS}, int8"])
+        also = [name for name in sides if name in (f"{OURS}, int8", f"{OURS}, int4")]
+        return measure.report(workers, times, columns, cells, also=also)
 
 
 COLUMNS = ("import s", "load s", "first token s", "cold start to first token s", "tokens/s", "peak MB", "own MB")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -13,7 +12,7 @@ from tinytensor.autograd.fused import FusedOp
 from tinytensor.autograd.op import all_ops
 from tinytensor.device import backend
 
-NAMES: list[str] = importlib.import_module(f"tinytensor.kernels.{backend.name}").__all__  # of what the slot holds
+NAMES = [*kernels.functions_of(backend.name)]  # of what the slot holds
 
 
 @contextmanager

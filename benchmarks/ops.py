@@ -21,7 +21,7 @@ import itertools
 import math
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -276,13 +276,13 @@ def check(case: Case, ours: Arrays, theirs: Arrays) -> None:
             raise SideError(f"{case}: {name} differs by {error:.3g} of {largest:.3g}")
 
 
-def run(cases: Sequence[Case], turns: int, threads: int) -> str:
-    """Measure every case: tables, and what multiplied matrices."""
+def run(cases: Sequence[Case], turns: int, threads: int) -> Iterator[str]:
+    """Measure every case: tables, and what multiplied matrices. Of public ops there is one after each size, of all so far."""
     with ExitStack() as stack, measure.environment(measure.thread_variables(threads)):
         sides: measure.Sides = {OURS: (Tinytensor,), THEIRS: (PyTorch,), **measure.with_numpys_kernels(OURS, Tinytensor)}
         workers = measure.start_all(stack, sides)
-        report = (_public_table if cases[0].is_public else _layer_table)(workers, cases, turns)
-        return "\n\n".join([*report, f"Threads: {threads}.", measure.library_list(workers)])
+        for report in (_public_tables if cases[0].is_public else _layer_tables)(workers, cases, turns):
+            yield "\n\n".join([*report, f"Threads: {threads}.", measure.library_list(workers)])
 
 
 def _times(workers: Mapping[str, Worker], case: Case, turns: int, backward: bool = True) -> Mapping[str, Times]:
@@ -297,7 +297,7 @@ def _times(workers: Mapping[str, Worker], case: Case, turns: int, backward: bool
     return measure.take_turns(workers, turns, steps, settle=max(1, steps // 4))
 
 
-def _layer_table(workers: Mapping[str, Worker], cases: Sequence[Case], turns: int) -> list[str]:
+def _layer_tables(workers: Mapping[str, Worker], cases: Sequence[Case], turns: int) -> Iterator[list[str]]:
     rows = []
     for case in cases:
         times = _times(workers, case, turns)
@@ -315,36 +315,43 @@ def _layer_table(workers: Mapping[str, Worker], cases: Sequence[Case], turns: in
         "ratio of fastest quartiles",
         "ratio of medians",
     ]
-    return [measure.table(head, rows), f"Forward and backward together, medians; ratios below 1 where {OURS} is faster."]
+    yield [measure.table(head, rows), f"Forward and backward together, medians; ratios below 1 where {OURS} is faster."]
 
 
-def _public_table(workers: Mapping[str, Worker], cases: Sequence[Case], turns: int) -> list[str]:
-    """A summary; and for each op PyTorch's microseconds, and the ratios of ours to them."""
+def _public_tables(workers: Mapping[str, Worker], cases: Sequence[Case], turns: int) -> Iterator[list[str]]:
+    """After each size a summary; and for each op PyTorch's microseconds, and the ratios of ours to them."""
     ours = [name for name in workers if name != THEIRS]
     ratios: dict[tuple[str, str, str], dict[str, float]] = {}  # of ops, by side, size and direction
     cells: dict[str, list[str]] = {case.op: [] for case in cases}
-    for case in cases:
-        both = [_times(workers, case, turns, backward) for backward in (False, True)]
-        microseconds = [f"{1e6 * times[THEIRS].fastest_quartile:.1f}" for times in both]
-        cells[case.op].append(" / ".join(microseconds))
-        for side in ours:
-            values = [times[side].fastest_quartile / times[THEIRS].fastest_quartile for times in both]
-            cells[case.op].append(" / ".join(f"{value:.2f}" for value in values))
-            for direction, value in zip(DIRECTIONS, values):
-                ratios.setdefault((side, case.size, direction), {})[case.op] = value
-    summary = []
+    sizes: list[str] = []
+    for size, of_size in itertools.groupby(cases, lambda case: case.size):
+        sizes.append(size)
+        for case in of_size:
+            both = [_times(workers, case, turns, backward) for backward in (False, True)]
+            microseconds = [f"{1e6 * times[THEIRS].fastest_quartile:.1f}" for times in both]
+            cells[case.op].append(" / ".join(microseconds))
+            for side in ours:
+                values = [times[side].fastest_quartile / times[THEIRS].fastest_quartile for times in both]
+                cells[case.op].append(" / ".join(f"{value:.2f}" for value in values))
+                for direction, value in zip(DIRECTIONS, values):
+                    ratios.setdefault((side, size, direction), {})[case.op] = value
+        head = [f"{int(size):,}: {name}" for size in sizes for name in (f"{THEIRS} µs", *ours)]
+        yield [
+            _summary(ratios),
+            measure.table(["op", *head], [[op, *row] for op, row in cells.items()]),
+            f"Fastest quartiles, forward / forward and backward: {THEIRS}'s time in microseconds, and ours in units of it.",
+        ]
+
+
+def _summary(ratios: Mapping[tuple[str, str, str], Mapping[str, float]]) -> str:
+    """For each side, size and direction the median of the ratios of all ops, and the largest ones."""
+    rows = []
     for (side, size, direction), by_op in ratios.items():
         largest = sorted(by_op, key=lambda op: -by_op[op])[:LARGEST]
         slow = ", ".join(f"{op} {by_op[op]:.1f}" for op in largest)
         over = sum(value > 3 for value in by_op.values())
-        summary.append([side, f"{int(size):,}", direction, f"{statistics.median(by_op.values()):.2f}", str(over), slow])
-    sizes = list(dict.fromkeys(case.size for case in cases))
-    head = [f"{int(size):,}: {name}" for size in sizes for name in (f"{THEIRS} µs", *ours)]
-    return [
-        measure.table(["", "elements", "", "median", "over 3", "largest"], sorted(summary)),
-        measure.table(["op", *head], [[op, *row] for op, row in cells.items()]),
-        f"Fastest quartiles, forward / forward and backward: {THEIRS}'s time in microseconds, and ours in units of it.",
-    ]
+        rows.append([side, f"{int(size):,}", direction, f"{statistics.median(by_op.values()):.2f}", str(over), slow])
+    return measure.table(["", "elements", "", "median", "over 3", "largest"], sorted(rows))
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -366,17 +373,20 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def chosen(ops: Sequence[str], sizes: Sequence[str]) -> list[Case]:
     """The cases of these ops, at these sizes or configurations."""
-    return [Case(op, size) for op in ops for size in ([NO_CONFIGURATION] if op in GATES else sizes)]
+    cases = [Case(op, NO_CONFIGURATION if op in GATES else size) for size in sizes for op in ops]
+    return [*dict.fromkeys(cases)]
 
 
 @measure.script()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    report = run(chosen(arguments.only, arguments.configuration or arguments.size), arguments.turns, arguments.threads)
     name, title = ("layers", "Layers and optimizers") if arguments.configuration else ("ops", "All public ops")
     name += "" if arguments.threads == 1 else f"_threads_{arguments.threads}"
-    measure.publish(arguments.output, name, f"{title} beside PyTorch", report, "numpy", "torch")
+    title = f"{title} beside PyTorch"
+    for report in run(chosen(arguments.only, arguments.configuration or arguments.size), arguments.turns, arguments.threads):
+        measure.write(arguments.output, name, title, report, "numpy", "torch")
+    print(f"{title}\n\n{report}")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from blocks import EACH, HALVES, random_weight
 
 import tinytensor as tt
 from tinytensor import functional, kernels, ops
 from tinytensor.autograd.op import all_ops
-from tinytensor.ops.quantized import linear_bfloat16, linear_int8, times_quantized, widened_bfloat16
+from tinytensor.ops.quantized import block_rows, linear_blocks, times_quantized
 
 inf, nan = math.inf, math.nan
 
@@ -809,9 +810,9 @@ for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
 
 
 def whole(*shape: int) -> Any:
-    """Integers that are not rounded when rows are quantized: the largest one of each row is 127."""
+    """Integers that are not rounded as inputs of a quantized weight: the largest one of each 32 is 127."""
     x = rng.integers(-127, 128, shape).astype(float)
-    x[..., :1] = 127
+    x[..., ::32] = 127
     return x
 
 
@@ -819,21 +820,21 @@ def widened(bits: Any) -> Any:
     return (bits.astype("uint32") << 16).view("float32")
 
 
-# Quantized weights compute in float32: the cases' numbers are such that nothing is rounded there.
-for shape in [(3, 4), (4,), (2, 3, 4), (0, 4), (2, 0, 4), (3, 0), (2, 1100)]:
-    x, weight = whole(*shape), whole(2, shape[-1]).astype("int8")
-    halves, scale = np.array([0.5, -1.5]), np.array([0.25, 2.0])
-    bits = whole(2, shape[-1]).astype("float32").view("uint32") >> 16  # they have no more digits
-    for of_bias, label in [([halves], ""), ([], ", no bias")]:
-        known = {"constant": (0, 1, 2, 3), "differentiable": False}
-        ours = lambda x, *rest: linear_int8(x, *rest).astype(x.dtype)  # noqa: E731
-        want = lambda x, w, s, b=0.0: x @ (w * s[:, None]).T + b  # noqa: E731
-        case("linear_int8", f"{shape}{label}", ours, want, x, weight, scale, *of_bias, **known)
-        ours = lambda x, *rest: linear_bfloat16(x, *rest).astype(x.dtype)  # noqa: E731
-        want = lambda x, w, b=0.0: x @ widened(w).T.astype(float) + b  # noqa: E731
-        case("linear_bfloat16", f"{shape}{label}", ours, want, x, bits.astype("uint16"), *of_bias, **known)
-for bits in [[0x3F80, 0xC000, 0x0001, 0x7F80], [[0x8000], [0x7F7F]], []]:
-    case("widened_bfloat16", f"{bits}", widened_bfloat16, widened, np.array(bits, "uint16"), differentiable=False)
+# Quantized weights compute in float32: the values of the cases are such that nothing is rounded there.
+for shape in [(3, 4), (4,), (2, 3, 4), (0, 4), (2, 0, 4), (3, 0), (2, 300)]:
+    x, halves = whole(*shape), np.array([0.5, -1.5, 2.0, -0.5, 1.0])
+    blocks, values = random_weight(EACH, shape[-1], np.array([0.5, -0.25], "float16"))
+    bits = whole(5, shape[-1]).astype("float32").view("uint32") >> 16  # they have no more digits
+    weights = [(EACH, blocks, values), (HALVES, bits.astype("uint16").view("uint8").ravel(), widened(bits).astype(float))]
+    for (parts, w, v), of_bias in itertools.product(weights, [[halves], []]):
+        label = f"{shape}{'' if of_bias else ', no bias'}{', bfloat16' if parts is HALVES else ''}"
+        ours = lambda x, w, b=None, parts=parts: linear_blocks(x, w, b, parts).astype(x.dtype)  # noqa: E731
+        want = lambda x, w, b=0.0, v=v: x @ v.T + b  # noqa: E731
+        case("linear_blocks", label, ours, want, x, w, *of_bias, constant=(0, 1, 2), differentiable=False)
+    for ids in [np.array(4), np.array([[2, 0], [3, 3]]), ints(5, 0)]:
+        ours = lambda w, ids=ids, inputs=shape[-1]: block_rows(tt.tensor(ids), w, EACH, inputs)  # noqa: E731
+        want = lambda w, ids=ids, values=values: values[ids].astype("float32")  # noqa: E731
+        case("block_rows", f"{shape}, {ids.tolist()}", ours, want, blocks, differentiable=False)
 case("linear", "of itself", lambda x: tt.linear(x, x, x[0, :3]), lambda x: x @ x.T + x[0, :3], normal(3, 4))
 
 
@@ -1508,13 +1509,14 @@ for groups, shape in itertools.product((1, 2, 4), [(2, 4, 3), (2, 4, 2, 2)]):
 
 def add_times_quantized(shape: tuple[int, ...], transposed: bool) -> None:
     """The cases of rows of this shape."""
-    x, weight, scale = normal(*shape), whole(5, 4).astype("int8"), normal(5)
-    bits = whole(5, 4).astype("float32").view("uint32") >> 16
-    for rest, numbers in [((weight, scale), lambda w, s: w * s[:, None]), ((bits.astype("uint16"),), widened)]:
-        ours = lambda x, *rest: times_quantized(x, *rest, *[None] * (2 - len(rest)), transposed=transposed)  # noqa: E731
-        want = lambda x, *rest, n=numbers: x @ (n(*rest).T if transposed else n(*rest))  # noqa: E731
-        label = f"{shape}, {len(rest)} arrays" + ", transposed" * transposed
-        case("times_quantized", label, ours, want, x, *rest, constant=tuple(range(1, 1 + len(rest))))
+    blocks, values = random_weight(EACH, 4)
+    bits = (whole(5, 4).astype("float32").view("uint32") >> 16).astype("uint16")
+    weights = [(blocks, EACH, values), (bits.view("uint8").ravel(), HALVES, widened(bits).astype(float))]
+    for weight, parts, numbers in weights:
+        ours = lambda x, w, parts=parts: times_quantized(x, w, parts, 4, transposed)  # noqa: E731
+        want = lambda x, w, n=numbers: x @ (n.T if transposed else n)  # noqa: E731
+        label = f"{shape}, {parts[0][0]}" + ", transposed" * transposed
+        case("times_quantized", label, ours, want, normal(*shape), weight)
 
 
 for shape in [(3, 5), (2, 3, 5), (5,), (0, 5)]:

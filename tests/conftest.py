@@ -99,10 +99,10 @@ LATER = """
 # Of a parametrized test, the first and the last case run again. Here all do: each case gives a backend or a kernel something
 # else to compute.
 EVERY_CASE = """
-    tinytensor/test_attention tinytensor/test_compiled tinytensor/test_cuda tinytensor/test_edges_of_values
-    tinytensor/test_elementwise tinytensor/test_kernels tinytensor/test_nn tinytensor/test_ops tinytensor/test_optim
-    tinytensor/test_programs tinytensor/test_quantized tinytensor/test_recurrent tinytensor/test_standin
-    tinytensor/test_summation
+    tinytensor/test_attention tinytensor/test_block_dots tinytensor/test_compiled tinytensor/test_cuda
+    tinytensor/test_edges_of_values tinytensor/test_elementwise tinytensor/test_kernels tinytensor/test_nn
+    tinytensor/test_ops tinytensor/test_optim tinytensor/test_programs tinytensor/test_quantized
+    tinytensor/test_recurrent tinytensor/test_standin tinytensor/test_summation
     parity/test_gpt parity/test_layers parity/test_losses parity/test_opinfo parity/test_ops parity/test_optimizers
     parity/test_quantized parity/test_recurrent parity/test_seq2seq parity/test_train_step parity/test_transformer
 """.split()

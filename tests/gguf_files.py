@@ -1,10 +1,10 @@
-"""Writes models in Hugging Face's layout as GGUF files, as llama.cpp's converter does it."""
+"""Write models as GGUF files, as llama.cpp's converter does."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,52 @@ import gguf
 import numpy as np
 
 import tinytensor as tt
+from tinyformer import GPT, GPTConfig, save_pretrained
+from tinytensor.device.backend import xp
+from tinytensor.kernels.numpy.blocks import pack_rows
 
 Kind = gguf.GGMLQuantizationType
 _OTHER_NAMES = {
     "embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm", "o_proj": "attn_output", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
 }  # fmt: skip
+_SHAPE = {"vocab_size": 61, "block_size": 64, "num_layers": 2, "num_heads": 4, "num_key_value_heads": 2, "d_model": 32}
+_SHAPE |= {"d_ff": 64, "positions": "rotary", "norm": "rms", "activation": "swiglu"}
+
+
+def write_model(folder: Path, **changes: Any) -> Path:
+    """Write a small Llama, or a Qwen with some ``changes`` of its settings, to a folder. All its values are random."""
+    tt.seed(1)
+    model = GPT(GPTConfig(**{**_SHAPE, **changes}))
+    for tensor in model.state_dict().values():
+        tensor.data[...] += 0.1 * tt.random.normal(tensor.shape).data
+    save_pretrained(model, folder)
+    return folder
+
+
+def packed(values: np.ndarray, kind: Kind) -> np.ndarray:
+    """A matrix in the blocks of a type. The package gguf cannot pack Q4_K and Q6_K."""
+    if kind in (Kind.Q4_K, Kind.Q6_K):
+        assert values.shape[1] % 256 == 0, "rows in a GGUF file are whole blocks"
+        return tt.tensor(pack_rows(xp.asarray(values), kind.name)).numpy()
+    return gguf.quants.quantize(values, kind)
 
 
 def write_gguf(
-    folder: Path, path: Path, kind: Kind = Kind.F32, tokenizer: Mapping[str, Any] | None = None, **said: Any
+    folder: Path,
+    path: Path,
+    kind: Kind = Kind.F32,
+    tokenizer: Mapping[str, Any] | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+    pack: Callable[[np.ndarray, Kind], np.ndarray] = packed,
+    **said: Any,
 ) -> Path:
-    """The model in a folder as a GGUF file, with its matrices in this type, and the metadata of a ``tokenizer``, by names
-    without "tokenizer.". ``said`` is other metadata, by names in which ``__`` stands for a dot; None leaves one out."""
+    """Write the model in a folder as a GGUF file, with its matrices in this type.
+
+    ``kinds`` are the types of some matrices, by names such as "attn_v", and ``pack`` makes their bytes. ``tokenizer`` is the
+    metadata of a tokenizer, by names without "tokenizer.". ``said`` is other metadata, by names in which ``__`` stands for a
+    dot; None leaves one out.
+    """
     config = json.loads((folder / "config.json").read_text())
     architecture, rotary = config["model_type"], config.get("rope_parameters") or {}
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -57,7 +90,8 @@ def write_gguf(
         if values.ndim == 1:
             writer.add_tensor(gguf_name(name), values)
         else:
-            writer.add_tensor(gguf_name(name), packed(values, kind), raw_dtype=kind)
+            own = (kinds or {}).get(gguf_name(name).split(".")[-2], kind)
+            writer.add_tensor(gguf_name(name), pack(values, own), raw_dtype=own)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -84,18 +118,6 @@ def gguf_name(name: str) -> str:
     elif (ours := re.fullmatch("(gate|up|down)_proj", layer)) is not None:
         layer = f"ffn_{ours[1]}"
     return f"{'' if found[1] is None else f'blk.{found[1]}.'}{_OTHER_NAMES.get(layer, layer)}.{found[3]}"
-
-
-def packed(values: np.ndarray, kind: Kind) -> np.ndarray:
-    """A matrix in a type. The package gguf cannot write Q4_K and Q6_K: theirs is a random one of the same shape."""
-    if kind not in (Kind.Q4_K, Kind.Q6_K):
-        return gguf.quants.quantize(values, kind)
-    block, size = gguf.GGML_QUANT_SIZES[kind]
-    blocks = np.random.default_rng(values.size).integers(0, 256, (values.size // block, size), np.uint8)
-    scales = np.float16([0.0002, 0.001]) if kind == Kind.Q4_K else np.float16([0.00005])
-    place = slice(0, 4) if kind == Kind.Q4_K else slice(size - 2, size)
-    blocks[:, place] = scales.view(np.uint8)
-    return blocks.reshape(len(values), -1)
 
 
 def _shuffled(values: np.ndarray, heads: int) -> np.ndarray:

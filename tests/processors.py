@@ -33,14 +33,14 @@ ARM = {
     "cortex-a72": ("0xd08", FEATURES),
 }
 ARM_TESTS = [  # the processor, the kernels, files of tests, and which of their tests
-    ("cortex-a76", "numba", "kernels quantized compiled_products", ""),
-    ("cortex-a72", "numba", "quantized", ""),
+    ("cortex-a76", "numba", "kernels quantized block_dots compiled_products", ""),
+    ("cortex-a72", "numba", "quantized block_dots", ""),
     ("cortex-a76", "numpy", "kernels quantized ops", ""),
     ("cortex-a76", "numba", "ops", "softmax or layer_norm or gelu or cross_entropy or (attention and not multi_head)"),
 ]
-X86 = ("haswell", "nehalem")  # the first has AVX2 and FMA, the second neither
+X86 = {"haswell": "+avx2,+f16c,+fma", "nehalem": ""}  # LLVM's names of processors, and features that kernels ask for
 
-X86_TESTS = "kernels compiled compiled_products quantized attention_kernel elementwise summation"
+X86_TESTS = "kernels compiled compiled_products quantized block_dots attention_kernel elementwise summation"
 
 # How far figures may be apart. Sums are added up in another order. In int8 a value that lies between two integers may then be
 # rounded to the other one, which changes a logit by up to a hundredth.
@@ -141,8 +141,8 @@ def compare(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> Non
 
 def avx2() -> None:
     """Run tests with code for older processors. Their names alone would leave this machine's features."""
-    for processor in X86:
-        run_tests(sys.executable, X86_TESTS, TINYTENSOR_KERNELS="numba", NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES="")
+    for processor, features in X86.items():
+        run_tests(sys.executable, X86_TESTS, TINYTENSOR_KERNELS="numba", NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES=features)
 
 
 if __name__ == "__main__":

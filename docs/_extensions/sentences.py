@@ -134,15 +134,6 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "in int8 the perplexity of a GPT of Tiny Shakespeare rises from {:.4f} to {:.4f}, and a translator's BLEU on Multi30k "
-        "falls from {:.2f} to {:.2f}",
-        lambda: [
-            cell("fewer_bits", weights, column)
-            for column in ("GPT: perplexity", "translator: BLEU, beam 4")
-            for weights in ("float32", "int8")
-        ],
-    ),
-    (
         "On the Intel Xeon, compiled PyTorch is faster in A: tinyformer takes {1:.2f} of its time, and {0:.2f} of eager "
         f"PyTorch's (`benchmarks/results/{XEON}/train_step_A.md`).",
         lambda: ratios(f"{XEON}/train_step_A.md", "of fastest quartiles"),

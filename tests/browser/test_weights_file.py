@@ -186,8 +186,9 @@ def test_models_that_python_refuses() -> None:
     assert web_weights(model)
     with pytest.raises(UserError, match=r"norm.weight has numbers that float16 cannot hold: take float32"):
         web_weights(model, dtype="float16")
-    with pytest.raises(UserError, match="a model in int8 cannot be given to a page: open it in float32"):
-        web_weights(quantize(random_gpt()))
+    for dtype in ("int8", "int4", "bfloat16"):
+        with pytest.raises(UserError, match=f"a model in {dtype} cannot be given to a page: open it in float32"):
+            web_weights(quantize(random_gpt(), dtype))
     large = random_gpt(vocab_size=100_000, d_model=128, num_layers=1)
     with pytest.raises(UserError, match=r"the weights take 5\d\.\d MB in float32: a page computes models of up to 40 MB"):
         web_weights(large)

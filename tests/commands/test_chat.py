@@ -66,7 +66,8 @@ def test_the_flags(finished: Program) -> None:
     assert finished.good(*words, typed="hi") == expected
     usual = Sampling(temperature=0.3, top_k=50, seed=1337)
     assert finished.good("--max-tokens", "5", typed="hi") == answers(finished.folder, "hi", sampling=usual)
-    assert finished.good(*SAID, "--dtype", "int8", typed="hi") == answers(finished.folder, "hi", dtype="int8")
+    for dtype in ("int8", "int4"):
+        assert finished.good(*SAID, "--dtype", dtype, typed="hi") == answers(finished.folder, "hi", dtype=dtype)
 
 
 def test_values_for_the_template(copied: Program) -> None:

@@ -16,6 +16,7 @@ import tinytensor as tt
 from tinyformer import GPT, UserError, from_pretrained, load_adapter, quantize, save_pretrained
 from tinyformer.chat.template import find_chat_template
 from tinyformer.explore.views.subjects import Subjects
+from tinyformer.models.quantizing import dtype_of
 
 COMMAND = "train gpt"
 FIRST_RUN = [*TRAINED_WHOLE, "--lora-rank", "2", "--learning-rate", "1e-2"]
@@ -92,10 +93,11 @@ def test_it_is_used_from_another_folder(copied: Program) -> None:
     assert there.good("sample", "--out", "copy/run", "--length", "5")
 
 
-def test_a_base_in_int8(program: Program) -> None:
-    shutil.copytree(program.folder / "gpt2", program.folder / "int8")
-    save_pretrained(quantize(from_pretrained(program.folder / "gpt2")), program.folder / "int8")
-    program.good(*FIRST_RUN, "--init-from", "int8", "--out", "small")
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_a_quantized_base(dtype: str, program: Program) -> None:
+    shutil.copytree(program.folder / "gpt2", program.folder / dtype)
+    save_pretrained(quantize(from_pretrained(program.folder / "gpt2"), dtype), program.folder / dtype)
+    program.good(*FIRST_RUN, "--init-from", dtype, "--out", "small")
     assert program.good("sample", "--out", "small", "--length", "5")
     program.good("--out", "small", "--resume-changed", "--steps", "8")
 
@@ -153,6 +155,16 @@ def test_a_run_of_all_weights_has_no_adapter(program: Program) -> None:
     assert "run has no adapter, as it trained all weights: leave out --adapter" in message
 
 
-def test_an_adapter_in_int8(finished: Program) -> None:
-    message = finished.bad("save", "a", "--adapter", "--dtype", "int8", "--out", "run")
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_a_merged_model_is_saved_in_blocks(dtype: str, copied: Program) -> None:
+    copied.good("save", "merged", "--out", "run")
+    copied.good("save", dtype, "--out", "run", "--dtype", dtype)
+    model = from_pretrained(copied.folder / dtype)
+    assert dtype_of(model) == dtype
+    np.testing.assert_array_equal(logits(model), logits(from_pretrained(copied.folder / "merged", dtype=dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_a_quantized_adapter(dtype: str, finished: Program) -> None:
+    message = finished.bad("save", "a", "--adapter", "--dtype", dtype, "--out", "run")
     assert "an adapter has its numbers in float32: leave out --dtype" in message

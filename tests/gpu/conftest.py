@@ -30,10 +30,8 @@ def on_a_gpu():
 def on_numpy(on_a_gpu, tmp_path_factory):
     """What an experiment finds on the NumPy backend, at the size that it has here. Each is run once."""
     folder, found = tmp_path_factory.mktemp("numpy"), {}
-    path_before = filter(None, [os.environ.get("PYTHONPATH")])
-    environment = {
-        **os.environ, "TINYTENSOR_BACKEND": "numpy", "PYTHONPATH": os.pathsep.join([str(ROOT), *path_before])
-    }  # fmt: skip
+    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "TINYTENSOR_BACKEND": "numpy", "PYTHONPATH": path}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
     with (
         open(folder / "errors", "w+") as errors,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blocks import MIXED, random_weight
 from op_cases import OPS, exact
 
 import tinytensor as tt
@@ -112,19 +113,21 @@ def negative_sampling(dtype: str = "float32") -> Found:
 
 def quantized() -> Found:
     """Products with weights of fewer bits, gradients through them, and rows of such weights."""
-    shape, rows = by_size(((3000, 2100), 70), ((70, 1100), 9))
-    rng = np.random.default_rng(6)
-    numbers, x, bias = [tt.tensor(exact(rng, size)).astype("float32") for size in (shape, (rows, shape[1]), shape[:1])]
-    found = {}
-    for kind in (nn.weights.Int8Weight, nn.weights.BFloat16Weight):
-        weight = kind(**{name: tt.tensor(kept) for name, kept in kind.of(numbers.data).items()})
-        found |= {f"{kind.kind}: {name}": wide(kept) for name, kept in weight.named_buffers()}
+    (times, inputs, rows), rng = by_size((26, 2100, 70), (1, 1100, 17)), np.random.default_rng(6)
+    parts = tuple((block_type, times * count) for block_type, count in MIXED)
+    shapes = [(115 * times, inputs), (rows, inputs), (115 * times,)]
+    values, x, bias = [tt.tensor(exact(rng, shape)).astype("float32") for shape in shapes]
+    x.requires_grad = True
+    packed = {name: tt.tensor(kernels.pack_rows(values.data, name)) for name in ("BF16", "Q8_0", "Q6_K")}  # others sum
+    found = {name: wide(kept) for name, kept in packed.items()}
+    blocks = nn.weights.BlockWeight(tt.tensor(random_weight(parts, inputs)[0]), parts, inputs)
+    halves = nn.weights.BlockWeight(packed["BF16"].reshape(-1), (("BF16", 115 * times),), inputs)
+    for name, weight in {"blocks": blocks, "bfloat16": halves}.items():
         weight.passes_gradient = True  # as where an addition to it learns
-        x.requires_grad = True
         product = nn.weights.linear(x, weight, bias)
-        found[f"{kind.kind}: product"] = wide(product)
-        found[f"{kind.kind}: gradient"] = wide(tt.grad(product.sum(), x))
-        found[f"{kind.kind}: rows"] = wide(nn.weights.embedding(tt.tensor([0, 5, 5, shape[0] - 1]), weight))
+        found[f"{name}: product"] = wide(product)
+        found[f"{name}: gradient"] = wide(tt.grad(product.sum(), x))
+        found[f"{name}: rows"] = wide(nn.weights.embedding(tt.tensor([0, 5, 5, 115 * times - 1]), weight))
     return found
 
 

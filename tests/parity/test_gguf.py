@@ -18,6 +18,7 @@ from parity.test_pretrained_tokenizers import training_text
 
 import tinytensor as tt
 from tinyformer import GPT, GPTConfig, Sampling, from_pretrained, generate, pretrained_tokenizer, save_pretrained
+from tinyformer.models.quantizing import dtype_of
 from tinyformer.pretrained.gguf_tokenizers import WORDS
 
 transformers = pytest.importorskip("transformers")
@@ -31,22 +32,29 @@ MODELS: dict[str, tuple[str, Kind, dict[str, Any]]] = {
     "Llama": ("Llama", Kind.F32, SIZES),
     "Llama in Q4_0": ("Llama", Kind.Q4_0, {**SIZES, "tie_word_embeddings": True}),
     "Llama in Q4_K": ("Llama", Kind.Q4_K, K_SIZES),
+    "Llama in Q4_K_M": ("Llama", Kind.Q4_K, K_SIZES),
     "Qwen2 in Q8_0": ("Qwen2", Kind.Q8_0, SIZES),
     "Qwen2 in Q6_K": ("Qwen2", Kind.Q6_K, {**K_SIZES, "tie_word_embeddings": True}),
     "Qwen3 in BF16": ("Qwen3", Kind.BF16, {**SIZES, "head_dim": 128}),
+    "Qwen2 in Q4_K_M": ("Qwen2", Kind.Q4_K, {**K_SIZES, "tie_word_embeddings": True}),
     "Qwen3 in Q4_1": ("Qwen3", Kind.Q4_1, {**SIZES, "head_dim": 128, "tie_word_embeddings": True}),
 }
+
+
+Q4_K_M = {"attn_v": Kind.Q6_K, "ffn_down": Kind.Q6_K, "token_embd": Kind.Q6_K}  # and Q4_K for all other matrices
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_models(tmp_path: Path, name: str) -> None:
     family, kind, sizes = MODELS[name]
+    kinds = Q4_K_M if "Q4_K_M" in name else {}
     llama(family, **sizes).save_pretrained(tmp_path)
-    path = write_gguf(tmp_path, tmp_path / "model.gguf", kind, general__name=family)
-    write_vocabulary(tmp_path, path, kind, family)
+    vocabulary = {"ggml.tokens": [f"t{i}" for i in range(54)], "ggml.model": "gpt2"}  # which transformers counts
+    path = write_gguf(tmp_path, tmp_path / "model.gguf", kind, vocabulary, kinds, general__name=family)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=path.name, dtype=torch.float32).eval()
     ours = from_pretrained(path)
     assert isinstance(ours, GPT)
+    assert dtype_of(ours) == {Kind.F32: "float32", Kind.BF16: "float32", Kind.Q8_0: "int8"}.get(kind, "int4")
     with torch.no_grad():
         expected = theirs(torch.tensor(IDS)).logits.numpy()
     np.testing.assert_allclose(ours(tt.tensor(IDS)).numpy(), expected, rtol=0, atol=1e-4)
@@ -56,12 +64,6 @@ def test_the_models(tmp_path: Path, name: str) -> None:
         prompt, attention_mask=mask, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0
     )
     assert list(generate(ours, IDS[0, :3].tolist(), 12, Sampling(temperature=0))) == written[0, 3:].tolist()
-
-
-def write_vocabulary(folder: Path, path: Path, kind: Kind, family: str) -> None:
-    """Write the file again with a vocabulary, from which transformers takes the number of tokens."""
-    tokens = {"ggml.tokens": [f"t{i}" for i in range(54)], "ggml.model": "gpt2"}
-    write_gguf(folder, path, kind, tokens, general__name=family)
 
 
 # ----------------------------------------------------------------------------------------------------------- tokenizers

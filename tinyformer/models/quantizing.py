@@ -1,4 +1,4 @@
-"""Models whose weights have fewer bits: they take less memory, write faster, and only compute."""
+"""Models with low-precision weights: they take less memory and generate faster, and are not trained."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from typing import TypeVar
 
 from tinyformer.common.errors import UserError
 from tinytensor import Tensor
-from tinytensor.nn import Module, quantize_
+from tinytensor.nn import Embedding, Module, quantization, quantize_
 from tinytensor.nn.lora import lora_weights
-from tinytensor.nn.quantization import KINDS, quantizable, quantized_weights
+from tinytensor.nn.quantization import quantizable, quantized_weights
 
-DTYPES = ("float32", *KINDS)  # what the weights of a model can be
+DTYPES = ("float32", *quantization.DTYPES)  # that the weights of a model can have
+
+_TABLES = ("token_embedding", "tokens")  # names of the embeddings of tokens
 
 AnyModule = TypeVar("AnyModule", bound=Module)
 
 
 def quantize(model: AnyModule, dtype: str = "int8") -> AnyModule:
-    """Round the weights of a model's linear layers, and of the embedding that is also its output layer, to "int8" or
-    "bfloat16", in place. Returns the model, in evaluation mode: only what ``tt.nn.add_lora`` adds can then be trained.
+    """Round the weights of a model's linear layers and embeddings of tokens to "int8", "int4" or "bfloat16", in place.
 
-    In int8 a weight takes a quarter of its memory, and a text is written two to four times as fast; see ``tt.nn.quantize_``.
-    Raises UserError for another dtype, for weights that are NaN or infinite, and for a model with layers that cannot be
-    quantized, such as an LSTM.
+    Returns the model, in evaluation mode: only what ``tt.nn.add_lora`` adds can then be trained.
+
+    In int8 a weight takes about a quarter of its memory, in int4 a seventh, and generation is up to that much faster; see
+    ``tt.nn.quantize_``. Raises UserError for another dtype, for weights that are NaN or infinite, and for a model with layers
+    that cannot be quantized, such as an LSTM.
 
     >>> from tinyformer import GPT, GPTConfig, quantize
     >>> quantize(GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32))).blocks[0].feed_forward.up
     Linear(32, 128, bias=False)
-      weight: Int8Weight((128, 32), int8)
+      weight: BlockWeight((128, 32), Q8_0)
     """
     with plain_errors_of_quantizing():
         return quantize_(model, dtype, _tables(model))
@@ -42,8 +45,8 @@ def names_to_round(model: Module, dtype: str) -> list[str]:
 
 
 def dtype_of(model: Module) -> str:
-    """What the weights of a model are: "float32", unless they are quantized."""
-    return next((weight.kind for _, weight in quantized_weights(model)), "float32")
+    """The dtype of a model's weights: "float32", unless they are quantized. Of several, that with the fewest bits."""
+    return quantization.quantized_dtype(model) or "float32"
 
 
 def num_weights(model: Module) -> int:
@@ -64,7 +67,9 @@ def refuse_additions(model: Module, what: str) -> None:
 
 
 def _tables(model: Module) -> list[Tensor]:
-    return [model.output_weight()] if hasattr(model, "output_weight") else []
+    """The weights of the embeddings of tokens, of which one may be that of the output layer."""
+    tables = [module for name, module in model.named_modules() if name.rpartition(".")[2] in _TABLES]
+    return [module.weight for module in tables if isinstance(module, Embedding) and isinstance(module.weight, Tensor)]
 
 
 @contextmanager

@@ -215,7 +215,7 @@ def _whole_weights(
         saved = [settings.is_saved(theirs) for theirs in source.names]
         if found or all(saved):
             used |= {key for theirs in source.names for key in _spellings(theirs, family)}
-            wrong = misfits(model, source, found, shape, "f")
+            wrong = misfits(model, source, found, shape)
             if absent := [theirs for theirs, is_saved in zip(source.names, saved) if theirs not in found and not is_saved]:
                 wrong = [f"{next(iter(found))} is a whole weight and {absent[0]} is not, but they are one here: {REMEDY}"]
             problems += wrong

@@ -11,14 +11,15 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import damaged, open_file
+from tinyformer.pretrained.kept import PackedArray
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import Array, host
 
@@ -30,34 +31,6 @@ _MOST_DIMENSIONS = 4
 _TYPES = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K_M and most others of fewer bits"
 
 _Described = tuple[str, tuple[int, ...], int, int]  # of a tensor its name, shape, type and place
-
-
-@dataclass(frozen=True)
-class PackedArray:
-    """A tensor of a GGUF file. Its numbers, which are float32, are made when they are asked for.
-
-    ``stored`` are its bytes, mapped from the file, (..., bytes of a row), and ``unpack`` makes numbers of them. Where ``heads``
-    are given, the rows of each head are those of one half and the other by turns, as llama.cpp has queries and keys of a Llama.
-    """
-
-    stored: Array
-    shape: tuple[int, ...]
-    unpack: Callable[[Array], Array]
-    heads: int = 0
-    dtype: ClassVar[Any] = host.dtype(host.float32)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its numbers."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def numbers(self) -> Array:
-        """The values, float32. They are a view of the file where it has them so."""
-        values = self.unpack(self.stored).reshape(self.shape)
-        if self.heads:
-            rows = values.reshape(self.heads, -1, 2, *self.shape[1:])
-            values = rows.swapaxes(1, 2).reshape(self.shape)
-        return values
 
 
 @dataclass(frozen=True)
@@ -219,7 +192,7 @@ def _tensor(
     if start + length > len(content):
         raise struct.error
     array = host.frombuffer(content, host.uint8, length, start) if length else host.empty(0, host.uint8)
-    return PackedArray(array.reshape(stored), shape, lambda stored: quants.dequantize(stored, kind))
+    return PackedArray(array.reshape(stored), shape, kind.name, lambda stored: quants.dequantize(stored, kind))
 
 
 def _block(path: Path, quants: Any, type_number: int) -> tuple[Any, int, int]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from tinyformer.common.errors import shortened
 from tinyformer.models.positions import RotaryPositions, RotaryScaling
-from tinyformer.pretrained.gguf_file import GGUFFile, PackedArray, read_gguf
+from tinyformer.pretrained.gguf_file import GGUFFile, read_gguf
+from tinyformer.pretrained.kept import PackedArray
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinytensor.device.backend import host
 

@@ -1,55 +1,127 @@
-"""What the weights of a pretrained model are, in its folder and in the model: float32, bfloat16 or int8.
+"""The weights of a pretrained model, in its files and in the model: float32, bfloat16, or blocks of 8 or 4 bits.
 
-A folder with int8 weights has them by their usual names, and the scale of each row by the name with "_scale" behind it.
-config.json says so in ``quantization_config``, so that no other reader takes the integers for the weights.
+A folder with low-precision weights has their blocks as bytes (rows, bytes of a row), by their usual names with the type of the
+blocks behind them, such as "lm_head.weight.Q8_0". config.json says so in ``quantization_config``, so that no other reader takes
+them for weights. Folders of older versions have int8 values by the usual names, and a scale for each row.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.models.quantizing import DTYPES, dtype_of, names_to_round
 from tinyformer.pretrained.settings import PretrainedSettings
+from tinytensor.device.backend import Array, host
+from tinytensor.kernels.numpy.blocks import BLOCK_TYPES, unpack_rows
 from tinytensor.nn import Module
 
-SCALE = "_scale"  # behind the name of a weight of integers: that of its scales
-_IN_CONFIG = {"quantization_config": {"quant_method": "tinyformer", "dtype": "int8"}}
+SCALE = "_scale"  # behind the name of a weight of an older version's integers: that of its scales
+_METHOD = "tinyformer"
+
+
+@dataclass(frozen=True)
+class PackedArray:
+    """A tensor in blocks of a few bits, as a file has it. Its numbers, which are float32, are made when they are asked for.
+
+    ``stored`` are its bytes, mapped from the file, (..., bytes of a row), and ``unpack`` makes numbers of them. Where ``heads``
+    are given, the rows of each head are those of one half and the other by turns, as llama.cpp has queries and keys of a Llama.
+    """
+
+    stored: Array
+    shape: tuple[int, ...]
+    block_type: str
+    unpack: Callable[[Array], Array]
+    heads: int = 0
+    dtype: ClassVar[Any] = host.dtype(host.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its numbers."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def numbers(self) -> Array:
+        """The values, float32. They are a view of the file where it has them so."""
+        return self._in_order(self.unpack(self.stored).reshape(self.shape))
+
+    def rows(self) -> Array:
+        """The bytes of the rows, in the order of ``numbers``."""
+        return self._in_order(self.stored)
+
+    def as_wide_as(self, width: int) -> PackedArray:
+        """The same rows without what pads the last block, if they are as long as those of a weight with so many inputs."""
+        if self.stored.ndim != 2 or self.stored.shape[1] != BLOCK_TYPES[self.block_type].row_bytes(width):
+            return self
+        return replace(self, shape=(len(self.stored), width), unpack=_unpack(self.block_type, width))
+
+    def _in_order(self, rows: Array) -> Array:
+        if not self.heads:
+            return rows
+        return rows.reshape(self.heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def packed(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of a folder, with those in blocks by their usual names."""
+    found = dict[str, Any]()
+    for name, array in tensors.items():
+        base, _, block_type = name.rpartition(".")
+        if block_type in BLOCK_TYPES and array.ndim == 2 and array.dtype == host.uint8:
+            kind = BLOCK_TYPES[block_type]
+            if array.shape[1] % kind.bytes == 0:
+                width = array.shape[1] // kind.bytes * kind.size
+                found[base] = PackedArray(array, (len(array), width), block_type, _unpack(block_type, width))
+                continue
+        found[name] = array
+    return found
+
+
+def _unpack(block_type: str, width: int) -> Callable[[Array], Array]:
+    return lambda stored: unpack_rows(stored, block_type, width)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What the weights of a model are to be, and whether its folder has them so already."""
+    """The ``dtype`` that the weights of a model get: None for the one that they have in their files, blocks or float32."""
 
-    dtype: str = "float32"
-    in_file: bool = False
+    dtype: str | None = "float32"
 
-    def names(self, model: Module) -> list[str]:
-        """The names of the weights that are rounded."""
-        return [] if self.dtype == "float32" else names_to_round(model, self.dtype)
+    def names(self, model: Module, found: Mapping[str, Any]) -> list[str]:
+        """The names of the weights that may become low-precision ones."""
+        if self.dtype == "float32" or (self.dtype is None and not any(map(is_packed, found.values()))):
+            return []
+        return names_to_round(model, self.dtype or "int8")
+
+    def takes(self, array: Any) -> bool:
+        """Return True if a tensor of a file is used in the blocks that it has."""
+        dtype = {"Q8_0": "int8", "BF16": "bfloat16"}.get(array.block_type, "int4") if is_packed(array) else ""
+        return bool(dtype) and self.dtype in (None, dtype)
+
+
+def is_packed(array: Any) -> bool:
+    """Return True for a tensor in blocks that products can read."""
+    return isinstance(array, PackedArray) and array.block_type in BLOCK_TYPES
 
 
 AS_FLOAT32 = Kept()
 
 
 def kept_for(settings: PretrainedSettings, dtype: str | None) -> Kept:
-    """What the weights of a folder become. Without a ``dtype`` they are int8 if they are so there, and otherwise float32.
+    """What the weights of a folder become. Without a ``dtype`` they are what they are there.
 
-    Raises UserError for an unknown dtype, for one that int8 weights cannot become, and for weights that others quantized.
+    Raises UserError for an unknown dtype, and for weights that others quantized.
     """
     if dtype is not None and dtype not in DTYPES:
         raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {shortened(repr(dtype), 40)}")
     described = settings.values.get("quantization_config")
-    if not described:
-        return Kept(dtype or "float32")
-    if {"quantization_config": described} != _IN_CONFIG:
+    if described and not (isinstance(described, dict) and described.get("quant_method") == _METHOD):
         raise settings.error("quantized weights cannot be read: pass a folder with weights in float32, float16 or bfloat16")
-    if dtype not in (None, "int8"):
-        raise settings.error(f"these weights are in int8, and cannot become {dtype}: leave the dtype out")
-    return Kept("int8", in_file=True)
+    return Kept(dtype)
 
 
 def described(model: Module) -> dict[str, Any]:
     """What config.json says of the weights of a model. bfloat16 weights are written as the float32 numbers that they are."""
-    return _IN_CONFIG if dtype_of(model) == "int8" else {}
+    dtype = dtype_of(model)
+    return {"quantization_config": {"quant_method": _METHOD, "dtype": dtype}} if dtype in ("int8", "int4") else {}

@@ -51,8 +51,9 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype
     ``assert isinstance(model, GPT)`` tells a type checker which it is. Weights that can be used as they are stay mapped: they
     are read when they are used. Nothing is unpickled. A warning of the logger "tinyformer" names layers that are not used.
 
-    ``dtype`` is what the weights become: "float32", or for a model that only computes "int8" or "bfloat16", as by ``quantize``.
-    Without it they are float32, or int8 if ``save_pretrained`` wrote them so.
+    ``dtype`` is what the weights become: "float32", or for a model that is not trained "int8", "int4" or "bfloat16", as by
+    ``quantize``. By default they stay as they are in the file if it has them in blocks of 8 or 4 bits: those that
+    ``save_pretrained`` wrote, and those of types Q8_0, Q4_0, Q4_1, Q4_K and Q6_K in a GGUF file. All others become float32.
 
     Raises UserError for an unknown dtype, for a folder without these files, another architecture, settings that cannot be had
     here, weights that are not those of the settings, or cannot be rounded, and for a GGUF file without the package gguf.
@@ -64,6 +65,12 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype
     if (folder / CONFIG).exists():
         logging.getLogger("tinyformer").warning("%s has an adapter, too, which is not used: load_adapter reads it", folder)
     return _load(folder, dtype)
+
+
+def load_differentiable(path_or_name: str | Path) -> PretrainedModel:
+    """``from_pretrained`` for a model that needs gradients: the weights of a GGUF file become float32."""
+    folder = find_folder(path_or_name)
+    return from_pretrained(folder, dtype=None if gguf_at(folder) is None else "float32")
 
 
 def load_encoder(folder: Path, dtype: str | None = None) -> Bert | GPT | GPTVectors:

@@ -20,15 +20,17 @@ from tinytensor import Tensor
 from tinytensor.device.backend import Array, host
 from tinytensor.device.disk import make_folder, remove
 from tinytensor.io import save
+from tinytensor.kernels.numpy.quantized import cut
 from tinytensor.nn.quantization import quantized_weights
+from tinytensor.nn.weights import BlockWeight
 
 _SHARD = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")  # as Hugging Face's libraries name them
 
 
 def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing | None = None) -> None:
     """Write config.json and model.safetensors to a folder, which is made if it does not exist. ``from_pretrained`` reads them,
-    and so do Hugging Face's classes, such as AutoModelForCausalLM: the logits are the same. Weights in int8 are written as they
-    are, with their scales, and only ``from_pretrained`` reads them.
+    and so do Hugging Face's classes, such as AutoModelForCausalLM: the logits are the same. Weights in int8 or int4 are
+    written as their blocks, and only ``from_pretrained`` reads them.
 
     ``writing`` says how the model writes, for generation_config.json. A GPT becomes a GPT-2, or with rotary
     positions a Llama, Qwen2 or Qwen3; a Bert becomes a BERT, or without segments a DistilBERT, or with ``skip_padding`` a
@@ -62,11 +64,11 @@ def _tensors(model: PretrainedModel, family: Family) -> Iterator[tuple[str, Tens
     has twice beside the weight of their layer."""
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     for name, weight in quantized_weights(model):
-        values, scale = state.pop(f"{name}.values"), state.pop(f"{name}.scale", None)
-        state[name] = weight.numpy() if scale is None else values
-        if scale is not None:
-            source = family.source(name)
-            yield from ((theirs + kept.SCALE, tt.tensor(part)) for theirs, part in _parts(model, source, scale))
+        values = state.pop(f"{name}.values")
+        if weight.kind != "bfloat16":
+            yield from _blocks(model, family.source(name), weight, values)
+        else:
+            state[name] = weight.numpy()
     for name, values in state.items():
         source = family.source(name)
         yield from ((theirs, tt.tensor(source.as_theirs(part))) for theirs, part in _parts(model, source, values))
@@ -85,3 +87,12 @@ def _parts(model: PretrainedModel, source: Source, values: Array) -> Iterator[tu
     """What is one tensor here, in the parts that a file has, with their names there."""
     ends = list(accumulate(source.lengths(model, len(values))))
     return zip(source.names, host.split(values, ends[:-1]))
+
+
+def _blocks(model: PretrainedModel, source: Source, weight: BlockWeight, values: Array) -> Iterator[tuple[str, Tensor]]:
+    """The bytes of a weight in blocks, in the parts that a file has. Each part there has blocks of one type."""
+    by_row = [(block_type, row) for block_type, _, rows in cut(values, weight.parts, weight.inputs) for row in rows]
+    ends = [*accumulate(source.lengths(model, len(by_row)))]
+    for name, first, last in zip(source.names, [0, *ends], ends):
+        types, rows = zip(*by_row[first:last])
+        yield f"{name}.{types[0]}", tt.tensor(host.stack(rows))

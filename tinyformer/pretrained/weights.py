@@ -8,23 +8,21 @@ import shlex
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
-import tinytensor as tt
 from tinyformer.common.errors import UserError
 from tinyformer.common.files import damaged, open_file, read_json
 from tinyformer.common.schema import read_value
 from tinyformer.models.quantizing import plain_errors_of_quantizing
 from tinyformer.pretrained.families import Family, Source
 from tinyformer.pretrained.folders import gguf_at
-from tinyformer.pretrained.gguf_file import PackedArray
 from tinyformer.pretrained.gguf_models import gguf_weights
-from tinyformer.pretrained.kept import AS_FLOAT32, SCALE, Kept
+from tinyformer.pretrained.kept import AS_FLOAT32, SCALE, Kept, PackedArray, is_packed, packed
 from tinytensor.autograd.calling import wrap
-from tinytensor.device.backend import Array, default_dtype, from_numpy, host
+from tinytensor.device.backend import Array, default_dtype, host, xp
 from tinytensor.device.disk import FileError
 from tinytensor.io import HALVES, as_numbers, give_back, load_mapped
 from tinytensor.nn import Module
 from tinytensor.nn.quantization import put_weight, quantize_weight
-from tinytensor.nn.weights import Int8Weight
+from tinytensor.nn.weights import BlockWeight
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 Weights = dict[str, Array | PackedArray]
@@ -41,7 +39,7 @@ def read_weights(folder: Path) -> Weights:
     if (file := gguf_at(folder)) is not None:
         return {**gguf_weights(file)}
     if (folder / WHOLE).exists():
-        return {**read_tensors(folder / WHOLE)}
+        return packed(read_tensors(folder / WHOLE))
     if not (folder / INDEX).exists():
         raise _no_weights(folder)
     index = read_json(folder / INDEX)
@@ -55,7 +53,7 @@ def read_weights(folder: Path) -> Weights:
     shards = {name: read_tensors(folder / name) for name in names}
     if absent := [f"{file} has no {tensor}" for tensor, file in file_of.items() if tensor not in shards[file]]:
         raise UserError(f"{folder / INDEX} does not fit its files: {listed(absent, '; ')}. Download all of them again")
-    return {tensor: shards[file][tensor] for tensor, file in file_of.items()}
+    return packed({tensor: shards[file][tensor] for tensor, file in file_of.items()})
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -100,18 +98,18 @@ def _no_weights(folder: Path) -> UserError:
 
 
 def load_into(model: Module, family: Family, found: Weights, where: object, kept: Kept = AS_FLOAT32) -> list[str]:
-    """Give a model of this family the tensors of a file, without copying those that fit as they are. ``kept`` says how many
-    bits of the weights the model gets. They are rounded one after the other, so that they are never all there in float32.
+    """Give a model of this family the tensors of a file, without copying those that fit as they are. ``kept`` says which
+    dtype the weights get. They are rounded one after the other, so that they are never all there in float32.
 
     Returns the names, here, of tensors that the file may lack and does. A warning of the logger "tinyformer" names layers of
     the file that are not used, such as another head. Raises UserError with all that are missing, not
     expected, or of other shapes, and for weights that cannot be rounded; ``where`` names the file.
     """
     sources = {name: family.source(name) for name in model.state_dict()}
-    rounded = kept.names(model)
-    scaled = rounded if kept.in_file else []  # those that the file has as integers, with scales
+    rounded = kept.names(model, found)
     needed = {theirs for source in sources.values() for theirs in source.names}
-    needed |= {theirs + SCALE for name in scaled for theirs in sources[name].names}
+    scaled = {theirs for theirs in needed if theirs + SCALE in found}  # that the file has as integers, with scales
+    needed |= {theirs + SCALE for theirs in scaled}
     copies = {copy: original for copy, original in family.copies.items() if copy not in needed}
     found = _renamed(found, family.prefix, needed | set(copies))
     problems = _drop_copies(found, copies, needed)
@@ -119,10 +117,13 @@ def load_into(model: Module, family: Family, found: Weights, where: object, kept
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     for name, shape in shapes.items():
         source = sources[name]
+        for theirs in source.names:
+            if is_packed(found.get(theirs)):
+                found[theirs] = found[theirs].as_wide_as(shape[-1])
         if not any(theirs in found for theirs in source.names) and re.fullmatch(family.optional, name):
             left_out.append(name)
         else:
-            problems += misfits(model, source, found, shape, "i" if name in scaled else "f")
+            problems += misfits(model, source, found, shape)
     unknown = [name for name in found if name not in needed and not family.ignores(name, family.ignored)]
     unused = [name for name in unknown if family.ignores(name, family.unused)]
     problems += [f"{name} is not known" for name in unknown if name not in unused]
@@ -136,21 +137,32 @@ def load_into(model: Module, family: Family, found: Weights, where: object, kept
     state |= {name: put_together(sources[name], found) for name in shapes if name not in (*left_out, *rounded)}
     model.load_state_dict(state, strict=False, assign=True)
     for name in rounded:
-        if name in scaled:
-            put_weight(model, name, _int8_weight(sources[name], found))
-        else:
-            model.load_state_dict({name: put_together(sources[name], found)}, strict=False, assign=True)
+        files = [found[theirs] for theirs in sources[name].names]
+        if all(map(kept.takes, files)):
+            put_weight(model, name, _block_weight(files, shapes[name][1]))
+            continue
+        model.load_state_dict({name: put_together(sources[name], found)}, strict=False, assign=True)
+        if kept.dtype is not None:
             with plain_errors_of_quantizing(where):
                 quantize_weight(model, name, kept.dtype, give_back)
     return left_out
 
 
-def _int8_weight(source: Source, found: Weights) -> Int8Weight:
-    """The weight that a file has as integers and scales."""
-    values, scales = ([numbers_of(found[name + ending]) for name in source.names] for ending in ("", SCALE))
-    integers = [source.as_ours(part) for part in values]
-    whole = integers[0] if len(integers) == 1 else host.concatenate(integers)
-    return Int8Weight(values=wrap(from_numpy(host.ascontiguousarray(whole))), scale=tt.tensor(host.concatenate(scales)))
+def _block_weight(files: Sequence[PackedArray], inputs: int) -> BlockWeight:
+    """The weight that a file has in blocks. It is a view of the file where one tensor has all of it, in the same order."""
+    if len(files) == 1 and not files[0].heads:
+        values = files[0].stored.reshape(-1)
+    else:
+        values, start = host.empty(sum(file.stored.size for file in files), host.uint8), 0
+        for file in files:
+            values[start : start + file.stored.size] = file.rows().reshape(-1)
+            give_back(file.stored)
+            start += file.stored.size
+    parts = list[tuple[str, int]]()
+    for file in files:
+        same = parts.pop()[1] if parts and parts[-1][0] == file.block_type else 0
+        parts.append((file.block_type, same + file.shape[0]))
+    return BlockWeight(wrap(xp.asarray(values)), tuple(parts), inputs)
 
 
 def _renamed(found: Weights, prefix: str, known: Set[str]) -> Weights:
@@ -184,25 +196,22 @@ def weight_beside(bias: str) -> str:
     return f"{bias.removesuffix('.bias')}.weight" if bias.endswith(".bias") else ""
 
 
-def misfits(
-    model: Module, source: Source, found: Mapping[str, Array | PackedArray], shape: tuple[int, ...], kind: str
-) -> list[str]:
-    """What is wrong with the tensors of a file that are to become one tensor here, of this shape. ``kind`` is "f" for numbers,
-    and "i" for integers with scales."""
+def misfits(model: Module, source: Source, found: Mapping[str, Array | PackedArray], shape: tuple[int, ...]) -> list[str]:
+    """What is wrong with the tensors of a file that are to become one tensor here, of this shape."""
     problems = []
     for name, length in zip(source.names, source.lengths(model, shape[0])):
         part = host.broadcast_to(host.float32(0), (length, *shape[1:]))  # it takes no memory: only its shape counts
-        expected = source.as_theirs(part).shape
-        if name not in found:
+        array = found.get(name)
+        if array is None:
             problems.append(f"{name} is missing")
-        elif found[name].shape != expected:
-            problems.append(f"{name} has shape {found[name].shape} instead of {expected}")
-        elif kind == "f" and found[name].dtype.kind != "f" and found[name].dtype != HALVES:
-            problems.append(f"{name} has {found[name].dtype} values instead of floating-point ones")
-        elif kind == "i" and found[name].dtype != host.int8:
-            problems.append(f"{name} has {found[name].dtype} values instead of int8")
-        elif kind == "i" and getattr(found.get(name + SCALE), "shape", None) != (length,):
-            problems.append(f"{name + SCALE} is missing, or not of shape ({length},)")
+            continue
+        expected = part.shape if isinstance(array, PackedArray) else source.as_theirs(part).shape
+        if array.shape != expected:
+            problems.append(f"{name} has shape {array.shape} instead of {expected}")
+        elif name + SCALE in found and (array.dtype, found[name + SCALE].shape) != (host.int8, (length,)):
+            problems.append(f"{name} and {name + SCALE} are not int8 values and a scale for each row")
+        elif name + SCALE not in found and array.dtype.kind != "f" and array.dtype != HALVES:
+            problems.append(f"{name} has {array.dtype} values instead of floating-point ones")
     return problems
 
 
@@ -216,8 +225,10 @@ def put_together(source: Source, found: Mapping[str, Array | PackedArray]) -> Ar
     """The tensor here that a file's tensors make, in the dtype of parameters. It is a view of the file where it can be one;
     otherwise the file's values leave the memory again."""
     files = [found[name] for name in source.names]
-    parts = [numbers_of(array) for array in files]
-    whole = source.as_ours(parts[0]) if len(parts) == 1 else host.concatenate([source.as_ours(part) for part in parts])
+    parts = [numbers_of(file) if isinstance(file, PackedArray) else source.as_ours(numbers_of(file)) for file in files]
+    if scales := [found[name + SCALE] for name in source.names if name + SCALE in found]:
+        parts = [part * numbers_of(scale)[:, None] for part, scale in zip(parts, scales)]
+    whole = parts[0] if len(parts) == 1 else host.concatenate(parts)
     if whole.dtype != default_dtype or not (whole.flags.c_contiguous and whole.flags.aligned):
         whole = _copied(whole)
     stored = [array.stored if isinstance(array, PackedArray) else array for array in files]

@@ -178,7 +178,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     text = "a folder in Hugging Face's layout, a GGUF file, or a name on its hub"
     parser.add_argument("model", help=text, type=some_path, metavar="FOLDER_OR_NAME")
     parser.add_argument("--revision", help="a branch, tag or commit of that name", metavar="TEXT")
-    of_weights = "what the weights become: with fewer bits they write faster (default: as in the folder)"
+    of_weights = "dtype of the weights: fewer bits generate faster (default: as stored)"
     parser.add_argument("--dtype", help=of_weights, choices=DTYPES)
     parser.add_argument("--system", help="tell the model what it is (default: what its template says)", metavar="TEXT")
     said = f"the most tokens of an answer (default: as the model's own settings say, else {MAX_TOKENS})"

@@ -192,7 +192,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--model", help=argparse.SUPPRESS, type=some_path)  # its place where others have that flag
     parser.add_argument("--revision", help="a branch, tag or commit of that name", metavar="TEXT")
-    of_weights = "what the weights become: with fewer bits they write faster (default: as in the folder)"
+    of_weights = "dtype of the weights: fewer bits generate faster (default: as stored)"
     parser.add_argument("--dtype", help=of_weights, choices=DTYPES)
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", help="the text to go on from; names of special tokens count as these", metavar="TEXT")

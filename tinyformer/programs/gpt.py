@@ -37,7 +37,7 @@ from tinyformer.models.recurrent import RecurrentLM
 from tinyformer.pretrained.adapter_settings import model_folder
 from tinyformer.pretrained.adapters import save_adapter
 from tinyformer.pretrained.folders import find_folder
-from tinyformer.pretrained.loading import from_pretrained
+from tinyformer.pretrained.loading import load_differentiable
 from tinyformer.pretrained.saving import save_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
 from tinyformer.runs import commands
@@ -124,7 +124,7 @@ class TextConfig:
 def load_start(init_from: str) -> tuple[GPT, Tokenizer]:
     """The pretrained model with which training begins, and its tokenizer. Of an adapter it is the model with it merged."""
     folder = find_folder(init_from)
-    model = from_pretrained(folder)
+    model = load_differentiable(folder)
     if not isinstance(model, GPT):
         raise UserError(
             f"{init_from} holds {a_or_an(type(model).__name__)}, which does not write texts: take GPT-2, Llama or Qwen"
@@ -295,7 +295,7 @@ def save(arguments: argparse.Namespace) -> None:
     if not isinstance(model, GPT):
         raise UserError(f"{kind_of(model)} networks have no place in that layout: only a GPT can be written")
     folder = new_folder(arguments)
-    save_pretrained(quantize(model, arguments.dtype) if arguments.dtype == "int8" else model, folder)
+    save_pretrained(quantize(model, arguments.dtype) if arguments.dtype in ("int8", "int4") else model, folder)
     save_pretrained_tokenizer(tokenizer, folder)
     run = RunFolder(arguments.out)
     base = run.as_found(run.read_part("text", TextConfig).init_from or None)
@@ -316,7 +316,7 @@ def save_additions(arguments: argparse.Namespace) -> None:
     run = RunFolder(arguments.out)
     if not run.adds_to_another():
         raise UserError(f"{run.path} has no adapter, as it trained all weights: leave out --adapter")
-    if arguments.dtype == "int8":
+    if arguments.dtype in ("int8", "int4"):
         raise UserError("an adapter has its numbers in float32: leave out --dtype")
     config = run.read_part("model", GPTConfig)
     model = with_additions(run, config, run.latest if arguments.latest else run.best)
@@ -392,8 +392,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     saving.add_argument(
         "folder", metavar="FOLDER", help="a new folder, for config.json, model.safetensors and the tokenizer", type=some_path
     )
-    of_weights = "of the weights: int8 takes a quarter of the room, and only tinyformer reads it (default: float32)"
-    saving.add_argument("--dtype", help=of_weights, choices=("float32", "int8"))
+    of_weights = "dtype of the weights; only tinyformer reads int8 and int4 (default: float32)"
+    saving.add_argument("--dtype", help=of_weights, choices=("float32", "int8", "int4"))
     saving.add_argument("--adapter", help="only what --lora-rank added, in PEFT's layout", action="store_true")
     for command in (sampling, saving):
         command.add_argument("--latest", help="use the latest weights instead of the best", action="store_true")

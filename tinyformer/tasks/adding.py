@@ -12,7 +12,7 @@ from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, setting
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.pretrained.folders import find_folder
-from tinyformer.pretrained.loading import from_pretrained
+from tinyformer.pretrained.loading import load_differentiable
 from tinyformer.pretrained.weights import weight_files
 from tinytensor.nn import Linear, add_lora
 
@@ -59,7 +59,7 @@ class LoraConfig:
     def base(self, path_or_name: str, config: GPTConfig) -> GPT:
         """The pretrained model with this configuration and additions. Raises UserError unless it is the one of before."""
         self.check_base(path_or_name)
-        model = from_pretrained(path_or_name)
+        model = load_differentiable(path_or_name)
         assert isinstance(model, GPT)
         return self.added_to(model.adapted(config))
 

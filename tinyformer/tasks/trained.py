@@ -19,7 +19,7 @@ from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.models.transformer import Transformer
 from tinyformer.pretrained.folders import find_folder
-from tinyformer.pretrained.loading import from_pretrained
+from tinyformer.pretrained.loading import load_differentiable
 from tinyformer.pretrained.sentences import MODULES, encoder_around
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.writing import read_writing
@@ -76,7 +76,7 @@ def open_pretrained(path_or_name: str | Path) -> Opened:
     Raises UserError as ``from_pretrained``, and for a BERT that fills masks whose tokenizer has none.
     """
     path = find_folder(path_or_name)
-    model = from_pretrained(path)
+    model = load_differentiable(path)
     if isinstance(model, Transformer):
         return translation.opened(translation.pretrained_translator(path))
     tokenizer, writing = pretrained_tokenizer(path), read_writing(path)

@@ -7,40 +7,89 @@ word2vec with negative sampling factorises nearly the same matrix (Levy and Gold
 
 from __future__ import annotations
 
-from tinyformer.common.errors import SettingError
+import math
+from typing import TYPE_CHECKING, Any
+
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.settings import check_counts
 from tinyformer.word_vectors.corpus import Corpus
-from tinyformer.word_vectors.sparse import SparseMatrix, truncated_svd
 from tinyformer.word_vectors.vectors import WordVectors
-from tinytensor.device.backend import default_dtype, host
+from tinytensor.device.backend import Array, default_dtype, host
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+SMALL = 500 * 500  # elements of a matrix up to which a dense SVD is quick
 
 
-def cooccurrences(corpus: Corpus, window: int = 5) -> SparseMatrix:
-    """How often each word (a row) has each word (a column) among its ``window`` neighbours to the left and as many to the
-    right, within a passage: (words, words), symmetric."""
+def scipy_sparse() -> Any:
+    """Return the module ``scipy.sparse``. Raises UserError if SciPy is not installed."""
+    try:
+        import scipy.sparse.linalg
+    except ImportError:
+        raise UserError("count vectors and TF-IDF need SciPy: pip install 'tinyformer[vectors]'") from None
+    return scipy.sparse
+
+
+def cooccurrences(corpus: Corpus, window: int = 5) -> csr_array:
+    """Count how often each word (a row) has each word (a column) among its ``window`` neighbours to the left and as many to the
+    right, within a passage: (words, words), symmetric, float64. Raises UserError if SciPy is not installed."""
     check_counts(window=window)
+    csr_array = scipy_sparse().csr_array
     size, ids, passage = len(corpus.vocabulary), corpus.ids, corpus.passage_of
-    counts = SparseMatrix((size, size), host.empty(0, dtype=host.int64), host.empty(0))
+    counts = csr_array((size, size))
     for distance in range(1, min(window, corpus.reach) + 1):
         together = passage[distance:] == passage[:-distance]
         left, right = ids[:-distance][together], ids[distance:][together]
-        found, times = host.unique(host.concatenate([left * size + right, right * size + left]), return_counts=True)
-        both = (counts.keys, found), (counts.values, times)
-        counts = SparseMatrix.sum_of(counts.shape, *map(host.concatenate, both))
-    return counts
+        counts = counts + csr_array((host.ones(len(left)), (left, right)), shape=counts.shape)  # adds up equal pairs
+    return counts + counts.T
 
 
-def ppmi(counts: SparseMatrix, smoothing: float = 0.75) -> SparseMatrix:
-    """max(0, log(P(row, column) / (P(row) P(column)))) of each pair.
+def ppmi(counts: csr_array, smoothing: float = 0.75) -> csr_array:
+    """Return max(0, log(P(row, column) / (P(row) P(column)))) for each pair.
 
     P(column) is proportional to its count to the power of ``smoothing``. Below 1 this makes rare columns less rare, without
     which they would have the highest values of all (Levy, Goldberg and Dagan 2015). 1 is the plain definition.
     """
     if not 0 < smoothing <= 1:
         raise SettingError(f"smoothing must be above 0 and at most 1, not {smoothing}")
-    of_rows, of_columns = counts.sums(1), counts.sums(0) ** smoothing
-    chance = of_rows[counts.rows] * of_columns[counts.columns] / of_columns.sum()
-    return counts.with_values(host.maximum(host.log(counts.values / chance), 0.0))
+    pairs = counts.tocoo()
+    of_rows, of_columns = counts.sum(axis=1), counts.sum(axis=0) ** smoothing
+    chance = of_rows[pairs.row] * of_columns[pairs.col] / of_columns.sum()
+    pairs.data = host.maximum(host.log(pairs.data / chance), 0.0)
+    pairs.eliminate_zeros()
+    return pairs.tocsr()
+
+
+def truncated_svd(matrix: csr_array, rank: int, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Return the largest ``rank`` singular values of a matrix, falling, and their vectors: U (rows, rank), s (rank,), V (columns,
+    rank), with matrix ≈ U diag(s) Vᵀ. No matrix of that rank is closer (Eckart and Young 1936).
+
+    ARPACK multiplies a random vector by matrixᵀ matrix again and again, so the matrix stays sparse. ``seed`` draws that vector.
+    The result agrees with a dense SVD to rounding errors, except for singular values below 1e-8 times the largest: their squares
+    vanish beside its square. NumPy's dense SVD computes small matrices, and a rank equal to the smaller side.
+
+    Raises SettingError unless the rank is at least 1 and no larger than the matrix, and UserError if an element is not finite or
+    SciPy is not installed.
+    """
+    smaller = min(matrix.shape)
+    if not 1 <= rank <= smaller:
+        raise SettingError(f"rank must be from 1 to {smaller}, the smaller side of the matrix, not {rank}")
+    sparse = scipy_sparse()
+    matrix = sparse.csr_array(matrix, dtype=host.float64, copy=True)
+    largest = float(abs(matrix.data).max(initial=0.0))
+    if not math.isfinite(largest):
+        raise UserError("a matrix with elements that are not finite has no singular values")
+    exponent = math.frexp(largest)[1]  # with elements of at most 1, no square overflows, and none that counts underflows
+    matrix.data = host.ldexp(matrix.data, -exponent)
+    if rank == smaller or math.prod(matrix.shape) <= SMALL:
+        u, s, vt = host.linalg.svd(matrix.toarray(), full_matrices=False)
+    elif largest:
+        u, s, vt = sparse.linalg.svds(matrix, rank, v0=host.random.default_rng(seed).standard_normal(smaller))
+    else:  # ARPACK does not start from a product that is 0
+        u, s, vt = host.eye(matrix.shape[0], rank), host.zeros(rank), host.eye(rank, matrix.shape[1])
+    order = host.argsort(-s, kind="stable")[:rank]
+    return u[:, order], host.ldexp(s[order], exponent), vt[order].T
 
 
 def count_vectors(

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from tinyformer.common.errors import UserError
-from tinyformer.word_vectors.sparse import SparseMatrix
+from tinyformer.word_vectors.counts import scipy_sparse
 from tinytensor.device.backend import Array, host
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 WORDS = re.compile(r"(?u)\b\w\w+\b")  # at least two letters or digits, as scikit-learn's
 
@@ -20,8 +24,8 @@ class TfIdf:
     added to both counts is an imaginary document with all words. ::
 
         weights = TfIdf(documents)
-        matrix = weights(documents)           # (documents, words)
-        similar = matrix @ matrix.dense().T   # the cosines of all pairs
+        matrix = weights(documents)               # (documents, words), sparse
+        similar = (matrix @ matrix.T).toarray()   # the cosines of all pairs
 
     Attributes:
         words: The words of the documents, in the order of their characters; the columns.
@@ -41,18 +45,20 @@ class TfIdf:
         self.idf: Array = host.log((1 + number) / (1 + host.array([counts[word] for word in self.words]))) + 1
         self._columns = {word: column for column, word in enumerate(self.words)}
 
-    def __call__(self, documents: Iterable[str]) -> SparseMatrix:
-        """The weights of documents, (documents, words). Words that the documents of the beginning did not have are left out. A
-        document without any other words is a row of zeros."""
-        keys: list[int] = []
+    def __call__(self, documents: Iterable[str]) -> csr_array:
+        """Return the weights of documents, (documents, words), float64. Words that are not in ``words`` are left out. A document
+        without any other words is a row of zeros. Raises UserError if SciPy is not installed."""
+        sparse = scipy_sparse()
+        columns: list[int] = []
         times: list[int] = []
-        rows = 0
-        for row, document in enumerate(documents):
+        ends = [0]
+        for document in documents:
             counts = Counter(word for word in WORDS.findall(document.lower()) if word in self._columns)
-            keys += [row * len(self.words) + self._columns[word] for word in counts]
+            columns += [self._columns[word] for word in counts]
             times += counts.values()
-            rows = row + 1
-        counted = SparseMatrix.sum_of((rows, len(self.words)), host.array(keys, dtype=host.int64), times)
-        weights = counted.values * self.idf[counted.columns]
-        lengths = host.sqrt(host.bincount(counted.rows, weights=weights**2, minlength=rows))
-        return counted.with_values(weights / lengths[counted.rows])
+            ends.append(len(columns))
+        weights = self.idf[columns] * host.array(times, dtype=host.float64)
+        matrix = sparse.csr_array((weights, columns, ends), shape=(len(ends) - 1, len(self.words)))
+        matrix.data /= host.repeat(sparse.linalg.norm(matrix, axis=1), host.diff(ends))
+        matrix.sort_indices()
+        return matrix

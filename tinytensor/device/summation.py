@@ -32,6 +32,8 @@ def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False
             x, axis=None if axes is None else tuple(axes), keepdims=keepdims, dtype=wide(x.dtype)
         )
     x = widened(x)
+    if axes is None and not keepdims and x.size <= 16 * _BLOCK and x.flags.c_contiguous:
+        return host.add.reduce(x, axis=None)  # which takes half the time of x.sum
     shape, ndim = x.shape, x.ndim
     axes = tuple(range(ndim)) if axes is None else tuple(sorted(axes))
     count = len(axes)

@@ -7,8 +7,13 @@ several of them need is in the files of this folder, or is imported from ``numpy
 On the CPU the compiled loops are used where Numba is installed. TINYTENSOR_KERNELS=numpy or numba chooses.
 """
 
+from __future__ import annotations
+
+import importlib
 import importlib.util
 import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from tinytensor.device import backend
 
@@ -28,16 +33,25 @@ def _choose() -> str:
 
 name = _choose()
 
-if name == "cupy":
-    from tinytensor.kernels.cupy import *
-else:
+
+def functions_of(folder: str) -> dict[str, Callable[..., Any]]:
+    """The kernels of a backend: the functions that its ``__init__.py`` imports."""
+    module = importlib.import_module(f"tinytensor.kernels.{folder}")
+    return {name: value for name, value in vars(module).items() if callable(value)}
+
+
+if TYPE_CHECKING:
     from tinytensor.kernels.numpy import *
+elif name == "cupy":
+    globals().update(functions_of("cupy"))
+else:
+    globals().update(functions_of("numpy"))
 
-    if name == "numba":
-        from tinytensor.kernels.numba import *
-        from tinytensor.kernels.numba.half import CONVERSIONS
+if name == "numba":
+    from tinytensor.kernels.numba.half import CONVERSIONS
 
-        backend.conversions.update(CONVERSIONS)
+    globals().update(functions_of("numba"))  # which has some of them
+    backend.conversions.update(CONVERSIONS)
 
 
 def load() -> None:

@@ -19,7 +19,7 @@ from tinytensor.nn import init
 from tinytensor.nn.containers import ModuleList
 from tinytensor.nn.layers import Dropout, Linear
 from tinytensor.nn.module import Module, Parameter
-from tinytensor.nn.weights import QuantizedWeight, StandIn, embedding, linear, replace_weight
+from tinytensor.nn.weights import BlockWeight, StandIn, embedding, linear, replace_weight
 from tinytensor.ops.shapes import pad
 
 AnyModule = TypeVar("AnyModule", bound=Module)
@@ -87,9 +87,9 @@ class Addition(Module):
 class LoraWeight(StandIn):
     """A frozen weight and what is added to it. Several additions may be to different rows, or to the same ones."""
 
-    base: Parameter | QuantizedWeight
+    base: Parameter | BlockWeight
 
-    def __init__(self, base: Parameter | QuantizedWeight):
+    def __init__(self, base: Parameter | BlockWeight):
         self.base = base
         self.additions = ModuleList()
 
@@ -181,7 +181,7 @@ def freeze_base(model: Module) -> None:
         if not p.requires_grad:
             p.grad = None
     for module in model.modules():
-        if isinstance(module, QuantizedWeight):
+        if isinstance(module, BlockWeight):
             module.passes_gradient = True
 
 
@@ -243,7 +243,7 @@ def merge_lora(model: Module) -> dict[str, Module]:
     with no_grad():
         for weight in merged.values():
             base = weight.base
-            if isinstance(base, QuantizedWeight):
+            if isinstance(base, BlockWeight):
                 base = Parameter(base.numpy(), requires_grad=False)
             base.assign(base + weight.change())
             replace_weight(model, weight, base)
@@ -261,7 +261,7 @@ def unmerge_lora(model: Module, merged: Mapping[str, Any]) -> None:
     with no_grad():
         for name, weight in merged.items():
             parameter = cast(Parameter, places[name])
-            if not isinstance(weight.base, QuantizedWeight):
+            if not isinstance(weight.base, BlockWeight):
                 parameter.assign(parameter - weight.change())
                 weight.base = parameter
             weight.additions.astype(weight.dtype)

@@ -1,33 +1,38 @@
-"""Models whose weights have fewer bits. They take less memory, write faster, and only compute."""
+"""Models with low-precision weights: they take less memory, generate faster, and are not trained."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from tinytensor import kernels
 from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import Array, xp
+from tinytensor.kernels.numpy.blocks import BLOCK_TYPES, LARGEST_WEIGHT
 from tinytensor.nn.layers import Embedding, LayerNorm, Linear
 from tinytensor.nn.module import Module
-from tinytensor.nn.weights import BFloat16Weight, Int8Weight, QuantizedWeight, StandIn, replace_weight
+from tinytensor.nn.weights import BlockWeight, StandIn, replace_weight
 
-KINDS: dict[str, type[QuantizedWeight]] = {kind.kind: kind for kind in (Int8Weight, BFloat16Weight)}
-_AT_ONCE = 1 << 20  # numbers that are quantized at a time: a large weight needs no second copy
-_MOST_INPUTS = 1 << 17  # products of so many 8-bit integers have a sum that 32 bits hold
+DTYPES = ("int8", "int4", "bfloat16")  # that weights can be rounded to
+_AT_ONCE = 1 << 16  # weights that are rounded at a time: they stay in a core's own cache
 
 AnyModule = TypeVar("AnyModule", bound=Module)
 
 
 @checked
 def quantize_(model: AnyModule, dtype: str = "int8", tables: Sequence[Tensor] = ()) -> AnyModule:
-    """Round the weights of a model's linear layers, in place: to "int8" or "bfloat16". Returns the model, in evaluation mode.
+    """Round the weights of a model's linear layers, in place: to "int8", "int4" or "bfloat16". Returns the model, in evaluation
+    mode.
 
-    ``tables`` are weights of embeddings to be rounded, too: those that are also the weight of the output. Everything else,
-    such as biases and norms, stays as it is. The model then only computes: a gradient through a rounded weight is refused,
-    unless ``add_lora`` adds something to learn.
+    In int8, 32 weights share a float16 scale (llama.cpp's Q8_0). In int4, 32 weights share a scale and a minimum (Q4_K, or
+    Q4_1 for rows that are not whole blocks of 256), and embeddings have 6 bits or 8 (Q6_K, Q8_0).
+
+    ``tables`` are weights of embeddings to be rounded, too. Everything else, such as biases and norms, stays as it is. The
+    model then only computes: a gradient through a rounded weight is refused, unless ``add_lora`` adds something to learn.
 
     Raises ValueError for another dtype, for a layer with matrices that is neither linear nor an embedding, which cannot be
     quantized, for a model that is already quantized to the other dtype, for a table that the model does not have, and for
@@ -35,7 +40,7 @@ def quantize_(model: AnyModule, dtype: str = "int8", tables: Sequence[Tensor] = 
 
     >>> layer = tt.nn.quantize_(tt.nn.Linear(3, 2))
     >>> layer.weight
-    Int8Weight((2, 3), int8)
+    BlockWeight((2, 3), Q8_0)
     """
     for name in quantizable(model, dtype, tables):
         quantize_weight(model, name, dtype)
@@ -44,10 +49,10 @@ def quantize_(model: AnyModule, dtype: str = "int8", tables: Sequence[Tensor] = 
 
 def quantizable(model: Module, dtype: str, tables: Sequence[Tensor] = ()) -> list[str]:
     """The names of the weights that ``quantize_`` rounds. Raises ValueError as ``quantize_``."""
-    kind = kind_of(dtype)
-    for name, weight in quantized_weights(model):
-        if not isinstance(weight, kind):
-            raise ValueError(f"quantize_: {name} is {weight.kind} already: quantize a model whose weights are float32")
+    if dtype not in DTYPES:
+        raise ValueError(f"a model can be quantized to {' or '.join(DTYPES)}, not to {dtype!r}")
+    if (before := quantized_dtype(model)) not in (None, dtype):
+        raise ValueError(f"quantize_: the model is {before} already: quantize a model whose weights are float32")
     linear, embeddings = (
         {id(layer.weight) for layer in model.modules() if isinstance(layer, of)} for of in (Linear, Embedding)
     )
@@ -59,8 +64,6 @@ def quantizable(model: Module, dtype: str, tables: Sequence[Tensor] = ()) -> lis
     for name, parameter in model.named_parameters():
         if id(parameter) in wanted:
             chosen.append(name)
-            if parameter.shape[1] > _MOST_INPUTS:
-                raise ValueError(f"quantize_: {name} of shape {parameter.shape} has more than {_MOST_INPUTS:,} inputs")
         elif parameter.ndim > 1 and id(parameter) not in embeddings | norms:
             layer = model.get_submodule(name.rpartition(".")[0])
             if isinstance(layer, StandIn):
@@ -69,37 +72,50 @@ def quantizable(model: Module, dtype: str, tables: Sequence[Tensor] = ()) -> lis
     return chosen
 
 
-def kind_of(dtype: str) -> type[QuantizedWeight]:
-    """The kind of weight for a dtype. Raises ValueError if there is none."""
-    if dtype not in KINDS:
-        raise ValueError(f"a model can be quantized to {' or '.join(KINDS)}, not to {dtype!r}")
-    return KINDS[dtype]
+def block_type_of(dtype: str, inputs: int, is_table: bool) -> str:
+    """The type of blocks for a dtype; for "int4" the best one that rows of so many inputs allow. A table of embeddings gets 6
+    bits or 8: an output layer of 4 bits costs more accuracy than all other layers together."""
+    is_whole = inputs % BLOCK_TYPES["Q4_K"].size == 0
+    if dtype == "bfloat16":
+        return "BF16"
+    if dtype == "int8" or (is_table and not is_whole):
+        return "Q8_0"
+    return ("Q6_K" if is_table else "Q4_K") if is_whole else "Q4_1"
 
 
 def quantize_weight(model: Module, name: str, dtype: str, done: Callable[[Array], Any] = lambda rows: None) -> None:
     """Round one weight of a model, wherever the model has it. ``done`` is called with some rows of it after the other, when
-    they are no longer needed. Raises ValueError for weights that are infinite or NaN."""
-    kind = kind_of(dtype)
+    they are no longer needed. Raises ValueError for weights that are infinite or NaN, or too large for float16 scales."""
     weight = dict(model.named_parameters())[name]
-    kept: dict[str, list[Array]] = {}
-    count = max(1, _AT_ONCE // max(1, weight.shape[1]))
-    for start in range(0, max(1, weight.shape[0]), count):
+    outputs, inputs = weight.shape
+    is_table = any(isinstance(layer, Embedding) and layer.weight is weight for layer in model.modules())
+    block_type = block_type_of(dtype, inputs, is_table)
+    values = xp.empty((outputs, BLOCK_TYPES[block_type].row_bytes(inputs)), xp.uint8)
+    count = max(1, _AT_ONCE // max(1, inputs))
+    for start in range(0, outputs, count):
         rows = weight.data[start : start + count]
         if not xp.isfinite(rows).all():
-            raise ValueError(f"{name} has NaN or infinite numbers, which cannot be quantized")
-        for each, array in kind.of(rows).items():
-            kept.setdefault(each, []).append(array)
+            raise ValueError(f"{name} has NaN or infinite values, which cannot be quantized")
+        if rows.size and abs(rows).max() > (limit := LARGEST_WEIGHT.get(dtype, math.inf)):
+            raise ValueError(f"{name} has values beyond {limit:.3g}, which {dtype} cannot hold: use bfloat16")
+        values[start : start + count] = kernels.pack_rows(rows, block_type)
         done(rows)
-    put_weight(model, name, kind(**{each: wrap(xp.concatenate(arrays)) for each, arrays in kept.items()}))
+    put_weight(model, name, BlockWeight(wrap(values.reshape(-1)), ((block_type, outputs),), inputs))
 
 
-def put_weight(model: Module, name: str, quantized: QuantizedWeight) -> None:
+def put_weight(model: Module, name: str, quantized: BlockWeight) -> None:
     """Put a quantized weight in the place of the one of this name, wherever the model has that."""
     replace_weight(model, dict(model.named_parameters())[name], quantized)
 
 
-def quantized_weights(model: Module) -> Iterator[tuple[str, QuantizedWeight]]:
+def quantized_dtype(model: Module) -> str | None:
+    """The dtype that a model is quantized to: of several, that with the fewest bits. None if all weights are float32."""
+    dtypes = {weight.kind for _, weight in quantized_weights(model)}
+    return next((dtype for dtype in ("int4", "int8", "bfloat16") if dtype in dtypes), None)
+
+
+def quantized_weights(model: Module) -> Iterator[tuple[str, BlockWeight]]:
     """The quantized weights of a model, with their names."""
     for name, module in model.named_modules():
-        if isinstance(module, QuantizedWeight):
+        if isinstance(module, BlockWeight):
             yield name, module

@@ -6,12 +6,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from tinytensor import functional, kernels
+from tinytensor import functional
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.creation import arange
-from tinytensor.device.backend import Array, default_dtype
+from tinytensor.device.backend import default_dtype
 from tinytensor.nn.module import Module
-from tinytensor.ops.quantized import linear_bfloat16, linear_int8, widened_bfloat16
+from tinytensor.ops.quantized import block_rows, linear_blocks
 
 
 class StandIn(Module, ABC):
@@ -35,66 +35,42 @@ class StandIn(Module, ABC):
         return self.rows(arange(self.shape[0])).numpy()
 
 
-class QuantizedWeight(StandIn):
-    """A weight of fewer bits. A subclass says what is kept of the numbers."""
+class BlockWeight(StandIn):
+    """A low-precision weight, in blocks of a few bits as llama.cpp has them, or in bfloat16; see ``kernels/numpy/blocks.py``.
 
-    dtype: ClassVar = default_dtype  # of what it computes
-    kind: ClassVar[str]  # the name of what is kept
+    values: the bytes of all rows, uint8 (bytes,). parts: for some rows each, the type of their blocks and how many rows they
+    are, such as (("Q4_K", 512), ("Q6_K", 128)).
+    """
+
+    dtype: ClassVar = default_dtype  # of its products
     values: Tensor
-    passes_gradient = False  # whether a model that has it may learn something else, as ``add_lora`` says
+    passes_gradient = False  # whether a model that has it may train something else, as ``add_lora`` says
 
-    @classmethod
-    @abstractmethod
-    def of(cls, rows: Array) -> dict[str, Array]:
-        """What is kept of some rows of a weight (rows, inputs): arrays by the names of the buffers."""
+    def __init__(self, values: Tensor, parts: tuple[tuple[str, int], ...], inputs: int):
+        self.register_buffer("values", values)
+        self.parts, self.inputs = parts, inputs
 
-    def __init__(self, **kept: Tensor):
-        for name, tensor in kept.items():
-            self.register_buffer(name, tensor)
+    @property
+    def kind(self) -> str:
+        """The dtype that it was rounded to: "int8", "bfloat16" or "int4", that of mixed types, too."""
+        types = {block_type for block_type, _ in self.parts}
+        return "int8" if types == {"Q8_0"} else "bfloat16" if types == {"BF16"} else "int4"
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(outputs, inputs)."""
-        return self.values.shape
+        return sum(rows for _, rows in self.parts), self.inputs
+
+    def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        if x.shape[-1:] != (self.inputs,):
+            raise ValueError(f"x {x.shape} must end in the inputs of the weight (outputs, inputs) {self.shape}")
+        return linear_blocks(x, self.values, bias, self.parts, self.passes_gradient)
+
+    def rows(self, ids: Any) -> Tensor:
+        return block_rows(ids, self.values, self.parts, self.inputs)
 
     def extra_repr(self) -> str:
-        return f"{self.shape}, {self.kind}"
-
-
-class Int8Weight(QuantizedWeight):
-    """An integer from -127 to 127 for each number, and a scale for each row: scale * values is nearly the weight. Inputs of a
-    product become integers in the same way, a row at a time. See LLM.int8() (Dettmers et al. 2022), section 2."""
-
-    kind = "int8"
-    scale: Tensor
-
-    @classmethod
-    def of(cls, rows: Array) -> dict[str, Array]:
-        values, scale = kernels.quantize_rows(rows)
-        return {"values": values, "scale": scale}
-
-    def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        return linear_int8(x, self.values, self.scale, bias, self.passes_gradient)
-
-    def rows(self, ids: Any) -> Tensor:
-        scale = functional.embedding(ids, self.scale.reshape(-1, 1))
-        return functional.embedding(ids, self.values).astype(default_dtype) * scale
-
-
-class BFloat16Weight(QuantizedWeight):
-    """The upper halves of float32 numbers, rounded: their sign, their exponent, and 8 of 24 significant bits."""
-
-    kind = "bfloat16"
-
-    @classmethod
-    def of(cls, rows: Array) -> dict[str, Array]:
-        return {"values": kernels.to_bfloat16(rows)}
-
-    def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        return linear_bfloat16(x, self.values, bias, self.passes_gradient)
-
-    def rows(self, ids: Any) -> Tensor:
-        return widened_bfloat16(functional.embedding(ids, self.values))
+        return f"{self.shape}, {' and '.join(dict.fromkeys(block_type for block_type, _ in self.parts))}"
 
 
 def linear(x: Tensor, weight: Tensor | StandIn, bias: Tensor | None = None) -> Tensor:

@@ -85,7 +85,7 @@ def _of_backend(index: Any) -> Any:
     return index
 
 
-def _integers(caller: str, indices: Any) -> Any:
+def as_integers(caller: str, indices: Any) -> Any:
     """Indices as an array of integers. Raises TypeError for others, also for booleans: x[mask] is another question."""
     index = _of_backend(list(indices) if isinstance(indices, tuple) else indices)
     if type(index) is int or isinstance(index, host.integer):
@@ -192,12 +192,12 @@ def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
     if axis is None or x.ndim == 0:
         x, axis = reshape(x, -1), axis or 0
     axis = normalize_axis(axis, x.ndim, "take: axis")
-    return getitem(x, (slice(None),) * axis + (_integers("take", indices),))
+    return getitem(x, (slice(None),) * axis + (as_integers("take", indices),))
 
 
 def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """The open mesh with which x[mesh] selects ``indices`` along ``axis``, at every position of the other axes."""
-    index, ndim = _integers("take_along_axis", indices), len(shape)
+    index, ndim = as_integers("take_along_axis", indices), len(shape)
     if index.ndim != ndim:
         raise IndexError(
             f"take_along_axis: indices of shape {index.shape} need as many dimensions as the tensor, of shape {tuple(shape)}"
@@ -233,7 +233,7 @@ def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
     tensor([3., 0., 3.])
     """
     axis = normalize_axis(axis, x.ndim, "index_add: axis")
-    index = (slice(None),) * axis + (_integers("index_add", indices),)
+    index = (slice(None),) * axis + (as_integers("index_add", indices),)
     return x + scatter(values, index, tuple(x.shape))
 
 
@@ -315,11 +315,11 @@ def _embedding_gradient(g: Any, ids: Any, weight_shape: tuple[int, ...]) -> Any:
 @op(weight=_embedding_gradient)
 def _embedding(weight: Any, ids: Any) -> Any:
     if is_host_array(ids):  # checking ids on a GPU would make the program wait for it
-        _check_ids(ids, len(weight))
+        check_ids(ids, len(weight))
     return weight.take(ids, axis=0)
 
 
-def _check_ids(ids: Any, num_rows: int) -> None:
+def check_ids(ids: Any, num_rows: int) -> None:
     if ids.size == 1:  # so it is for every token in decoding, and a Python number is compared much faster
         inside = 0 <= ids.item() < num_rows
     else:  # as an unsigned number a negative one is large, so one comparison finds both kinds
@@ -351,4 +351,4 @@ def embedding(ids: Ids, weight: Tensor) -> Tensor:
     """
     if weight.ndim != 2:
         raise ValueError(f"embedding: weight must be (num_embeddings, width), not of shape {weight.shape}")
-    return _embedding(weight, _integers("embedding", ids))
+    return _embedding(weight, as_integers("embedding", ids))

@@ -1,7 +1,8 @@
-"""Linear layers with a weight of fewer bits, and the rows of such a weight; see ``nn.weights``.
+"""Linear layers with a low-precision weight, and the rows of such a weight; see ``nn.weights``.
 
-What is rounded to integers is not learned. A gradient flows only through such a weight, and only where the model has something
-else to learn, such as additions to its weights (``nn.lora``).
+Rounded weights are not trained. A gradient flows through such a weight only where the model has something else to train, such
+as additions to its weights (``nn.lora``). It flows as if the inputs were not rounded: rounding counts as a function of slope 1
+(Bengio et al. 2013).
 """
 
 from __future__ import annotations
@@ -10,52 +11,49 @@ from typing import Any
 
 from tinytensor import kernels
 from tinytensor.autograd.op import op
+from tinytensor.common.arguments import composite
+from tinytensor.device.backend import host, xp
+from tinytensor.ops.indexing import Ids, as_integers, check_ids
+
+Parts = tuple[tuple[str, int], ...]
 
 
-@op(x=lambda g, weight, scale, transposed: times_quantized(g, weight, scale, not transposed))
-def times_quantized(x: Any, weight: Any, scale: Any = None, transposed: bool = False) -> Any:
-    """x @ w, or with ``transposed`` x @ w.T, for the numbers w (outputs, inputs) that a weight of fewer bits stands for: those
-    of bfloat16 bits, or with a scale for each row scale * weight. x is not rounded."""
-    return kernels.times_quantized(x, weight, scale, transposed)
+@op(x=lambda g, weight, parts, inputs, transposed: times_quantized(g, weight, parts, inputs, not transposed))
+def times_quantized(x: Any, weight: Any, parts: Parts, inputs: int, transposed: bool = False) -> Any:
+    """x @ w, or with ``transposed`` x @ w.T, for a weight w (outputs, inputs) in blocks. x is not rounded."""
+    return kernels.times_quantized(x, weight, parts, inputs, transposed)
 
 
 def _passed(g: Any, passes_gradient: bool) -> Any:
     if not passes_gradient:
         raise RuntimeError(
-            "no gradient flows through a quantized weight: train the model in float32, and quantize it afterwards, or train "
-            "additions to its weights with tt.nn.add_lora(model)"
+            "no gradient flows through a quantized weight: load the model with dtype='float32' and quantize it after training, "
+            "or train additions to its weights with tt.nn.add_lora(model)"
         )
     return g
 
 
-def _through_int8(g: Any, weight: Any, scale: Any, passes_gradient: bool) -> Any:
-    """The gradient of x as if x were not rounded: rounding counts as a function of slope 1 (Bengio et al. 2013)."""
-    return times_quantized(_passed(g, passes_gradient), weight, scale)
+def _through_blocks(g: Any, x_shape: tuple[int, ...], weight: Any, parts: Parts, passes_gradient: bool) -> Any:
+    return times_quantized(_passed(g, passes_gradient), weight, parts, x_shape[-1])
 
 
-@op(x=_through_int8, bias=_passed)
-def linear_int8(x: Any, weight: Any, scale: Any, bias: Any = None, passes_gradient: bool = False) -> Any:
-    """x @ (scale * weight).T + bias: x (..., inputs), weight (outputs, inputs) int8, scale and bias (outputs,)."""
-    _check(x, weight, bias)
-    return kernels.linear_int8(x, weight, scale, bias)
+@op(x=_through_blocks, bias=_passed)
+def linear_blocks(x: Any, weight: Any, bias: Any, parts: Parts, passes_gradient: bool = False) -> Any:
+    """x @ w.T + bias: x (..., inputs), the bytes of a weight w (outputs, inputs) in blocks, bias (outputs,) or None.
 
-
-@op(x=lambda g, weight, passes_gradient: times_quantized(_passed(g, passes_gradient), weight), bias=_passed)
-def linear_bfloat16(x: Any, weight: Any, bias: Any = None, passes_gradient: bool = False) -> Any:
-    """x @ weight.T + bias: x (..., inputs), weight (outputs, inputs) as the bits of bfloat16 numbers, bias (outputs,)."""
-    _check(x, weight, bias)
-    return kernels.linear_bfloat16(x, weight, bias)
+    ``parts`` are the types of the blocks and the number of rows of each, as in ``kernels/numpy/quantized.py``.
+    """
+    return kernels.linear_blocks(x, weight, bias, parts)
 
 
 @op()
-def widened_bfloat16(bits: Any) -> Any:
-    """The float32 numbers of bfloat16 bits."""
-    return kernels.from_bfloat16(bits)
+def _block_rows(weight: Any, ids: Any = None, parts: Parts = (), inputs: int = 0) -> Any:
+    if xp is host:
+        check_ids(ids, sum(rows for _, rows in parts))
+    return kernels.block_rows(ids, weight, parts, inputs)
 
 
-def _check(x: Any, weight: Any, bias: Any) -> None:
-    """Raise ValueError for shapes of which there is no product, as ``linear`` does."""
-    if weight.ndim != 2 or x.shape[-1:] != weight.shape[1:]:
-        raise ValueError("x (..., inputs) must end in as many inputs as weight (outputs, inputs) takes")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError("bias must be (outputs,) for a weight (outputs, inputs)")
+@composite
+def block_rows(ids: Ids, weight: Any, parts: Parts, inputs: int) -> Any:
+    """``tt.embedding`` for a weight in blocks: the rows at integer ids (...), float32 (..., inputs)."""
+    return _block_rows(weight, as_integers("embedding", ids), parts, inputs)

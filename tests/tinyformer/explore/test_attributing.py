@@ -148,9 +148,10 @@ def test_the_views_of_a_text_share_one_pass(opened: Opened, monkeypatch: pytest.
     assert len(passes) == 1
 
 
-def test_eight_bits_round_and_say_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_quantized_weights_round_and_say_so(tmp_path: Path, dtype: str) -> None:
     run = Opened(tmp_path / "run")
-    tt.nn.quantize_(run.model, "int8")
+    tt.nn.quantize_(run.model, dtype)
     found = run.ask(5, token=3)
     assert found["rounded"]
     assert found["sum"] == pytest.approx(found["logit"], abs=0.2)

@@ -269,9 +269,10 @@ def test_interventions_add_up() -> None:
     same(run(model, (IDS,), *both), run(edited(model, "blocks.0.attention.output", zero), (IDS,)))
 
 
-def test_weights_of_fewer_bits() -> None:
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_quantized_weights(dtype: str) -> None:
     tt.seed(0)
-    model = quantize(gpt(d_model=64).eval())
+    model = quantize(gpt(d_model=64).eval(), dtype)
     network = model.blocks[1].feed_forward
     inner = []
     watched = (network.down, "forward", lambda down, inputs, output: inner.append(inputs[0].numpy()))

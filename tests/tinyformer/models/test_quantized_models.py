@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from blocks import MIXED, random_weight
 
 import tinytensor as tt
 from tinyformer import GPT
@@ -19,7 +20,7 @@ from tinytensor.device.backend import name as backend
 from tinytensor.nn.quantization import quantized_weights
 
 VOCABULARY = 23
-ERRORS = {"int8": 0.04, "bfloat16": 2e-5}  # next to the size of the logits: inputs are rounded, too, with int8
+ERRORS = {"int8": 3e-4, "int4": 3e-4, "bfloat16": 2e-5}  # next to the size of the logits: blocks have inputs of 16 bits
 
 
 def gpt(**settings):
@@ -39,7 +40,7 @@ def bert():
 MODELS = {
     "learned positions": (gpt, lambda model: model.token_embedding.weight),
     "rotary, swiglu": (
-        lambda: gpt(positions="rotary", activation="swiglu", norm="rms", query_key_norm=True),
+        lambda: gpt(d_model=256, num_heads=4, positions="rotary", activation="swiglu", norm="rms", query_key_norm=True),
         lambda model: model.token_embedding.weight,
     ),
     "untied": (lambda: gpt(tie_output=False, num_layers=1), lambda model: None),
@@ -52,7 +53,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(params=["int8", "bfloat16"])
+@pytest.fixture(params=["int8", "int4", "bfloat16"])
 def dtype(request):
     return request.param
 
@@ -110,27 +111,24 @@ def test_a_translation_is_written_with_the_logits_of_the_whole(dtype):
         assert_near(decoder.next_logits(target[:, end - 1 : end]), logits(model, source, target[:, :end])[:, -1], dtype)
 
 
-def test_the_loss_is_that_of_the_logits(dtype):
+def test_the_loss_is_that_of_the_logits_and_trains_nothing(dtype):
     model, _ = quantized(*MODELS["learned positions"], dtype)
-    text = ids()
-    want = tt.cross_entropy(model(tt.tensor(text[:, :-1])), tt.tensor(text[:, 1:])).item()
-    assert model.loss(tt.tensor(text[:, :-1]), tt.tensor(text[:, 1:])).item() == pytest.approx(want, rel=1e-6)
-
-
-def test_it_is_not_trained(dtype):
-    model, _ = quantized(*MODELS["learned positions"], dtype)
-    text = tt.tensor(ids())
+    inputs, targets = (tt.tensor(ids()[:, part]) for part in (slice(-1), slice(1, None)))
+    loss = model.loss(inputs, targets)
+    assert loss.item() == pytest.approx(tt.cross_entropy(model(inputs), targets).item(), rel=1e-6)
     with pytest.raises(RuntimeError, match="no gradient flows through a quantized weight"):
-        model.loss(text, text).backward()
+        loss.backward()
 
 
 # --------------------------------------------------------------------------------------------------- compiled programs
 
 
-def stack(widths=(20, 70, 64, 33, 129, 8)):
+def stack(widths=(20, 70, 115, 33, 129, 8)):
     """A function of several quantized layers, of which every other step is exact."""
     tt.seed(0)
-    layers = [nn.quantize_(nn.Linear(*sizes, bias=sizes[0] > 40)) for sizes in zip(widths, widths[1:])]
+    sizes = zip(widths, widths[1:], ("int8", "int4", "int4", "int8", "int4"))
+    layers = [nn.quantize_(nn.Linear(*size, bias=size[0] > 40), dtype) for *size, dtype in sizes]
+    layers[1].weight = nn.weights.BlockWeight(tt.tensor(random_weight(MIXED, 70)[0]), MIXED, 70)
 
     def function(x):
         for layer in layers:
@@ -150,7 +148,8 @@ def test_a_traced_function_gives_the_same_bits(programs, rows):
         with tt.no_grad():
             want = function(tt.tensor(x)).numpy()
         np.testing.assert_array_equal(traced(tt.tensor(x)).numpy(), want)
-    assert len(programs[0].steps) == (1 if tt.kernels_name == "numba" and backend == "numpy" else 15)
+    is_compiled = tt.kernels_name == "numba" and backend == "numpy" and rows <= 8
+    assert len(programs[0].steps) == (1 if is_compiled else 15)
 
 
 @pytest.mark.needs("numba")

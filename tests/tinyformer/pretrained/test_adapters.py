@@ -84,8 +84,8 @@ def test_it_is_read_as_it_was(settings, tmp_path):
     assert {str(p.dtype) for p in again.parameters()} == {"float32"}
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
-def test_onto_weights_of_fewer_bits(dtype, folder):
+@pytest.mark.parametrize("dtype", ["int8", "int4", "bfloat16"])
+def test_onto_quantized_weights(dtype, folder):
     base = quantize(gpt(**LLAMA), dtype)
     before = base(tt.tensor(IDS)).numpy()
     model = load_adapter(base, folder)
@@ -94,6 +94,24 @@ def test_onto_weights_of_fewer_bits(dtype, folder):
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
     nn.merge_lora(model)
     assert not any("values" in name and "query_key_value" in name for name in model.state_dict())
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+@pytest.mark.parametrize("width", [48, 256])
+def test_gradients_on_quantized_weights_are_those_on_the_same_values(width, dtype, tmp_path):
+    settings = {**LLAMA, "d_model": width, "tie_output": False}
+    save_pretrained(quantize(gpt(**settings), dtype), tmp_path / "model")
+    save_adapter(adapted(gpt(**settings), targets=["query_key_value", "up", "down"]), tmp_path / "adapter")
+    gradients, logits = [], []
+    for asked in (None, "float32"):
+        model = load_adapter(from_pretrained(tmp_path / "model", dtype=asked), tmp_path / "adapter")
+        logits.append(model(tt.tensor(IDS)).numpy())
+        model.loss(tt.tensor(IDS[:, :-1]), tt.tensor(IDS[:, 1:])).backward()
+        gradients.append({name: p.grad.numpy() for name, p in model.named_parameters() if p.requires_grad})
+    np.testing.assert_allclose(logits[0], logits[1], rtol=0, atol=1e-4 * np.abs(logits[1]).max())
+    assert gradients[0].keys() == gradients[1].keys() and gradients[0]
+    for name, gradient in gradients[1].items():
+        np.testing.assert_allclose(gradients[0][name], gradient, rtol=0, atol=1e-4 * np.abs(gradient).max())
 
 
 def test_a_head_that_was_trained_goes_with_it(tmp_path):
@@ -110,8 +128,10 @@ def test_a_head_that_was_trained_goes_with_it(tmp_path):
     np.testing.assert_array_equal(again(tt.tensor(IDS)).numpy(), model(tt.tensor(IDS)).numpy())
     learned = {name for name, p in again.named_parameters() if p.requires_grad and "additions" not in name}
     assert learned == {"output.weight", "output.bias"}
-    with pytest.raises(UserError, match=r"classifier\.weight is a whole weight, which cannot take the place of one in int8"):
-        load_adapter(quantize(classifier()), tmp_path)
+    for dtype in ("int8", "int4"):
+        message = rf"classifier\.weight is a whole weight, which cannot take the place of one in {dtype}"
+        with pytest.raises(UserError, match=message):
+            load_adapter(quantize(classifier(), dtype), tmp_path)
 
 
 @pytest.mark.parametrize("saved, blocks", [("mlp", [0, 1]), ("layers.0.mlp", [0]), ("lp", [0, 1])])
@@ -338,10 +358,10 @@ def test_additions_are_merged_before_other_files_are_written(tmp_path):
 # ------------------------------------------------------------------------------------------------------------- training
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "int4"])
 def test_a_trainer_keeps_only_what_is_learned(dtype, tmp_path):
     def trainer(steps):
-        model = gpt() if dtype == "float32" else quantize(gpt())
+        model = gpt() if dtype == "float32" else quantize(gpt(), dtype)
         nn.add_lora(model, rank=2, targets=r"blocks\..*", dropout=0.1)
         config = TrainingConfig(steps=steps, batch_size=2, eval_every=2, learning_rate=1e-2, average=2)
         batches = TextBatches(np.random.default_rng(0).integers(0, 50, 400), 8, 2, seed=0)
@@ -363,7 +383,8 @@ def test_a_trainer_keeps_only_what_is_learned(dtype, tmp_path):
         np.testing.assert_array_equal(nn.lora_state(again.model)[name].numpy(), value.numpy())
 
 
-def test_a_trainer_refuses_weights_of_fewer_bits_alone(tmp_path):
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_a_trainer_refuses_quantized_weights_alone(dtype, tmp_path):
     batches = TextBatches(np.zeros(400, int), 8, 2, seed=0)
-    with pytest.raises(UserError, match=r"a model in int8 cannot be trained: .*or tt\.nn\.add_lora\(model\) first"):
-        Trainer(quantize(gpt()), batches, TrainingConfig(), RunFolder(tmp_path))
+    with pytest.raises(UserError, match=rf"a model in {dtype} cannot be trained: .*or tt\.nn\.add_lora\(model\) first"):
+        Trainer(quantize(gpt(), dtype), batches, TrainingConfig(), RunFolder(tmp_path))

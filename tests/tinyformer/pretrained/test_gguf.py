@@ -16,21 +16,18 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from gguf_files import Kind, packed, tokenizer_metadata, write_gguf
+from gguf_files import Kind, packed, tokenizer_metadata, write_gguf, write_model
 
 import tinytensor as tt
 from tinyformer import (
     GPT,
     BPETokenizer,
-    GPTConfig,
     PipelineTokenizer,
     UserError,
     find_folder,
     from_pretrained,
     pretrained_tokenizer,
-    quantize,
     read_writing,
-    save_pretrained,
     save_pretrained_tokenizer,
 )
 from tinyformer.chat.template import ChatTemplate, find_chat_template
@@ -41,10 +38,7 @@ from tinyformer.pretrained.gguf_file import read_gguf
 from tinyformer.pretrained.gguf_tokenizers import WORDS
 from tinyformer.tasks.trained import open_pretrained
 from tinyformer.tokenizers.tokenizer_json import split_by
-from tinytensor.nn.quantization import quantized_weights
 
-SHAPE = {"vocab_size": 61, "block_size": 64, "num_layers": 2, "num_heads": 4, "num_key_value_heads": 2, "d_model": 32}
-SHAPE |= {"d_ff": 64, "positions": "rotary", "norm": "rms", "activation": "swiglu"}
 MODELS: dict[str, dict[str, Any]] = {
     "Llama": {"tie_output": False},
     "a tied Llama": {"tie_output": True, "rotary_base": 5e5},
@@ -54,19 +48,9 @@ MODELS: dict[str, dict[str, Any]] = {
 IDS = tt.tensor(np.random.default_rng(0).integers(0, 61, (2, 20)))
 
 
-def written(folder: Path, **changes: Any) -> Path:
-    """The folder of a model, in which every value is random."""
-    tt.seed(1)
-    model = GPT(GPTConfig(**{**SHAPE, **changes}))
-    for tensor in model.state_dict().values():
-        tensor.data[...] += 0.1 * tt.random.normal(tensor.shape).data
-    save_pretrained(model, folder)
-    return folder
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return written(tmp_path / "llama", tie_output=True)
+    return write_model(tmp_path / "llama", tie_output=True)
 
 
 @pytest.fixture
@@ -89,7 +73,7 @@ def refused(path: Any, use: Callable[[Any], object] = from_pretrained) -> str:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_models(tmp_path: Path, name: str) -> None:
-    folder = written(tmp_path / "model", **MODELS[name])
+    folder = write_model(tmp_path / "model", **MODELS[name])
     path = write_gguf(folder, tmp_path / "model.gguf")
     expected, found = from_pretrained(folder), from_pretrained(path)
     assert isinstance(found, GPT) and not found.training
@@ -97,34 +81,19 @@ def test_the_models(tmp_path: Path, name: str) -> None:
     np.testing.assert_allclose(found(IDS).numpy(), expected(IDS).numpy(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q4_K, Kind.Q6_K], ids=str)
-def test_the_types_of_weights(tmp_path: Path, kind: Kind) -> None:
-    sizes = {"d_model": 256, "d_ff": 256, "num_layers": 1} if kind in (Kind.Q4_K, Kind.Q6_K) else {}
-    folder = written(tmp_path / "llama", **sizes, tie_output=True)
+@pytest.mark.parametrize("kind", [Kind.F16, Kind.BF16, Kind.Q5_0], ids=str)
+def test_types_that_become_float32(tmp_path: Path, kind: Kind) -> None:
+    folder = write_model(tmp_path / "llama", tie_output=True)
     model = from_pretrained(write_gguf(folder, tmp_path / "llama.gguf", kind))
     given = tt.load(folder / "model.safetensors")
-    for name, found in (
+    for name, layer in (
         ("mlp.down_proj", model.blocks[0].feed_forward.down),
         ("self_attn.o_proj", model.blocks[0].attention.output),
     ):
         matrix = given[f"model.layers.0.{name}.weight"].numpy()
         expected = gguf.quants.dequantize(packed(matrix, kind), kind)
-        np.testing.assert_array_equal(found.weight.numpy(), expected)
+        np.testing.assert_array_equal(layer.weight.numpy(), expected)
     assert np.isfinite(model(IDS).numpy()).all()
-
-
-def test_int8_weights_never_are_all_there_in_float32(tmp_path: Path) -> None:
-    folder = written(tmp_path / "llama", num_layers=12, d_model=128, d_ff=256, tie_output=True)
-    path = write_gguf(folder, tmp_path / "llama.gguf", Kind.Q8_0)
-    whole = from_pretrained(path)
-    tracemalloc.start()
-    found = from_pretrained(path, dtype="int8")
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most < 0.6 * sum(tensor.size * 4 for tensor in whole.state_dict().values())
-    expected = dict(quantized_weights(quantize(whole, "int8")))
-    for name, weight in quantized_weights(found):
-        np.testing.assert_array_equal(weight.numpy(), expected[name].numpy())
 
 
 @pytest.mark.needs("numpy")
@@ -145,7 +114,7 @@ SCALINGS = {
 
 @pytest.mark.parametrize("name", SCALINGS)
 def test_rotary_scaling_of_llama_3(tmp_path: Path, name: str) -> None:
-    folder = written(tmp_path / "llama", rotary_scaling=SCALINGS[name], rotary_base=5e5, d_head=16)
+    folder = write_model(tmp_path / "llama", rotary_scaling=SCALINGS[name], rotary_base=5e5, d_head=16)
     path = write_gguf(folder, tmp_path / "llama.gguf")
     found = from_pretrained(path)
     assert found.config.rotary_scaling == SCALINGS[name]
@@ -161,7 +130,7 @@ def test_linear_rotary_scaling(folder: Path, tmp_path: Path) -> None:
 def test_other_rotary_scalings_are_refused(folder: Path, tmp_path: Path) -> None:
     path = write_gguf(folder, tmp_path / "a.gguf", llama__rope__scaling__type="yarn")
     assert "the rotary scaling 'yarn' is not known" in refused(path)
-    odd = written(tmp_path / "odd", rotary_scaling=RotaryScaling("llama3", 8.0, 1.0, 4.0, 100), d_head=16)
+    odd = write_model(tmp_path / "odd", rotary_scaling=RotaryScaling("llama3", 8.0, 1.0, 4.0, 100), d_head=16)
     path = write_gguf(odd, tmp_path / "odd.gguf")
     assert "rope_freqs.weight is not that of Llama 3.1" in refused(path)
 
@@ -319,7 +288,7 @@ def test_the_template_of_a_chat(folder: Path, tmp_path: Path) -> None:
 
 def test_it_is_opened_as_other_pretrained_models(tmp_path: Path) -> None:
     tokenizer = trained()
-    folder = written(tmp_path / "llama", vocab_size=tokenizer.vocab_size + 3)
+    folder = write_model(tmp_path / "llama", vocab_size=tokenizer.vocab_size + 3)
     metadata = tokenizer_metadata(content_of(tokenizer, tmp_path / "t"), "gpt-2", eos_token_id=256)
     path = write_gguf(folder, tmp_path / "a.gguf", tokenizer=metadata)
     opened = open_pretrained(path)
@@ -404,7 +373,7 @@ def test_the_header_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     read: list[Any] = []
     inner = gguf_file._Reader.value
     monkeypatch.setattr(gguf_file._Reader, "value", lambda self, kind: (read.append(kind), inner(self, kind))[1])
-    folders = [written(tmp_path / str(size), tie_output=True, d_ff=size) for size in (32, 64)]
+    folders = [write_model(tmp_path / str(size), tie_output=True, d_ff=size) for size in (32, 64)]
     path = write_gguf(folders[0], tmp_path / "a.gguf", tokenizer=tokenizer_metadata(content_of(trained(), tmp_path), "gpt-2"))
     opened = open_pretrained(path)
     assert len(read) == len(read_gguf(path).metadata) > 10

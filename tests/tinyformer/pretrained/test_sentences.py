@@ -109,12 +109,12 @@ def test_a_training_model_encodes_without_dropout_and_trains_on(folder: Path) ->
     assert encoder.model.encoder.token_embedding.weight.grad is not None
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
-def test_fewer_bits(dtype: str, folder: Path) -> None:
+@pytest.mark.parametrize("dtype", ["int8", "int4", "bfloat16"])
+def test_low_precision_weights(dtype: str, folder: Path) -> None:
     encoder = sentence_encoder(folder)
     expected = encoder.encode(SENTENCES)
     found = sentence_encoder(folder, dtype=dtype).encode(SENTENCES)
-    assert 1e-6 < np.abs(found - expected).max() < 0.1
+    assert 1e-6 < np.abs(found - expected).max() < (0.3 if dtype == "int4" else 0.1)
     quantize(encoder.model, dtype)
     np.testing.assert_array_equal(encoder.encode(SENTENCES), found)
 

@@ -18,14 +18,14 @@ def test_weights_by_hand() -> None:
     np.testing.assert_allclose(weights.idf, [rare, common, rare, rare])
     first = np.array([0, common, rare, 2 * rare])
     want = [first / np.linalg.norm(first), [0, 1, 0, 0], [1, 0, 0, 0]]
-    np.testing.assert_allclose(weights(["The cat, the dog", "a cat", "birds"]).dense(), want, atol=1e-15)
+    np.testing.assert_allclose(weights(["The cat, the dog", "a cat", "birds"]).toarray(), want, atol=1e-15)
 
 
 def test_other_documents() -> None:
     weights = TfIdf(["cat dog", "dog bird"])
-    matrix = weights(["CAT unicorn", "unicorn", "", "dog dog"]).dense()
+    matrix = weights(["CAT unicorn", "unicorn", "", "dog dog"]).toarray()
     assert matrix.tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]]
-    assert weights([]).dense().shape == (0, 3)
+    assert weights([]).toarray().shape == (0, 3)
 
 
 @pytest.mark.parametrize("documents", [[], ["", "?!"], ["a b c"]])

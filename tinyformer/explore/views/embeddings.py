@@ -27,7 +27,7 @@ from tinyformer.tokenizers.texts import token_texts
 from tinyformer.word_vectors.components import principal_components
 from tinytensor import Tensor
 from tinytensor.device.backend import Array, host
-from tinytensor.nn.weights import QuantizedWeight
+from tinytensor.nn.weights import BlockWeight
 
 MOST_KEPT = 64 * 2**20  # bytes
 MOST_POSITIONS = 8192  # of which a table shows the first, where a model has no last one or very many
@@ -98,7 +98,7 @@ def _size(answer: Answer) -> int:
     return len(answer["coordinates"]) + sum(60 + 2 * len(text) for text in answer["texts"])
 
 
-def token_embedding(subject: Subject, source: bool = False) -> Tensor | QuantizedWeight:
+def token_embedding(subject: Subject, source: bool = False) -> Tensor | BlockWeight:
     """The embeddings of a model's tokens, (tokens, width); with ``source``, of those that an encoder-decoder reads. Raises
     UserError for a ``source`` of other models."""
     model: Any = subject.model

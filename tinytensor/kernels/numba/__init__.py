@@ -47,7 +47,7 @@ from tinytensor.kernels.numba.normalization import (
 from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
 from tinytensor.kernels.numba.products import linear, matmul
 from tinytensor.kernels.numba.programs import fuse
-from tinytensor.kernels.numba.quantized import linear_int8
+from tinytensor.kernels.numba.quantized import linear_blocks
 from tinytensor.kernels.numba.recurrence import (
     gru_backward,
     gru_forward,
@@ -60,47 +60,3 @@ from tinytensor.kernels.numba.rotation import norm_and_rotate_backward, norm_and
 from tinytensor.kernels.numba.silu import silu_backward, silu_forward
 from tinytensor.kernels.numba.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.numba.sum_rows import sum_rows
-
-__all__ = [
-    "adam_step",
-    "attention_backward",
-    "attention_forward",
-    "cross_entropy_backward",
-    "cross_entropy_forward",
-    "dropout_backward",
-    "dropout_forward",
-    "elementwise",
-    "fuse",
-    "gelu_exact_backward",
-    "gelu_exact_forward",
-    "gelu_tanh_backward",
-    "gelu_tanh_forward",
-    "gru_backward",
-    "gru_forward",
-    "layer_norm_backward",
-    "layer_norm_forward",
-    "linear",
-    "linear_cross_entropy_forward",
-    "linear_int8",
-    "log_softmax",
-    "log_softmax_gradient",
-    "lstm_backward",
-    "lstm_forward",
-    "matmul",
-    "multi_head_attention_backward",
-    "multi_head_attention_forward",
-    "negative_sampling_step",
-    "norm_and_rotate_backward",
-    "norm_and_rotate_forward",
-    "rms_norm_backward",
-    "rms_norm_forward",
-    "rnn_backward",
-    "rnn_forward",
-    "rotate_pairs",
-    "sgd_step",
-    "silu_backward",
-    "silu_forward",
-    "softmax",
-    "softmax_gradient",
-    "sum_rows",
-]

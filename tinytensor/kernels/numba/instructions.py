@@ -1,9 +1,12 @@
 """What a compiled program is made of: instructions, and how they are written from the steps of a trace.
 
-An instruction is twelve integers, in the places that are named below: the number of its kernel, the slots of its result and of
+An instruction is some integers, in the places that are named below: the number of its kernel, the slots of its result and of
 four operands, the sizes of its arrays, the heads of queries and of keys, and in how many parts two threads compute it (0 if one
 thread does). Its first operand is (rows, width) and its result (rows, outputs). One floating-point number belongs to it, too,
 its setting: the eps of a norm, or the scale of attention.
+
+A linear layer also has the bytes of a row of its weight. One in blocks has the code of their type, computes some of the COLUMNS
+of the result, from START on, and reads the bytes of the weight from OFFSET on.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ from typing import Any
 
 import numpy
 
-from tinytensor.kernels.numba.quantized_loops import quantized_size
+from tinytensor.kernels.numba.block_dots import CODES
+from tinytensor.kernels.numba.quantized_loops import rounded_size, whole_width
+from tinytensor.kernels.numpy.quantized import cut, num_rows
 from tinytensor.kernels.steps import Step
 
 LINEAR, ADD, MULTIPLY, RELU, SILU, GELU_TANH, GELU_EXACT, LAYER_NORM, RMS_NORM = range(9)
-NORM_HEADS, ROTATE_HEADS, ATTENTION, QUANTIZE, LINEAR_INT8, LINEAR_BFLOAT16, MEMORY = range(9, 16)
+NORM_HEADS, ROTATE_HEADS, ATTENTION, ROUND_INPUTS, LINEAR_BLOCKS, LINEAR_BFLOAT16, MEMORY = range(9, 16)
 KERNEL, RESULT, FIRST, SECOND, THIRD, FOURTH, ROWS, WIDTH, OUTPUTS, HEADS, KEYS, PARTS = range(12)  # places in an instruction
-WEIGHT_BYTES = {LINEAR: 4, LINEAR_BFLOAT16: 2, LINEAR_INT8: 1}  # of a number of a weight
+ROW_BYTES, CODE, START, COLUMNS, OFFSET = range(12, 17)
 
 _MOST_ROWS = 8  # with more, NumPy's products are faster
 
@@ -56,8 +61,10 @@ class Writer:
         sizes: tuple[int, int, int],
         setting: float = 0.0,
         heads: tuple[int, int] = (0, 0),
+        weight: tuple[int, ...] = (0, 0, 0, 0, 0),
     ) -> None:
-        """Add an instruction. ``slots`` are its operands, ``sizes`` its rows, width and outputs. Raises Unfit as ``write``."""
+        """Add an instruction. ``slots`` are its operands, ``sizes`` its rows, width and outputs, and ``weight`` what is said
+        from ROW_BYTES on. Raises Unfit as ``write``."""
         contiguous = slots[:1] if kernel in (ATTENTION, MEMORY) else slots
         dtypes = _DTYPES.get(kernel, ())
         for place, slot in enumerate((*contiguous, step.result)):
@@ -65,9 +72,10 @@ class Writer:
                 raise Unfit
         self.contiguous.update([self.root(slot) for slot in contiguous])
         four = [self.root(slot) for slot in (*slots, *3 * slots[:1])][:4]  # which repeat the first
-        self.instructions.append([kernel, step.result, *four, *sizes, *heads, 0])
+        self.instructions.append([kernel, step.result, *four, *sizes, *heads, 0, *weight])
         self.settings.append(setting)
-        self.computed.append(step.result)
+        if step.result not in self.computed[-1:]:  # the columns of a product may be several instructions
+            self.computed.append(step.result)
 
     def operands(self) -> set[int]:
         """The slots that instructions read."""
@@ -87,7 +95,7 @@ class Writer:
         return slot if self.values[slot] is not None else self.constant(numpy.full(size, missing, numpy.float32))
 
 
-_DTYPES = {LINEAR_INT8: ("float32", "int8"), LINEAR_BFLOAT16: ("float32", "uint16")}  # of operands, where not all are float32
+_DTYPES = {LINEAR_BLOCKS: ("float32", "uint8"), LINEAR_BFLOAT16: ("float32", "uint8")}  # of operands that are not float32
 
 
 def _is_usual(x: Any, dtype: str = "float32") -> bool:
@@ -95,27 +103,34 @@ def _is_usual(x: Any, dtype: str = "float32") -> bool:
     return type(x) is numpy.ndarray and x.dtype == dtype and x.flags.c_contiguous
 
 
-def _linear(kernel: int) -> Callable[..., None]:
-    def write(writer: Writer, step: Step, x: Any, weight: Any, bias: Any, *passes_gradient: bool) -> None:
-        outputs, inputs = weight.shape
-        rows = x.size // inputs
-        if rows > _MOST_ROWS:
-            raise Unfit
-        of_x, of_weight, of_bias = step.arguments[:3]
-        writer.add(kernel, step, [of_x, of_weight, writer.vector(of_bias, 0.0, outputs)], (rows, inputs, outputs))
-
-    return write
-
-
-def _int8_step(writer: Writer, step: Step, x: Any, weight: Any, scale: Any, bias: Any, passes_gradient: bool) -> None:
-    """An instruction that quantizes the rows of x, and one for the product with them."""
+def _linear_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any) -> None:
     outputs, inputs = weight.shape
-    rows = x.size // inputs
-    of_x, of_weight, of_scale, of_bias, _ = step.arguments
-    quantized = writer.constant(numpy.empty(quantized_size(rows, inputs), numpy.float32))
-    writer.add(QUANTIZE, step._replace(result=quantized), [of_x], (rows, inputs, inputs))
-    operands = [quantized, of_weight, of_scale, writer.vector(of_bias, 0.0, outputs)]
-    writer.add(LINEAR_INT8, step, operands, (rows, inputs, outputs))
+    rows, (of_x, of_weight, of_bias) = x.size // inputs, step.arguments
+    if rows > _MOST_ROWS:
+        raise Unfit
+    operands = [of_x, of_weight, writer.vector(of_bias, 0.0, outputs)]
+    writer.add(LINEAR, step, operands, (rows, inputs, outputs), weight=(4 * inputs, 0, 0, outputs, 0))
+
+
+def _blocks_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any, parts: Any, passes_gradient: bool) -> None:
+    """For each width of whole blocks an instruction that rounds the inputs x, and for each part of the weight one for the
+    product with them."""
+    inputs, outputs = x.shape[-1], num_rows(parts)
+    rows, (of_x, of_weight, of_bias, *_) = x.size // inputs, step.arguments
+    if rows > _MOST_ROWS or not weight.flags.c_contiguous:
+        raise Unfit
+    of_bias, rounded = writer.vector(of_bias, 0.0, outputs), dict[int, int]()
+    for width in {whole_width(inputs, block_type) for block_type, _ in parts if block_type in CODES}:
+        rounded[width] = writer.constant(numpy.empty(rounded_size(rows, width), numpy.float32))
+        writer.add(ROUND_INPUTS, step._replace(result=rounded[width]), [of_x], (rows, inputs, width))
+    for block_type, part, blocks in cut(weight, parts, inputs):
+        kernel, width = (LINEAR_BLOCKS if block_type in CODES else LINEAR_BFLOAT16), whole_width(inputs, block_type)
+        operands, offset = (
+            [rounded[width] if kernel == LINEAR_BLOCKS else of_x, of_weight, of_bias],
+            blocks.ctypes.data - weight.ctypes.data,
+        )
+        about = (blocks.shape[1], CODES.get(block_type, 0), part.start, outputs, offset)
+        writer.add(kernel, step, operands, (rows, width, len(blocks)), weight=about)
 
 
 def _binary(kernel: int) -> Callable[..., None]:
@@ -233,9 +248,8 @@ def _view(writer: Writer, step: Step, x: Any, *settings: Any) -> None:
 
 
 _WRITERS: dict[str, Callable[..., None]] = {
-    "linear": _linear(LINEAR),
-    "linear_int8": _int8_step,
-    "linear_bfloat16": _linear(LINEAR_BFLOAT16),
+    "linear": _linear_step,
+    "linear_blocks": _blocks_step,
     "add": _binary(ADD),
     "multiply": _binary(MULTIPLY),
     "relu": _activation(RELU),

@@ -20,8 +20,9 @@ from tinytensor.kernels.numba.gelu import gelu_exact32, gelu_tanh
 from tinytensor.kernels.numba.instructions import (
     ADD,
     ATTENTION,
+    CODE,
+    COLUMNS,
     FIRST,
-    FOURTH,
     GELU_EXACT,
     GELU_TANH,
     HEADS,
@@ -30,20 +31,23 @@ from tinytensor.kernels.numba.instructions import (
     LAYER_NORM,
     LINEAR,
     LINEAR_BFLOAT16,
-    LINEAR_INT8,
+    LINEAR_BLOCKS,
     MEMORY,
     MULTIPLY,
     NORM_HEADS,
+    OFFSET,
     OUTPUTS,
     PARTS,
-    QUANTIZE,
     RELU,
     RESULT,
     RMS_NORM,
     ROTATE_HEADS,
+    ROUND_INPUTS,
+    ROW_BYTES,
     ROWS,
     SECOND,
     SILU,
+    START,
     THIRD,
     WIDTH,
 )
@@ -58,7 +62,7 @@ from tinytensor.kernels.numba.program_kernels import (
     relu,
     rotate_rows_of_heads,
 )
-from tinytensor.kernels.numba.quantized_loops import int8_part, quantize
+from tinytensor.kernels.numba.quantized_loops import block_part, round_inputs
 from tinytensor.kernels.numba.row_dots import bfloat16_part, float32_part
 from tinytensor.kernels.numba.silu import silu_product
 
@@ -74,37 +78,21 @@ FLAGS = 128  # bytes from the ticket to the flags: no cache line holds both
 
 @loop
 def _linear_part(instructions: Any, addresses: Any, i: int, part: int, parts: int) -> None:
-    """Compute one of the parts of a linear instruction: some of its outputs."""
+    """Compute one of the parts of a linear instruction: some of its outputs. Inputs of a weight in blocks are rounded."""
     rows, width, outputs = instructions[i, ROWS], instructions[i, WIDTH], instructions[i, OUTPUTS]
+    row, start, columns = instructions[i, ROW_BYTES], instructions[i, START], instructions[i, COLUMNS]
     first, last = part * outputs // parts, (part + 1) * outputs // parts
-    x = array_at(addresses[instructions[i, FIRST]], rows * width).reshape(rows, width)
-    bias = array_at(addresses[instructions[i, THIRD]], outputs)
-    out = array_at(addresses[instructions[i, RESULT]], rows * outputs).reshape(rows, outputs)
-    float32_part(x, addresses[instructions[i, SECOND]] + 4 * first * width, bias[first:last], out[:, first:last])
-
-
-@loop
-def _int8_part(instructions: Any, addresses: Any, i: int, part: int, parts: int) -> None:
-    """The same of a linear instruction with integers, whose rows are quantized."""
-    rows, width, outputs = instructions[i, ROWS], instructions[i, WIDTH], instructions[i, OUTPUTS]
-    first, last = part * outputs // parts, (part + 1) * outputs // parts
-    weight = addresses[instructions[i, SECOND]] + first * width
-    scale = array_at(addresses[instructions[i, THIRD]], outputs)
-    bias = array_at(addresses[instructions[i, FOURTH]], outputs)
-    out = array_at(addresses[instructions[i, RESULT]], rows * outputs).reshape(rows, outputs)
+    weight = addresses[instructions[i, SECOND]] + instructions[i, OFFSET] + first * row
+    first, last = start + first, start + last
+    bias = array_at(addresses[instructions[i, THIRD]], columns)[first:last]
+    out = array_at(addresses[instructions[i, RESULT]], rows * columns).reshape(rows, columns)[:, first:last]
     x = addresses[instructions[i, FIRST]]
-    int8_part(x, rows, width, weight, scale[first:last], bias[first:last], out[:, first:last])
-
-
-@loop
-def _bfloat16_part(instructions: Any, addresses: Any, i: int, part: int, parts: int) -> None:
-    """The same of a linear instruction with a weight in bfloat16."""
-    rows, width, outputs = instructions[i, ROWS], instructions[i, WIDTH], instructions[i, OUTPUTS]
-    first, last = part * outputs // parts, (part + 1) * outputs // parts
-    x = array_at(addresses[instructions[i, FIRST]], rows * width).reshape(rows, width)
-    bias = array_at(addresses[instructions[i, THIRD]], outputs)
-    out = array_at(addresses[instructions[i, RESULT]], rows * outputs).reshape(rows, outputs)
-    bfloat16_part(x, addresses[instructions[i, SECOND]] + 2 * first * width, bias[first:last], out[:, first:last])
+    if instructions[i, KERNEL] == LINEAR_BLOCKS:
+        block_part(instructions[i, CODE], x, width, weight, row, bias, out)
+    elif instructions[i, KERNEL] == LINEAR_BFLOAT16:
+        bfloat16_part(array_at(x, rows * width).reshape(rows, width), weight, bias, out)
+    else:
+        float32_part(array_at(x, rows * width).reshape(rows, width), weight, bias, out)
 
 
 @loop
@@ -143,12 +131,8 @@ def _store(x: Any, heads: int, stored: int, length: int, capacity: int) -> None:
 @loop
 def _compute_part(settings: Any, instructions: Any, places: Any, i: int, part: int, parts: int) -> None:
     kernel = instructions[i, KERNEL]
-    if kernel == LINEAR:
+    if kernel in (LINEAR, LINEAR_BLOCKS, LINEAR_BFLOAT16):
         _linear_part(instructions, places[0], i, part, parts)
-    elif kernel == LINEAR_INT8:
-        _int8_part(instructions, places[0], i, part, parts)
-    elif kernel == LINEAR_BFLOAT16:
-        _bfloat16_part(instructions, places[0], i, part, parts)
     elif kernel == ATTENTION:
         _attention_part(settings, instructions, places, i, part, parts)
 
@@ -220,7 +204,7 @@ def _help_to_run(settings: Any, instructions: Any, places: Any, tickets: Any) ->
 
 @loop
 def run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any, is_first: bool) -> bool:
-    """Run the instructions (n, 12), with their ``settings`` (n,). Or if this thread is not the first, help it. Both are one
+    """Run the instructions (n, 17), with their ``settings`` (n,). Or if this thread is not the first, help it. Both are one
     function, as it takes seconds to compile. Returns whether the program has ended.
 
     ``places`` (3, slots) holds the address of each slot's array; and of keys and values in a cache also how many it has, and
@@ -230,7 +214,8 @@ def run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any,
         return bool(_help_to_run(settings, instructions, places, tickets))
     addresses = places[0]
     for i in range(len(instructions)):
-        addresses[instructions[i, RESULT]] += space.ctypes.data
+        if i == 0 or instructions[i, RESULT] != instructions[i - 1, RESULT]:
+            addresses[instructions[i, RESULT]] += space.ctypes.data
     for i in range(len(instructions)):
         kernel, parts = instructions[i, KERNEL], instructions[i, PARTS]
         rows, width, outputs = instructions[i, ROWS], instructions[i, WIDTH], instructions[i, OUTPUTS]
@@ -245,13 +230,13 @@ def run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any,
         if parts:
             atomic_exchange(tickets.ctypes.data, i << 32)
             _take_parts(settings, instructions, places, tickets, True)
-        elif kernel in (LINEAR, LINEAR_INT8, LINEAR_BFLOAT16, ATTENTION):
+        elif kernel in (LINEAR, LINEAR_BLOCKS, LINEAR_BFLOAT16, ATTENTION):
             _compute_part(settings, instructions, places, i, numpy.int64(0), numpy.int64(1))  # Numba compiles it anew for a 0
         elif kernel == MEMORY:
             slot = instructions[i, SECOND]
             attend_to_memory(x, heads, second, keys, places[1, slot], places[2, slot], third, settings[i], out)
-        elif kernel == QUANTIZE:
-            quantize(x, addresses[instructions[i, RESULT]])
+        elif kernel == ROUND_INPUTS:
+            round_inputs(x, outputs, addresses[instructions[i, RESULT]])
         elif kernel == ADD:
             add(x, array_at(second, width), out)
         elif kernel == MULTIPLY:
@@ -279,10 +264,10 @@ def run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any,
 
 
 _LOOPS = {  # of all kernels
-    LINEAR: _linear_part,
-    LINEAR_INT8: _int8_part,
-    LINEAR_BFLOAT16: _bfloat16_part,
-    QUANTIZE: quantize,
+    LINEAR: float32_part,
+    LINEAR_BLOCKS: block_part,
+    LINEAR_BFLOAT16: bfloat16_part,
+    ROUND_INPUTS: round_inputs,
     ATTENTION: _attention_part,
     MEMORY: attend_to_memory,
     ADD: add,

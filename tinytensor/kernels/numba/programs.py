@@ -28,9 +28,8 @@ from tinytensor.kernels.numba.instructions import (
     KERNEL,
     OUTPUTS,
     PARTS,
+    ROW_BYTES,
     ROWS,
-    WEIGHT_BYTES,
-    WIDTH,
     Unfit,
     Writer,
     is_cache,
@@ -116,8 +115,8 @@ class _Program:
 
     def _cut(self) -> int:
         """Cut products and attention into parts if the products are large enough. Returns the most parts of an instruction."""
-        kernels, rows, width, outputs, heads = self.instructions[:, [KERNEL, ROWS, WIDTH, OUTPUTS, HEADS]].T
-        sizes = width * outputs * [WEIGHT_BYTES.get(int(kernel), 0) for kernel in kernels]
+        kernels, rows, outputs, heads, row_bytes = self.instructions[:, [KERNEL, ROWS, OUTPUTS, HEADS, ROW_BYTES]].T
+        sizes = row_bytes * outputs
         if sizes.sum() < _SHARED:
             return 0
         parts = numpy.where(sizes > 0, numpy.clip(sizes // _PART, 1, outputs), 0)

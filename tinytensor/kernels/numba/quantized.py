@@ -1,4 +1,4 @@
-"""Linear layers with weights of fewer bits: the kernels of ``kernels/numpy/quantized.py`` as loops that two threads share."""
+"""Linear layers with weights in blocks of a few bits: ``kernels/numpy/quantized.py`` as loops that two threads share."""
 
 from __future__ import annotations
 
@@ -9,47 +9,62 @@ from typing import Any
 import numpy
 
 from tinytensor.device import cores
+from tinytensor.kernels.numba.block_dots import CODES
 from tinytensor.kernels.numba.compiling import exact_loop
 from tinytensor.kernels.numba.helper import has_second_core, helper
 from tinytensor.kernels.numba.pointers import atomic_add
-from tinytensor.kernels.numba.quantized_loops import int8_part, quantize, quantized_size
+from tinytensor.kernels.numba.quantized_loops import block_part, round_inputs, rounded_size, whole_width
+from tinytensor.kernels.numpy import quantized
+from tinytensor.kernels.numpy.quantized import cut, num_rows
 from tinytensor.kernels.rows import as_rows
 
+_MOST_ROWS = 16  # with more, products of float32 are faster
 _PART = 1 << 17  # bytes of a weight that one thread takes at a time: they stay in a core's own cache
-_SHARED = 1 << 22  # products from which two threads share them
+_SHARED = 1 << 22  # bytes, times rows, from which two threads share a product
 _PAUSE = 2e-5  # seconds between looks at whether the other thread is done
 
 
-def linear_int8(x: Any, weight: Any, scale: Any, bias: Any) -> Any:
-    """``kernels.numpy.linear_int8``."""
+def linear_blocks(x: Any, weight: Any, bias: Any, parts: Any) -> Any:
+    """``kernels.numpy.linear_blocks``."""
     rows = numpy.ascontiguousarray(as_rows(x), numpy.float32)
-    weight, scale = numpy.ascontiguousarray(weight), numpy.ascontiguousarray(scale, numpy.float32)
-    (count, width), outputs = rows.shape, len(weight)
+    count, inputs = rows.shape
+    outputs = num_rows(parts)
+    if count > _MOST_ROWS or not count * inputs * outputs or any(block_type not in CODES for block_type, _ in parts):
+        return quantized.linear_blocks(x, weight, bias, parts)
+    weight = numpy.ascontiguousarray(weight)
     bias = numpy.zeros(outputs, numpy.float32) if bias is None else numpy.ascontiguousarray(bias, numpy.float32)
     out = numpy.empty((count, outputs), numpy.float32)
-    if out.size:
-        quantized = numpy.empty(quantized_size(count, width), numpy.float32)
-        quantize(rows, quantized.ctypes.data)
-        taken = numpy.zeros(9, numpy.int64)  # the parts that were taken, and on a cache line of its own, that are done
-        parts = min(outputs, weight.nbytes // _PART + 1)
-        work = functools.partial(_product, quantized, width, weight, scale, bias, out, taken, parts)
-        if count * weight.size >= _SHARED and has_second_core() and not cores.are_shared_out:
-            helper().call(work)
-        work()
-        while taken[8] < parts:
-            time.sleep(_PAUSE)
+    rounded: dict[int, Any] = {}  # by width
+    for block_type, part, blocks in cut(weight, parts, inputs):
+        width = whole_width(inputs, block_type)
+        if width not in rounded:
+            rounded[width] = numpy.empty(rounded_size(count, width), numpy.float32)
+            round_inputs(rows, width, rounded[width].ctypes.data)
+        _share(rounded[width], width, CODES[block_type], blocks, bias[part], out[:, part])
     return out.reshape((*x.shape[:-1], outputs))
 
 
+def _share(x: Any, width: int, code: int, blocks: Any, bias: Any, out: Any) -> None:
+    """Compute ``block_part``, with a second thread if it is large."""
+    taken = numpy.zeros(9, numpy.int64)  # the pieces that were taken, and on a cache line of its own, that are done
+    pieces = min(len(blocks), blocks.nbytes // _PART + 1)
+    work = functools.partial(_take_pieces, x, width, code, blocks, bias, out, taken, pieces)
+    if len(out) * blocks.nbytes >= _SHARED and has_second_core() and not cores.are_shared_out:
+        helper().call(work)
+    work()
+    while taken[8] < pieces:
+        time.sleep(_PAUSE)
+
+
 @exact_loop
-def _product(x: Any, width: int, weight: Any, scale: Any, bias: Any, out: Any, taken: Any, parts: int) -> None:
-    """Take one part of the outputs after the other, until all are taken."""
-    outputs = scale.size
+def _take_pieces(x: Any, width: int, code: int, blocks: Any, bias: Any, out: Any, taken: Any, pieces: int) -> None:
+    """Take some outputs after the other, until all are taken."""
+    outputs, row = blocks.shape
     while True:
-        part = atomic_add(taken.ctypes.data, 1)
-        if part >= parts:
+        piece = atomic_add(taken.ctypes.data, 1)
+        if piece >= pieces:
             return
-        first, last = part * outputs // parts, (part + 1) * outputs // parts
-        own = weight.ctypes.data + first * width
-        int8_part(x.ctypes.data, out.shape[0], width, own, scale[first:last], bias[first:last], out[:, first:last])
+        first, last = piece * outputs // pieces, (piece + 1) * outputs // pieces
+        own = blocks.ctypes.data + first * row
+        block_part(code, x.ctypes.data, width, own, row, bias[first:last], out[:, first:last])
         atomic_add(taken.ctypes.data + 64, 1)

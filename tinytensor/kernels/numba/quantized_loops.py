@@ -1,7 +1,7 @@
-"""Loops over weights of 8 bits: what ``kernels/numpy/quantized.py`` says in matrices.
+"""Loops over weights in blocks of a few bits: what ``kernels/numpy/quantized.py`` says in matrices.
 
-Quantized rows lie in one piece: their integers (rows, width) int8, to a multiple of 4 bytes, their scales (rows,) float32, and
-what the sums of each begin with (rows,) int32; see ``dots``.
+Rounded inputs lie in one piece, as block_dots.py reads them: for each 32 of them 32 high bytes and 32 low ones, after all these
+a float32 scale for each 32, and then for each row three times a sum for each 32. Rows have the width of whole blocks.
 """
 
 from __future__ import annotations
@@ -11,99 +11,101 @@ from typing import Any
 
 import numpy
 
-from tinytensor.kernels.numba.compiling import Later, exact_loop, loop, real
-from tinytensor.kernels.numba.dots import BYTES, START, dots
-from tinytensor.kernels.numba.pointers import array_at, bytes_at, integers_at
+from tinytensor.kernels.numba.block_dots import INPUTS, block_dots
+from tinytensor.kernels.numba.compiling import Later, exact_loop, real
+from tinytensor.kernels.numba.pointers import array_at, bytes_at
 from tinytensor.kernels.numba.processor import reads_several_rows
-from tinytensor.kernels.numpy.quantized import LARGEST, LEAST
+from tinytensor.kernels.numpy.blocks import BLOCK_TYPES
 
 _SIZE_BITS = numpy.int32(0x7FFFFFFF)  # all but the sign
-_ROUNDER = 1.5 * 2**23  # a number of up to 22 bits, added to it and taken back, is rounded to an integer, as by rint
-_LEAST, _INFINITY = float(LEAST), math.inf
-_CACHED = 1 << 18  # bytes of a weight that stay in a core's own cache
-_SEVERAL = Later(lambda: int(reads_several_rows()))
+_LARGEST = 127 * 256  # of the integers that inputs become
+_LEAST = 1e-30  # blocks without larger values count as zeros: the inverse of such a value may be infinite
+_INFINITY = math.inf
+_SEVERAL: Any = Later(lambda: 4 if reads_several_rows() else 1)  # rows of a weight that are read at once
+_FOUR, _ONE = 4, 1
 
-_dots_1_1, _dots_1_4, _dots_4_1, _dots_4_4 = dots(1, 1), dots(1, 4), dots(4, 1), dots(4, 4)
+_dots, _dots_by_fours = block_dots(1), block_dots(_FOUR)
 
 
-def quantized_size(rows: int, width: int) -> int:
-    """The room that quantized rows take, in numbers of 4 bytes."""
-    return -(-rows * width // 4) + 2 * rows
+def whole_width(width: int, block_type: str) -> int:
+    """The width of inputs that end with a whole block."""
+    return -(-width // BLOCK_TYPES[block_type].size) * BLOCK_TYPES[block_type].size
+
+
+def rounded_size(rows: int, width: int) -> int:
+    """The room that rounded inputs of this whole width take, in numbers of 4 bytes."""
+    return rows * (width // 2 + 4 * (width // INPUTS))
 
 
 @exact_loop
-def quantize(x: Any, address: int) -> None:
-    """Write the rows x (rows, width) quantized to an address."""
-    rows, width = x.shape
-    integers, after = bytes_at(address, rows * width), address + (rows * width + 3) // 4 * 4
-    scales, starts = array_at(after, rows), integers_at(after + 4 * rows, rows)
+def round_inputs(x: Any, width: int, address: int) -> None:
+    """Write the rows x (rows, inputs), rounded and padded with zeros to the ``width`` of whole blocks, to an address."""
+    rows, inputs = x.shape
+    blocks = width // INPUTS
+    integers = bytes_at(address, 2 * rows * width).reshape(rows * blocks, 2, INPUTS)
+    factors = array_at(address + 2 * rows * width, rows * blocks)
+    sums = array_at(address + 2 * rows * width + 4 * rows * blocks, 3 * rows * blocks).reshape(rows, 3, blocks)
+    padded = numpy.zeros(INPUTS, numpy.float32)
     for i in range(rows):
-        scales[i] = _quantize_row(x[i], integers[i * width : (i + 1) * width])
-        total: Any = numpy.int32(0)
-        for k in range(i * width, i * width + width // BYTES * BYTES):
-            total += numpy.int32(integers[k])
-        starts[i] = START * total
+        for block in range(blocks):
+            start = block * INPUTS
+            each = i * blocks + block
+            if start + INPUTS <= inputs:
+                factors[each] = _round_block(x[i, start : start + INPUTS], integers[each])
+            else:
+                padded[:] = 0.0
+                for k in range(start, inputs):
+                    padded[k - start] = x[i, k]
+                factors[each] = _round_block(padded, integers[each])
+            first, second = _sum(integers[each], 0), _sum(integers[each], 16)
+            sums[i, 0, block] = factors[each] * real(first + second)
+            sums[i, 1, block], sums[i, 2, block] = factors[each] * real(first), factors[each] * real(second)
 
 
 @exact_loop
-def _quantize_row(x: Any, out: Any) -> Any:
-    """The integers of a row. Returns its scale."""
+def _round_block(x: Any, out: Any) -> Any:
+    """The bytes of 32 inputs. Returns their scale."""
     bits = numpy.int32(0)  # the bits of sizes are in the order of the sizes, and NaN comes last
-    for k in range(x.size):
+    for k in range(INPUTS):
         size = real(x[k]).view(numpy.int32) & _SIZE_BITS
         bits = size if size > bits else bits
     largest = numpy.int32(bits).view(real)
-    if _LEAST < largest < _INFINITY:
-        factor = real(LARGEST) / largest
-        for k in range(x.size):
-            out[k] = numpy.int8((x[k] * factor + _ROUNDER) - _ROUNDER)
-    else:
-        for k in range(x.size):
-            out[k] = numpy.int8(0)
-    return largest / real(LARGEST)
-
-
-@loop
-def int8_part(x: int, rows: int, width: int, weight: int, scale: Any, bias: Any, out: Any) -> None:
-    """Some outputs of a linear layer: out (rows, count) of quantized rows, and of ``count`` rows of the weight. x and the
-    weight are addresses. As many rows of the weight as a core's own cache holds are multiplied by all rows of x."""
-    together = max(1, _CACHED // max(1, width))
-    for first in range(0, scale.size, together):
-        last = min(first + together, scale.size)
-        _int8_block(x, rows, width, weight + first * width, scale[first:last], bias[first:last], out[:, first:last])
+    is_usual = _LEAST < largest < _INFINITY
+    factor = real(_LARGEST) / largest if is_usual else real(0)
+    for k in range(INPUTS):
+        integer = numpy.int32(numpy.rint(x[k] * factor)) if is_usual else numpy.int32(0)
+        high = (integer + numpy.int32(128)) >> numpy.int32(8)
+        low = max(integer - (high << numpy.int32(8)), numpy.int32(-127))  # whose sign can be changed
+        out[0, k], out[1, k] = numpy.int8(high), numpy.int8(low)
+    return largest / real(_LARGEST)
 
 
 @exact_loop
-def _int8_block(x: int, rows: int, width: int, weight: int, scale: Any, bias: Any, out: Any) -> None:
-    count = scale.size
-    scales = x + (rows * width + 3) // 4 * 4
-    starts, row_scales = scales + 4 * rows, array_at(scales, rows)
-    sums = numpy.empty(4 * count, numpy.int32)
-    for first in range(0, rows, 4):
-        together = 4 if first + 4 <= rows else 1
-        for i in range(first, min(first + 4, rows), together):
-            _sums(x + i * width, starts + 4 * i, together, weight, width, sums, _SEVERAL or i > 0)
-            for each in range(together):
-                own = sums[each * count : (each + 1) * count]
-                for j in range(count):
-                    out[i + each, j] = real(own[j]) * (row_scales[i + each] * scale[j]) + bias[j]
+def _sum(bytes_: Any, first: int) -> Any:
+    """The sum of 16 of the 16-bit integers."""
+    total = numpy.int32(0)
+    for k in range(first, first + 16):
+        total += numpy.int32(bytes_[0, k]) * numpy.int32(256) + numpy.int32(bytes_[1, k])
+    return total
 
 
-@loop
-def _sums(x: int, starts: int, rows: int, weight: int, width: int, sums: Any, by_fours: Any) -> None:
-    """The sums (rows, count) of one or four rows of x. ``by_fours`` says whether to read four rows of the weight at once. That
-    is the fastest from a cache, and from memory on some processors; see ``reads_several_rows``."""
-    count, out, j = sums.size // 4, sums.ctypes.data, 0
-    if by_fours:
-        while j + 4 <= count:
-            if rows == 4:
-                _dots_4_4(x, starts, weight + j * width, width, out + 4 * j, count)
-            else:
-                _dots_1_4(x, starts, weight + j * width, width, out + 4 * j, count)
-            j += 4
+@exact_loop
+def block_part(code: int, x: int, width: int, weight: int, row: int, bias: Any, out: Any) -> None:
+    """Some outputs of a linear layer: out (rows, count) of rounded inputs of this whole width, and of ``count`` rows of the
+    weight in blocks of the type with this code, ``row`` bytes each. x and the weight are addresses."""
+    rows, count = out.shape
+    blocks, sums = width // INPUTS, numpy.empty(_FOUR, numpy.float32)
+    factors = x + 2 * rows * width
+    of_sums, j = factors + 4 * rows * blocks, 0
     while j < count:
-        if rows == 4:
-            _dots_4_1(x, starts, weight + j * width, width, out + 4 * j, count)
-        else:
-            _dots_1_1(x, starts, weight + j * width, width, out + 4 * j, count)
-        j += 1
+        together = _FOUR if (_SEVERAL == _FOUR or rows > 1) and j + _FOUR <= count else _ONE
+        own = weight + j * row
+        for i in range(rows):
+            of_x, factor, total = x + 2 * i * width, factors + 4 * i * blocks, of_sums + 12 * i * blocks
+            if together == _FOUR:
+                _dots_by_fours(code, of_x, factor, total, own, row, width, sums.ctypes.data)
+            else:
+                _dots(code, of_x, factor, total, own, row, width, sums.ctypes.data)
+            for each in range(together):
+                out[i, j + each] = sums[each] + bias[j + each]
+        j += together

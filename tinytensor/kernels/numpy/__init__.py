@@ -7,6 +7,7 @@ from tinytensor.kernels.numpy.attention import (
     multi_head_attention_backward,
     multi_head_attention_forward,
 )
+from tinytensor.kernels.numpy.blocks import from_bfloat16, pack_rows
 from tinytensor.kernels.numpy.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_forward,
@@ -25,14 +26,7 @@ from tinytensor.kernels.numpy.normalization import (
 )
 from tinytensor.kernels.numpy.optimizers import adam_step, norm_and_scale, scale_all, sgd_step
 from tinytensor.kernels.numpy.products import linear, matmul
-from tinytensor.kernels.numpy.quantized import (
-    from_bfloat16,
-    linear_bfloat16,
-    linear_int8,
-    quantize_rows,
-    times_quantized,
-    to_bfloat16,
-)
+from tinytensor.kernels.numpy.quantized import block_rows, linear_blocks, times_quantized
 from tinytensor.kernels.numpy.recurrence import (
     gru_backward,
     gru_forward,
@@ -47,62 +41,3 @@ from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, 
 from tinytensor.kernels.numpy.sum_rows import sum_rows
 from tinytensor.kernels.numpy.where import where
 from tinytensor.kernels.steps import elementwise, fuse
-
-__all__ = [
-    "adam_step",
-    "attention_backward",
-    "attention_forward",
-    "cross_entropy_backward",
-    "cross_entropy_forward",
-    "dropout_backward",
-    "dropout_forward",
-    "elementwise",
-    "erf",
-    "from_bfloat16",
-    "fuse",
-    "gelu_exact_backward",
-    "gelu_exact_forward",
-    "gelu_tanh_backward",
-    "gelu_tanh_forward",
-    "gru_backward",
-    "gru_forward",
-    "join_heads",
-    "keep_mask",
-    "layer_norm_backward",
-    "layer_norm_forward",
-    "linear",
-    "linear_bfloat16",
-    "linear_cross_entropy_backward",
-    "linear_cross_entropy_forward",
-    "linear_int8",
-    "log_softmax",
-    "log_softmax_gradient",
-    "lstm_backward",
-    "lstm_forward",
-    "matmul",
-    "multi_head_attention_backward",
-    "multi_head_attention_forward",
-    "negative_sampling_step",
-    "norm_and_rotate_backward",
-    "norm_and_rotate_forward",
-    "norm_and_scale",
-    "quantize_rows",
-    "queries_keys_values",
-    "rms_norm_backward",
-    "rms_norm_forward",
-    "rnn_backward",
-    "rnn_forward",
-    "rotate_pairs",
-    "scale_all",
-    "sgd_step",
-    "sigmoid",
-    "silu_backward",
-    "silu_forward",
-    "softmax",
-    "softmax_gradient",
-    "sum_rows",
-    "survivors_scale",
-    "times_quantized",
-    "to_bfloat16",
-    "where",
-]
