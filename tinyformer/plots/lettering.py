@@ -35,13 +35,14 @@ class Lettering:
         self.families: list[str] = list(properties.get_family())
         self._widths = _widths(findfont(properties), characters)
         self._font = dict.fromkeys(self._widths, 0)  # for each character the number of the font that has it
-        with fonts_of_any_weight():
-            for family in _families_with(characters - self._widths.keys()):
-                found = _widths(findfont(FontProperties(family=[family])), characters - self._widths.keys())
-                if found:
-                    self._font |= dict.fromkeys(found, len(self.families))
-                    self._widths |= found
-                    self.families.append(family)
+        for face in _regular_faces():
+            missing = characters - self._widths.keys()
+            if not missing:
+                break
+            if found := _widths(face.fname, missing, getattr(face, "index", 0)):
+                self._font |= dict.fromkeys(found, len(self.families))
+                self._widths |= found
+                self.families.append(face.name)
         self._widths[" "] = NARROWEST
 
     def token(self, text: str, widest: float) -> str:
@@ -90,34 +91,26 @@ def fonts_of_any_weight() -> Iterator[None]:
 
     It often takes a regular font for a bold one, and would complain of it.
     """
+
+    def is_logged(record: logging.LogRecord) -> bool:
+        return "find font weight" not in record.getMessage()
+
     log = logging.getLogger("matplotlib.font_manager")
-    log.addFilter(_not_of_weights)
+    log.addFilter(is_logged)
     try:
         yield
     finally:
-        log.removeFilter(_not_of_weights)
+        log.removeFilter(is_logged)
 
 
-def _not_of_weights(record: logging.LogRecord) -> bool:
-    return "find font weight" not in record.getMessage()
-
-
-def _families_with(characters: set[str]) -> Iterator[str]:
-    """The families on this system whose regular font has some of the characters, sans serif first, until all are found."""
+def _regular_faces() -> list[Any]:
+    """Return the most regular face of each font family on this system, sans serif first."""
     from matplotlib.font_manager import fontManager
 
     upright: list[Any] = [face for face in fontManager.ttflist if face.style == "normal"]
-    faces: dict[str, Any] = {}
-    for face in sorted(upright, key=lambda face: abs(face.weight - 400)):
-        if not face.name.lower().startswith(BOXES):
-            faces.setdefault(face.name, face)
-    for name in sorted(faces, key=lambda name: ("sans" not in name.lower(), name)):
-        if not characters:
-            return
-        found = _widths(faces[name].fname, characters, getattr(faces[name], "index", 0)).keys()
-        if found:
-            yield name
-            characters = characters - found
+    upright.sort(key=lambda face: (abs(face.weight - 400), face.stretch != "normal"), reverse=True)
+    faces = {face.name: face for face in upright if not face.name.lower().startswith(BOXES)}
+    return sorted(faces.values(), key=lambda face: ("sans" not in face.name.lower(), face.name))
 
 
 def _widths(path: Any, characters: Iterable[str], face: int | None = None) -> dict[str, float]:

@@ -53,7 +53,7 @@ class _Place:
 def load_adapter(model: AnyModule, path_or_name: str | Path, revision: str | None = None) -> AnyModule:
     """Put the LoRA adapter of a folder, or of this name on the Hugging Face hub, into the model that it was trained for, in
     place. Returns the model, whose own weights are frozen: the adapter can be trained further. ``tt.nn.merge_lora(model)``
-    makes it a plain model. The weights may be in int8 or bfloat16.
+    makes it a plain model. The weights may be in int8, int4 or bfloat16.
 
     Raises UserError for an adapter of another kind or of another model, and for a damaged one; the model is then unchanged.
     """

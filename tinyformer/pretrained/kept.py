@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.models.quantizing import DTYPES, dtype_of, names_to_round
 from tinyformer.pretrained.settings import PretrainedSettings
-from tinytensor.device.backend import Array, host
+from tinytensor.device.backend import Array, host, to_numpy, xp
 from tinytensor.kernels.numpy.blocks import BLOCK_TYPES, unpack_rows
 from tinytensor.nn import Module
 
@@ -36,6 +37,7 @@ class PackedArray:
     block_type: str
     unpack: Callable[[Array], Array]
     heads: int = 0
+    is_padded: bool = False  # whether the width is that of whole blocks
     dtype: ClassVar[Any] = host.dtype(host.float32)
 
     @property
@@ -52,8 +54,8 @@ class PackedArray:
         return self._in_order(self.stored)
 
     def as_wide_as(self, width: int) -> PackedArray:
-        """The same rows without what pads the last block, if they are as long as those of a weight with so many inputs."""
-        if self.stored.ndim != 2 or self.stored.shape[1] != BLOCK_TYPES[self.block_type].row_bytes(width):
+        """The same rows without what pads the last block, if a weight with so many inputs has rows of these bytes."""
+        if not self.is_padded or self.stored.shape[1] != BLOCK_TYPES[self.block_type].row_bytes(width):
             return self
         return replace(self, shape=(len(self.stored), width), unpack=_unpack(self.block_type, width))
 
@@ -63,23 +65,25 @@ class PackedArray:
         return rows.reshape(self.heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def packed(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors of a folder, with those in blocks by their usual names."""
+def packed(tensors: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The tensors of a folder, with those in blocks by their usual names. Raises UserError where two have the same name."""
     found = dict[str, Any]()
     for name, array in tensors.items():
         base, _, block_type = name.rpartition(".")
-        if block_type in BLOCK_TYPES and array.ndim == 2 and array.dtype == host.uint8:
-            kind = BLOCK_TYPES[block_type]
-            if array.shape[1] % kind.bytes == 0:
-                width = array.shape[1] // kind.bytes * kind.size
-                found[base] = PackedArray(array, (len(array), width), block_type, _unpack(block_type, width))
-                continue
-        found[name] = array
+        kind = BLOCK_TYPES.get(block_type)
+        if kind is None or array.ndim != 2 or array.dtype != host.uint8 or array.shape[1] % kind.bytes:
+            base = name
+        if base in found:
+            raise UserError(f"{folder} has {base} twice, in different types: save the model again")
+        if base != name and kind is not None:
+            width = array.shape[1] // kind.bytes * kind.size
+            array = PackedArray(array, (len(array), width), block_type, _unpack(block_type, width), is_padded=True)
+        found[base] = array
     return found
 
 
 def _unpack(block_type: str, width: int) -> Callable[[Array], Array]:
-    return lambda stored: unpack_rows(stored, block_type, width)
+    return lambda stored: to_numpy(unpack_rows(xp.asarray(stored), block_type, width))
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,8 @@ class Kept:
 
     def names(self, model: Module, found: Mapping[str, Any]) -> list[str]:
         """The names of the weights that may become low-precision ones."""
-        if self.dtype == "float32" or (self.dtype is None and not any(map(is_packed, found.values()))):
+        is_low = any(is_packed(array) or name.endswith(SCALE) for name, array in found.items())
+        if self.dtype == "float32" or (self.dtype is None and not is_low):
             return []
         return names_to_round(model, self.dtype or "int8")
 

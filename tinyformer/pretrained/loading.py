@@ -53,7 +53,7 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype
 
     ``dtype`` is what the weights become: "float32", or for a model that is not trained "int8", "int4" or "bfloat16", as by
     ``quantize``. By default they stay as they are in the file if it has them in blocks of 8 or 4 bits: those that
-    ``save_pretrained`` wrote, and those of types Q8_0, Q4_0, Q4_1, Q4_K and Q6_K in a GGUF file. All others become float32.
+    ``save_pretrained`` wrote, and types BF16, Q8_0, Q4_0, Q4_1, Q4_K and Q6_K in a GGUF file. All others become float32.
 
     Raises UserError for an unknown dtype, for a folder without these files, another architecture, settings that cannot be had
     here, weights that are not those of the settings, or cannot be rounded, and for a GGUF file without the package gguf.
@@ -102,7 +102,7 @@ def _load(folder: Path, dtype: str | None, kinds: tuple[type[Module], ...] = ())
         raise settings.error(shortened(str(error))) from None
     left_out = load_into(model, family, weights, folder, kept)
     bert = model.bert if isinstance(model, BertForMaskedLM) else model
-    if left_out and isinstance(bert, Bert) and bert.pooler is not None:
+    if any(name.endswith("weight") for name in left_out) and isinstance(bert, Bert) and bert.pooler is not None:
         bert.config.initialise(bert.pooler)
     return model.eval()
 

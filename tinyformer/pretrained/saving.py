@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.files import write_json
@@ -62,16 +63,16 @@ def _remove_shards(folder: Path) -> None:
 def _tensors(model: PretrainedModel, family: Family) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a model by the names of its family, zeros for the biases that only the family has, and the biases that it
     has twice beside the weight of their layer."""
-    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    state: dict[str, Any] = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     for name, weight in quantized_weights(model):
-        values = state.pop(f"{name}.values")
-        if weight.kind != "bfloat16":
-            yield from _blocks(model, family.source(name), weight, values)
-        else:
-            state[name] = weight.numpy()
+        del state[f"{name}.values"]
+        state[name] = weight.numpy() if weight.kind == "bfloat16" else weight
     for name, values in state.items():
         source = family.source(name)
-        yield from ((theirs, tt.tensor(source.as_theirs(part))) for theirs, part in _parts(model, source, values))
+        if isinstance(values, BlockWeight):
+            yield from _blocks(model, source, values)
+        else:
+            yield from ((theirs, tt.tensor(source.as_theirs(part))) for theirs, part in _parts(model, source, values))
         for copy, original in family.copies.items():
             if source.names == (weight_beside(copy),):
                 yield (
@@ -80,7 +81,7 @@ def _tensors(model: PretrainedModel, family: Family) -> Iterator[tuple[str, Tens
                 )
         bias = re.sub("weight$", "bias", name)
         if bias not in state and re.fullmatch(family.biases, bias):
-            yield family.source(bias).names[0], tt.zeros(len(values))
+            yield family.source(bias).names[0], tt.zeros(values.shape[0])
 
 
 def _parts(model: PretrainedModel, source: Source, values: Array) -> Iterator[tuple[str, Array]]:
@@ -89,8 +90,9 @@ def _parts(model: PretrainedModel, source: Source, values: Array) -> Iterator[tu
     return zip(source.names, host.split(values, ends[:-1]))
 
 
-def _blocks(model: PretrainedModel, source: Source, weight: BlockWeight, values: Array) -> Iterator[tuple[str, Tensor]]:
+def _blocks(model: PretrainedModel, source: Source, weight: BlockWeight) -> Iterator[tuple[str, Tensor]]:
     """The bytes of a weight in blocks, in the parts that a file has. Each part there has blocks of one type."""
+    values = weight.values.numpy()
     by_row = [(block_type, row) for block_type, _, rows in cut(values, weight.parts, weight.inputs) for row in rows]
     ends = [*accumulate(source.lengths(model, len(by_row)))]
     for name, first, last in zip(source.names, [0, *ends], ends):

@@ -39,7 +39,7 @@ def read_weights(folder: Path) -> Weights:
     if (file := gguf_at(folder)) is not None:
         return {**gguf_weights(file)}
     if (folder / WHOLE).exists():
-        return packed(read_tensors(folder / WHOLE))
+        return packed(read_tensors(folder / WHOLE), folder)
     if not (folder / INDEX).exists():
         raise _no_weights(folder)
     index = read_json(folder / INDEX)
@@ -53,7 +53,7 @@ def read_weights(folder: Path) -> Weights:
     shards = {name: read_tensors(folder / name) for name in names}
     if absent := [f"{file} has no {tensor}" for tensor, file in file_of.items() if tensor not in shards[file]]:
         raise UserError(f"{folder / INDEX} does not fit its files: {listed(absent, '; ')}. Download all of them again")
-    return packed({tensor: shards[file][tensor] for tensor, file in file_of.items()})
+    return packed({tensor: shards[file][tensor] for tensor, file in file_of.items()}, folder)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -106,14 +106,13 @@ def load_into(model: Module, family: Family, found: Weights, where: object, kept
     expected, or of other shapes, and for weights that cannot be rounded; ``where`` names the file.
     """
     sources = {name: family.source(name) for name in model.state_dict()}
-    rounded = kept.names(model, found)
     needed = {theirs for source in sources.values() for theirs in source.names}
     scaled = {theirs for theirs in needed if theirs + SCALE in found}  # that the file has as integers, with scales
     needed |= {theirs + SCALE for theirs in scaled}
     copies = {copy: original for copy, original in family.copies.items() if copy not in needed}
     found = _renamed(found, family.prefix, needed | set(copies))
     problems = _drop_copies(found, copies, needed)
-    left_out = list[str]()
+    left_out, rounded = list[str](), kept.names(model, found)
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     for name, shape in shapes.items():
         source = sources[name]
@@ -136,15 +135,15 @@ def load_into(model: Module, family: Family, found: Weights, where: object, kept
     state = {name: host.zeros(shapes[name], default_dtype) for name in left_out}
     state |= {name: put_together(sources[name], found) for name in shapes if name not in (*left_out, *rounded)}
     model.load_state_dict(state, strict=False, assign=True)
-    for name in rounded:
+    for name in [name for name in rounded if name not in left_out]:
         files = [found[theirs] for theirs in sources[name].names]
         if all(map(kept.takes, files)):
             put_weight(model, name, _block_weight(files, shapes[name][1]))
             continue
         model.load_state_dict({name: put_together(sources[name], found)}, strict=False, assign=True)
-        if kept.dtype is not None:
+        if dtype := kept.dtype or ("int8" if scaled.intersection(sources[name].names) else None):
             with plain_errors_of_quantizing(where):
-                quantize_weight(model, name, kept.dtype, give_back)
+                quantize_weight(model, name, dtype, give_back)
     return left_out
 
 
@@ -208,9 +207,10 @@ def misfits(model: Module, source: Source, found: Mapping[str, Array | PackedArr
         expected = part.shape if isinstance(array, PackedArray) else source.as_theirs(part).shape
         if array.shape != expected:
             problems.append(f"{name} has shape {array.shape} instead of {expected}")
-        elif name + SCALE in found and (array.dtype, found[name + SCALE].shape) != (host.int8, (length,)):
-            problems.append(f"{name} and {name + SCALE} are not int8 values and a scale for each row")
-        elif name + SCALE not in found and array.dtype.kind != "f" and array.dtype != HALVES:
+        elif (scale := found.get(name + SCALE)) is not None:
+            if array.dtype != host.int8 or scale.shape != (length,) or scale.dtype.kind != "f":
+                problems.append(f"{name} and {name + SCALE} are not int8 values and a scale for each row")
+        elif array.dtype.kind != "f" and array.dtype != HALVES:
             problems.append(f"{name} has {array.dtype} values instead of floating-point ones")
     return problems
 
@@ -226,8 +226,9 @@ def put_together(source: Source, found: Mapping[str, Array | PackedArray]) -> Ar
     otherwise the file's values leave the memory again."""
     files = [found[name] for name in source.names]
     parts = [numbers_of(file) if isinstance(file, PackedArray) else source.as_ours(numbers_of(file)) for file in files]
-    if scales := [found[name + SCALE] for name in source.names if name + SCALE in found]:
-        parts = [part * numbers_of(scale)[:, None] for part, scale in zip(parts, scales)]
+    for i, name in enumerate(source.names):
+        if (scale := found.get(name + SCALE)) is not None:
+            parts[i] = parts[i] * numbers_of(scale)[:, None]
     whole = parts[0] if len(parts) == 1 else host.concatenate(parts)
     if whole.dtype != default_dtype or not (whole.flags.c_contiguous and whole.flags.aligned):
         whole = _copied(whole)

@@ -62,15 +62,15 @@ def ppmi(counts: csr_array, smoothing: float = 0.75) -> csr_array:
 
 
 def truncated_svd(matrix: csr_array, rank: int, seed: int = 0) -> tuple[Array, Array, Array]:
-    """Return the largest ``rank`` singular values of a matrix, falling, and their vectors: U (rows, rank), s (rank,), V (columns,
-    rank), with matrix ≈ U diag(s) Vᵀ. No matrix of that rank is closer (Eckart and Young 1936).
+    """Return the largest ``rank`` singular values of a matrix, falling, and their vectors: U (rows, rank), s (rank,) and
+    V (columns, rank), with matrix ≈ U diag(s) Vᵀ. No matrix of that rank is closer (Eckart and Young 1936).
 
     ARPACK multiplies a random vector by matrixᵀ matrix again and again, so the matrix stays sparse. ``seed`` draws that vector.
-    The result agrees with a dense SVD to rounding errors, except for singular values below 1e-8 times the largest: their squares
-    vanish beside its square. NumPy's dense SVD computes small matrices, and a rank equal to the smaller side.
+    The result agrees with a dense SVD to rounding errors, except for singular values below 1e-8 times the largest: their
+    squares vanish beside its square. Small matrices, and a rank equal to the smaller side, take NumPy's dense SVD.
 
-    Raises SettingError unless the rank is at least 1 and no larger than the matrix, and UserError if an element is not finite or
-    SciPy is not installed.
+    Raises SettingError unless the rank is at least 1 and no larger than the matrix, and UserError if an element is not finite
+    or SciPy is not installed.
     """
     smaller = min(matrix.shape)
     if not 1 <= rank <= smaller:

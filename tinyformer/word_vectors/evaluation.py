@@ -159,34 +159,27 @@ def analogies(vectors: WordVectors, path: str | Path) -> list[Section]:
     the fourth. A line such as ": capitals" begins a section. Words that are not known as they are written are looked up in
     lower case. Raises UserError, which names the file and the line, for other lines, and if no analogy has four known words.
     """
-    names: list[str] = []
-    questions: list[list[list[int]]] = []
-    unknown: list[int] = []
+    named: list[tuple[str, list[list[str | None]]]] = []  # the analogies of each section
     for number, line in _lines(path):
-        words = line.split()
-        if line.startswith(":") or not names:
-            names.append(line[1:].strip() if line.startswith(":") else "")
-            questions.append([])
-            unknown.append(0)
         if line.startswith(":"):
+            named.append((line[1:].strip(), []))
             continue
+        words = line.split()
         if len(words) != 4:
             raise UserError(f"{path}, line {number}: four words must be here, not {shortened(line, 60)!r}")
-        found = [_known(vectors, word) for word in words]
-        if None in found:
-            unknown[-1] += 1
-        else:
-            questions[-1].append([vectors.ids[str(word)] for word in found])
-    if not any(questions) and not any(unknown):
+        named = named or [("", [])]
+        named[-1][1].append([_known(vectors, word) for word in words])
+    sections = []
+    for name, questions in named:
+        ids = [[vectors.ids[word] for word in words if word is not None] for words in questions if None not in words]
+        right = _count_right(vectors, host.array(ids).reshape(-1, 4))
+        sections.append(Section(name, right, len(ids), len(questions) - len(ids)))
+    right, asked, unknown = (sum(getattr(s, field) for s in sections) for field in ("right", "asked", "unknown"))
+    if not asked and not unknown:
         raise UserError(f"{path} has no analogies: four words must be on each line")
-    if not any(questions):
+    if not asked:
         raise UserError(f"no analogy in {path} has four known words{_more_words()}")
-    sections = [
-        Section(name, _count_right(vectors, host.array(ids).reshape(-1, 4)), len(ids), missing)
-        for name, ids, missing in zip(names, questions, unknown)
-    ]
-    right, asked = sum(section.right for section in sections), sum(section.asked for section in sections)
-    return [*sections, Section("all", right, asked, sum(unknown))]
+    return [*sections, Section("all", right, asked, unknown)]
 
 
 def _count_right(vectors: WordVectors, ids: Array) -> int:
@@ -228,4 +221,4 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
 def is_of_analogies(path: str | Path) -> bool:
     """Whether a file seems to be one of analogies: its first line begins a section, or is four words."""
     _, line = next(_lines(path), (0, ""))
-    return line.startswith(":") or (len(line.split()) == 4 and not re.search(r"[\t,;]", line))
+    return line.startswith(":") or (len(line.split()) == 4 and not re.search(MARKS, line))

@@ -46,8 +46,8 @@ class TfIdf:
         self._columns = {word: column for column, word in enumerate(self.words)}
 
     def __call__(self, documents: Iterable[str]) -> csr_array:
-        """Return the weights of documents, (documents, words), float64. Words that are not in ``words`` are left out. A document
-        without any other words is a row of zeros. Raises UserError if SciPy is not installed."""
+        """Return the weights of documents, (documents, words), float64. Words that are not in ``words`` are left out, and a
+        document without any other words is a row of zeros. Raises UserError if SciPy is not installed."""
         sparse = scipy_sparse()
         columns: list[int] = []
         times: list[int] = []

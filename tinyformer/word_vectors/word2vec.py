@@ -8,7 +8,6 @@ batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,7 +121,8 @@ class Word2Vec:
         """
         began, shown = time.perf_counter(), 0
         with stop_on_signals(self._stop), lasting_progress("training", self.total_words, "word", quiet=quiet) as bar:
-            for words, contexts, targets in self._pieces():
+            pieces = (piece for _ in range(self.config.epochs) for piece in self.examples.of_an_epoch(self._rng))
+            for words, contexts, targets in pieces:
                 self._step(contexts, targets)
                 self.words_done += words
                 write_or_stop(self._stop, bar.update, words)
@@ -132,10 +132,6 @@ class Word2Vec:
                 if self.stopped_by:
                     return False
         return True
-
-    def _pieces(self) -> Iterator[tuple[int, Array, Array]]:
-        for _ in range(self.config.epochs):
-            yield from self.examples.of_an_epoch(self._rng)
 
     def _step(self, contexts: Any, targets: Any) -> None:
         """Learn from the examples of a piece, in batches."""

@@ -82,7 +82,7 @@ def test_the_models(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.F16, Kind.BF16, Kind.Q5_0], ids=str)
-def test_types_that_become_float32(tmp_path: Path, kind: Kind) -> None:
+def test_types_that_are_not_blocks(tmp_path: Path, kind: Kind) -> None:
     folder = write_model(tmp_path / "llama", tie_output=True)
     model = from_pretrained(write_gguf(folder, tmp_path / "llama.gguf", kind))
     given = tt.load(folder / "model.safetensors")

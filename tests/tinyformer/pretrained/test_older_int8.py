@@ -127,10 +127,6 @@ DAMAGES: dict[str, tuple[Callable[[Tensors], object], str]] = {
     "scales of a norm": (lambda x: x.update({f"{NORM}_scale": np.ones(48, np.float32)}), r"model\.norm\.weight_scale"),
     "scales of nothing": (lambda x: x.update({"x.weight_scale": np.ones(48, np.float32)}), r"x\.weight_scale is not known"),
     "queries without scales": (lambda x: x.pop(f"{QUERIES}_scale"), r"q_proj\.weight has int8 values instead of floating"),
-    "queries in float32": (
-        lambda x: x.update({QUERIES: x[QUERIES] * x.pop(f"{QUERIES}_scale")[:, None]}),
-        r"self_attn\.q_proj\.weight",
-    ),
 }
 
 
