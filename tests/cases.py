@@ -1207,13 +1207,7 @@ for constant in [(0,), (1,)]:
     fused("multi_head_attention", f"constant {constant}", by_heads, *two, **options, **settings)
 attend = functools.partial(tt.multi_head_attention, num_heads=2)
 past = np.tri(3, dtype=bool)
-case(
-    "multi_head_attention",
-    "causal",
-    lambda x: attend(x, is_causal=True),
-    lambda x: by_heads(x, mask=past),
-    normal(2, 3, 12),
-)
+case("multi_head_attention", "causal", lambda x: attend(x, is_causal=True), lambda x: by_heads(x, mask=past), normal(2, 3, 12))
 case(
     "multi_head_attention",
     "bias",

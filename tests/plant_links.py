@@ -35,11 +35,7 @@ from tinyformer.runs.run_folder import FILES, FOLDERS
 SIZES = ["--num-heads", "2", "--d-model", "8", "--batch-size", "4", "--num-layers", "1", "--block-size", "8"]
 SHOWN = ["--tensorboard"] if find_spec("tensorboardX") and find_spec("PIL") else []
 FIRST = ["--steps", "4", "--eval-every", "2", "--log-every", "1", "--average", "2", *SHOWN, *SIZES]
-COMMANDS = {
-    "train": FIRST,
-    "resume": ["--resume-changed", "--steps", "6", *SHOWN],
-    "overwrite": ["--overwrite", *FIRST],
-}
+COMMANDS = {"train": FIRST, "resume": ["--resume-changed", "--steps", "6", *SHOWN], "overwrite": ["--overwrite", *FIRST]}
 READING = {"sample": ["sample", "--length", "9"]}
 LONGEST = 60  # seconds of a command, which takes less than one
 

@@ -131,12 +131,7 @@ def arange(
 
 @checked
 def linspace(
-    start: float,
-    stop: float,
-    num: int = 50,
-    endpoint: bool = True,
-    dtype: DType | None = None,
-    requires_grad: bool = False,
+    start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DType | None = None, requires_grad: bool = False
 ) -> Tensor:
     """``num`` evenly spaced numbers from ``start`` to ``stop``. With ``endpoint=False`` they end before ``stop``.
 

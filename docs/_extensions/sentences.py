@@ -154,10 +154,7 @@ SENTENCES: list[Sentence] = [
         "With nanoGPT's settings for a CPU it is {:.2f}, and nanoGPT's own is {:.2f}.",
         lambda: [cell("char_gpt", "2000", "seed 1337"), nanogpts_own()],
     ),
-    (
-        "The default has that loss in {:.2f} of the time that nanoGPT's recipe takes on PyTorch",
-        lambda: shares_of_time()[:1],
-    ),
+    ("The default has that loss in {:.2f} of the time that nanoGPT's recipe takes on PyTorch", lambda: shares_of_time()[:1]),
     (
         "has a validation loss of 1.886, which nanoGPT names for its settings for a CPU, after {:.1f} s of training; nanoGPT's "
         "recipe on PyTorch has it after {:.1f} s. That is {:.2f} of the time. To a loss of 1.7 it takes {:.2f} of the time, "
@@ -237,11 +234,7 @@ SENTENCES: list[Sentence] = [
     (
         "With {:.0f} characters of context the validation loss is {:.2f}; the GPT above, after its minute of training, has "
         "{:.2f} (`benchmarks/results/markov/`).",
-        lambda: [
-            best_order(),
-            cell("markov", f"{best_order():.0f}", "loss"),
-            cell("markov", "GPT", "loss"),
-        ],
+        lambda: [best_order(), cell("markov", f"{best_order():.0f}", "loss"), cell("markov", "GPT", "loss")],
     ),
     (
         "the best Markov model has {:.0f} characters of context. Its loss is {:.2f}, and that of a GPT of {:.1f} million "
@@ -275,10 +268,7 @@ SENTENCES: list[Sentence] = [
         "Transformer {:.0f} %.",
         lambda: [100 - 100 * by_length(kind, "16-20") / by_length(kind, "6-10") for kind in ARCHITECTURES],
     ),
-    (
-        "{:.1f} % of {:.0f} held-out sentences are right from pretrained weights and {:.1f} % from scratch",
-        classified,
-    ),
+    ("{:.1f} % of {:.0f} held-out sentences are right from pretrained weights and {:.1f} % from scratch", classified),
     (
         "how many numbers of {:.0f} new ones are exactly right: {:.1f} % without noise, {:.1f} % at {:.0f} dB, {:.1f} % where "
         "noise is as strong as the tones (`benchmarks/results/dial_tones/`).",
@@ -422,10 +412,7 @@ SENTENCES: list[Sentence] = [
         "{:.2f} of that same rate.",
         lambda: [products_over(side, configuration) for side in (("tinyformer",), SIDES) for configuration in "AC"],
     ),
-    (
-        "without any other work a step of C would take {:.2f} of PyTorch's time.",
-        lambda: [products_over(SIDES, "C")],
-    ),
+    ("without any other work a step of C would take {:.2f} of PyTorch's time.", lambda: [products_over(SIDES, "C")]),
     (
         "On another day OpenBLAS's products ran at {:.0f} to {:.0f} GFLOP/s, and MKL's did not. With NumPy's kernels a step "
         "then took {:.2f} (A), {:.2f} (B), {:.2f} (C) and {:.2f} (D) of PyTorch's time",

@@ -99,10 +99,7 @@ def test_the_page_runs_no_script_but_its_own_files(browser: Any, explorers: Any)
 
 def test_two_pages_have_each_its_own_state(browser: Any, explorers: Any) -> None:
     explorer = explorers["gpt"]
-    plans = [
-        ("best", "the fox", {"seed": 1, "temperature": 0.7}),
-        ("latest", "lazy dog jumps", {"seed": 2, "top_k": 5}),
-    ]
+    plans = [("best", "the fox", {"seed": 1, "temperature": 0.7}), ("latest", "lazy dog jumps", {"seed": 2, "top_k": 5})]
 
     def written(page: Any) -> str:
         """Start writing, and keep what comes in window.found."""

@@ -15,16 +15,7 @@ from chat_templates import TEMPLATES
 from running import Program
 
 import tinytensor as tt
-from tinyformer import (
-    GPT,
-    BPETokenizer,
-    GPTConfig,
-    Sampling,
-    Writing,
-    open_chat,
-    save_pretrained,
-    save_pretrained_tokenizer,
-)
+from tinyformer import GPT, BPETokenizer, GPTConfig, Sampling, Writing, open_chat, save_pretrained, save_pretrained_tokenizer
 from tinyformer.programs import chat as chat_program
 
 COMMAND = "chat model"

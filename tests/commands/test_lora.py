@@ -133,10 +133,7 @@ MISTAKES = {
     "rank": (["--init-from", "gpt2", "--lora-rank", "-1"], "--lora-rank must be at least 0, not -1"),
     "large": (["--init-from", "gpt2", "--lora-rank", "17"], "--lora-rank must be at most the model's width, 16, not 17"),
     "alpha": (["--init-from", "gpt2", "--lora-rank", "1", "--lora-alpha", "0"], "--lora-alpha must be positive, not 0.0"),
-    "dropout": (
-        ["--init-from", "gpt2", "--lora-rank", "1", "--lora-dropout", "1"],
-        "--lora-dropout must be at least 0",
-    ),
+    "dropout": (["--init-from", "gpt2", "--lora-rank", "1", "--lora-dropout", "1"], "--lora-dropout must be at least 0"),
     "alone": (["--init-from", "gpt2", "--lora-alpha", "3"], "--lora-alpha has no effect with --lora-rank 0"),
     "targets": (["--init-from", "gpt2", "--lora-rank", "1", "--lora-targets", "foo"], "the blocks have no linear layer 'foo'"),
     "gate": (["--init-from", "gpt2", "--lora-rank", "1", "--lora-targets", "gate"], "the blocks have no linear layer 'gate'"),

@@ -257,10 +257,7 @@ def test_vectors_that_are_there_are_not_lost(copied: Program) -> None:
     [
         (["--data", "one.txt"], "one.txt has only one word, 50 times: vectors need at least two different words"),
         (["--data", "marks.txt"], "marks.txt has no words"),
-        (
-            ["--data", "text.txt", "--min-count", "5000"],
-            "of which none is there --min-count=5000 times or more",
-        ),
+        (["--data", "text.txt", "--min-count", "5000"], "of which none is there --min-count=5000 times or more"),
         (["--data", "none.txt"], "none.txt does not exist"),
         (["vectors", "text.txt"], "text.txt, line 1:"),
         (["vectors", "none.txt"], "none.txt does not exist: give a file of word vectors"),

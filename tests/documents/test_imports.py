@@ -41,12 +41,7 @@ def test_a_circle_would_be_found():
         TopologicalSorter(a_circle).prepare()
     assert modules(
         "import tinyformer.common.memory\nfrom tinytensor import nn, Tensor\ndef f():\n    import tinytensor.io"
-    ) == {
-        "tinyformer.common.memory",
-        "tinytensor.nn",
-        "tinytensor",
-        "tinytensor.io",
-    }
+    ) == {"tinyformer.common.memory", "tinytensor.nn", "tinytensor", "tinytensor.io"}
     assert modules("if TYPE_CHECKING:\n    import tinytensor.io\nelse:\n    import tinyformer.common.files") == {
         "tinyformer.common.files"
     }

@@ -143,11 +143,7 @@ def raise_an_error() -> None:
     raise LookupError("nothing to be found here")
 
 
-FAILURES = {
-    "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "exits": lambda: os._exit(3),
-    "raises": raise_an_error,
-}
+FAILURES = {"is killed": lambda: os.kill(os.getpid(), signal.SIGKILL), "exits": lambda: os._exit(3), "raises": raise_an_error}
 
 
 def leave_a_number_and_fail(ranks: Communicator, folder: str) -> None:

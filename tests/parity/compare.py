@@ -75,10 +75,7 @@ def assert_same(
         second = [rng.standard_normal(x.shape).astype(a.dtype) for x, a in zip(its, (to_numpy(x) for x in its))]
         ours_total = sum((g * tt.tensor(c)).sum() for (g, _), c in zip(got, second))
         their_total = sum((g * torch.tensor(c)).sum() for (g, _), c in zip(wanted, second))
-        ours_second, theirs_second = (
-            gradients_of(tt, ours_total, mine, None),
-            gradients_of(torch, their_total, its, None),
-        )
+        ours_second, theirs_second = (gradients_of(tt, ours_total, mine, None), gradients_of(torch, their_total, its, None))
         for i, ((g, _), (w, _)) in enumerate(zip(ours_second, theirs_second)):
             assert_close(g, w, relative, absolute, f"the second derivative of input {i}")
 

@@ -30,10 +30,7 @@ LLAMA2_DECODER = {
 }
 LLAMA2_NORMALIZER = {
     "type": "Sequence",
-    "normalizers": [
-        {"type": "Prepend", "prepend": "▁"},
-        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-    ],
+    "normalizers": [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}],
 }
 
 

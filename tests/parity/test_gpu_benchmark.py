@@ -402,10 +402,7 @@ def test_a_mistake_is_one_line(words, says):
 
 @pytest.mark.parametrize(
     ("variables", "says"),
-    [
-        ({"TINYTENSOR_BACKEND": "numpy"}, "run TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py"),
-        ({"PYTHONPATH": ""}, "CuPy"),
-    ],
+    [({"TINYTENSOR_BACKEND": "numpy"}, "run TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py"), ({"PYTHONPATH": ""}, "CuPy")],
     ids=["numpy", "no CuPy"],
 )
 def test_without_a_gpu_one_line_says_so(variables, says):

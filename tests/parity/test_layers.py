@@ -67,9 +67,7 @@ def test_rms_norm(shape, weighted):
     arrays = [normal(*shape, scale=3.0) + 2, normal(6, seed=1)][: 1 + weighted]
     for eps in (1e-5, 0.1):
         assert_same(
-            lambda x, *w, eps=eps: tt.rms_norm(x, *w, eps=eps),
-            lambda x, *w, eps=eps: F.rms_norm(x, (6,), *w, eps=eps),
-            *arrays,
+            lambda x, *w, eps=eps: tt.rms_norm(x, *w, eps=eps), lambda x, *w, eps=eps: F.rms_norm(x, (6,), *w, eps=eps), *arrays
         )
 
 
@@ -159,11 +157,7 @@ def test_one_hot():
 
 
 def query_key_value(lead=(2, 3), queries=5, keys=5, width=4, value_width=4):
-    return (
-        normal(*lead, queries, width),
-        normal(*lead, keys, width, seed=1),
-        normal(*lead, keys, value_width, seed=2),
-    )
+    return (normal(*lead, queries, width), normal(*lead, keys, width, seed=1), normal(*lead, keys, value_width, seed=2))
 
 
 def bottom_right_causal(queries, keys):
@@ -278,10 +272,7 @@ LAYERS = {
     "LayerNorm, eps": (tt.nn.LayerNorm(6, eps=0.1), torch.nn.LayerNorm(6, eps=0.1)),
     "LayerNorm, axes": (tt.nn.LayerNorm((3, 6)), torch.nn.LayerNorm((3, 6))),
     "LayerNorm, axes, no bias": (tt.nn.LayerNorm([3, 6], bias=False), torch.nn.LayerNorm([3, 6], bias=False)),
-    "LayerNorm, no weights": (
-        tt.nn.LayerNorm(6, elementwise_affine=False),
-        torch.nn.LayerNorm(6, elementwise_affine=False),
-    ),
+    "LayerNorm, no weights": (tt.nn.LayerNorm(6, elementwise_affine=False), torch.nn.LayerNorm(6, elementwise_affine=False)),
     "LayerNorm, axes, no weights": (tt.nn.LayerNorm((2, 3, 6), 0.1, False), torch.nn.LayerNorm((2, 3, 6), 0.1, False)),
     "GroupNorm": (tt.nn.GroupNorm(1, 3), torch.nn.GroupNorm(1, 3)),
     "GroupNorm, instances": (tt.nn.GroupNorm(3, 3, 0.1), torch.nn.GroupNorm(3, 3, 0.1)),

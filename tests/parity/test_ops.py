@@ -354,11 +354,7 @@ PRODUCTS = {
     "outer": (tt.outer, torch.outer, A[0], B[0]),
     "linear": (tt.linear, F.linear, normal(2, 3, 4), B.T.copy(), normal(5)),
     **{
-        f"einsum {text}": (
-            lambda *x, text=text: tt.einsum(text, *x),
-            lambda *x, text=text: torch.einsum(text, *x),
-            *arrays,
-        )
+        f"einsum {text}": (lambda *x, text=text: tt.einsum(text, *x), lambda *x, text=text: torch.einsum(text, *x), *arrays)
         for text, arrays in EINSUMS.items()
     },
 }
@@ -492,12 +488,7 @@ def test_without_gradients(name):
 # ------------------------------------------------------------------------------------------------------------- dtypes
 
 DTYPES = ["bool", "int32", "int64", "float32", "float64"]
-BINARY = {
-    "add": lambda x, y: x + y,
-    "multiply": lambda x, y: x * y,
-    "divide": lambda x, y: x / y,
-    "less": lambda x, y: x < y,
-}
+BINARY = {"add": lambda x, y: x + y, "multiply": lambda x, y: x * y, "divide": lambda x, y: x / y, "less": lambda x, y: x < y}
 
 
 @pytest.mark.parametrize("operation", BINARY)

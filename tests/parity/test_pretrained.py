@@ -273,10 +273,7 @@ def test_marian(kind: str, tmp_path: Path) -> None:
     target = np.concatenate([np.full((3, 1), 53), RNG.integers(1, 53, (3, 8))], axis=1)  # it starts with padding
     outputs = np.where(RNG.random(target.shape) < 0.2, -100, target[:, ::-1])
     expected = theirs(
-        torch.tensor(source),
-        torch.tensor(source != 53),
-        decoder_input_ids=torch.tensor(target),
-        labels=torch.tensor(outputs),
+        torch.tensor(source), torch.tensor(source != 53), decoder_input_ids=torch.tensor(target), labels=torch.tensor(outputs)
     )
     assert_close(ours(tt.tensor(source), tt.tensor(target)), expected.logits)
     loss = ours.loss(tt.tensor(source), tt.tensor(target), tt.tensor(outputs))
@@ -391,10 +388,7 @@ VARIANTS = {
             }
         ),
     ),
-    "bert: no prefix": (
-        lambda: bert("Model"),
-        lambda state: {f"bert.{name}": tensor for name, tensor in state.items()},
-    ),
+    "bert: no prefix": (lambda: bert("Model"), lambda state: {f"bert.{name}": tensor for name, tensor in state.items()}),
     "marian: all copies": (
         marian,
         lambda state: (
@@ -556,10 +550,7 @@ WRITTEN = {
     "bert for masks, gelu_tanh": ("BertForMaskedLM", lambda: BertForMaskedLM(BertConfig(**ENCODER, activation="gelu_tanh"))),
     "bert for classes": ("BertForSequenceClassification", lambda: BertForClassification(BertConfig(**ENCODER), 3)),
     "bert": ("BertModel", lambda: Bert(BertConfig(**ENCODER, num_segments=3, norm_eps=1e-2))),
-    "marian": (
-        "MarianMTModel",
-        lambda: Transformer(TransformerConfig(target_vocab_size=54, **BOTH, share_embeddings=True)),
-    ),
+    "marian": ("MarianMTModel", lambda: Transformer(TransformerConfig(target_vocab_size=54, **BOTH, share_embeddings=True))),
     "marian, two vocabularies": ("MarianMTModel", lambda: Transformer(TransformerConfig(target_vocab_size=47, **BOTH))),
     "marian, untied, fixed padding": (
         "MarianMTModel",

@@ -102,17 +102,13 @@ def byte_pairs(request: pytest.FixtureRequest) -> tuple[BPETokenizer, hugging_fa
     return gpt2s(), hugging_face.ByteLevelBPETokenizer(*map(str, files))
 
 
-def test_byte_pairs_of_strings_of_every_kind(
-    byte_pairs: tuple[BPETokenizer, hugging_face.ByteLevelBPETokenizer],
-) -> None:
+def test_byte_pairs_of_strings_of_every_kind(byte_pairs: tuple[BPETokenizer, hugging_face.ByteLevelBPETokenizer]) -> None:
     ours, theirs = byte_pairs
     assert [text for text in strings() if ours.encode(text).tolist() != theirs.encode(text).ids] == []
     assert [text for text in strings() if ours.decode(ours.encode(text)) != text] == []
 
 
-def test_byte_pairs_of_a_long_text_without_spaces(
-    byte_pairs: tuple[BPETokenizer, hugging_face.ByteLevelBPETokenizer],
-) -> None:
+def test_byte_pairs_of_a_long_text_without_spaces(byte_pairs: tuple[BPETokenizer, hugging_face.ByteLevelBPETokenizer]) -> None:
     ours, theirs = byte_pairs
     rng = random.Random(0)
     for alphabet in ("ACGT", "abcdefghijklmnopqrstuvwxyz", "的一是不了人我在有他"):
@@ -120,9 +116,7 @@ def test_byte_pairs_of_a_long_text_without_spaces(
         assert ours.encode(text).tolist() == theirs.encode(text).ids
 
 
-def test_decoding_bytes_that_are_no_text(
-    byte_pairs: tuple[BPETokenizer, hugging_face.ByteLevelBPETokenizer],
-) -> None:
+def test_decoding_bytes_that_are_no_text(byte_pairs: tuple[BPETokenizer, hugging_face.ByteLevelBPETokenizer]) -> None:
     ours, theirs = byte_pairs
     rng = random.Random(0)
     for _ in range(1000):

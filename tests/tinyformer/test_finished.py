@@ -15,10 +15,7 @@ from tinyformer.runs.makers import found_in
 from tinyformer.runs.run_folder import load_weights
 from tinyformer.tasks.trained import open_run
 
-ROWS = [
-    {"step": 10, "train_loss": 2.5, "validation_loss": None},
-    {"step": 20, "train_loss": 2.0, "validation_loss": 2.25},
-]
+ROWS = [{"step": 10, "train_loss": 2.5, "validation_loss": None}, {"step": 20, "train_loss": 2.0, "validation_loss": 2.25}]
 
 
 @pytest.fixture

@@ -150,18 +150,12 @@ def test_a_dataclass_of_everything() -> None:
     [
         ({}, "model.width is missing"),
         ({"rate": 0.5}, "model.width is missing"),
-        (
-            {"width": 3, "depth": 2},
-            f"model.depth is 2, {NEW}",
-        ),
+        ({"width": 3, "depth": 2}, f"model.depth is 2, {NEW}"),
         ({"width": 3, "names": "y"}, f"model.names is 'y', {NEW.replace(':', ' (was model.name meant?):', 1)}"),
         ({"width": 3.0}, "model.width must be an integer, not 3.0"),
         ({"width": 3, "rate": True}, "model.rate must be a finite number, not True"),
         ({"width": 3, "rows": [{}]}, "model.rows[0].step is missing"),
-        (
-            {"width": 3, "rows": [{"step": 1, "end": 2}]},
-            f"model.rows[0].end is 2, {NEW}",
-        ),
+        ({"width": 3, "rows": [{"step": 1, "end": 2}]}, f"model.rows[0].end is 2, {NEW}"),
         ([], "model must be an object of settings, not []"),
         (None, "model must be an object of settings, not None"),
     ],

@@ -262,10 +262,7 @@ def test_a_step_of_arrays_of_any_layout_is_as_in_numpy(which, layout):
         step(*lists, [], *settings)
         return np.stack([x for (x,) in lists])
 
-    for case in [
-        ("adam_step", 4, (2, 0.1, 0.9, 0.99, 1e-8, 0.1, False)),
-        ("sgd_step", 3, (False, 0.1, 0.9, 0.1, True, 0.1)),
-    ]:
+    for case in [("adam_step", 4, (2, 0.1, 0.9, 0.99, 1e-8, 0.1, False)), ("sgd_step", 3, (False, 0.1, 0.9, 0.1, True, 0.1))]:
         assert_same(*[outcome(partial(stepped, *case, step)) for step in both(case[0])])
 
 

@@ -37,10 +37,7 @@ VALUES = {
     "arange as floats": (lambda: tt.arange(2**53 + 1, 2**53 + 3, dtype="float64"), np.array([2.0**53, 2.0**53 + 2])),
     "arange by more than there is": (lambda: tt.arange(0, 1, 10**30), np.array([0])),
     "arange beyond integers": (lambda: tt.arange(0, 2 * 10**30, 10**30, dtype="float64"), np.array([0.0, 1e30])),
-    "linspace of the largest": (
-        lambda: tt.linspace(0, 2**63 - 1, 3, dtype="int64"),
-        np.array([0, 2**62 - 1, 2**63 - 1]),
-    ),
+    "linspace of the largest": (lambda: tt.linspace(0, 2**63 - 1, 3, dtype="int64"), np.array([0, 2**62 - 1, 2**63 - 1])),
     "linspace of integers": (lambda: tt.linspace(0, -1, 4, dtype="int64"), np.array([0, -1, -1, -1])),
     "linspace of fractions": (lambda: tt.linspace(0.5, 3, 3, dtype="int64"), np.array([0, 1, 3])),
     "logic of a large number": (lambda: tt.logical_and(tt.tensor([True, False]), 2**70), np.array([True, False])),

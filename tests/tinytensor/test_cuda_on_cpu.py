@@ -109,10 +109,7 @@ FAULTS = {
     "a write past the end": ("x[n + threadIdx.x] = 1;", "of an array of 16384 bytes"),
     "a write just before the start": ("x[-1] = 1;", "byte -4 of an array of 16384 bytes|wrote beside the array"),
     "a null pointer": ("x = nullptr; *x = 1;", "an address outside every array|undefined arithmetic"),
-    "an index outside shared memory": (
-        "__shared__ float s[8]; s[threadIdx.x] = 1; x[0] = s[n % 8];",
-        "outside a fixed array",
-    ),
+    "an index outside shared memory": ("__shared__ float s[8]; s[threadIdx.x] = 1; x[0] = s[n % 8];", "outside a fixed array"),
     "128 bits that are misaligned": ("reinterpret_cast<Four*>(x + 1)->x = 1;", "misaligned"),
     "division by zero": ("x[0] = 1 / (n - 4096);", "divided by zero|undefined arithmetic"),
 }

@@ -1094,10 +1094,7 @@ def test_a_gradient_set_by_hand_is_a_tensor(value, shown):
 # ---------------------------------------------------------------------------- kernels that add to what has arrived already
 
 
-NORMS = {
-    "layer norm": lambda x, w: tt.layer_norm(x, w),
-    "rms norm": lambda x, w: tt.rms_norm(x, w),
-}
+NORMS = {"layer norm": lambda x, w: tt.layer_norm(x, w), "rms norm": lambda x, w: tt.rms_norm(x, w)}
 
 
 @pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)

@@ -176,10 +176,7 @@ def packed() -> list[Any]:
 
 LAYOUTS: dict[str, tuple[Any, list[tuple[str, int]]]] = {
     "matrices": (lambda: (random_array((3, 4), "float32"), random_array((4, 5), "float32")), [("gemmEx", 1)]),
-    "transposed matrices": (
-        lambda: (random_array((4, 3), "float32").T, random_array((5, 4), "float32").T),
-        [("gemmEx", 1)],
-    ),
+    "transposed matrices": (lambda: (random_array((4, 3), "float32").T, random_array((5, 4), "float32").T), [("gemmEx", 1)]),
     "columns of a wider matrix": (
         lambda: (random_array((3, 9), "float32")[:, 2:6], random_array((4, 9), "float32")[:, 1:6]),
         [("gemmEx", 1)],

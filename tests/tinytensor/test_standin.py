@@ -89,11 +89,7 @@ REFUSED = {
     "a sum to the wrong type in place": ("cupy.ones(3, dtype='int64').__iadd__(0.5)", "TypeError", "cast"),
     "add.at of int64": ("cupy.add.at(cupy.ones(3, 'int64'), cupy.array([0]), 1)", "TypeError", "dtype"),
     "add.at of bfloat16": ("cupy.add.at(short, cupy.array([0]), short[:1])", "TypeError", "dtype"),
-    "scatter_add, which CuPy had": (
-        "cupy.scatter_add(x, cupy.array([0]), 1.0)",
-        "AttributeError",
-        "scatter_add",
-    ),
+    "scatter_add, which CuPy had": ("cupy.scatter_add(x, cupy.array([0]), 1.0)", "AttributeError", "scatter_add"),
     "add.at of booleans": ("cupy.add.at(x > 0, cupy.array([0]), True)", "TypeError", "dtype"),
     "add.at to NumPy": ("cupy.add.at(h, cupy.array([0]), 1.0)", "TypeError", "Unsupported type"),
     "add.at of NumPy": ("cupy.add.at(x, cupy.array([0]), h[:1])", "TypeError", "Unsupported type"),
@@ -360,11 +356,7 @@ WRONG_PRODUCTS = {
 
 
 def test_the_standins_products_refuse_what_cublas_refuses() -> None:
-    right = [
-        "product()",
-        "product('gemmStridedBatchedEx')",
-        "product(beta=one)",
-    ]  # the last adds to the others
+    right = ["product()", "product('gemmStridedBatchedEx')", "product(beta=one)"]  # the last adds to the others
     first, second, added, *errors = json.loads(run(PRODUCT, "numpy", json.dumps([*right, *WRONG_PRODUCTS])))
     assert first == second == [[4.0] * 3] * 2
     assert added == [[8.0] * 3] * 2

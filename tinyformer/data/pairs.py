@@ -150,10 +150,7 @@ EncodedPair = tuple[list[int], list[int]]
 
 
 def encode_pairs(
-    pairs: Sequence[Pair],
-    encode_source: Callable[[str], Any],
-    encode_target: Callable[[str], Any],
-    max_tokens: int,
+    pairs: Sequence[Pair], encode_source: Callable[[str], Any], encode_target: Callable[[str], Any], max_tokens: int
 ) -> tuple[list[Pair], list[EncodedPair]]:
     """The pairs in which neither side has more than ``max_tokens`` tokens: as text, and as ids."""
     kept, encoded = [], []

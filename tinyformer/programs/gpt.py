@@ -231,11 +231,7 @@ def text_batches(
 
 
 def sampled(
-    model: GPT | RecurrentLM,
-    tokenizer: Tokenizer,
-    batches: TextBatches | ConversationBatches,
-    length: int,
-    sampling: Sampling,
+    model: GPT | RecurrentLM, tokenizer: Tokenizer, batches: TextBatches | ConversationBatches, length: int, sampling: Sampling
 ) -> Iterator[int]:
     """What the model writes by itself, or where it learns conversations, its answer to the last one."""
     if isinstance(batches, ConversationBatches):

@@ -31,21 +31,10 @@ from tinyformer.data.pairs import PairBatches, encode_pairs
 from tinyformer.decoding.beam_search import Hypothesis
 from tinyformer.runs.makers import Maker
 from tinyformer.runs.run_folder import RunFolder, load_weights
-from tinyformer.scripting.command_line import (
-    Commands,
-    add_model_flag,
-    add_pair_flags,
-    add_run_settings,
-    as_flags,
-    first_choice,
-)
+from tinyformer.scripting.command_line import Commands, add_model_flag, add_pair_flags, add_run_settings, as_flags, first_choice
 from tinyformer.scripting.inputs import piped_lines, typed_lines
 from tinyformer.scripting.scripts import RunSetup, tell_next, train_to_end
-from tinyformer.tasks.comparison import (
-    scores,
-    text_scores,
-    write_translations,
-)
+from tinyformer.tasks.comparison import scores, text_scores, write_translations
 from tinyformer.tasks.dates import dates
 from tinyformer.tasks.translation import (
     ARCHITECTURES,

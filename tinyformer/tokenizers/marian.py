@@ -35,11 +35,7 @@ class MarianTokenizer:
     kind = "marian"
 
     def __init__(
-        self,
-        vocabulary: Mapping[str, int],
-        source: bytes,
-        target: bytes,
-        target_vocabulary: Mapping[str, int] | None = None,
+        self, vocabulary: Mapping[str, int], source: bytes, target: bytes, target_vocabulary: Mapping[str, int] | None = None
     ):
         self.vocabulary = dict(vocabulary)
         self.target_vocabulary = self.vocabulary if target_vocabulary is None else dict(target_vocabulary)
@@ -149,11 +145,7 @@ class MarianTokenizer:
 
     @classmethod
     def from_files(
-        cls,
-        vocabulary: str | Path,
-        source: str | Path,
-        target: str | Path,
-        target_vocabulary: str | Path | None = None,
+        cls, vocabulary: str | Path, source: str | Path, target: str | Path, target_vocabulary: str | Path | None = None
     ) -> MarianTokenizer:
         """The tokenizer of a published model from its files: vocab.json, source.spm, target.spm and, where the languages have
         vocabularies of their own, target_vocab.json. Raises UserError if a file is missing or damaged; ImportError without

@@ -39,14 +39,7 @@ class WordPieceTokenizer:
 
     kind = "wordpiece"
 
-    def __init__(
-        self,
-        tokens: Sequence[str],
-        special: Iterable[str] = (),
-        *,
-        lowercase: bool = True,
-        longest_word: int = 100,
-    ):
+    def __init__(self, tokens: Sequence[str], special: Iterable[str] = (), *, lowercase: bool = True, longest_word: int = 100):
         self.tokens = list(map(checked_text, tokens))
         self.lowercase = lowercase
         self.longest_word = longest_word

@@ -26,16 +26,7 @@ from tinytensor.autograd.modes import enable_grad
 from tinytensor.autograd.tracing import read_values, refuse_in_trace
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import Count, missing
-from tinytensor.device.backend import (
-    Array,
-    DType,
-    default_dtype,
-    host,
-    is_floating,
-    no_warnings,
-    to_numpy,
-    xp,
-)
+from tinytensor.device.backend import Array, DType, default_dtype, host, is_floating, no_warnings, to_numpy, xp
 from tinytensor.device.capturing import before_gradient
 from tinytensor.device.forks import free_in_forks
 

@@ -22,11 +22,7 @@ from tinytensor.ops import astype, exp, expand_dims, matmul, maximum, softmax, s
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
-__all__ = [
-    "causal_mask",
-    "multi_head_attention",
-    "scaled_dot_product_attention",
-]
+__all__ = ["causal_mask", "multi_head_attention", "scaled_dot_product_attention"]
 
 
 @fused(kernels.attention_forward, kernels.attention_backward, inputs=("query", "key", "value", "bias"))

@@ -17,11 +17,7 @@ from tinytensor.ops import expand_dims, linear, log_softmax, mean, reshape, scat
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
-__all__ = [
-    "cross_entropy",
-    "linear_cross_entropy",
-    "nll_loss",
-]
+__all__ = ["cross_entropy", "linear_cross_entropy", "nll_loss"]
 
 
 @fused(kernels.cross_entropy_forward, kernels.cross_entropy_backward, inputs=("logits",), is_loss=True)
@@ -119,11 +115,7 @@ def _weighted(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
 
 @checked
 def nll_loss(
-    log_probabilities: Tensor,
-    targets: Tensor,
-    weight: Tensor | None = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
+    log_probabilities: Tensor, targets: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
     """-log_probabilities[target], the negative log-likelihood. After ``log_softmax`` it equals ``cross_entropy``.
 
@@ -176,12 +168,7 @@ def _linear_cross_entropy(x: Any, weight: Any, targets: Any, ignore_index: int, 
 
 @checked
 def linear_cross_entropy(
-    x: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    reduction: str = "mean",
+    x: Tensor, weight: Tensor, targets: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """``cross_entropy`` of the logits x @ weight.T, without all of them in memory at the same time.
 

@@ -147,11 +147,7 @@ def _x_log_x(x: Tensor) -> Tensor:
 
 @checked
 def binary_cross_entropy_with_logits(
-    logits: Tensor,
-    targets: Tensor,
-    reduction: str = "mean",
-    weight: Tensor | None = None,
-    pos_weight: Tensor | None = None,
+    logits: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None, pos_weight: Tensor | None = None
 ) -> Tensor:
     """-t log p - (1 - t) log(1 - p), for p = sigmoid(logits) and targets t from 0 to 1, without overflow.
 
@@ -193,10 +189,7 @@ def binary_cross_entropy(
 _SMALLEST = 1e-12  # what PyTorch keeps divisors from 0 by
 
 
-@op(
-    p=lambda g, p, targets: g * _slope(p, targets),
-    targets=lambda g, p: weighted(g, log1p(-p) - log(p)),
-)
+@op(p=lambda g, p, targets: g * _slope(p, targets), targets=lambda g, p: weighted(g, log1p(-p) - log(p)))
 def _binary_cross_entropy(p: Any, targets: Any) -> Tensor:
     for name, values in (("probabilities", p), ("targets", targets)):
         if is_host_array(values) and ((values < 0) | (values > 1)).any():  # reading a GPU's values would wait for it

@@ -15,11 +15,7 @@ from tinytensor.ops.reductions import centred
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
-__all__ = [
-    "group_norm",
-    "layer_norm",
-    "rms_norm",
-]
+__all__ = ["group_norm", "layer_norm", "rms_norm"]
 
 
 def _check_rows(x: Any, weight: Any, bias: Any = None) -> None:

@@ -20,11 +20,7 @@ from tinytensor.ops import linear, relu, sigmoid, split, stack, tanh, where
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
-__all__ = [
-    "gru",
-    "lstm",
-    "rnn",
-]
+__all__ = ["gru", "lstm", "rnn"]
 
 
 def _check(gates: int, projected: Any, weight: Any, *states: Any, bias: Any = None) -> None:

@@ -14,9 +14,7 @@ from tinytensor.ops import where
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
-__all__ = [
-    "dropout",
-]
+__all__ = ["dropout"]
 
 
 @fused(kernels.dropout_forward, kernels.dropout_backward, inputs=("x", "residual"))

@@ -17,19 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["norm_and_rotate"]
 
 
-@fused(
-    kernels.norm_and_rotate_forward,
-    kernels.norm_and_rotate_backward,
-    inputs=("projected", "query_weight", "key_weight"),
-)
+@fused(kernels.norm_and_rotate_forward, kernels.norm_and_rotate_backward, inputs=("projected", "query_weight", "key_weight"))
 def _norm_and_rotate(
-    projected: Any,
-    query_weight: Any,
-    key_weight: Any,
-    num_heads: int,
-    num_key_value_heads: int,
-    eps: float,
-    rotation: Any,
+    projected: Any, query_weight: Any, key_weight: Any, num_heads: int, num_key_value_heads: int, eps: float, rotation: Any
 ) -> Any:
     batch, length, width = projected.shape
     count = num_heads + 2 * num_key_value_heads

@@ -12,9 +12,7 @@ from tinytensor.ops import astype, broadcast_to, clip, norm, sum
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
-__all__ = [
-    "cosine_similarity",
-]
+__all__ = ["cosine_similarity"]
 
 
 @composite

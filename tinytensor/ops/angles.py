@@ -80,11 +80,7 @@ def _nonzero(distance: Any) -> Any:
     return where(distance == 0, 1.0, distance)
 
 
-@op(
-    floating=True,
-    x=lambda g, x, out: g * (x / _nonzero(out)),
-    y=lambda g, y, out: g * (y / _nonzero(out)),
-)
+@op(floating=True, x=lambda g, x, out: g * (x / _nonzero(out)), y=lambda g, y, out: g * (y / _nonzero(out)))
 def hypot(x: Tensor | float, y: Tensor | float) -> Tensor:
     """sqrt(x*x + y*y), the length of the vector (x, y), without overflow. Its gradient at the origin is 0, as that of ``norm``.
 

@@ -158,11 +158,7 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
     return reshape(x, (-1, 1)) * reshape(y, (1, -1))
 
 
-@op(
-    x=lambda g, weight: _matmul(g, weight),
-    weight=lambda g, x: _rows_matmul(g, x),
-    bias=lambda g: g,
-)
+@op(x=lambda g, weight: _matmul(g, weight), weight=lambda g, x: _rows_matmul(g, x), bias=lambda g: g)
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias: (..., inputs) with weight (outputs, inputs) and bias (outputs,) -> (..., outputs).
 

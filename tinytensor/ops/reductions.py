@@ -14,16 +14,7 @@ from tinytensor.device.backend import default_dtype, is_floating, xp
 from tinytensor.device.summation import root_of_squares, sum_over, widened
 from tinytensor.ops.elementwise import abs, astype, exp, power, sign, where
 from tinytensor.ops.running import in_dtype_of_products, products_before
-from tinytensor.ops.shapes import (
-    Axes,
-    broadcast_to,
-    expand_dims,
-    flip,
-    normalize_axes,
-    reshape,
-    size_along,
-    transpose,
-)
+from tinytensor.ops.shapes import Axes, broadcast_to, expand_dims, flip, normalize_axes, reshape, size_along, transpose
 
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor

@@ -31,11 +31,7 @@ def _beside(x: Any, value: Any, axis: int) -> Any:
 
 @composite
 def diff(
-    x: Tensor,
-    n: int = 1,
-    axis: int = -1,
-    prepend: Tensor | float | None = None,
-    append: Tensor | float | None = None,
+    x: Tensor, n: int = 1, axis: int = -1, prepend: Tensor | float | None = None, append: Tensor | float | None = None
 ) -> Tensor:
     """The difference of each element and the one before it along ``axis``, taken n times; of booleans, whether they differ.
 

@@ -293,10 +293,7 @@ def _pad(x: Tensor, pairs: tuple[tuple[int, int], ...], constant_values: float =
 
 @composite
 def pad(
-    x: Tensor,
-    pad_width: int | Sequence[int] | Sequence[Sequence[int]],
-    mode: str = "constant",
-    constant_values: float = 0.0,
+    x: Tensor, pad_width: int | Sequence[int] | Sequence[Sequence[int]], mode: str = "constant", constant_values: float = 0.0
 ) -> Tensor:
     """x with elements added around it. ``pad_width``: a number, a pair (before, after), or such a pair for each axis.
 

@@ -6,15 +6,7 @@ The processes themselves are in ``tinytensor.distributed``.
 import typing
 
 from tinytensor.common.missing import names_of as _names_of
-from tinytensor.parallel.threads import (
-    backward,
-    blas_threads,
-    call_together,
-    default_shards,
-    new_seeds,
-    one_blas_thread,
-    run,
-)
+from tinytensor.parallel.threads import backward, blas_threads, call_together, default_shards, new_seeds, one_blas_thread, run
 
 __all__ = ["backward", "blas_threads", "call_together", "default_shards", "new_seeds", "one_blas_thread", "run"]
 

@@ -9,18 +9,7 @@ import warnings
 import ml_dtypes
 import numpy
 
-from ._array import (
-    computed,
-    index_parts,
-    launched,
-    ndarray,
-    numbers_in,
-    numpys_index,
-    operand,
-    synchronize,
-    uploads,
-    wrap,
-)
+from ._array import computed, index_parts, launched, ndarray, numbers_in, numpys_index, operand, synchronize, uploads, wrap
 from ._graphs import later
 
 

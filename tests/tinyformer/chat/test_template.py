@@ -124,10 +124,7 @@ def test_the_last_message_is_continued() -> None:
         ({"continue_final_message": "name"}, "continue_final_message: the template does not show the name of a message"),
         ({"continue_final_message": True, "messages": [{"content": 3}]}, "the last message has no text in content"),
         ({"continue_final_message": True, "messages": [{"content": "twice"}]}, "the template leaves out the last message"),
-        (
-            {"padding": True, "return_tensors": "np", "tokenize": False},
-            "leave out padding, return_tensors, and",
-        ),
+        ({"padding": True, "return_tensors": "np", "tokenize": False}, "leave out padding, return_tensors, and"),
         ({"messages": [HELLO]}, "messages must be dictionaries, got a list"),
         ({"tools": [print]}, "tools must be dictionaries, got a builtin_function_or_method"),
         ({"messages": []}, "messages is empty: give at least one"),

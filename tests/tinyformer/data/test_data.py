@@ -295,10 +295,7 @@ def test_over_http(serve) -> None:
 @pytest.mark.usefixtures("no_proxy")
 @pytest.mark.parametrize(
     ("status", "headers", "body"),
-    [
-        (404, {}, b"not found"),
-        (200, {"Content-Length": "1000"}, b"a connection that ends too soon"),
-    ],
+    [(404, {}, b"not found"), (200, {"Content-Length": "1000"}, b"a connection that ends too soon")],
 )
 def test_a_failed_download_is_an_oserror(serve, cache: Path, status: int, headers: dict[str, str], body: bytes) -> None:
     url = serve(status, headers, body)

@@ -533,10 +533,7 @@ def test_a_transformer_writes_the_same_with_and_without_a_cache(make_transformer
 def test_decoders_go_on_with_the_selected_rows(make_gpt, make_transformer) -> None:
     gpt, transformer = spread(make_gpt()), make_transformer()
     for use_cache in (True, False):
-        for make in (
-            lambda u=use_cache: GPTDecoder(gpt, u),
-            lambda u=use_cache: TransformerDecoder(transformer, SOURCE, 4, u),
-        ):
+        for make in (lambda u=use_cache: GPTDecoder(gpt, u), lambda u=use_cache: TransformerDecoder(transformer, SOURCE, 4, u)):
             decoder = make()
             prompt = np.array([[1, 2], [3, 4], [5, 6]])
             decoder.next_logits(prompt)

@@ -289,10 +289,7 @@ def test_classifies_one_batch() -> None:
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
         ({"positions": "relative"}, "positions must be one of learned, sinusoidal, sinusoidal_halves, rotary, not 'relative'"),
-        (
-            {"d_model": 12, "num_heads": 4, "positions": "rotary"},
-            "d_model / num_heads must be even for rotary positions",
-        ),
+        ({"d_model": 12, "num_heads": 4, "positions": "rotary"}, "d_model / num_heads must be even for rotary positions"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, float], message: str) -> None:

@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.plots import (
-    alignments,
-    attention,
-    attention_maps,
-    attention_means,
-)
+from tinyformer.plots import alignments, attention, attention_maps, attention_means
 from tinyformer.tasks.translation import Attended
 
 pytest.importorskip("matplotlib")

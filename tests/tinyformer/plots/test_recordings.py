@@ -10,10 +10,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.audio.features import MelConfig
-from tinyformer.plots import (
-    listening,
-    recordings,
-)
+from tinyformer.plots import listening, recordings
 from tinyformer.plots.drawing import save
 
 pytest.importorskip("matplotlib")

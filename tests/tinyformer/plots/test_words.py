@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyformer.plots import (
-    word_map,
-    words,
-)
+from tinyformer.plots import word_map, words
 
 pytest.importorskip("matplotlib")
 

@@ -14,16 +14,7 @@ from blocks import random_blocks
 from gguf_files import Kind, packed, tokenizer_metadata, write_gguf, write_model
 
 import tinytensor as tt
-from tinyformer import (
-    GPT,
-    BPETokenizer,
-    Sampling,
-    from_pretrained,
-    generate,
-    pretrained_tokenizer,
-    quantize,
-    save_pretrained,
-)
+from tinyformer import GPT, BPETokenizer, Sampling, from_pretrained, generate, pretrained_tokenizer, quantize, save_pretrained
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.quantizing import dtype_of
 from tinyformer.pretrained import loading

@@ -11,14 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tinyformer.common.errors import UserError
-from tinyformer.tokenizers import (
-    BPETokenizer,
-    CharTokenizer,
-    Tokenizer,
-    WordPieceTokenizer,
-    WordTokenizer,
-    load_tokenizer,
-)
+from tinyformer.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
 
 # The names are made of characters and words that the tokenizers know, so that they can be plain text, too.
 NAMES = ["<go>", "<go>>", "stop"]

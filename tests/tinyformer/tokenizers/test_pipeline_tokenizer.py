@@ -33,10 +33,7 @@ def llama2(**changes: Any) -> Json:
         {"type": "Fuse"},
         {"type": "Strip", "content": " ", "start": 1, "stop": 0},
     ]
-    normalizers = [
-        {"type": "Prepend", "prepend": "▁"},
-        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-    ]
+    normalizers = [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
     return {
         "added_tokens": [added_token(tokens[i]) | {"id": i} for i in range(3)],
         "normalizer": {"type": "Sequence", "normalizers": normalizers},

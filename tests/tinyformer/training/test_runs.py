@@ -100,10 +100,7 @@ def test_parts_come_back_as_they_were(tmp_path: Path) -> None:
         ({"model": None}, "model must be an object of settings, not None"),
         ({"model": []}, "model must be an object of settings, not []"),
         ({"model": {"depth": 5}}, "model.width is missing"),
-        (
-            {"model": {"width": 3, "height": 5}},
-            f"model.height is 5, {NEW}",
-        ),
+        ({"model": {"width": 3, "height": 5}}, f"model.height is 5, {NEW}"),
         ({"model": {"width": 3.0}}, "model.width must be an integer, not 3.0"),
         ({"model": {"width": True}}, "model.width must be an integer, not True"),
     ],
@@ -204,10 +201,7 @@ def test_a_resumed_run_refuses_flags_that_would_change_it(tmp_path: Path) -> Non
     assert folder.resumed("model", Model, given) == Model(3)
     assert folder.resumed("speed", Speed, given) == Speed(0.25)
     given = {"rate": 0.5, "seed": 4, "width": 4, "depth": 2, "out": "run", "resume": True}
-    for name, kind, flags, more in (
-        ("model", Model, "--width", ""),
-        ("speed", Speed, "--seed", ""),
-    ):
+    for name, kind, flags, more in (("model", Model, "--width", ""), ("speed", Speed, "--seed", "")):
         with pytest.raises(UserError) as caught:
             folder.resumed(name, kind, given)
         message = f"--resume goes on with the settings of {folder.path}: leave out {flags}, or start a new run{more}"

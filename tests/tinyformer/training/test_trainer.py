@@ -88,11 +88,7 @@ def test_losses_that_are_no_numbers_from_the_start_are_not_blamed_on_the_learnin
 
 @pytest.mark.parametrize(
     ("clip", "remedy"),
-    [
-        (0.0, "a lower learning_rate or clip 1"),
-        (1.0, "a lower learning_rate"),
-        (5.0, "a lower learning_rate or clip 1"),
-    ],
+    [(0.0, "a lower learning_rate or clip 1"), (1.0, "a lower learning_rate"), (5.0, "a lower learning_rate or clip 1")],
 )
 def test_what_helps_against_losses_that_are_no_numbers(make_trainer, clip: float, remedy: str) -> None:
     calls = []
@@ -344,12 +340,7 @@ def test_a_step_of_shards_is_a_step(make_trainer, shards: int, accumulated: int)
         rows.append(len(shard.inputs))
         return next_token_loss(model, shard)
 
-    given = {
-        "loss_function": loss_function,
-        "dropout": 0.0,
-        "clip": 0.0,
-        "gradient_accumulation_steps": accumulated,
-    }
+    given = {"loss_function": loss_function, "dropout": 0.0, "clip": 0.0, "gradient_accumulation_steps": accumulated}
     trainers = [make_trainer(batches=GivenBatches(drawn), shards=n, **given) for n in (1, shards)]
     (loss, norm, count), (sharded_loss, sharded_norm, sharded_count) = [trainer.train_step() for trainer in trainers]
     model = make_trainer(dropout=0.0).model

@@ -103,9 +103,7 @@ def fill(subjects: Subjects, asked: Fill) -> Answer:
         raise UserError("this model fills in no masks")
     with subjects.lock, threads_for(subject):
         logits = _remembered.logits(
-            subject.model,
-            (tuple(passage.ids), place),
-            lambda: filling_logits(subject.model, passage.ids, [place])[0],
+            subject.model, (tuple(passage.ids), place), lambda: filling_logits(subject.model, passage.ids, [place])[0]
         )
     return distribution(subject, logits, asked.sampling)
 
@@ -152,12 +150,7 @@ def threads_for(subject: Subject) -> AbstractContextManager[None]:
 
 
 def distribution(
-    subject: Subject,
-    logits: Any,
-    sampling: Sampling,
-    chosen: int | None = None,
-    text: Sequence[int] = (),
-    written: int = 0,
+    subject: Subject, logits: Any, sampling: Sampling, chosen: int | None = None, text: Sequence[int] = (), written: int = 0
 ) -> Answer:
     """Logits (vocab_size,) as what ``sampling`` makes of them after the ids of a ``text``, of which so many were
     ``written``: the ``best`` tokens with their probabilities, likeliest first; the ``entropy`` in nats; how many tokens are

@@ -24,22 +24,10 @@ from tinytensor.kernels.cupy.dropout import dropout_backward, dropout_forward, k
 from tinytensor.kernels.cupy.erf import erf
 from tinytensor.kernels.cupy.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from tinytensor.kernels.cupy.negative_sampling import negative_sampling_step
-from tinytensor.kernels.cupy.normalization import (
-    layer_norm_backward,
-    layer_norm_forward,
-    rms_norm_backward,
-    rms_norm_forward,
-)
+from tinytensor.kernels.cupy.normalization import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from tinytensor.kernels.cupy.optimizers import adam_step, norm_and_scale, scale_all, sgd_step
 from tinytensor.kernels.cupy.products import linear, matmul
-from tinytensor.kernels.cupy.recurrence import (
-    gru_backward,
-    gru_forward,
-    lstm_backward,
-    lstm_forward,
-    rnn_backward,
-    rnn_forward,
-)
+from tinytensor.kernels.cupy.recurrence import gru_backward, gru_forward, lstm_backward, lstm_forward, rnn_backward, rnn_forward
 from tinytensor.kernels.cupy.rotation import norm_and_rotate_backward, norm_and_rotate_forward, rotate_pairs
 from tinytensor.kernels.cupy.sum_rows import sum_rows
 from tinytensor.kernels.heads import join_heads, queries_keys_values

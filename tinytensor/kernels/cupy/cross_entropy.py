@@ -80,13 +80,7 @@ def cross_entropy_backward(
 
 
 def linear_cross_entropy_forward(
-    needed: Sequence[bool],
-    x: Any,
-    weight: Any,
-    targets: Any,
-    ignore_index: int,
-    label_smoothing: float,
-    reduction: str,
+    needed: Sequence[bool], x: Any, weight: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
     """The cross-entropy of the logits x weightᵀ.
 

@@ -29,21 +29,12 @@ from tinytensor.kernels.numba.attention import (
     multi_head_attention_backward,
     multi_head_attention_forward,
 )
-from tinytensor.kernels.numba.cross_entropy import (
-    cross_entropy_backward,
-    cross_entropy_forward,
-    linear_cross_entropy_forward,
-)
+from tinytensor.kernels.numba.cross_entropy import cross_entropy_backward, cross_entropy_forward, linear_cross_entropy_forward
 from tinytensor.kernels.numba.dropout import dropout_backward, dropout_forward
 from tinytensor.kernels.numba.elementwise import elementwise
 from tinytensor.kernels.numba.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from tinytensor.kernels.numba.negative_sampling import negative_sampling_step
-from tinytensor.kernels.numba.normalization import (
-    layer_norm_backward,
-    layer_norm_forward,
-    rms_norm_backward,
-    rms_norm_forward,
-)
+from tinytensor.kernels.numba.normalization import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
 from tinytensor.kernels.numba.products import linear, matmul
 from tinytensor.kernels.numba.programs import fuse

@@ -16,13 +16,7 @@ import numpy
 from tinytensor.device.summation import sum_over
 from tinytensor.kernels.heads import multi_head
 from tinytensor.kernels.masks import lowest
-from tinytensor.kernels.numba.attention_blocks import (
-    backward,
-    exponentiate,
-    find_largest,
-    forward,
-    hide_later_keys,
-)
+from tinytensor.kernels.numba.attention_blocks import backward, exponentiate, find_largest, forward, hide_later_keys
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numpy import attention as in_numpy
 from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale

@@ -120,12 +120,7 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 
 
 def layer_norm_backward(
-    g: Any,
-    residuals: tuple[Any, ...],
-    needed: Sequence[bool],
-    x: Any,
-    weight: Any,
-    before: Any = None,
+    g: Any, residuals: tuple[Any, ...], needed: Sequence[bool], x: Any, weight: Any, before: Any = None
 ) -> Sequence[Any]:
     """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g).
 

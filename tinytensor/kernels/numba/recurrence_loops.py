@@ -83,15 +83,7 @@ def _add(x: Any, y: Any, out: Any) -> None:
 
 @loop
 def rnn(
-    projected: Any,
-    weight: Any,
-    state: Any,
-    mask: Any,
-    is_reversed: bool,
-    is_relu: bool,
-    first: int,
-    last: int,
-    states: Any,
+    projected: Any, weight: Any, state: Any, mask: Any, is_reversed: bool, is_relu: bool, first: int, last: int, states: Any
 ) -> None:
     """Write the states of all steps. ``weight`` is W^T in panels."""
     length, batch, _ = states.shape

@@ -18,12 +18,7 @@ from tinytensor.kernels.numpy.dropout import dropout_backward, dropout_forward, 
 from tinytensor.kernels.numpy.erf import erf
 from tinytensor.kernels.numpy.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from tinytensor.kernels.numpy.negative_sampling import negative_sampling_step
-from tinytensor.kernels.numpy.normalization import (
-    layer_norm_backward,
-    layer_norm_forward,
-    rms_norm_backward,
-    rms_norm_forward,
-)
+from tinytensor.kernels.numpy.normalization import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from tinytensor.kernels.numpy.optimizers import adam_step, norm_and_scale, scale_all, sgd_step
 from tinytensor.kernels.numpy.products import linear, matmul
 from tinytensor.kernels.numpy.quantized import block_rows, linear_blocks, times_quantized
