@@ -58,7 +58,7 @@ def test_the_models(tmp_path: Path, name: str) -> None:
         assert dtype_of(ours) == ("int8" if kind == Kind.Q8_0 else "int4")
     with torch.no_grad():
         expected = theirs(torch.tensor(IDS)).logits.numpy()
-    np.testing.assert_allclose(ours(tt.tensor(IDS)).numpy(), expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(ours(tt.tensor(IDS)).numpy(), expected, rtol=0, atol=2e-3)  # inputs have 16 bits
     prompt = torch.tensor(IDS[:1, :3])
     mask = torch.ones_like(prompt)
     written = theirs.generate(

@@ -15,7 +15,7 @@ import torch
 from parity.difficult_strings import strings
 
 import tinytensor as tt
-from tinyformer import Sampling, from_pretrained, generate, pretrained_tokenizer, sentence_encoder
+from tinyformer import GPT, Sampling, from_pretrained, generate, open_chat, pretrained_tokenizer, sentence_encoder
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -75,6 +75,54 @@ def test_smollm2_writes_what_it_writes_in_transformers(smollm2: Path) -> None:
         prompt, attention_mask=mask, max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=2
     )
     assert list(generate(ours, ids, 64, Sampling(temperature=0))) == written[0, len(ids) :].tolist()
+
+
+QUESTIONS = [
+    "What is the capital of France?",
+    "Name three colors.",
+    "How many legs does a spider have?",
+    "Write a sentence about the sea.",
+    "What do bees make?",
+    "Explain gravity to a child.",
+    "Who wrote Hamlet?",
+    "What is 7 plus 5?",
+    "Translate 'good morning' into Spanish.",
+    "Why is the sky blue?",
+]
+ANSWER = 40  # tokens
+
+
+@pytest.fixture(scope="module")
+def answers(smollm2: Path) -> dict[str, tuple[list[int], list[int]]]:
+    """For each question the ids up to the answer, and those of the greedy answer in float32."""
+    chat = open_chat(smollm2, dtype="float32", sampling=Sampling(temperature=0), max_tokens=ANSWER)
+    found = {}
+    for question in QUESTIONS:
+        chat.reset()
+        said = "".join(chat.say(question))
+        if question == QUESTIONS[0]:
+            assert said == "The capital of France is Paris."
+        prompt = chat.template.render([{"role": "user", "content": question}])
+        found[question] = chat.tokenizer.encode(prompt, allow_special=True).tolist(), [int(i) for i in chat.answer_ids]
+    return found
+
+
+@pytest.mark.parametrize("dtype", [None, "int8", "int4", "bfloat16"])
+def test_smollm2_answers_as_in_float32(dtype: str | None, smollm2: Path, answers: dict[str, Any]) -> None:
+    """The first answer is the same. Behind the tokens of all answers, at least 9 of 10 next tokens are."""
+    model = from_pretrained(smollm2, dtype=dtype)
+    assert isinstance(model, GPT)
+    prompt, answer = answers[QUESTIONS[0]]
+    assert list(generate(model, prompt, len(answer), Sampling(temperature=0))) == answer
+    equal = count = 0
+    for prompt, answer in answers.values():
+        cache = model.new_cache(len(prompt) + len(answer))
+        with tt.no_grad():
+            logits = [model(tt.tensor([prompt]), cache)[:, -1:]]  # then a token at a time, as in generation
+            logits += [model(tt.tensor([[token]]), cache) for token in answer[:-1]]
+        chosen = [int(each.numpy().argmax()) for each in logits]
+        equal, count = equal + sum(a == b for a, b in zip(chosen, answer)), count + len(answer)
+    assert equal >= 0.9 * count
 
 
 def test_smollm2s_tokenizer(smollm2: Path) -> None:

@@ -17,8 +17,8 @@ In this order:
 6. ``tiles``: matrix products that fit the registers. ``product_loops``: large ones, of such tiles; then ``products``, which
    decides when they are used. ``attention_blocks``, with smaller ones; then ``attention``, which decides when it is used.
 7. ``recurrence_loops``: recurrent layers, with the same products; then ``recurrence``, which decides when they are used.
-8. ``dots``: products of 8-bit integers, by the processor's own instructions. ``quantized_loops`` and ``quantized``: linear
-   layers with weights of fewer bits.
+8. ``block_dots``: products with low-precision weights, by the processor's own instructions. ``quantized_loops`` and
+   ``quantized``: linear layers with such weights.
 9. ``programs``: a whole traced program as one call. ``instructions`` writes it, ``program_loops`` runs it, with the loops of
    ``program_kernels``; ``pointers`` and ``helper`` have what that needs of addresses and of a second thread.
 """

@@ -18,7 +18,7 @@ from tinytensor.kernels.numpy import quantized
 from tinytensor.kernels.numpy.quantized import cut, num_rows
 from tinytensor.kernels.rows import as_rows
 
-_MOST_ROWS = 16  # with more, products of float32 are faster
+_MOST_ROWS = 64  # with more, products of float32 are faster
 _PART = 1 << 17  # bytes of a weight that one thread takes at a time: they stay in a core's own cache
 _SHARED = 1 << 22  # bytes, times rows, from which two threads share a product
 _PAUSE = 2e-5  # seconds between looks at whether the other thread is done
