@@ -144,7 +144,7 @@ def test_a_part_in_another_type_makes_a_weight_float32(tmp_path: Path) -> None:
     expected: Any = from_pretrained(path, dtype="float32")
     with tt.no_grad():
         logits, in_float32 = model(tt.tensor(IDS)).numpy(), expected(tt.tensor(IDS)).numpy()
-    assert np.abs(logits - in_float32).max() <= 1e-4 * np.abs(in_float32).max()
+    assert np.abs(logits - in_float32).max() <= 5e-4 * np.abs(in_float32).max()
 
 
 @pytest.mark.needs("numpy")
