@@ -324,15 +324,15 @@ def sides_of(task: Any, kinds: dict[str, Any], narrow: bool = True) -> dict[str,
 
 
 def check_written(written: dict[str, list[list[int]]]) -> None:
-    """Raise SideError where fewer than a quarter of the tokens that a side in float32 writes lie before the first that differs from
-    ours, in their row. (Where two tokens are nearly as likely, rounding decides, and another text follows.)"""
+    """Raise SideError where fewer than a sixteenth of the tokens that a side in float32 writes lie before the first that
+    differs from ours, in their row. (Where two tokens are nearly as likely, rounding decides, and another text follows.)"""
     for name, rows in written.items():
         alike = [
             list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b)))
             for a, b in zip(written[OURS], rows, strict=True)
         ]
         equal, count = sum(map(len, alike)), sum(map(len, rows))
-        if 4 * equal < count and not name.endswith(LOW):
+        if 16 * equal < count and not name.endswith(LOW):
             raise SideError(
                 f"{name} writes other tokens than {OURS}: only {equal} of {count} come before the first that differs"
             )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from results import Sentence, cell, number, read, tables
 
-EPYC, XEON = "amd-epyc", "intel-xeon"
+EPYC, XEON, LATEST_XEON = "amd-epyc", "intel-xeon", "intel-xeon-480mb"
 PROCESSORS = {EPYC: "AMD EPYC", XEON: "Intel Xeon (Emerald Rapids)"}  # the names of the folders on pages
 GPU = "nvidia-h200"
 
@@ -105,14 +105,7 @@ RANKS_BUSY = f"{EPYC}/train_step_A_busy_1_workers_2.md"
 TWO, THREADS = "tinyformer, 2 processes", "tinyformer"
 
 GENERATORS = ("tinyformer", "Hugging Face")
-NARROW = ("CTranslate2", "CTranslate2, int8", "tinyformer, bfloat16", "tinyformer, int8")
-PRETRAINED_GPT2, PRETRAINED_SMOLLM2 = f"{EPYC}/pretrained_gpt2.md", f"{EPYC}/pretrained_smollm2.md"
-
-
-def over_ct2(name: str, dtype: str) -> float:
-    """Our median over CTranslate2's, both in the same dtype."""
-    ours, theirs = (cell(f"{EPYC}/{name}.md", side + dtype, MEDIAN) for side in ("tinyformer", "CTranslate2"))
-    return ours / theirs
+PRETRAINED_GPT2, PRETRAINED_SMOLLM2 = f"{LATEST_XEON}/pretrained_gpt2.md", f"{LATEST_XEON}/pretrained_smollm2.md"
 
 
 def attacked(script: str, pattern: str) -> float:
@@ -295,35 +288,12 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "CTranslate2 writes {:.1f} there, and in int8 {:.1f}; tinyformer writes {:.1f} in bfloat16 and {:.1f} in int8, where "
-        "its peak memory is {:.2f} of transformers'",
-        lambda: [
-            *(cell(PRETRAINED_GPT2, side, "tokens/s") for side in NARROW),
-            cell(PRETRAINED_GPT2, "tinyformer, int8", "peak MB") / cell(PRETRAINED_GPT2, "Hugging Face", "peak MB"),
-        ],
-    ),
-    (
-        "On the AMD EPYC GPT-2's size writes {:.1f} tokens a second, CTranslate2 {:.1f}; in int8 {:.1f}, llama.cpp {:.1f}.",
+        "On another Intel Xeon GPT-2's size generates {:.1f} tokens a second, CTranslate2 {:.1f}; in int8 {:.1f}, llama.cpp "
+        "{:.1f}.",
         lambda: [
             cell(PRETRAINED_GPT2, side, "tokens/s")
             for side in ("tinyformer", "CTranslate2", "tinyformer, int8", "llama.cpp, int8")
         ],
-    ),
-    (
-        "llama.cpp writes {:.1f} there, and {:.1f} in its 8 bits. With SmolLM2's size it writes {:.1f} and {:.1f}, and "
-        "tinyformer {:.1f} in int8: there llama.cpp is faster",
-        lambda: [
-            cell(file, side, "tokens/s")
-            for file, *sides in (
-                (PRETRAINED_GPT2, "llama.cpp", "llama.cpp, int8"),
-                (PRETRAINED_SMOLLM2, "llama.cpp", "llama.cpp, int8", "tinyformer, int8"),
-            )
-            for side in sides
-        ],
-    ),
-    (
-        "a prompt of 512 tokens takes {:.2f} of CTranslate2's time, and in int8 {:.2f} of its time in int8",
-        lambda: [over_ct2("pretrained_gpt2_prompt", dtype) for dtype in ("", ", int8")],
     ),
     (
         "as its matrices lie transposed in the file: {:.0f} MB that no file backs, against {:.0f}",

@@ -15,7 +15,7 @@ import pages
 import pytest
 from pages import LESSONS, PAGES, in_a_line
 from results import RESULTS, Sentence, cell, number, pattern_of, read, tables, up_to_date
-from sentences import EPYC, GPU, MEDIAN, NUMPYS, QUARTILE, SENTENCES, SIDES, XEON, ratios
+from sentences import EPYC, GPU, LATEST_XEON, MEDIAN, NUMPYS, QUARTILE, SENTENCES, SIDES, XEON, ratios
 
 from tinyformer import GPTConfig
 from tinyformer.common.settings import settings_from
@@ -43,7 +43,7 @@ def kernels(name: str) -> str:
 
 
 def test_every_processor_with_results_is_named() -> None:
-    assert {path.parent.name for path in RESULTS.glob("*/*.md") if path.name != "README.md"} == {*PROCESSORS, GPU}
+    assert {path.parent.name for path in RESULTS.glob("*/*.md") if path.name != "README.md"} == {*PROCESSORS, LATEST_XEON, GPU}
     assert [name for name in PROCESSORS.values() for page in WITH_SPEEDS if f"on an {name}" not in PAGES[page]] == []
 
 
@@ -118,12 +118,50 @@ def ratio(configuration: str, row: str) -> str:
 def test_the_tables_are_those_of_the_results() -> None:
     measured = [speeds(folder) for folder in PROCESSORS if (RESULTS / folder / "train_step_A.md").exists()]
     without = [["without, on an AMD EPYC", "A", "C"], *([k, ratio("A", v), ratio("C", v)] for k, v in TRICKS.items())]
-    assert [figures_in(PAGES[name]) for name in WITH_SPEEDS] == [[in_short()], measured]
+    assert [figures_in(PAGES[name]) for name in WITH_SPEEDS] == [[in_short()], [*measured, tokens_a_second()]]
     assert {name: figures_in(PAGES[name]) for name in PAGES if name not in WITH_SPEEDS and figures_in(PAGES[name])} == {
         ON_A_GPU: [gpu_steps()],
         "docs/guides/fine_tuning.md": tables(read("fine_tuning"))[:1],
+        "docs/guides/pretrained.md": [accuracy()],
     }
     assert without in tables(LESSONS["docs/lessons/12_fast.md"])
+
+
+WEIGHTS = ("float32", "bfloat16", "int8", "int4")
+
+
+def column(name: str, index: int) -> dict[str, str]:
+    """A column of the first table of a results file, by the first cells of its rows, in whole numbers."""
+    return {row[0]: f"{float(row[index].replace(',', '')):,.0f}" for row in tables(read(f"{LATEST_XEON}/{name}.md"))[0][1:]}
+
+
+def tokens_a_second() -> list[list[str]]:
+    """The table of generation and of prompts: of cold starts the fifth column, of prompts the fastest quartiles."""
+    sides = ("tinyformer", "CTranslate2", "Hugging Face", "llama.cpp")
+    rows = [["tokens a second", *sides]]
+    for task, index in (("", 5), (", prompt of 512", 4)):
+        for name, label in (("gpt2", "GPT-2's size"), ("smollm2", "SmolLM2's size")):
+            speed = column(f"pretrained_{name}{'_prompt' if task else ''}", index)
+            for dtype in WEIGHTS:
+                names = [side if dtype == "float32" else f"{side}, {dtype}" for side in sides]
+                rows.append([f"{label}{task}, {dtype}", *(speed.get(name, "") for name in names)])
+    return rows
+
+
+def accuracy() -> list[list[str]]:
+    """The table of the accuracy of low-precision weights, with the speed of SmolLM2's size."""
+    language, sentences = ({row[0]: row[1:] for row in table[1:]} for table in tables(read(f"{LATEST_XEON}/fewer_bits.md")))
+    speed = column("pretrained_smollm2", 5)
+    head = ["weights", "KL from float32, mean", "99 % of KL", "perplexity", "other next token"]
+    rows = [[*head, "MiniLM: same nearest line", "tokens/s, SmolLM2's size"]]
+    others = [("Q4_1", "the same file (Q4_1)", ", int4"), ("Q8_0", "Q8_0", ", int8"), ("F32", "F32", "")]
+    labels = [(d, f"tinyformer, {d}", "tinyformer" if d == "float32" else f"tinyformer, {d}") for d in WEIGHTS]
+    labels += [(f"llama.cpp, {label}", f"llama.cpp, {row}", f"llama.cpp{side}") for label, row, side in others]
+    for label, row, side in labels:
+        perplexity, _, mean, most, other, _ = language[row]
+        nearest = sentences[label][2] if label in sentences else ""
+        rows.append([label, mean.lstrip("-"), most, perplexity, other, nearest, speed[side]])
+    return rows
 
 
 ON_A_GPU = "docs/guides/gpu.md"

@@ -100,7 +100,7 @@ def reported(monkeypatch, tmp_path):
     monkeypatch.setitem(generate.PRETRAINED, "gpt2", {**SMALL, "num_layers": 1})
     monkeypatch.setitem(generate.TASKS, "batch_8", (2, 8, 4))
     monkeypatch.setattr(translate, "MODEL", MARIAN)
-    monkeypatch.setattr(generate, "NARROW", {CT2: ("int8",)})  # fewer processes
+    monkeypatch.setattr(generate, "LOW_PRECISION", {CT2: ("int8",)})  # fewer processes
     monkeypatch.setattr(measure, "with_numpys_kernels", lambda *_: {})
     monkeypatch.setattr(measure, "_processor", lambda: "arm")
     return run

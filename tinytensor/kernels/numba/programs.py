@@ -40,7 +40,7 @@ from tinytensor.kernels.steps import Step
 
 _FEWEST_STEPS = 8  # of fewer, a call of each takes hardly longer
 _SHARED = 1 << 25  # bytes of weights from which two threads share the products: fewer are read fast enough from the caches
-_PART = 1 << 18  # bytes of a weight that one thread takes at a time
+_PART = 1 << 17  # bytes of a weight that one thread takes at a time
 _PAUSE = 5e-5  # seconds that the helper sleeps when it has found nothing to do: each time twice as long
 
 
