@@ -42,7 +42,7 @@ def log_probabilities(logits: Any) -> Any:
     return logits - numpy.log(numpy.exp(logits).sum(-1, keepdims=True))
 
 
-def ours(path: str | Path, dtype: str | None, ids: Sequence[int]) -> Any:
+def ours(path: str | Path, dtype: str | None, ids: Any) -> Any:
     """The logits of tinyformer, of some tokens at a time: few enough for the kernels that generation uses."""
     import tinytensor as tt
     from tinyformer import GPT, from_pretrained
@@ -55,7 +55,7 @@ def ours(path: str | Path, dtype: str | None, ids: Sequence[int]) -> Any:
         return numpy.concatenate([model(tt.tensor(part[None]), cache).numpy()[0] for part in parts])
 
 
-def llamas(path: str | Path, ids: Sequence[int]) -> Any:
+def llamas(path: str | Path, ids: Any) -> Any:
     """The logits of llama.cpp."""
     import llama_cpp
 

@@ -211,7 +211,7 @@ def misfits(model: Module, source: Source, found: Mapping[str, Array | PackedArr
             if array.dtype != host.int8 or scale.shape != (length,) or scale.dtype.kind != "f":
                 problems.append(f"{name} and {name + SCALE} are not int8 values and a scale for each row")
         elif array.dtype.kind != "f" and array.dtype != HALVES:
-            problems.append(f"{name} has {array.dtype} values instead of floating-point ones")
+            problems.append(f"{name} is of {array.dtype} instead of floating-point values")
     return problems
 
 

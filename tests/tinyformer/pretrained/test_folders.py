@@ -491,7 +491,7 @@ def test_all_that_does_not_fit_is_named_together(folder: Path) -> None:
         "transformer.h.0.attn.c_attn.weight has shape (48, 16) instead of (16, 48)",
         "transformer.h.1.ln_2.bias is missing",
         "transformer.ln_f.weight has shape (1, 16) instead of (16,)",
-        "transformer.ln_f.bias has int32 values instead of floating-point ones",
+        "transformer.ln_f.bias is of int32 instead of floating-point values",
         "extra is not known",
     ]
 
