@@ -108,8 +108,8 @@ def _regular_faces() -> list[Any]:
     from matplotlib.font_manager import fontManager
 
     upright: list[Any] = [face for face in fontManager.ttflist if face.style == "normal"]
-    upright.sort(key=lambda face: (abs(face.weight - 400), face.stretch != "normal"))
-    faces = {face.name: face for face in reversed(upright) if not face.name.lower().startswith(BOXES)}  # the first of each name
+    ordered = sorted(upright, key=lambda face: (abs(face.weight - 400), face.stretch != "normal"))
+    faces = {face.name: face for face in reversed(ordered) if not face.name.lower().startswith(BOXES)}  # the first of each name
     return sorted(faces.values(), key=lambda face: ("sans" not in face.name.lower(), face.name))
 
 

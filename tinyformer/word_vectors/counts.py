@@ -77,7 +77,7 @@ def truncated_svd(matrix: csr_array, rank: int, seed: int = 0) -> tuple[Array, A
         raise SettingError(f"rank must be from 1 to {smaller}, the smaller side of the matrix, not {rank}")
     sparse = scipy_sparse()
     matrix = sparse.csr_array(matrix, dtype=host.float64, copy=True)
-    largest = float(abs(matrix.data).max(initial=0.0))
+    largest = float(host.abs(matrix.data).max()) if matrix.nnz else 0.0
     if not math.isfinite(largest):
         raise UserError("a matrix with elements that are not finite has no singular values")
     exponent = math.frexp(largest)[1]  # with elements of at most 1, no square overflows, and none that counts underflows
