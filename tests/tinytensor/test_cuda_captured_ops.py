@@ -23,7 +23,7 @@ WAIT = {
 WAIT |= dict.fromkeys("inv solve det slogdet_sign slogdet_logarithm cholesky".split(), "before, and pass it in")
 RANDOM = {"dropout"}  # each call draws other numbers
 REFUSED = "before, and pass it in|reading a value"  # for a case that makes a tensor itself, or looks at values
-MAKE_TENSORS = {"embedding", "index_add", "nll_loss", "rotate_pairs", "sum_rows", "take"}  # all cases of these do
+MAKE_TENSORS = {"block_rows", "embedding", "index_add", "nll_loss", "rotate_pairs", "sum_rows", "take"}  # all cases of these do
 
 
 def results(case, inputs):

@@ -66,7 +66,8 @@ def _unpack_q4_k(blocks: Any) -> Any:
 def _unpack_q6_k(blocks: Any) -> Any:
     """Sixteen groups of 16, each with a scale of 8 bits, which is a multiple of the block's float16 number."""
     low = _nibbles(blocks[:, :128].reshape(-1, 2, 64), 2).reshape(-1, 2, 4, 32)
-    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> xp.array([[0], [2], [4], [6]], xp.uint8) & 3
+    bits = blocks[:, 128:192].reshape(-1, 2, 1, 32)
+    high = xp.concatenate([bits >> shift & 3 for shift in (0, 2, 4, 6)], 2)
     integers = (low | high << 4).astype(xp.float32) - 32
     scales = _half(blocks, 208) * blocks[:, 192:208].astype(xp.int8)
     return (scales[:, :, None] * integers.reshape(-1, 16, 16)).reshape(-1, 256)
