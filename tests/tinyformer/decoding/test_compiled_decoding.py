@@ -214,7 +214,7 @@ def test_parts_that_another_thread_took_and_did_not_finish_are_computed():
     out, bias = np.zeros((1, 64), np.float32), np.zeros(64, np.float32)
     arrays = [x[:1].copy(), weight, bias, out]
     places, settings = np.array([[array.ctypes.data for array in arrays]]), np.zeros(1, np.float32)
-    instructions = np.array([[LINEAR, 3, 0, 1, 2, 0, 1, 64, 64, 0, 0, 8]])
+    instructions = np.array([[LINEAR, 3, 0, 1, 2, 0, 1, 64, 64, 0, 0, 8, 4 * 64, 0, 0, 64, 0]])
     tickets = np.full(16 + 8, -1)
     tickets[0] = 8  # all parts are taken, and none is done
     take_parts(settings, instructions, places, tickets, True)
