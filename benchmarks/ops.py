@@ -373,8 +373,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def chosen(ops: Sequence[str], sizes: Sequence[str]) -> list[Case]:
     """The cases of these ops, at these sizes or configurations."""
-    cases = [Case(op, NO_CONFIGURATION if op in GATES else size) for size in sizes for op in ops]
-    return [*dict.fromkeys(cases)]
+    cases = [Case(op, size) for op in ops for size in ([NO_CONFIGURATION] if op in GATES else sizes)]
+    return sorted(cases, key=lambda case: sizes.index(case.size) if case.is_public else 0)  # public ops size by size
 
 
 @measure.script()
