@@ -102,16 +102,16 @@ def test_gradients_on_quantized_weights_are_those_on_the_same_values(width, dtyp
     settings = {**LLAMA, "d_model": width, "tie_output": False}
     save_pretrained(quantize(gpt(**settings), dtype), tmp_path / "model")
     save_adapter(adapted(gpt(**settings), targets=["query_key_value", "up", "down"]), tmp_path / "adapter")
-    gradients, logits = [], []
+    gradients, logits, ids = [], [], np.tile(IDS, (9, 1))  # so many rows that no input is rounded
     for asked in (None, "float32"):
         model = load_adapter(from_pretrained(tmp_path / "model", dtype=asked), tmp_path / "adapter")
-        logits.append(model(tt.tensor(IDS)).numpy())
-        model.loss(tt.tensor(IDS[:, :-1]), tt.tensor(IDS[:, 1:])).backward()
+        logits.append(model(tt.tensor(ids)).numpy())
+        model.loss(tt.tensor(ids[:, :-1]), tt.tensor(ids[:, 1:])).backward()
         gradients.append({name: p.grad.numpy() for name, p in model.named_parameters() if p.requires_grad})
-    np.testing.assert_allclose(logits[0], logits[1], rtol=0, atol=5e-4 * np.abs(logits[1]).max())
+    np.testing.assert_allclose(logits[0], logits[1], rtol=0, atol=1e-4 * np.abs(logits[1]).max())
     assert gradients[0].keys() == gradients[1].keys() and gradients[0]
     for name, gradient in gradients[1].items():
-        np.testing.assert_allclose(gradients[0][name], gradient, rtol=0, atol=2e-3 * np.abs(gradient).max())
+        np.testing.assert_allclose(gradients[0][name], gradient, rtol=0, atol=1e-4 * np.abs(gradient).max())
 
 
 def test_a_head_that_was_trained_goes_with_it(tmp_path):
