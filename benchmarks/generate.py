@@ -129,10 +129,10 @@ def convert_to_gguf(folder: str, dtype: str) -> None:
             count = heads if "q_proj" in name else config["num_key_value_heads"]
             values = values.reshape(count, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
         types = gguf.GGMLQuantizationType
-        kind = None if values.ndim < 2 or "wpe" in name else {"int8": types.Q8_0, "int4": types.Q4_1}.get(dtype)
-        kind = types.Q8_0 if kind is not None and ("wte" in name or "embed" in name) else kind
-        values = values.copy() if kind is None else gguf.quants.quantize(values, kind)
-        writer.add_tensor(names.get_name(name, (".weight", ".bias")), values, raw_dtype=kind)
+        block_type = None if values.ndim < 2 or "wpe" in name else {"int8": types.Q8_0, "int4": types.Q4_1}.get(dtype)
+        block_type = types.Q8_0 if block_type is not None and ("wte" in name or "embed" in name) else block_type
+        values = values.copy() if block_type is None else gguf.quants.quantize(values, block_type)
+        writer.add_tensor(names.get_name(name, (".weight", ".bias")), values, raw_dtype=block_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

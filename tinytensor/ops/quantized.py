@@ -13,9 +13,8 @@ from tinytensor import kernels
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import host, xp
+from tinytensor.kernels.numpy.quantized import Parts
 from tinytensor.ops.indexing import Ids, as_integers, check_ids
-
-Parts = tuple[tuple[str, int], ...]
 
 
 @op(x=lambda g, weight, parts, inputs, transposed: times_quantized(g, weight, parts, inputs, not transposed))

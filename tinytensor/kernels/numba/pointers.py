@@ -39,7 +39,6 @@ def _array(kind: str = "") -> ByNumba:
 array_at = _array()  # of the loop's dtype
 bytes_at = _array("int8")
 bits_at = _array("uint16")
-integers_at = _array("int32")
 
 
 def _atomic(name: str, num_arguments: int) -> ByNumba:
