@@ -57,6 +57,26 @@ def test_every_instruction_set_computes_the_products(instructions):
             assert alone[4] == 7
 
 
+@pytest.mark.parametrize("instructions", FEATURES)
+def test_every_instruction_set_unpacks_weights(instructions):
+    import numba
+
+    from tinytensor.kernels.numba import block_dots, processor
+
+    if FEATURES[instructions] and not any(map(processor.has, FEATURES[instructions])):
+        pytest.skip(f"this processor does not have {instructions}")
+    compiled = block_dots.unpack_block(instructions).compile(np.dtype("float32"))
+    unpack = numba.njit(lambda code, block, out: compiled(code, block, out))
+    halves = np.arange(1 << 16, dtype="uint16").view("float16")
+    for block_type in SCALES:
+        size, bytes_, *_ = BLOCK_TYPES[block_type]
+        blocks = random_blocks(block_type, 300, size, halves[np.isfinite(halves)])
+        want, got = unpacked(blocks, block_type, size), np.full(size + 1, 7, "float32")
+        for i in range(len(blocks)):
+            unpack(block_dots.CODES[block_type], blocks.ctypes.data + i * bytes_, got.ctypes.data)
+            np.testing.assert_array_equal(got, [*want[i], 7])
+
+
 TARGETS = {  # the instructions, the processor, what they look like, and how many multiply a vector
     "NEON": ("neon", "aarch64-linux-gnu", "+dotprod", r"sdot\s+v\d+\.4s", 4),
     "AVX2": ("avx2", "x86_64-linux-gnu", "+avx2,+f16c", r"vpmaddubsw.*%ymm", 2),

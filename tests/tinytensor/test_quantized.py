@@ -165,6 +165,8 @@ def test_nothing_is_read_behind_the_arrays(rows, outputs, width, block_type):
     parts = ((block_type, outputs),)
     x, (weight, values), bias = normal(rows, width), random_weight(parts, width), normal(outputs)
     assert_near(kernels.linear_blocks(*map(before_a_forbidden_page, (x, weight, bias)), parts), x, values, bias)
+    rows = kernels.block_rows(np.arange(outputs), before_a_forbidden_page(weight), parts, width)
+    np.testing.assert_array_equal(rows, values.astype("float32"))
 
 
 # ---------------------------------------------------------------------------------------------------------------- layers

@@ -38,7 +38,7 @@ from tinytensor.kernels.numba.normalization import layer_norm_backward, layer_no
 from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
 from tinytensor.kernels.numba.products import linear, matmul
 from tinytensor.kernels.numba.programs import fuse
-from tinytensor.kernels.numba.quantized import linear_blocks
+from tinytensor.kernels.numba.quantized import block_rows, linear_blocks, times_quantized
 from tinytensor.kernels.numba.recurrence import (
     gru_backward,
     gru_forward,

@@ -1,4 +1,5 @@
-"""Dot products of an input with rows of a weight in blocks of a few bits, in the processor's own instructions.
+"""Dot products of an input with rows of a weight in blocks of a few bits, in the processor's own instructions; and the weights
+of a block as float32.
 
 The formats are those of ``kernels/numpy/blocks.py``. The input is rounded to 16 bits in blocks of 32, each with a scale of its
 own: with 8 bits, rounding the inputs would cost three times as much accuracy as rounding the weights, and as decoding waits for
@@ -53,24 +54,47 @@ def block_dots(columns: int, way: str = "") -> ByNumba:
         from numba.extending import intrinsic
 
         def dots(context: Any, code: Any, x: Any, factors: Any, sums: Any, weight: Any, row: Any, width: Any, out: Any) -> Any:
-            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                code, *others = arguments
-                writer, end = _Writer(builder, way or instructions()), builder.append_basic_block()
-                switch = builder.switch(code, end)
-                for block_type, number in CODES.items():
-                    case = builder.append_basic_block()
-                    switch.add_case(number, case)
-                    builder.position_at_end(case)
-                    writer.rows(block_type, columns, *others)
-                    builder.branch(end)
-                builder.position_at_end(end)
-                return context.get_dummy_value()
-
-            return types.void(*[types.int64] * 8), generate
+            write = _for_each_type(way, lambda writer, block_type, *others: writer.rows(block_type, columns, *others))
+            return types.void(*[types.int64] * 8), write
 
         return intrinsic(dots)
 
     return ByNumba(make)
+
+
+def unpack_block(way: str = "") -> ByNumba:
+    """``unpack(code, block, out)``: the weights in a block of the type with this code, as float32. Both are addresses."""
+
+    def make(dtype: Any) -> Callable[..., Any]:
+        from numba import types
+        from numba.extending import intrinsic
+
+        def unpack(context: Any, code: Any, block: Any, out: Any) -> Any:
+            return types.void(*[types.int64] * 3), _for_each_type(way, _Writer.unpack)
+
+        return intrinsic(unpack)
+
+    return ByNumba(make)
+
+
+def _for_each_type(way: str, write: Callable[..., None]) -> Callable[..., Any]:
+    """What generates a function whose first argument is the code of a type: ``write(writer, type, *others)`` writes what it
+    does for this type."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        code, *others = arguments
+        writer, end = _Writer(builder, way or instructions()), builder.append_basic_block()
+        switch = builder.switch(code, end)
+        for block_type, number in CODES.items():
+            case = builder.append_basic_block()
+            switch.add_case(number, case)
+            builder.position_at_end(case)
+            write(writer, block_type, *others)
+            builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    return generate
 
 
 class Weights(NamedTuple):
@@ -245,6 +269,20 @@ class _Writer:
                 two = b.and_(b.lshr(high, self.splat(2 * quarter, self.bytes)), self.splat(3, self.bytes))
                 weights.append(b.or_(low[quarter % 2][quarter // 2], b.shl(two, self.splat(4, self.bytes))))
         return Weights(weights, False, scales, b.fmul(scales, self.splat(self.float(-32.0), scales.type)))
+
+    def unpack(self, block_type: str, block: Any, out: Any) -> None:
+        """Write the weights in a block to an address, as float32."""
+        b, found = self.builder, getattr(self, block_type.lower())(block, BLOCK_TYPES[block_type].size // INPUTS)
+        halves = found.scales.type.count // len(found.weights)
+        for place in range(0, len(found.weights) * INPUTS, 8):
+            weights = self.pick(found.weights[place // INPUTS], list(range(place % INPUTS, place % INPUTS + 8)))
+            numbers = (b.sitofp if found.signed else b.uitofp)(weights, self.floats)
+            group = [place * halves // INPUTS] * 8
+            numbers = b.fmul(numbers, self.pick(found.scales, group))
+            if found.minima is not None:
+                numbers = b.fadd(numbers, self.pick(found.minima, group))
+            target = b.inttoptr(self.at(out, 4 * place), self.floats.as_pointer())
+            b.store(numbers, target, align=4)
 
     # ------------------------------------------------------------------------------------------------------ whole rows
 

@@ -13,8 +13,16 @@ from tinytensor.kernels.numba.block_dots import CODES
 from tinytensor.kernels.numba.compiling import exact_loop
 from tinytensor.kernels.numba.helper import has_second_core, helper
 from tinytensor.kernels.numba.pointers import atomic_add
-from tinytensor.kernels.numba.quantized_loops import block_part, round_inputs, rounded_size, whole_width
+from tinytensor.kernels.numba.quantized_loops import (
+    block_part,
+    round_inputs,
+    rounded_size,
+    unpack_all,
+    unpack_bfloat16,
+    whole_width,
+)
 from tinytensor.kernels.numpy import quantized
+from tinytensor.kernels.numpy.blocks import BLOCK_TYPES
 from tinytensor.kernels.numpy.quantized import cut, num_rows
 from tinytensor.kernels.rows import as_rows
 
@@ -30,7 +38,7 @@ def linear_blocks(x: Any, weight: Any, bias: Any, parts: Any) -> Any:
     count, inputs = rows.shape
     outputs = num_rows(parts)
     if count > _MOST_ROWS or not count * inputs * outputs or any(block_type not in CODES for block_type, _ in parts):
-        return quantized.linear_blocks(x, weight, bias, parts)
+        return quantized.linear_blocks(x, weight, bias, parts, unpack_rows)
     weight = numpy.ascontiguousarray(weight)
     bias = numpy.zeros(outputs, numpy.float32) if bias is None else numpy.ascontiguousarray(bias, numpy.float32)
     out = numpy.empty((count, outputs), numpy.float32)
@@ -42,6 +50,21 @@ def linear_blocks(x: Any, weight: Any, bias: Any, parts: Any) -> Any:
             round_inputs(rows, width, rounded[width].ctypes.data)
         _share(rounded[width], width, CODES[block_type], blocks, bias[part], out[:, part])
     return out.reshape((*x.shape[:-1], outputs))
+
+
+def unpack_rows(blocks: Any, block_type: str, width: int) -> Any:
+    """``kernels.numpy.blocks.unpack_rows``."""
+    blocks, (size, bytes_, *_) = numpy.ascontiguousarray(blocks), BLOCK_TYPES[block_type]
+    out = numpy.empty((blocks.size // bytes_, size), numpy.float32)
+    if block_type in CODES:
+        unpack_all(out, CODES[block_type], blocks, bytes_)
+    else:
+        unpack_bfloat16(out.reshape(-1), blocks.reshape(-1).view(numpy.uint16))
+    return out.reshape(len(blocks), blocks.shape[1] // bytes_ * size)[:, :width]
+
+
+block_rows = functools.partial(quantized.block_rows, unpack=unpack_rows)
+times_quantized = functools.partial(quantized.times_quantized, unpack=unpack_rows)
 
 
 def _share(x: Any, width: int, code: int, blocks: Any, bias: Any, out: Any) -> None:

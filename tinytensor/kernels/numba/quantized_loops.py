@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from tinytensor.kernels.numba.block_dots import INPUTS, block_dots
+from tinytensor.kernels.numba.block_dots import INPUTS, block_dots, unpack_block
 from tinytensor.kernels.numba.compiling import Later, exact_loop, real
 from tinytensor.kernels.numba.pointers import array_at, bytes_at
 from tinytensor.kernels.numba.processor import reads_several_rows
@@ -24,7 +24,7 @@ _INFINITY = math.inf
 _SEVERAL: Any = Later(lambda: 4 if reads_several_rows() else 1)  # rows of a weight that are read at once
 _FOUR, _ONE = 4, 1
 
-_dots, _dots_by_fours = block_dots(1), block_dots(_FOUR)
+_dots, _dots_by_fours, _unpack = block_dots(1), block_dots(_FOUR), unpack_block()
 
 
 def whole_width(width: int, block_type: str) -> int:
@@ -109,3 +109,17 @@ def block_part(code: int, x: int, width: int, weight: int, row: int, bias: Any, 
             for each in range(together):
                 out[i, j + each] = sums[each] + bias[j + each]
         j += together
+
+
+@exact_loop
+def unpack_all(out: Any, code: int, blocks: Any, bytes_: int) -> None:
+    """Write the weights (blocks, weights of a block) of blocks of the type with this code, ``bytes_`` each."""
+    for i in range(len(out)):
+        _unpack(code, blocks.ctypes.data + i * bytes_, out.ctypes.data + i * out.strides[0])
+
+
+@exact_loop
+def unpack_bfloat16(out: Any, bits: Any) -> None:
+    """Write the numbers whose upper halves are these uint16."""
+    for i in range(out.size):
+        out[i] = real(numpy.uint32(numpy.uint32(bits[i]) << numpy.uint32(16)).view(numpy.float32))
