@@ -1,7 +1,7 @@
 """Smaller files: a reader on a slow line waits less, and the whole site can be sent as one archive.
 
 Pages lose the marks of what has no look of its own, and pages of source code the links to all other pages, which would be most
-of a small file. Pictures have 256 colours, which is more than a diagram needs.
+of a small file. Pictures have 256 colours, which is more than a diagram needs. The theme's source maps are left out.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ UNMARKED = [
 SOURCE = "_modules"  # the folder of source code
 OPERATOR = re.compile(r'<span class="o">([^<]*)</span>')
 SPRITE = re.compile(r'<svg xmlns="[^"]*" style="display: none;">.*?</svg>\s*(?=<input)', flags=re.DOTALL)  # the theme's icons
+MAPPED = re.compile(r"(?m)^(/\*|//)# sourceMappingURL=.*\n?")  # a line at the end of a script or a style sheet
 VERBATIM = re.compile(r"(<pre\b.*?</pre>|<script\b.*?</script>)", flags=re.DOTALL)
 
 
@@ -52,8 +53,13 @@ def slim_navigation(app: Sphinx, page: str, template: str, context: dict[str, An
 
 def slim_files(app: Sphinx, error: Exception | None) -> None:
     """Sphinx's event at the end: leave out of pages the spaces at the beginning of lines and icons that they do not use; give
-    pages of source code their icons by one script; write pictures with fewer colours, where that makes them smaller."""
+    pages of source code their icons by one script; write pictures with fewer colours, where that makes them smaller; delete
+    source maps, and the lines that name them."""
     if error is None:
+        for path in Path(app.outdir, "_static").rglob("*.map"):
+            path.unlink()
+            if (mapped := path.with_suffix("")).exists():
+                mapped.write_text(MAPPED.sub("", mapped.read_text(encoding="utf-8")), encoding="utf-8")
         for path in Path(app.outdir).rglob("*.html"):
             text = path.read_text(encoding="utf-8")
             smaller = without_indents(without_icons(text))

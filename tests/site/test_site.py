@@ -210,6 +210,7 @@ def test_search_finds_why_a_layer_is_not_here():
 def test_the_site_is_small():
     files = [file for file in SITE.rglob("*") if file.is_file() and not {".doctrees", ".jupyter_cache"} & set(file.parts)]
     assert len(files) > 100
+    assert not [file for file in files if file.suffix == ".map" or b"sourceMappingURL" in file.read_bytes()]
     assert sum(file.stat().st_size for file in files) < 15_000_000
 
 
