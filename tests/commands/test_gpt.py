@@ -328,7 +328,7 @@ def test_resuming_with_another_text(copied: Program) -> None:
 
 
 def test_resuming_no_run(program: Program) -> None:
-    assert "nothing/config.json does not exist" in program.bad("--out", "nothing", "--resume")
+    assert "nothing does not exist: train first" in program.bad("--out", "nothing", "--resume")
     assert entries(program.folder) == ["text.txt"]
 
 

@@ -192,7 +192,7 @@ def test_the_folder_is_checked_before_the_work(program: Program) -> None:
     (program.folder / "afile").write_text("")
     result = program(*SHORT, "--out", "afile")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "error: afile is a file, not a folder: choose another --out\n"
+    assert result.stderr == "error: afile is a file, not a folder: choose another folder\n"
 
 
 @pytest.mark.parametrize(
