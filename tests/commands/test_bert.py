@@ -208,20 +208,20 @@ def test_a_classifier_that_fails_names_its_own_learning_rate(program: Program) -
 # ---------------------------------------------------------------------------------------------- the example as a module
 
 
-MARKS = "--marks must be two different punctuation characters, such as ?., not "
+MARKS = "marks must be two different punctuation characters, such as ?., not "
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("wordpieces", 5, "--wordpieces must be at least 6, not 5"),
-        ("wordpieces", -1, "--wordpieces must be at least 6, not -1"),
-        ("window", 0, "--window must be at least 1, not 0"),
-        ("window", -3, "--window must be at least 1, not -3"),
-        ("masked", 0.0, "--masked must be above 0 and at most 1, not 0.0"),
-        ("masked", 1.01, "--masked must be above 0 and at most 1, not 1.01"),
-        ("masked", math.nan, "--masked must be a finite number, not nan"),
-        ("masked", -math.inf, "--masked must be a finite number, not -inf"),
+        ("wordpieces", 5, "wordpieces must be at least 6, not 5"),
+        ("wordpieces", -1, "wordpieces must be at least 6, not -1"),
+        ("window", 0, "window must be at least 1, not 0"),
+        ("window", -3, "window must be at least 1, not -3"),
+        ("masked", 0.0, "masked must be above 0 and at most 1, not 0.0"),
+        ("masked", 1.01, "masked must be above 0 and at most 1, not 1.01"),
+        ("masked", math.nan, "masked must be a finite number, not nan"),
+        ("masked", -math.inf, "masked must be a finite number, not -inf"),
         ("marks", "?", f"{MARKS}'?'"),
         ("marks", "??", f"{MARKS}'??'"),
         ("marks", "?.!", f"{MARKS}'?.!'"),

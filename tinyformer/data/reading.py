@@ -169,8 +169,8 @@ def open_text(
     text = read_text(path, flag, field or "")
     if field and not conversations and conversations_in(text):
         raise UserError(
-            f"{field} in {path} holds conversations, and not texts: choose another field, or learn them with "
-            "tinyformer train gpt --init-from"
+            f"{field} in {path} holds conversations, and not texts: choose another field, or learn them with train gpt "
+            "--init-from"
         )
     return text, TextSource(path, path, fingerprint(text), field or "")
 

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import UserError, plain_errors, renamed_settings
+from tinyformer.common.errors import SettingError, UserError, plain_errors
 from tinyformer.common.old_names import new_value, old_names
 from tinyformer.common.settings import as_flag, settings_from
 from tinyformer.common.terminal import escaped
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
                         self.error(f"{as_flag(name)} has no effect {where}: leave it out")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does. With ``arguments.run``, ``arguments.flags`` has the flags of the command."""
+        """Parse as argparse does. With ``arguments.run``, ``arguments.flags`` has the names of the command's flags."""
         if "_ARGCOMPLETE" in os.environ and self.add_help and self._subparsers is None and type(self) is Parser:
             import argcomplete
 
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         self._words = list(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
         if "run" in found and "flags" not in found:  # the latter is in it from the parser of a command
-            found.flags = {action.dest: as_flag(action.dest) for action in self._actions if action.option_strings}
+            found.flags = [action.dest for action in self._actions]
         if not unknown:
             self._check_effects(found)
         return found, unknown
@@ -173,8 +173,7 @@ def first_choice(words: Sequence[str], name: str, part: str, kind: type, out: st
     if given is None and found.resume and folder.settings.exists():
         with suppress(UserError):  # whoever reads all of the run's settings tells it
             return str(getattr(folder.read_part(part, kind), name))
-    with renamed_settings(**{name: as_flag(name)}):
-        return str(getattr(settings_from(kind, {} if given is None else {name: given}), name))
+    return str(getattr(settings_from(kind, {} if given is None else {name: given}), name))
 
 
 def some_path(text: str) -> str:
@@ -359,9 +358,13 @@ def run_command(parse: Callable[[list[str]], argparse.Namespace], words: list[st
     from tinytensor import distributed  # here, as who only parses a command line may still choose the kernels
 
     def main() -> None:
-        arguments = parse(sys.argv[1:] if words is None else words)
-        with renamed_settings(**arguments.flags):
+        arguments = None
+        try:
+            arguments = parse(sys.argv[1:] if words is None else words)
             arguments.run(arguments)
+        except SettingError as error:  # while flags are parsed, every setting is a flag
+            flags = {name: as_flag(name) for name in error.names if arguments is None or name in arguments.flags}
+            raise error.renamed(flags) from None
 
     with plain_errors():
         try:

@@ -239,7 +239,7 @@ def test_a_killed_rank_ends_training_with_a_message(make: Callable[..., Trainer]
     message = str(caught.value)
     assert message.startswith("rank 1 (process ")
     assert f"SIGKILL, as the system does when memory runs out: training stops after step {trainer.step}: " in message
-    assert message.endswith("resume from the checkpoints in run, which are complete")
+    assert message.endswith("/run, which are complete")
     again = make("run", workers=2, eval_every=2)
     again.resume()
     assert 0 < again.step <= trainer.step
