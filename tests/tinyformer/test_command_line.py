@@ -530,7 +530,10 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
-LESS = "Lower batch_size or block_size, or use a smaller model or less data; no checkpoint was touched."
+LESS = (
+    "Lower batch_size (gradient_accumulation_steps make up for it) or block_size, or use a smaller model or less data; "
+    "no checkpoint was touched."
+)
 
 
 @pytest.mark.parametrize(

@@ -190,8 +190,10 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         backend = sys.modules.get("tinytensor.device.backend")  # not imported here, as it may be the module that does not load
         amount = escaped(backend.out_of_memory(error) if backend else error)
-        less = "Lower batch_size or block_size, or use a smaller model or less data; no checkpoint was touched."
-        return f"there is not enough memory for this{amount and f': {amount}'}\n{less}"
+        ways = (
+            "Lower batch_size (gradient_accumulation_steps make up for it) or block_size, or use a smaller model or less data"
+        )
+        return f"there is not enough memory for this{amount and f': {amount}'}\n{ways}; no checkpoint was touched."
     if isinstance(error, ImportError):  # of a package, which may tell it in several lines
         return "\n".join(map(escaped, str(error).split("\n")))
     return str(error) if isinstance(error, UserError) else escaped(error)

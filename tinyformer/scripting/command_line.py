@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         self._words = list(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
         if "run" in found and "flags" not in found:  # the latter is in it from the parser of a command
-            found.flags = [action.dest for action in self._actions]
+            found.flags = [action.dest for action in self._actions if action.option_strings]
         if not unknown:
             self._check_effects(found)
         return found, unknown
