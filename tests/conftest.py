@@ -248,10 +248,3 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             "(pytest --rest tests/tinytensor tests/tinyformer tests/documents), complete programs (pytest tests/commands), "
             "compiled kernels, the GPU's kernels on a fake CuPy, MPI, the site, a browser, and PyTorch and other peers."
         )
-
-
-@pytest.fixture(autouse=True)
-def no_command() -> None:
-    """No command line was read: the messages of a test do not depend on the tests before it."""
-    if (errors := sys.modules.get("tinyformer.common.errors")) is not None:
-        errors.note_command(None)

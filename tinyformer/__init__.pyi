@@ -15,7 +15,6 @@ from tinyformer.chat.template import ChatTemplate as ChatTemplate, find_chat_tem
 from tinyformer.common.errors import (
     SettingError as SettingError,
     UserError as UserError,
-    escaped as escaped,
     plain_errors as plain_errors,
     print_line as print_line,
     stop_script as stop_script,
@@ -28,6 +27,7 @@ from tinyformer.common.settings import (
     setting as setting,
     settings_from as settings_from,
 )
+from tinyformer.common.terminal import escaped as escaped
 from tinyformer.common.vectors import Vectors as Vectors, padded_vectors as padded_vectors
 from tinyformer.data.batches import Batch as Batch, Batches as Batches, padded as padded
 from tinyformer.data.labelled import LabelledBatches as LabelledBatches

@@ -202,26 +202,26 @@ def test_a_setting_that_cannot_be_is_refused_at_the_start(program: Program) -> N
 def test_a_classifier_that_fails_names_its_own_learning_rate(program: Program) -> None:
     result = program(*FIRST_RUN, "--classify-learning-rate", "1e30")
     assert result.returncode == 2
-    assert "a lower --classify-learning-rate, with --resume-changed from there on\n" in result.stderr
+    assert "a lower --classify-learning-rate\n" in result.stderr
 
 
 # ---------------------------------------------------------------------------------------------- the example as a module
 
 
-MARKS = "--marks must be two different punctuation characters, such as ?., not "
+MARKS = "marks must be two different punctuation characters, such as ?., not "
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("wordpieces", 5, "--wordpieces must be at least 6, not 5"),
-        ("wordpieces", -1, "--wordpieces must be at least 6, not -1"),
-        ("window", 0, "--window must be at least 1, not 0"),
-        ("window", -3, "--window must be at least 1, not -3"),
-        ("masked", 0.0, "--masked must be above 0 and at most 1, not 0.0"),
-        ("masked", 1.01, "--masked must be above 0 and at most 1, not 1.01"),
-        ("masked", math.nan, "--masked must be a finite number, not nan"),
-        ("masked", -math.inf, "--masked must be a finite number, not -inf"),
+        ("wordpieces", 5, "wordpieces must be at least 6, not 5"),
+        ("wordpieces", -1, "wordpieces must be at least 6, not -1"),
+        ("window", 0, "window must be at least 1, not 0"),
+        ("window", -3, "window must be at least 1, not -3"),
+        ("masked", 0.0, "masked must be above 0 and at most 1, not 0.0"),
+        ("masked", 1.01, "masked must be above 0 and at most 1, not 1.01"),
+        ("masked", math.nan, "masked must be a finite number, not nan"),
+        ("masked", -math.inf, "masked must be a finite number, not -inf"),
         ("marks", "?", f"{MARKS}'?'"),
         ("marks", "??", f"{MARKS}'??'"),
         ("marks", "?.!", f"{MARKS}'?.!'"),
@@ -230,16 +230,16 @@ MARKS = "--marks must be two different punctuation characters, such as ?., not "
         ("marks", "a.", f"{MARKS}'a.'"),
         ("marks", "?\n", f"{MARKS}'?\\n'"),
         ("marks", "?\udcff", f"{MARKS}'?\\udcff'"),  # what a byte that is no UTF-8 becomes on a command line
-        ("classify_steps", -1, "--classify-steps must be at least 0, not -1"),
-        ("classify_learning_rate", math.nan, "--classify-learning-rate must be a finite number, not nan"),
-        ("classify_learning_rate", math.inf, "--classify-learning-rate must be a finite number, not inf"),
-        ("classify_learning_rate", -1.0, "--classify-learning-rate must be at least 0, not -1.0"),
+        ("classify_steps", -1, "classify_steps must be at least 0, not -1"),
+        ("classify_learning_rate", math.nan, "classify_learning_rate must be a finite number, not nan"),
+        ("classify_learning_rate", math.inf, "classify_learning_rate must be a finite number, not inf"),
+        ("classify_learning_rate", -1.0, "classify_learning_rate must be at least 0, not -1.0"),
     ],
 )
 def test_settings_that_cannot_be(name: str, value: object, message: str) -> None:
     with pytest.raises(SettingError) as caught:
         bert_program.TextConfig(**{name: value})
-    assert caught.value.as_flags() == message
+    assert str(caught.value) == message
 
 
 def test_chinese_is_classified_by_its_own_marks(program: Program) -> None:

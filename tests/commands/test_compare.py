@@ -152,7 +152,7 @@ def test_without_what_is_optional(changed: Program) -> None:
         (["lstm", "./lstm"], "name two or more different runs to compare"),
         ([], "the following arguments are required: RUN"),
         (["lstm", ""], "argument RUN: the path is empty"),
-        (["lstm", "nothing"], "nothing/config.json does not exist: is nothing the folder of a run?"),
+        (["lstm", "nothing"], "nothing does not exist: train first, or name the folder of another run"),
         (["lstm", "pairs.tsv"], "pairs.tsv is a file: name the folder of a run"),
         (["lstm", "attention", "--sentence", ""], "lstm: the sentence is empty: give at least one word to translate"),
         (["attention", "a third", "--sentence", " \t "], "attention: the sentence is empty"),

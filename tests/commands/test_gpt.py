@@ -590,7 +590,7 @@ def test_a_gpu_too_small_to_train(program: Program) -> None:
     what, remedy = result.stderr.splitlines()[-2:]
     asked = r"[\d.]+ MiB of GPU memory were asked for, and 1.50 GiB of 2.00 GiB are free"
     assert re.fullmatch(f"error: there is not enough memory for this: {asked}", what)
-    assert "--batch-size" in remedy and "--gradient-accumulation-steps" in remedy and "--block-size" in remedy
+    assert "batch_size" in remedy and "gradient_accumulation_steps" in remedy and "block_size" in remedy
     assert load_checkpoint(program.folder / "run/latest.safetensors", "latest")[1]["step"] == 0
 
 

@@ -192,7 +192,7 @@ def test_the_folder_is_checked_before_the_work(program: Program) -> None:
     (program.folder / "afile").write_text("")
     result = program(*SHORT, "--out", "afile")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "error: afile is a file, not a folder: choose another --out\n"
+    assert result.stderr == "error: afile is a file, not a folder: choose another folder\n"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_the_folder_is_checked_before_the_work(program: Program) -> None:
         (["--data", "text.txt", "--prompt", "é"], "the character 'é' (U+00E9) at position 0 is not among"),
         (["--data", "text.txt", "--order", "5000"], "too few for --order 5000: choose a longer text, or a lower --order"),
         (["--data", "short.txt", "--order", "0"], "short.txt has 9 characters, too few for --order 0: choose a longer text\n"),
-        (["--data", "text.txt", "--gpt", "nowhere"], "nowhere/config.json does not exist"),
+        (["--data", "text.txt", "--gpt", "nowhere"], "nowhere does not exist: train first"),
     ],
 )
 def test_mistakes_are_told_in_a_line(program: Program, words: list[str], message: str) -> None:

@@ -160,7 +160,7 @@ def test_a_new_run_in_the_folder_of_another(words: str, run: Callable[[str], str
         what = FOUND[name][1]
         if what == "a pretrained model":
             for more in ("", " --overwrite"):
-                assert run(f"{words} {name}{more}") == f"{name} holds {what}, which no run may replace: choose another --out"
+                assert run(f"{words} {name}{more}") == f"{name} holds {what}, which no run may replace: choose another folder"
         else:
             assert run(f"{words} {name}") == f"{name} holds {what} already: --overwrite replaces it, --out starts another"
 

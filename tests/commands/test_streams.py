@@ -168,7 +168,7 @@ def test_two_processes_in_one_folder(copied: Program, flag: str) -> None:
     for words in ([*GPT, "--overwrite"], ["--resume"], GPT):
         message = copied.bad(*words, "--out", "run")
         assert message.startswith(f"run is being written by process {process.pid} on ")
-        assert message.endswith(": wait until it ends, or choose another --out\n")
+        assert message.endswith(": wait until it ends, or choose another folder\n")
     after = {name: content for name, content in contents(copied.folder / "run").items() if name != ".lock"}
     assert after == before
     process.send_signal(signal.SIGTERM)

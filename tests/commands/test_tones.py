@@ -115,7 +115,7 @@ def test_numbers_that_the_network_does_not_learn_are_recorded_with_a_note(progra
 
 def test_recordings_that_cannot_be_written(program: Program) -> None:
     (program.folder / "afile").write_text("")
-    assert "afile is a file, not a folder: choose another --out" in program.bad("record", "123", "--out", "afile")
+    assert "afile is a file, not a folder: choose another folder" in program.bad("record", "123", "--out", "afile")
     assert "File name too long" in program.bad("record", "*" * 100)  # named starstarstar...
     assert entries(program.folder / "recordings") == []
 

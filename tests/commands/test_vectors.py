@@ -194,7 +194,7 @@ def test_questions_are_checked_before_training_and_headings(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out", "text.txt"], "text.txt is a file, not a folder: choose another --out"),
+        (["--out", "text.txt"], "text.txt is a file, not a folder: choose another folder"),
         (["--out", "text.txt/runs"], "Not a directory"),
         (["--out", "taken"], "taken/vectors.txt is a folder, and cannot be replaced by vectors"),
         (["--out", "taken", "--overwrite"], "taken/vectors.txt is a folder, and cannot be replaced by vectors"),

@@ -19,19 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyformer.common.errors import (
-    SettingError,
-    UserError,
-    can_be_lower,
-    given,
-    has_flag,
-    if_changed,
-    note_command,
-    note_refused,
-    note_values,
-    plain_errors,
-    renamed_settings,
-)
+from tinyformer.common.errors import SettingError, UserError, plain_errors, renamed_settings
 from tinyformer.common.files import read_json, write_json
 from tinyformer.common.settings import changed_settings, check_effects, is_changeable, one_of, setting, settings_from
 from tinyformer.data.pair_files import PairFiles
@@ -53,7 +41,6 @@ from tinyformer.scripting.command_line import (
     run_command,
 )
 from tinyformer.scripting.inputs import piped_lines, typed_lines
-from tinyformer.tokenizers import CharTokenizer
 from tinytensor import distributed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -444,9 +431,8 @@ def test_a_setting_that_has_no_effect_beside_the_others_is_refused() -> None:
     check_effects(Tuning("cosine", 0.2), ["least", "schedule", "other"])
     with pytest.raises(SettingError) as error:
         check_effects(Tuning("constant"), ["least"])  # also where it is the default
-    assert error.value.as_flags() == (
-        "--least has no effect with --schedule constant: leave it out, or choose another --schedule"
-    )
+    assert str(error.value) == "least has no effect with schedule constant: leave it out, or choose another schedule"
+    assert error.value.names == ("least", "schedule")
 
 
 def settings_of_programs() -> list[type]:
@@ -544,7 +530,10 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
-LESS = "A smaller batch or a smaller model may help; no checkpoint was touched."
+LESS = (
+    "Lower batch_size (gradient_accumulation_steps make up for it) or block_size, or use a smaller model or less data; "
+    "no checkpoint was touched."
+)
 
 
 @pytest.mark.parametrize(
@@ -554,8 +543,7 @@ LESS = "A smaller batch or a smaller model may help; no checkpoint was touched."
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.txt"), "a.txt: No such file or directory"),
         (OSError(errno.ENOSPC, "No space left on device", "run/log.csv"), "run/log.csv: No space left on device"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory"),
-        (SettingError("batch_size must be at least 1"), "--batch-size must be at least 1"),
-        (SettingError("all of d_model are one d_model2", "d_model"), "all of --d-model are one d_model2"),
+        (SettingError("batch_size must be at least 1"), "batch_size must be at least 1"),
         (OSError("of another kind"), "of another kind"),
         (ModuleNotFoundError("No module named 'tqdm'", name="tqdm"), "the package 'tqdm' is not installed: pip install tqdm"),
         (ImportError("no usable GPU"), "no usable GPU"),
@@ -564,24 +552,10 @@ LESS = "A smaller batch or a smaller model may help; no checkpoint was touched."
     ],
 )
 def test_a_users_mistake_is_a_line_and_status_2(error: Exception, message: str, capsys) -> None:
-    note_command(None)  # as where no command line was read
     with pytest.raises(SystemExit) as caught, plain_errors():
         raise error
     assert caught.value.code == 2
     assert capsys.readouterr().err == f"error: {message}\n"
-
-
-def test_a_lack_of_memory_for_data_asks_for_less_data(capsys) -> None:
-    class Huge(str):
-        def __iter__(self):
-            raise MemoryError
-
-    note_command(None)
-    with pytest.raises(SystemExit), plain_errors():
-        CharTokenizer.train(Huge("text"))
-    assert capsys.readouterr().err == (
-        "error: there is not enough memory for this\nLess data may help; no checkpoint was touched.\n"
-    )
 
 
 @pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EFBIG", "EIO", "EBADF"])
@@ -661,7 +635,13 @@ def test_getting_ready_imports_next_to_nothing() -> None:
     result = subprocess.run(
         [sys.executable, "-c", program.replace("PART", "common.errors")], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert {*result.stdout.split()} <= {"tinyformer", "tinyformer.common", "tinyformer.common.errors"}
+    assert {*result.stdout.split()} <= {
+        "atexit",
+        "tinyformer",
+        "tinyformer.common",
+        "tinyformer.common.errors",
+        "tinyformer.common.terminal",
+    }
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), ValueError("a bug"), KeyError("x")])
@@ -740,18 +720,17 @@ with plain_errors():
     assert result.stderr == b""
 
 
-def test_messages_offer_what_the_command_takes() -> None:
-    assert (has_flag("window"), can_be_lower("window"), if_changed()) == (True, True, "")  # nobody knows what there is
-    note_command({"batch_size": 1, "steps": 9, "resume": True, "out": "run"})
-    assert (has_flag("window"), has_flag("steps"), given("out")) == (False, True, "run")
-    assert (can_be_lower("batch_size"), can_be_lower("steps"), if_changed()) == (False, True, " with --resume-changed")
-    assert SettingError("window is not steps", "window", "steps").as_flags() == "window is not --steps"
-    note_values({"batch_size": 2, "window": 5})
-    note_refused(["steps"])
-    assert (can_be_lower("batch_size"), has_flag("window"), has_flag("steps")) == (True, False, False)
+def test_a_command_names_its_own_flags(parser: Parser, capsys) -> None:
+    def run(arguments: Namespace) -> None:
+        raise SettingError("window is not d_model, nor the d_model2 of name", "window", "d_model")
+
+    parser.set_defaults(run=run)
+    with pytest.raises(SystemExit):
+        run_command(parser.parse_args, [])
+    assert capsys.readouterr().err == "error: window is not --d-model, nor the d_model2 of name\n"
 
 
 def test_settings_with_other_names() -> None:
-    with pytest.raises(SettingError) as caught, renamed_settings(most="fewest"):
-        raise SettingError("most must be at most 3", "most")
-    assert (str(caught.value), caught.value.as_flags()) == ("fewest must be at most 3", "--fewest must be at most 3")
+    with pytest.raises(SettingError) as caught, renamed_settings(most="fewest", other="one"):
+        raise SettingError("most must be at most 3, other than 4", "most")
+    assert (str(caught.value), caught.value.names) == ("fewest must be at most 3, other than 4", ("fewest",))

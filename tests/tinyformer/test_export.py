@@ -228,7 +228,7 @@ def test_a_pretrained_model(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
-    assert refusal(tmp_path, tmp_path / "none").endswith(f"does not exist: is {tmp_path / 'none'} the folder of a run?")
+    assert refusal(tmp_path, tmp_path / "none").endswith("none does not exist: train first, or name the folder of another run")
 
 
 def test_a_run_without_weights(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_the_command_line_is_told_its_mistakes_in_a_line(tmp_path: Path) -> None
     command = [sys.executable, "-m", "tinyformer", "export"]
     result = subprocess.run([*command, "none", "model.onnx"], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "error: none/config.json does not exist: is none the folder of a run?\n"
+    assert result.stderr == "error: none does not exist: train first, or name the folder of another run\n"
 
 
 @pytest.mark.parametrize("words", [[], ["run"], ["run", ""], ["run", "model.onnx", "--opset", "9"]])

@@ -190,7 +190,7 @@ def test_nothing_else_opens_files() -> None:
     own = {
         "__init__.py",
         "files.py",
-        "errors.py",
+        "common/terminal.py",
         "explore/serving/server.py",
         "data/reading.py",
         "runs/run_folder.py",

@@ -16,8 +16,9 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import GPT, CharTokenizer, GPTConfig, from_pretrained, load_tokenizer, save_pretrained
-from tinyformer.common.errors import SettingError, UserError, escaped, plain_errors, print_line
+from tinyformer.common.errors import SettingError, UserError, plain_errors, print_line
 from tinyformer.common.files import read_json
+from tinyformer.common.terminal import escaped
 from tinyformer.data.pair_files import PairFiles
 from tinyformer.data.reading import open_text
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
@@ -123,7 +124,7 @@ def test_lines_of_messages(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr()
     assert shown.out.count("\n") == 1 and not CONTROLS.search(shown.out[:-1]) and shown.err == "é\\n\n"
     assert str(UserError("one\nline", "two\x1b")) == "one\\nline\ntwo\\x1b"
-    assert SettingError("a_b\n", "a_b").as_flags() == "--a-b\\n"
+    assert str(SettingError("a_b\n", "a_b").renamed({"a_b": "--a-b"})) == "--a-b\\n"
     assert escaped(escaped(ATTACK)) == escaped(ATTACK)
     assert escaped("letters é日😀 stay, \\ too") == "letters é日😀 stay, \\ too"
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import SettingError, UserError, can_be_lower, has_flag, if_changed
+from tinyformer.common.errors import SettingError, UserError
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import DType, default_dtype, index_dtype
 from tinytensor.device.memory import device_memory, host_memory
@@ -28,15 +28,13 @@ def check_fits(needed: int, what: str, remedy: str, *settings: str, on_host: boo
     """Raise UserError if there are fewer than ``needed`` bytes of memory for tensors, or with ``on_host`` of main memory. With
     ``settings``, the names of settings in the message, it is a SettingError.
 
-    ``needed`` is a lower bound, so whatever is refused could not have run. It may be any integer, however large. The ``remedy``
-    is "" where there is none.
+    ``needed`` is a lower bound, so whatever is refused could not have run. It may be any integer, however large.
     """
     if needed < _WORTH_ASKING:
         return
     there = host_memory() if on_host else device_memory()
     if there is not None and needed > there:
-        message = f"{what} needs at least {in_bytes(needed)} of memory, but there are {in_bytes(there)}"
-        message += f": {remedy}" if remedy else ""
+        message = f"{what} needs at least {in_bytes(needed)} of memory, but there are {in_bytes(there)}: {remedy}"
         raise SettingError(message, *settings) if settings else UserError(message)
 
 
@@ -50,13 +48,12 @@ def enough_memory(what: str, remedy: str) -> Iterator[None]:
 
 
 def check_model_fits(num_parameters: int, num_blocks: int, *settings: str) -> None:
-    """Raise UserError if the weights of a model alone do not fit in memory. ``settings`` are those that make it large: it is a
-    SettingError where the command that runs has flags for them."""
+    """Raise SettingError if the weights of a model alone do not fit in memory. ``settings`` are those that make it large."""
     if (found := _weights.get()) is not None:
         _check_held(num_parameters, num_blocks, *found)
     needed = default_dtype.itemsize * num_parameters + _LEAST_BLOCK * int(num_blocks)
-    lower = [name for name in settings if can_be_lower(name)]
-    check_fits(needed, "a model of this size", f"choose a smaller {_either(lower)}", *lower)
+    lower = f"{', '.join(settings[:-1])} or {settings[-1]}"
+    check_fits(needed, "a model of this size", f"choose a smaller {lower}", *settings)
 
 
 # The bytes of the weights of the model that is made, and the file of its settings.
@@ -95,8 +92,7 @@ def _check_held(num_parameters: int, num_blocks: int, size: int, settings: Path)
 def check_cache_fits(numbers: int, dtype: DType, setting: str) -> None:
     """Raise SettingError if a cache of so many ``numbers`` does not fit in memory. It is the cache of one text, and ``setting``
     is the setting that makes it large."""
-    remedy = "choose a smaller one" if can_be_lower(setting) else ""
-    check_fits(dtype.itemsize * numbers, f"a cache for this {setting}", remedy, setting)
+    check_fits(dtype.itemsize * numbers, f"a cache for this {setting}", "choose a smaller one", setting)
 
 
 def check_training_fits(model: Module, batches: object, shards: int = 1, moments: int = 2) -> None:
@@ -108,13 +104,13 @@ def check_training_fits(model: Module, batches: object, shards: int = 1, moments
     """
     needed = training_memory(model, batches, shards, moments)
     is_of_the_batch = getattr(batches, "batch_size", 2) != 1 and training_memory(model, None, shards, moments) != needed
-    if not (is_of_the_batch and has_flag("batch_size")):
+    if not is_of_the_batch:
         check_fits(needed, "training this model", "choose a smaller one")
         return
     check_fits(
         needed,
         "training this model with this batch_size",
-        f"choose a smaller one{if_changed()}, which more gradient_accumulation_steps make up for, or a smaller model",
+        "choose a smaller one, which more gradient_accumulation_steps make up for, or a smaller model",
         "batch_size",
         "gradient_accumulation_steps",
     )
@@ -145,11 +141,6 @@ def training_memory(model: Module, batches: object, shards: int = 1, moments: in
         kept = parameters[0].dtype.itemsize * numbers * _AT_ONCE // max(_AT_ONCE, shards)
     weights = sum(parameter.size * parameter.dtype.itemsize for parameter in parameters)
     return weights + moments * _MOMENT * sum(parameter.size for parameter in trained) + max(gradients, kept)
-
-
-def _either(names: list[str]) -> str:
-    """Several names, one name, or "one" for none."""
-    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) or "one"
 
 
 def in_bytes(count: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 from tqdm.std import TqdmDefaultWriteLock
 
-from tinyformer.common.errors import escaped
+from tinyformer.common.terminal import escaped
 from tinytensor.device.forks import free_in_forks
 
 SECONDS_BETWEEN_LINES = 10.0

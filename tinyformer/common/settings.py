@@ -29,6 +29,11 @@ def setting(default: Any, help: str, changeable: bool = False, unless: Mapping[s
     return dataclasses.field(default=default, metadata={"help": help, "changeable": changeable, "unless": unless or {}})
 
 
+def as_flag(name: str) -> str:
+    """Return the flag of a setting: --batch-size for batch_size."""
+    return "--" + name.replace("_", "-")
+
+
 def settings_from(kind: type[Settings], values: Mapping[str, Any], **more: Any) -> Settings:
     """A dataclass of this ``kind`` from the values that are for it, and from ``more``. ``values``, such as ``vars(arguments)``,
     may hold others, which are left out."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import UserError, has_flag, print_line, shortened
+from tinyformer.common.errors import UserError, print_line, shortened
 from tinyformer.data.conversations import is_conversation
 from tinytensor.common.wording import counted
 
@@ -23,7 +23,6 @@ QUOTED = re.compile(r'"((?:[^"]|"")*)"')  # a field in quotation marks
 HELD = re.compile(r'"(?:[^"]|"")*"(?=\t|\Z)')  # one that may have tabs in it
 QUOTED_LINES = re.compile(r'"((?:[^"\t]|"")*)"(?=[\t\n]|\Z)')  # one that goes over several lines
 SHOWN = 8  # fields that a message names
-NAMES = ("text", "content", "sentence", "body", "document", "review", "message", "story")  # of fields that often have the text
 
 
 def kind_of(path: str | Path) -> str:
@@ -41,8 +40,7 @@ def field_of(path: str | Path, text: str, field: str) -> str:
     where none has a text.
     """
     if not kind_of(path):
-        remedy = ": leave out --field" if has_flag("field") else ""
-        raise UserError(f"{path} has no fields, as {', '.join(KINDS)} have{remedy}")
+        raise UserError(f"{path} has no fields, as {', '.join(KINDS)} have: read it without a field")
     found, left_out = [], 0
     for number, value in _values(path, text, field):
         if is_conversation(value):
@@ -76,16 +74,12 @@ def _check_whole(value: str, where: str, field: str) -> None:
 
 
 def notice(path: str | Path, text: str) -> str:
-    """What a user should know who learns a file of records as it is written: its fields, and the flag that chooses one. ""
-    for another file, and for one that is not as its name says."""
-    fields = _first_fields(path, text) if kind_of(path) and has_flag("field") else []
+    """Return what a user should know who reads a file of records as it is written: its fields. Return "" for another file, and
+    for one that is not as its name says."""
+    fields = _first_fields(path, text) if kind_of(path) else []
     if not fields:
         return ""
-    best = next((name for name in NAMES if name in fields), fields[0])
-    return (
-        f"{path} is {kind_of(path)}, and is learned as it is written, with its names and marks. To learn one field alone: "
-        f"--field {best} (it has {_listed(fields)})"
-    )
+    return f"{path} is {kind_of(path)}, read as it is, with its names and marks. To read one field alone: {_listed(fields)}"
 
 
 def _first_fields(path: str | Path, text: str) -> list[str]:
@@ -98,15 +92,8 @@ def _first_fields(path: str | Path, text: str) -> list[str]:
 
 def _others(path: str | Path, text: str, field: str) -> str:
     """What else to learn of a file than a field that holds no text."""
-    if not has_flag("field"):
-        return ""
     others = [name for name in _first_fields(path, text) if name != field]
-    return f": choose another --field ({_listed(others)})" if others else ": leave out --field"
-
-
-def _choice(fields: list[str]) -> str:
-    """The fields that are there, to choose from."""
-    return f"but {_listed(fields)}" + (": choose with --field" if has_flag("field") else "") if fields else "nor another one"
+    return f": choose another field ({_listed(others)})" if others else ": read it without a field"
 
 
 def _listed(fields: list[str]) -> str:
@@ -196,7 +183,8 @@ def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
         place = int(field) - 1
         yield "line 1", names[place]  # columns that are called by their numbers have no names
     else:
-        raise UserError(f"{path}, line 1: there is no column {field}, {_choice(names)}")
+        choice = f": choose one of {_listed(names)}" if names else ", nor another one"
+        raise UserError(f"{path}, line 1: there is no column {field}{choice}")
     yield from ((f"line {line}", row[place]) for line, row in rows)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.common.errors import SettingError, UserError, can_be_lower
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.settings import check_counts
 from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
 from tinytensor.common.wording import counted
@@ -85,7 +85,7 @@ class MaskedBatches:
             raise _nothing_to_hide(len(ids), "of the text")
         cut = int(len(ids) * (1.0 - validation_fraction))
         if min(cut, len(ids) - cut) < window:
-            smaller = ", or a smaller window" if min(cut, len(ids) - cut) and can_be_lower("window") else ""
+            smaller = ", or a smaller window" if min(cut, len(ids) - cut) else ""
             raise SettingError(
                 f"the text has {counted(len(ids), 'token')}, too few for windows of {window}: use a longer one{smaller}",
                 "window",

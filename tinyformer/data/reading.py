@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyformer.common.errors import UserError, has_flag, print_line
+from tinyformer.common.errors import UserError, print_line
 from tinyformer.common.files import read_file
 from tinyformer.common.memory import check_fits, enough_memory
 from tinyformer.data.conversations import conversations_in
@@ -28,12 +28,12 @@ STANDARD_LIBRARY = "Python's standard library"
 # ---------------------------------------------------------------------------------------------------------- sources
 
 
-def read_text(path: str | Path, flag: str = "--data", field: str = "") -> str:
+def read_text(path: str | Path, flag: str = "--data", field: str = "", notify: bool = True) -> str:
     """The text of a UTF-8 file, or of all such files in a folder and its subfolders, in the order of their names.
 
     With a ``field``, it is the text of that key or column in files of records (JSON Lines, JSON, CSV, TSV). Of a folder,
-    ``texts_in`` says which files are read; a line is printed if others are there. A line is also printed for files of records
-    that are read without a ``field``.
+    ``texts_in`` says which files are read; a line is printed if others are there. With ``notify``, a line is also printed for
+    files of records that are read without a ``field``.
 
     Raises UserError, which names the file and the ``flag`` to give another one with, if it is missing, empty, not UTF-8, not a
     regular file, without the field, or does not fit in memory.
@@ -42,24 +42,23 @@ def read_text(path: str | Path, flag: str = "--data", field: str = "") -> str:
     found = status(path, wanted)
     path = Path(path)
     with enough_memory(f"the text in {path}", f"pass {flag} a shorter one"):
-        text = "\n".join(_read_folder(path, flag, field) if stat.S_ISDIR(found.st_mode) else [_read(path, flag, field)])
+        read = _read_folder if stat.S_ISDIR(found.st_mode) else _read_file
+        text = "\n".join(read(path, flag, field, notify))
     if not text.strip():
         raise UserError(f"{path} is empty: pass {flag} a text to learn from")
     return text
 
 
-def _read(path: Path, flag: str, field: str) -> str:
+def _read_file(path: Path, flag: str, field: str, notify: bool) -> Iterator[str]:
     """The text of a file, or of one field in it."""
     _check_size(path, check_file(path, f"pass {flag} a text file or a folder of them"), flag)
     text = decoded(path, read_file(path, None))
-    if field:
-        return field_of(path, text, field)
-    if said := notice(path, text):
+    if notify and not field and (said := notice(path, text)):
         print_line(said)
-    return text
+    yield field_of(path, text, field) if field else text
 
 
-def _read_folder(folder: Path, flag: str, field: str) -> Iterator[str]:
+def _read_folder(folder: Path, flag: str, field: str, notify: bool) -> Iterator[str]:
     """The text of each file in a folder. With a ``field``, of those alone that have fields."""
     files, left_out = texts_in(folder)
     if left_out:
@@ -75,12 +74,11 @@ def _read_folder(folder: Path, flag: str, field: str) -> Iterator[str]:
             print_line(f"{folder}: {counted(len(files) - len(with_fields), 'file')} without fields left out")
         yield from (field_of(path, decoded(path, read_file(path, None)), field) for path in with_fields)
         return
-    told = False
     for path in files:
         text = decoded(path, read_file(path, None))
-        if not told and (said := notice(path, text)):
+        if notify and (said := notice(path, text)):
             print_line(said)  # of the first one alone: the others are likely to be like it
-            told = True
+            notify = False
         yield text
 
 
@@ -94,8 +92,7 @@ def default_text() -> tuple[str, str]:
     try:
         return _tiny_shakespeare(), "Tiny Shakespeare"
     except (OSError, UserError) as error:
-        other = " (or pass --data)" if has_flag("data") else ""
-        print_line(f"{_not_downloaded(error)}: training on Python's own sources instead{other}.")
+        print_line(f"{_not_downloaded(error)}: training on Python's own sources instead.")
     return standard_library_text(), STANDARD_LIBRARY
 
 
@@ -124,7 +121,7 @@ class TextSource:
             raise UserError(f"{run} was trained on {learned} of {self.name}: leave out --field {field}, or start a new run")
         path = self.path if moved_to is None else moved_to
         if path is not None:
-            text = read_text(path, field=self.field)
+            text = read_text(path, field=self.field, notify=False)
         elif self.name == STANDARD_LIBRARY:
             text = standard_library_text()
         else:
@@ -145,7 +142,7 @@ class TextSource:
             file = Path(path)
             if not file.is_file() or file.stat().st_size > most:
                 return None
-            text = read_text(file, field=self.field)
+            text = read_text(file, field=self.field, notify=False)
         elif self.name == STANDARD_LIBRARY:
             text = standard_library_text()
         else:
@@ -171,8 +168,10 @@ def open_text(
         raise UserError(f"the name {path!r} is not UTF-8: rename it")
     text = read_text(path, flag, field or "")
     if field and not conversations and conversations_in(text):
-        remedy = ", or learn them with train gpt --init-from" if has_flag("init_from") else ""
-        raise UserError(f"{field} in {path} holds conversations, and not texts: choose another --field{remedy}")
+        raise UserError(
+            f"{field} in {path} holds conversations, and not texts: choose another field, or learn them with train gpt "
+            "--init-from"
+        )
     return text, TextSource(path, path, fingerprint(text), field or "")
 
 
@@ -197,6 +196,5 @@ def standard_library_text(limit: int = 1_100_000) -> str:
         if sum(map(len, parts)) >= limit:
             break
     if not parts:
-        remedy = ": pass --data a text file" if has_flag("data") else ""
-        raise UserError(f"this Python comes without the sources of its library{remedy}")
+        raise UserError("this Python comes without the sources of its library: choose a text file")
     return "\n".join(parts)[:limit]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.common.errors import SettingError, has_flag
+from tinyformer.common.errors import SettingError
 from tinyformer.common.settings import check_counts
 from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
 from tinytensor import Tensor
@@ -57,7 +57,7 @@ class TextBatches:
                 "context": min(splits) >= block_size + 1 and context > 0,
                 "test_fraction": test_fraction > 0 and min(splits[:2]) >= window + 1,  # 0 leaves that split out
             }
-            helpful = [name for name, helps in smaller.items() if helps and has_flag(name)]
+            helpful = [name for name, helps in smaller.items() if helps]
             remedy = f", or a smaller {' or '.join(helpful)}" if helpful else ""
             raise SettingError(
                 f"the text has {counted(len(ids), 'token')}, too few for windows of {window}: use at least {need:,}{remedy}",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tinyformer.common.errors import SettingError, UserError, for_programmers, has_flag
+from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, setting
 from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder
@@ -146,12 +146,10 @@ def useless_logits(highest: float) -> UserError:
     """The error for logits from which no token can be picked, because the highest of them is NaN or infinite."""
     problem = "-inf for every token that may be written, so that no token is possible"
     if math.isnan(highest):
-        lower = " (a lower learning rate may help)" if has_flag("learning_rate") else ""
-        problem = f"NaN: its training diverged{lower}, or its weights are damaged"
+        problem = "NaN: its training diverged, or its weights are damaged"
     elif highest > 0:
         problem = "infinite: numbers grew too large for their dtype"
-    where = for_programmers("; tt.detect_anomaly() names the op where such a value first appears")
-    return UserError(f"the model's outputs are {problem}{where}")
+    return UserError(f"the model's outputs are {problem}")
 
 
 def sample(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import SettingError, escaped, shortened
+from tinyformer.common.errors import SettingError, shortened
+from tinyformer.common.terminal import escaped
 from tinyformer.decoding.logits_rules import (
     ForbiddenFirst,
     ForbiddenSequences,

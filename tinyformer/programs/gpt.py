@@ -24,7 +24,7 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.chat.answers import keep_template, rows_to_learn, template_of
-from tinyformer.common.errors import SettingError, UserError, note_refused, print_line, renamed_settings
+from tinyformer.common.errors import SettingError, UserError, print_line, renamed_settings
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import check_effects, one_of, setting, settings_from
 from tinyformer.data.conversations import ConversationBatches, conversations_in
@@ -170,8 +170,6 @@ def prepare(
     defaults = chosen.defaults()
     config = setup.settings(TrainingConfig, defaults["training"])
     text_config = setup.settings(TextConfig, defaults["text"])
-    if chosen.init_from:
-        note_refused({field.name for field in dataclasses.fields(kind)} - {"block_size", "dropout"})
     lora = lora_settings(setup, chosen, arguments)
     start = load_start(chosen.init_from) if chosen.init_from and not setup.is_resumed else None
     text, source = setup.text(arguments.data, arguments.field, conversations=bool(chosen.init_from))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.common.errors import UserError, given, print_line, stop_script
+from tinyformer.common.errors import UserError, print_line, stop_script
 from tinyformer.common.files import write_csv
 from tinyformer.common.progress import show_progress
 from tinyformer.common.signals import stop_on_signals
@@ -295,7 +295,7 @@ def gpt_loss(run: str | None, text: str) -> float | None:
     source = folder.read_part("data", TextSource)
     if source.sha256 != fingerprint(text):
         field = f" --field {source.field}" if source.field else ""
-        its_own = f": choose that with --data{field}" if source.path else ": leave out --data" if given("data") else ""
+        its_own = f": choose that with --data{field}" if source.path else ""
         raise UserError(f"{run} learned another text, {source.name}, and cannot be compared{its_own}")
     if not isinstance(load_tokenizer(folder.tokenizer), CharTokenizer):
         raise UserError(f"{run} does not predict characters, and cannot be compared: choose a run with --tokenizer char")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.common.errors import SettingError, UserError, note_values, print_line, stop_script
+from tinyformer.common.errors import SettingError, UserError, print_line, stop_script
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, one_of, setting, settings_from
 from tinyformer.data.folders import MARK, mark_results
@@ -75,7 +75,6 @@ class TextConfig:
 def settings_of(arguments: argparse.Namespace) -> tuple[TextConfig, Word2VecConfig]:
     """The settings that were given, checked. Counting shares some of word2vec's."""
     config = settings_from(TextConfig, vars(arguments))
-    note_values(vars(config))
     of_word2vec = "skip-gram" if config.method == "counts" else config.method
     return config, settings_from(Word2VecConfig, {"epochs": EPOCHS, **vars(arguments), "method": of_word2vec})
 

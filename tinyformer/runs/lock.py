@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tinyformer.common.errors import UserError, has_flag
+from tinyformer.common.errors import UserError
 from tinytensor.device import disk
 
 # The errors of file systems without locks, as some network file systems are. Runs there are not locked.
@@ -72,8 +72,7 @@ def _take(path: Path) -> int:
             holder = os.read(file, 1000).decode("utf-8", "replace").strip() or "another process"
             os.close(file)
             raise UserError(
-                f"{path.parent} is being written by {holder}: wait until it ends"
-                + (", or choose another --out" if has_flag("out") else "")
+                f"{path.parent} is being written by {holder}: wait until it ends, or choose another folder"
             ) from None
         except BaseException:
             os.close(file)

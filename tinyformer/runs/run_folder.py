@@ -22,12 +22,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tinyformer.common.errors import UserError, another_out, as_flag, given, note_refused
+from tinyformer.common.errors import UserError
 from tinyformer.common.files import as_json, damaged, read_json, write_json
 from tinyformer.common.memory import check_settings_fit
 from tinyformer.common.old_names import with_new_names
 from tinyformer.common.schema import read_dataclass
-from tinyformer.common.settings import changed_settings, differences, is_changeable
+from tinyformer.common.settings import as_flag, changed_settings, differences, is_changeable
 from tinyformer.runs.checkpoints import UNFINISHED, load_checkpoint, put_weights
 from tinyformer.runs.lock import locked
 from tinyformer.runs.makers import PRETRAINED, RECORD, Maker, found_in, maker_of, resume_command, runs_below
@@ -183,7 +183,7 @@ class RunFolder:
         """Raise UserError unless a run with these settings may replace what is in the folder."""
         found = found_in(self.path)
         if found is not None and found.kind == PRETRAINED:
-            raise UserError(f"{self.path} holds {found.what}, which no run may replace{another_out()}")
+            raise UserError(f"{self.path} holds {found.what}, which no run may replace: choose another folder")
         if overwrite:
             return
         maker = maker_of(json.loads(as_json(settings)), self.path)
@@ -248,10 +248,8 @@ class RunFolder:
             raise found.refusal(self.path, "a run")
         if below:
             raise UserError(f"{self.path} holds no run itself, but folders of runs: {', '.join(map(str, below))}")
-        if given("out") == str(self.path) and not os.path.lexists(self.path):
+        if not os.path.lexists(self.path):
             raise UserError(f"{self.path} does not exist: train first, or name the folder of another run")
-        if given("out") == str(self.path) and not self.path.is_file():
-            raise UserError(f"{self.settings} does not exist: is {self.path} the folder of a run? --out names another")
 
     def read_part(self, name: str, kind: type[Settings]) -> Settings:
         """The dataclass of this ``kind`` that ``create`` wrote under this name. Raises UserError if it is missing or
@@ -297,7 +295,6 @@ class RunFolder:
             )
         if fixed:
             raise UserError(f"a resumed run cannot change {named}: leave that out, or start a new run")
-        note_refused(field.name for field in dataclasses.fields(kind) if not is_changeable(kind, field.name))  # type: ignore[arg-type]
         part = dataclasses.replace(part, **{field: flags[field] for field in changed})  # type: ignore[type-var]
         if changed:  # only these, as a run of before may lack new settings
             self.read_settings().setdefault(name, {}).update({field: flags[field] for field in changed})
@@ -343,7 +340,9 @@ class RunFolder:
     def check_resumable(self) -> None:
         """Raise UserError for a run without a latest checkpoint, such as one that was saved when it was finished."""
         if self.best.exists() and not self.latest.exists():
-            raise UserError(f"{self.latest} does not exist: without it this run can be used, but not resumed{another_out()}")
+            raise UserError(
+                f"{self.latest} does not exist: without it this run can be used, but not resumed: choose another folder"
+            )
 
     def put_back(self) -> list[Path]:
         """Write config.json and tokenizer.json again if somebody has removed them since the run began, as no checkpoint is of
@@ -375,7 +374,7 @@ def _has_defaults(kind: type) -> bool:
 def check_folder(path: Path) -> None:
     """Raise UserError for a path that cannot be made a folder: a file, or a link to nothing."""
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file, not a folder{another_out()}")
+        raise UserError(f"{path} is a file, not a folder: choose another folder")
     if path.is_symlink() and not path.exists():
         raise UserError(f"{path} is a link to {os.readlink(path)}, which does not exist: make that folder first")
 

@@ -15,9 +15,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import UserError, as_flag, escaped, note_command, note_refused, note_values, plain_errors
+from tinyformer.common.errors import SettingError, UserError, plain_errors
 from tinyformer.common.old_names import new_value, old_names
-from tinyformer.common.settings import settings_from
+from tinyformer.common.settings import as_flag, settings_from
+from tinyformer.common.terminal import escaped
 
 # -------------------------------------------------------------------------------------------------------- settings
 
@@ -56,20 +57,19 @@ class Parser(argparse.ArgumentParser):
                 for name in names:
                     if getattr(found, name, self.get_default(name)) != self.get_default(name):
                         self.error(f"{as_flag(name)} has no effect {where}: leave it out")
-                note_refused(names)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As argparse does it. What the flags of the command are is noted for messages; a parser without help is of none."""
+        """Parse as argparse does. With ``arguments.run``, ``arguments.flags`` has the names of the command's flags."""
         if "_ARGCOMPLETE" in os.environ and self.add_help and self._subparsers is None and type(self) is Parser:
             import argcomplete
 
             argcomplete.autocomplete(self)  # a shell asks what can follow: this answers, and ends the process
         self._words = list(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
-        if self.add_help:
-            note_command({**{action.dest: None for action in self._actions}, **vars(found)})
-            if not unknown:
-                self._check_effects(found)
+        if "run" in found and "flags" not in found:  # the latter is in it from the parser of a command
+            found.flags = [action.dest for action in self._actions if action.option_strings]
+        if not unknown:
+            self._check_effects(found)
         return found, unknown
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -326,7 +326,6 @@ class Commands:
         folder, as ``folder_for`` says."""
         arguments = parse_command(self._parser, self._commands.choices, words)
         arguments.out = getattr(arguments, "run_folder", None) or _run_of(arguments, self.out)
-        note_values({"out": arguments.out})
         uses_run = getattr(arguments, "uses_run", False) and not getattr(arguments, "model", None)
         if self._kind and (uses_run or getattr(arguments, "resume", False)):
             from tinyformer.runs.makers import check_kind
@@ -350,8 +349,8 @@ def next_command(out: str, default: str, *words: str) -> str:
 
 
 def run_command(parse: Callable[[list[str]], argparse.Namespace], words: list[str] | None = None) -> None:
-    """Run the command that the script was called with. Mistakes are told as ``plain_errors`` says. ``words``: those of the
-    command line, where they are not all that the script was given.
+    """Run the command that the script was called with. Mistakes are told as ``plain_errors`` says, with flags as the names of
+    settings where the command has them. ``words``: those of the command line, where they are not all that the script was given.
 
     Under mpiexec rank 0 runs it, and the other ranks take their part of its training.
     """
@@ -359,9 +358,13 @@ def run_command(parse: Callable[[list[str]], argparse.Namespace], words: list[st
     from tinytensor import distributed  # here, as who only parses a command line may still choose the kernels
 
     def main() -> None:
-        note_command(None)
-        arguments = parse(sys.argv[1:] if words is None else words)
-        arguments.run(arguments)
+        arguments = None
+        try:
+            arguments = parse(sys.argv[1:] if words is None else words)
+            arguments.run(arguments)
+        except SettingError as error:  # while flags are parsed, every setting is a flag
+            flags = {name: as_flag(name) for name in error.names if arguments is None or name in arguments.flags}
+            raise error.renamed(flags) from None
 
     with plain_errors():
         try:

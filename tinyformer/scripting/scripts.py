@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinyformer import plots
-from tinyformer.common.errors import UserError, note_refused, note_values, stop_script
+from tinyformer.common.errors import UserError, stop_script
 from tinyformer.common.settings import check_effects, settings_from
 from tinyformer.data.reading import TextSource, fingerprint, open_text
 from tinyformer.runs import commands
@@ -86,7 +86,6 @@ class RunSetup:
                 raise UserError(
                     f"{self.folder.tokenizer} has {counted(value, 'token')}, but the model has {getattr(part, field)}"
                 )
-        note_values(vars(part))
         return part
 
     def text(self, path: str | None, field: str | None = None, conversations: bool = False) -> tuple[str, TextSource]:
@@ -96,7 +95,6 @@ class RunSetup:
         resumed run was trained on another text.
         """
         if self.is_resumed:
-            note_refused(["field"])  # unless it is the same one
             source = self.folder.read_part("data", TextSource)
             return source.read_again(self.folder.path, path or self.folder.as_found(source.path), field), source
         text, source = open_text(path, field=field, conversations=conversations)

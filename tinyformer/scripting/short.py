@@ -10,7 +10,7 @@ import atexit
 import sys
 from contextlib import ExitStack
 
-from tinyformer.common.errors import as_flag, tell_errors_plainly
+from tinyformer.common.errors import tell_errors_plainly
 
 TYPE_CHECKING = False  # for type checkers; to import typing takes a while
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def flags(about: str | None, **defaults: Any) -> argparse.Namespace:
     """
     from os.path import basename
 
+    from tinyformer.common.settings import as_flag
     from tinyformer.scripting.command_line import Parser, some_path
 
     parser = Parser(prog=basename(sys.argv[0]), description=(about or "").partition("\n\n")[0])

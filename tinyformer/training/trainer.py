@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.common.errors import SettingError, UserError, for_programmers, given, has_flag, shortened
+from tinyformer.common.errors import SettingError, UserError, shortened
 from tinyformer.common.files import damaged
 from tinyformer.common.memory import check_step_fits, check_training_fits
 from tinyformer.common.progress import Progress, lasting_progress
@@ -114,9 +114,8 @@ class Trainer:
         except RankError as error:
             if self._team is alone:  # it did not even begin
                 raise UserError(str(error)) from None
-            goes_on = ", and --resume goes on from them" if has_flag("resume") else ""
-            saved = f". The checkpoints in {self.folder.path} are whole{goes_on}"
-            raise UserError(f"{error}: training stops after step {self.step}{saved if self._is_saved() else ''}") from None
+            resume = f": resume from the checkpoints in {self.folder.path}, which are complete" if self._is_saved() else ""
+            raise UserError(f"{error}: training stops after step {self.step}{resume}") from None
         finally:
             self._team = alone
 
@@ -214,21 +213,18 @@ class Trainer:
         if updates == 0:  # so no setting of the updates can help
             raise UserError(
                 f"the {what} is {value} with the weights that training began with: they or the data hold NaN, or numbers that "
-                f"are too large{for_programmers('. tt.detect_anomaly() names the op where such a value first appears')}"
+                "are too large"
             )
-        is_saved = self._is_saved()
-        saved = f" The checkpoints in {self.folder.path} are from before that." if is_saved else ""
-        message = f"the {what} became {value} at step {step}: training stops.{saved}{self._remedy(is_saved)}"
+        saved = f" The checkpoints in {self.folder.path} are from before that." if self._is_saved() else ""
+        message = f"the {what} became {value} at step {step}: training stops.{saved}{self._remedy()}"
         raise SettingError(message, "learning_rate", "muon_learning_rate", "clip")
 
-    def _remedy(self, is_saved: bool) -> str:
-        """What usually helps where training diverged. Where a checkpoint is saved, it can go on from there."""
+    def _remedy(self) -> str:
+        """Return what usually helps where training diverged."""
         config = self.config
         ways = [f"a lower {name}" for name in ("learning_rate", "muon_learning_rate") if getattr(config, name)]
         ways += [] if 0 < config.clip <= 1 else ["clip 1"]
-        ways = ways if has_flag("learning_rate") else []
-        changed = ", with --resume-changed from there on" if is_saved and given("resume") is not None else ""
-        return f" What usually helps: {' or '.join(ways)}{changed}" if ways else ""
+        return f" What usually helps: {' or '.join(ways)}" if ways else ""
 
     def _log(self) -> None:
         """Add the mean loss since the log's last row, and the last gradient norm, to the log."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import UserError, given, shortened
+from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import read_file
 from tinyformer.data.files import check_file, decoded
 from tinyformer.word_vectors.corpus import composed
@@ -57,7 +57,8 @@ def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
         raise UserError(f"{path} has only one pair: a correlation needs two or more")
     if len(ratings) < 2:
         raise UserError(
-            f"of {counted(len(ratings) + unknown, 'pair')} in {path} only {len(ratings)} with two known words{_more_words()}"
+            f"of {counted(len(ratings) + unknown, 'pair')} in {path} only {len(ratings)} with two known words: "
+            "use vectors of more words"
         )
     if min(ratings) == max(ratings):
         raise UserError(f"all ratings of known words in {path} are {ratings[0]:g}: there is no correlation")
@@ -178,7 +179,7 @@ def analogies(vectors: WordVectors, path: str | Path) -> list[Section]:
     if not asked and not unknown:
         raise UserError(f"{path} has no analogies: four words must be on each line")
     if not asked:
-        raise UserError(f"no analogy in {path} has four known words{_more_words()}")
+        raise UserError(f"no analogy in {path} has four known words: use vectors of more words")
     return [*sections, Section("all", right, asked, unknown)]
 
 
@@ -194,14 +195,6 @@ def _count_right(vectors: WordVectors, ids: Array) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------------- both
-
-
-def _more_words() -> str:
-    """How to have vectors of more words."""
-    if given("limit"):
-        return ": read more of them, with a larger --limit"
-    lower = ", or a lower --min-count" if given("min_count") not in (None, 1) else ""
-    return f": learn from a longer text{lower}" if given("min_count") else ": use vectors of more words"
 
 
 def _known(vectors: WordVectors, word: str) -> str | None:

@@ -68,7 +68,7 @@ def test_without_a_field_it_is_learned_as_written_and_a_line_says_so(name: str, 
     path.write_text(FILES[name], encoding="utf-8", newline="")
     assert read_text(path) == FILES[name].replace("\r\n", "\n").removeprefix("\ufeff")
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"{path} is ") and "--field text (it has id, text)" in line
+    assert line.startswith(f"{path} is ") and line.endswith("To read one field alone: id, text")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_no_notice_for_what_has_no_fields(name: str, content: str, tmp_path: Pat
     ("name", "content", "field", "message"),
     [
         ("a.jsonl", '{"text": "x"}\n{"text": "y}\n', "text", r"a.jsonl, line 2: this is no JSON \(Unterminated string"),
-        ("a.jsonl", '{"body": "y"}\n{"body": "z"}', "text", "a.jsonl has no text in text: choose another --field .body."),
+        ("a.jsonl", '{"body": "y"}\n{"body": "z"}', "text", "a.jsonl has no text in text: choose another field .body."),
         ("a.jsonl", '{"text": "x"}\n{"text": 7}', "text", "a.jsonl, line 2: text is 7, and not a text"),
         ("a.jsonl", '"x"', "text", 'a.jsonl, line 1: an object must be here, not "x"'),
         ("a.jsonl", '{"text": "x"}\n{"text": "y\\ud83d"}', "text", r"a.jsonl, line 2: text has half of a character \(.ud83d\)"),
@@ -93,10 +93,10 @@ def test_no_notice_for_what_has_no_fields(name: str, content: str, tmp_path: Pat
         ("a.json", '[{"text": "x"}, {"text": ["y"]}]', "text", r'a.json, record 2: text is \["y"\], and not a text'),
         ("a.csv", "id,text\n1,x\n2\n", "text", "a.csv, line 3: there must be 2 columns, as on line 1, not 1"),
         ("a.csv", 'id,text\n1,"x\n', "text", "a.csv, line 2: this is no table"),
-        ("a.csv", "id,text\n1,x\n", "body", "a.csv, line 1: there is no column body, but id, text: choose with --field"),
+        ("a.csv", "id,text\n1,x\n", "body", "a.csv, line 1: there is no column body: choose one of id, text"),
         ("a.csv", "text,text\n1,x\n", "text", "a.csv has 2 columns with the name text"),
-        ("a.csv", "id,text\n1,\n", "text", "a.csv has no text in text: choose another --field .id."),
-        ("a.txt", "words", "text", "a.txt has no fields, as .jsonl, .*: leave out --field"),
+        ("a.csv", "id,text\n1,\n", "text", "a.csv has no text in text: choose another field .id."),
+        ("a.txt", "words", "text", "a.txt has no fields, as .jsonl, .*: read it without a field"),
     ],
 )
 def test_errors_name_the_file_and_the_line(name: str, content: str, field: str, message: str, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_folder(tmp_path: Path, capsys) -> None:
     assert read_text(tmp_path, field="text") == f"{TEXT}\n{TEXT}"
     assert capsys.readouterr().out == f"{tmp_path}: 1 file without fields left out\n"
     assert "about the data" in read_text(tmp_path)
-    assert capsys.readouterr().out.count("--field text") == 1
+    assert capsys.readouterr().out.count("To read one field alone: id, text") == 1
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "a.txt").write_text("words")
     with pytest.raises(UserError, match=r"has no \.jsonl, \.json, \.csv or \.tsv: leave out --field"):

@@ -84,13 +84,13 @@ def test_a_mistake_is_no_traceback_and_status_2() -> None:
     process = start("nowhere")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 2 and out == ""
-    assert err == "error: nowhere/config.json does not exist: is nowhere the folder of a run?\n"
+    assert err == "error: nowhere does not exist: train first, or name the folder of another run\n"
 
 
 @pytest.mark.parametrize(
     "words, told",
     [
-        (["nowhere"], "config.json does not exist"),
+        (["nowhere"], "nowhere does not exist: train first"),
         ([__file__], "test_main.py is a file: name the folder of a run, or of a model"),
         (["RUN", "RUN"], "given twice"),
         (["RUN", "RUN/../gpt"], "given twice"),

@@ -78,7 +78,7 @@ def test_settings_that_cannot_be(settings: dict[str, float], message: str) -> No
         TrainingConfig(**settings)
     assert str(caught.value).startswith(message)
     (name,) = settings
-    assert caught.value.as_flags().startswith("--" + name.replace("_", "-") + " must be ")
+    assert caught.value.names == (name,)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_another_process_is_named(tmp_path: Path) -> None:
         message = str(caught.value)
         assert message.startswith(f"{tmp_path} is being written by process {process.pid} on ")
         assert " (python -c " in message
-        assert message.endswith(": wait until it ends, or choose another --out")
+        assert message.endswith(": wait until it ends, or choose another folder")
         assert process.poll() is None
         process.communicate("")
         with locked(path):

@@ -238,8 +238,8 @@ def test_a_killed_rank_ends_training_with_a_message(make: Callable[..., Trainer]
         trainer.train()
     message = str(caught.value)
     assert message.startswith("rank 1 (process ")
-    assert f"SIGKILL, as the system does when memory runs out: training stops after step {trainer.step}. " in message
-    assert message.endswith("are whole, and --resume goes on from them")
+    assert f"SIGKILL, as the system does when memory runs out: training stops after step {trainer.step}: " in message
+    assert message.endswith("/run, which are complete")
     again = make("run", workers=2, eval_every=2)
     again.resume()
     assert 0 < again.step <= trainer.step
