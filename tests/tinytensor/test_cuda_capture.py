@@ -341,8 +341,9 @@ def test_dropout_takes_its_random_key_from_the_gpu_too():
         lambda p: optim.RMSprop(p, lr=0.1, momentum=0.9, centered=True, maximize=True),
         lambda p: optim.Adagrad(p, lr=0.1, lr_decay=0.5, initial_accumulator_value=0.5),
         lambda p: optim.Adadelta(p, lr=1.0),
+        lambda p: optim.Lion(p, lr=0.1, weight_decay=0.1),
     ],
-    ids=["amsgrad", "rmsprop", "adagrad", "adadelta"],
+    ids=["amsgrad", "rmsprop", "adagrad", "adadelta", "lion"],
 )
 def test_steps_in_array_operations_are_repeated(make):
     """The learning rate changes in each step, and with Adagrad and Adam the count of the step matters."""

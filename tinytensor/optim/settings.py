@@ -1,14 +1,27 @@
-"""Checks of the settings of optimizers and schedules. A group of parameters may have any of them, so signatures do not tell."""
+"""Settings of optimizers and schedules, and checks of them. A group of parameters may have any, so signatures do not tell."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
 from tinytensor.common.arguments import shown
 from tinytensor.device.backend import host
+
+
+def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group's settings as Python numbers: a tensor or a NumPy number could change the dtype of what it is combined with."""
+    return {name: plain(value) for name, value in group.items() if name != "params"}
+
+
+def plain(value: Any) -> Any:
+    """A number of any type, or a tuple of them, as Python numbers. Other values stay as they are."""
+    if isinstance(value, (tuple, list)):
+        return tuple([plain(x) for x in value])
+    return value.item() if getattr(value, "size", 0) == 1 else value
 
 
 def check_number(name: str, value: Any, below: float = math.inf) -> None:
@@ -25,6 +38,14 @@ def check_decay(name: str, value: Any) -> None:
     check_number(name, value)
     if value > 1:
         raise ValueError(f"{name} must be at most 1, not {shown(value)}")
+
+
+def check_betas(betas: Any) -> None:
+    """Raise TypeError or ValueError unless a setting is two decay rates, each from 0 to 1, which is excluded."""
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise ValueError(f"betas must be two numbers, not {betas!r}")
+    for beta in betas:
+        check_number("each of the betas", beta, below=1)
 
 
 def check_positive(name: str, value: Any) -> None:
