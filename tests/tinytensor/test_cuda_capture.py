@@ -65,12 +65,12 @@ def by_cublaslt(monkeypatch):
 KINDS = {
     "AdamW": {},
     "bfloat16": {"dtype": "bfloat16"},
-    "Muon": {"muon_learning_rate": 0.02},
-    "Muon in bfloat16": {"muon_learning_rate": 0.02, "dtype": "bfloat16"},
+    "Muon": {"optimizer": "muon"},
+    "Muon in bfloat16": {"optimizer": "muon", "dtype": "bfloat16"},
     "without clipping": {"clip": float("inf")},
     "several batches": {"accumulate": 3},
     "flash attention": {"dtype": "bfloat16", "config": WIDE},
-    "flash attention and Muon": {"dtype": "bfloat16", "config": WIDE, "muon_learning_rate": 0.02},
+    "flash attention and Muon": {"dtype": "bfloat16", "config": WIDE, "optimizer": "muon"},
     "other layers": {
         "config": GPTConfig(
             vocab_size=11, block_size=8, num_layers=1, num_heads=2, d_model=8, dropout=0.1, bias=True, positions="rotary",

@@ -1,31 +1,25 @@
-"""The optimizer of a training run: AdamW, with or without Muon for the matrices of the blocks."""
+"""The optimizers of training runs."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinyformer.common.errors import SettingError
 from tinyformer.models.attention import MultiHeadAttention
 from tinyformer.models.blocks import Block
-from tinyformer.training.config import TrainingConfig
 from tinytensor.common.wording import a_or_an
 from tinytensor.nn import Module, Parameter
-from tinytensor.optim import AdamW, Muon
+from tinytensor.optim import SGD, AdamW, Lion, Muon, Optimizer
+
+if TYPE_CHECKING:
+    from tinyformer.training.config import TrainingConfig
 
 
-def optimizer_for(model: Module, config: TrainingConfig) -> AdamW | Muon:
-    """AdamW with weight decay for matrices, but not for biases and norms, as in GPT-2's training. With a
-    ``muon_learning_rate``, it is ``muon_for`` the model. Raises SettingError if the model has no blocks."""
-    betas = config.beta1, config.beta2
-    if not config.muon_learning_rate:
-        groups = _with_decay_of_matrices(list(model.parameters()), config.weight_decay)
-        return AdamW(groups, lr=config.learning_rate, betas=betas)
-    return muon_for(model, config.muon_learning_rate, config.learning_rate, betas, config.weight_decay)
-
-
-def least_moments(config: TrainingConfig) -> int:
-    """The least number of moments that this optimizer keeps of a parameter: AdamW 2, and Muon 1 of a matrix."""
-    return 1 if config.muon_learning_rate else 2
+def optimizer_for(model: Module, config: TrainingConfig) -> Optimizer:
+    """The optimizer that ``config`` names. Weights decay in matrices, but not in biases and norms, as in GPT-2's training.
+    Raises SettingError for Muon if the model has no blocks."""
+    return OPTIMIZERS[config.optimizer].make(model, config)
 
 
 def muon_for(
@@ -40,9 +34,9 @@ def muon_for(
     of_blocks = matrices_of_blocks(model)
     if not of_blocks:
         message = (
-            f"muon_learning_rate is for the blocks of Transformers, and {a_or_an(type(model).__name__)} has none: leave it out"
+            f"optimizer muon is for the blocks of Transformers, and {a_or_an(type(model).__name__)} has none: choose another"
         )
-        raise SettingError(message, "muon_learning_rate")
+        raise SettingError(message, "optimizer")
     taken = {id(p) for matrices in of_blocks.values() for p in matrices}
     groups = _with_decay_of_matrices([p for p in model.parameters() if id(p) not in taken], weight_decay)
     orthogonal = {"orthogonal": True, "lr": lr}
@@ -50,7 +44,8 @@ def muon_for(
     return Muon(groups, lr=adamw_lr, betas=betas, orthogonal=False)
 
 
-def _with_decay_of_matrices(parameters: list[Parameter], weight_decay: float) -> list[dict[str, Any]]:
+def _with_decay_of_matrices(parameters: Iterable[Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    parameters = list(parameters)
     groups: list[dict[str, Any]] = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
@@ -78,3 +73,44 @@ def _made_at_once(layer: Module) -> list[tuple[Parameter, int]]:
     if layer.cross:
         return [(layer.key_value.weight, 2)]
     return [(layer.query_key_value.weight, 3)] if layer.num_key_value_heads == layer.num_heads else []
+
+
+def _adamw(model: Module, config: TrainingConfig) -> Optimizer:
+    groups = _with_decay_of_matrices(model.parameters(), config.weight_decay)
+    return AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2))
+
+
+def _muon(model: Module, config: TrainingConfig) -> Optimizer:
+    betas = config.beta1, config.beta2
+    return muon_for(model, config.muon_learning_rate, config.learning_rate, betas, config.weight_decay)
+
+
+def _sgd(model: Module, config: TrainingConfig) -> Optimizer:
+    groups = _with_decay_of_matrices(model.parameters(), config.weight_decay)
+    return SGD(groups, lr=config.learning_rate, momentum=config.momentum)
+
+
+def _lion(model: Module, config: TrainingConfig) -> Optimizer:
+    groups = _with_decay_of_matrices(model.parameters(), config.weight_decay)
+    return Lion(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2))
+
+
+class Choice(NamedTuple):
+    """An optimizer that a run can have."""
+
+    make: Callable[[Module, TrainingConfig], Optimizer]
+    settings: tuple[str, ...]  # those that it reads, beside learning_rate and weight_decay
+    least_moments: int  # the least number of arrays that it keeps of a parameter
+
+
+OPTIMIZERS = {
+    "adamw": Choice(_adamw, ("beta1", "beta2"), 2),
+    "muon": Choice(_muon, ("muon_learning_rate", "beta1", "beta2"), 1),
+    "sgd": Choice(_sgd, ("momentum",), 0),
+    "lion": Choice(_lion, ("beta1", "beta2"), 1),
+}
+
+
+def unless_read(name: str) -> dict[str, list[str]]:
+    """The optimizers beside which a setting has no effect, as ``setting(unless=...)`` takes them."""
+    return {"optimizer": [optimizer for optimizer, choice in OPTIMIZERS.items() if name not in choice.settings]}
