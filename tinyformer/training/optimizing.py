@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinyformer.common.errors import SettingError
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 def optimizer_for(model: Module, config: TrainingConfig) -> Optimizer:
     """The optimizer that ``config`` names. Weights decay in matrices, but not in biases and norms, as in GPT-2's training.
     Raises SettingError for Muon if the model has no blocks."""
-    return OPTIMIZERS[config.optimizer].make(model, config)
+    make, names, _ = OPTIMIZERS[config.optimizer]
+    settings = {"betas": (config.beta1, config.beta2)} if "beta1" in names else {"momentum": config.momentum}
+    if make is muon_for:
+        return make(model, config.muon_learning_rate, config.learning_rate, weight_decay=config.weight_decay, **settings)
+    groups = _with_decay_of_matrices(list(model.parameters()), config.weight_decay)
+    return make(groups, lr=config.learning_rate, **settings)
 
 
 def muon_for(
@@ -44,8 +49,7 @@ def muon_for(
     return Muon(groups, lr=adamw_lr, betas=betas, orthogonal=False)
 
 
-def _with_decay_of_matrices(parameters: Iterable[Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    parameters = list(parameters)
+def _with_decay_of_matrices(parameters: list[Parameter], weight_decay: float) -> list[dict[str, Any]]:
     groups: list[dict[str, Any]] = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
@@ -75,39 +79,19 @@ def _made_at_once(layer: Module) -> list[tuple[Parameter, int]]:
     return [(layer.query_key_value.weight, 3)] if layer.num_key_value_heads == layer.num_heads else []
 
 
-def _adamw(model: Module, config: TrainingConfig) -> Optimizer:
-    groups = _with_decay_of_matrices(model.parameters(), config.weight_decay)
-    return AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2))
-
-
-def _muon(model: Module, config: TrainingConfig) -> Optimizer:
-    betas = config.beta1, config.beta2
-    return muon_for(model, config.muon_learning_rate, config.learning_rate, betas, config.weight_decay)
-
-
-def _sgd(model: Module, config: TrainingConfig) -> Optimizer:
-    groups = _with_decay_of_matrices(model.parameters(), config.weight_decay)
-    return SGD(groups, lr=config.learning_rate, momentum=config.momentum)
-
-
-def _lion(model: Module, config: TrainingConfig) -> Optimizer:
-    groups = _with_decay_of_matrices(model.parameters(), config.weight_decay)
-    return Lion(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2))
-
-
 class Choice(NamedTuple):
     """An optimizer that a run can have."""
 
-    make: Callable[[Module, TrainingConfig], Optimizer]
+    make: Callable[..., Optimizer]
     settings: tuple[str, ...]  # those that it reads, beside learning_rate and weight_decay
     least_moments: int  # the least number of arrays that it keeps of a parameter
 
 
 OPTIMIZERS = {
-    "adamw": Choice(_adamw, ("beta1", "beta2"), 2),
-    "muon": Choice(_muon, ("muon_learning_rate", "beta1", "beta2"), 1),
-    "sgd": Choice(_sgd, ("momentum",), 0),
-    "lion": Choice(_lion, ("beta1", "beta2"), 1),
+    "adamw": Choice(AdamW, ("beta1", "beta2"), 2),
+    "muon": Choice(muon_for, ("muon_learning_rate", "beta1", "beta2"), 1),
+    "sgd": Choice(SGD, ("momentum",), 0),
+    "lion": Choice(Lion, ("beta1", "beta2"), 1),
 }
 
 

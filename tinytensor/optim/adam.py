@@ -10,7 +10,7 @@ from tinytensor.common.arguments import checked
 from tinytensor.device.backend import xp
 from tinytensor.optim import fused
 from tinytensor.optim.optimizer import Optimizer
-from tinytensor.optim.settings import check_betas, check_flag
+from tinytensor.optim.settings import CHECKS, check_betas, check_flag
 from tinytensor.optim.state import State
 
 
@@ -24,6 +24,7 @@ class Adam(Optimizer):
     """
 
     state_names: tuple[str, ...] = ("first", "second", "steps")
+    checks = CHECKS | {"betas": check_betas, "amsgrad": check_flag}
     decoupled = False  # whether weight decay shrinks the parameter itself, as in AdamW
 
     @fused.ADAM
@@ -55,12 +56,6 @@ class Adam(Optimizer):
     ):
         settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
         super().__init__(parameters, maximize=maximize, **settings)
-
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise TypeError or ValueError if a setting of a group is not valid."""
-        super().check(settings)
-        check_betas(settings["betas"])
-        check_flag("amsgrad", settings.get("amsgrad", False))
 
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The moments and the steps; with ``amsgrad`` also the largest second moment."""

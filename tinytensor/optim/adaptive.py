@@ -9,7 +9,7 @@ from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import xp
 from tinytensor.optim.optimizer import Optimizer
-from tinytensor.optim.settings import check_decay, check_flag, check_number
+from tinytensor.optim.settings import CHECKS, check_decay, check_flag, check_number
 from tinytensor.optim.state import State
 
 
@@ -21,6 +21,7 @@ class RMSprop(Optimizer):
     """
 
     state_names = ("second", "first", "velocity")
+    checks = CHECKS | {"alpha": check_decay, "centered": check_flag}
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
         """Divide the gradient by its root mean square, and with momentum follow the sum of such steps."""
@@ -54,12 +55,6 @@ class RMSprop(Optimizer):
         settings = {"alpha": alpha, "momentum": momentum, "centered": centered}
         super().__init__(parameters, lr=lr, eps=eps, weight_decay=weight_decay, maximize=maximize, **settings)
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise TypeError or ValueError if a setting of a group is not valid."""
-        super().check(settings)
-        check_decay("alpha", settings["alpha"])
-        check_flag("centered", settings["centered"])
-
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The mean square; where they are needed the mean, and the velocity."""
         wanted = {"second": True, "first": group["centered"], "velocity": group["momentum"]}
@@ -74,6 +69,7 @@ class Adagrad(Optimizer):
     """
 
     state_names = ("squares", "steps")
+    checks = CHECKS | {"lr_decay": check_number, "initial_accumulator_value": check_number}
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
         """Divide the gradient by the root of the sum of its squares."""
@@ -98,12 +94,6 @@ class Adagrad(Optimizer):
         settings = {"lr_decay": lr_decay, "initial_accumulator_value": initial_accumulator_value}
         super().__init__(parameters, lr=lr, eps=eps, weight_decay=weight_decay, maximize=maximize, **settings)
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise TypeError or ValueError if a setting of a group is not valid."""
-        super().check(settings)
-        for name in ("lr_decay", "initial_accumulator_value"):
-            check_number(name, settings[name])
-
 
 class Adadelta(Optimizer):
     """Steps as long as the last ones were: each gradient times the root mean square of the changes, over that of the gradients
@@ -113,6 +103,7 @@ class Adadelta(Optimizer):
     """
 
     state_names = ("second", "changes")
+    checks = CHECKS | {"rho": check_decay}
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
         """Algorithm 1 of the paper, whose steps ``lr`` multiplies."""
@@ -135,8 +126,3 @@ class Adadelta(Optimizer):
         maximize: bool = False,
     ):
         super().__init__(parameters, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize)
-
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise TypeError or ValueError if a setting of a group is not valid."""
-        super().check(settings)
-        check_decay("rho", settings["rho"])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import xp
 from tinytensor.optim.optimizer import Optimizer
-from tinytensor.optim.settings import check_betas
+from tinytensor.optim.settings import CHECKS, check_betas
 from tinytensor.optim.state import State
 
 
@@ -29,6 +29,7 @@ class Lion(Optimizer):
     """
 
     state_names = ("first",)
+    checks = CHECKS | {"betas": check_betas}
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
         """Algorithm 2 of the paper."""
@@ -49,8 +50,3 @@ class Lion(Optimizer):
         maximize: bool = False,
     ):
         super().__init__(parameters, lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize)
-
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise TypeError or ValueError if a setting of a group is not valid."""
-        super().check(settings)
-        check_betas(settings["betas"])

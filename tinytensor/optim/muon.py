@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from tinytensor import kernels
@@ -72,6 +73,11 @@ class Muon(Adam):
     """
 
     state_names = ("velocity", *Adam.state_names)
+    checks = Adam.checks | {
+        "momentum": partial(check_number, below=1),
+        "parts": partial(check_count, least=1),
+        "orthogonal": check_flag,
+    }
     decoupled = True
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
@@ -120,13 +126,6 @@ class Muon(Adam):
                     f"Muon got a parameter of shape {p.shape}, whose {counted(p.shape[0], 'row')} cannot be divided into "
                     f"{counted(group['parts'], 'part')}: put it into a group with other parts"
                 )
-
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise TypeError or ValueError if a setting of a group is not valid."""
-        super().check(settings)
-        check_number("momentum", settings["momentum"], below=1)
-        check_count("parts", settings["parts"], least=1)
-        check_flag("orthogonal", settings["orthogonal"])
 
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The momentum of orthogonal groups, and AdamW's state of the others."""

@@ -17,7 +17,7 @@ from tinytensor.nn.state import check_state
 from tinytensor.optim import applying
 from tinytensor.optim.dividing import Ranks, Update
 from tinytensor.optim.fused import Arrays, Rule, States, fused_of
-from tinytensor.optim.settings import check_count, check_flag, check_number, plain, settings_of
+from tinytensor.optim.settings import CHECKS, check_count, plain, settings_of
 from tinytensor.optim.state import State, is_narrow, state_dtype
 
 
@@ -58,6 +58,7 @@ class Optimizer:
     """
 
     state_names: tuple[str, ...] = ()
+    checks = CHECKS  # of settings, by name: they raise TypeError or ValueError
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
         """Take one step with a parameter ``p`` and its gradient ``g``: change ``p`` and the arrays in ``state`` in place.
@@ -146,9 +147,9 @@ class Optimizer:
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a setting of a group is not valid."""
-        for name in ("lr", "weight_decay", "eps", "momentum"):
-            check_number(name, settings.get(name, 0))
-        check_flag("maximize", settings.get("maximize", False))
+        for name, check in self.checks.items():
+            if name in settings:
+                check(name, settings[name])
 
     def parameters(self) -> list[Parameter]:
         """The parameters of all groups, in the order of ``state``."""

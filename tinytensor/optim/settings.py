@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any
 
@@ -40,12 +40,12 @@ def check_decay(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be at most 1, not {shown(value)}")
 
 
-def check_betas(betas: Any) -> None:
+def check_betas(name: str, value: Any) -> None:
     """Raise TypeError or ValueError unless a setting is two decay rates, each from 0 to 1, which is excluded."""
-    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-        raise ValueError(f"betas must be two numbers, not {betas!r}")
-    for beta in betas:
-        check_number("each of the betas", beta, below=1)
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError(f"{name} must be two numbers, not {value!r}")
+    for beta in value:
+        check_number(f"each of the {name}", beta, below=1)
 
 
 def check_positive(name: str, value: Any) -> None:
@@ -67,3 +67,9 @@ def check_flag(name: str, value: Any) -> None:
     """Raise TypeError unless a setting is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {shown(value)}")
+
+
+CHECKS: dict[str, Callable[[str, Any], None]] = {  # of what most optimizers have
+    **dict.fromkeys(("lr", "weight_decay", "eps", "momentum"), check_number),
+    "maximize": check_flag,
+}

@@ -9,7 +9,7 @@ from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.optim import fused
 from tinytensor.optim.optimizer import Optimizer
-from tinytensor.optim.settings import check_flag, check_number
+from tinytensor.optim.settings import CHECKS, check_flag, check_number
 from tinytensor.optim.state import State
 
 
@@ -25,6 +25,7 @@ class SGD(Optimizer):
     """
 
     state_names = ("velocity",)
+    checks = CHECKS | {"dampening": check_number, "nesterov": check_flag}
 
     @fused.SGD
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
@@ -54,8 +55,6 @@ class SGD(Optimizer):
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a setting of a group is not valid."""
         super().check(settings)
-        check_number("dampening", settings["dampening"])
-        check_flag("nesterov", settings["nesterov"])
         if settings["nesterov"] and (settings["momentum"] <= 0 or settings["dampening"] != 0):
             raise ValueError("nesterov needs a momentum above 0 and no dampening")
 
