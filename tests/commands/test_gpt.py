@@ -127,10 +127,9 @@ def test_recipes(program: Program) -> None:
     assert default == {**modern, "text": {**modern["text"], "recipe": ""}}
     assert result_of(program.folder / "default")["tensors"] == result_of(program.folder / "modern")["tensors"]
     chosen = [
-        (run["training"]["muon_learning_rate"], run["training"]["warmup"], run["model"]["num_layers"])
-        for run in (modern, nanogpt)
+        (run["training"]["optimizer"], run["training"]["warmup"], run["model"]["num_layers"]) for run in (modern, nanogpt)
     ]
-    assert chosen == [(0.02, 3, 1), (0.0, 3, 1)]
+    assert chosen == [("muon", 3, 1), ("adamw", 3, 1)]
     assert [(run["model"]["positions"], run["model"]["d_ff"]) for run in (modern, nanogpt)] == [("rotary", 48), ("learned", 64)]
     assert [run["text"]["test_fraction"] for run in (modern, nanogpt)] == [0.05, 0.0]
     # A resumed run has its settings, whatever the recipes are now; only another recipe is refused.

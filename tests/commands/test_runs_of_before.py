@@ -25,7 +25,7 @@ COMMON += ["--learning-rate", "0.03", "--accumulation", "2", "--num-heads", "2"]
 DATA = {"char_gpt": "text.txt", "translate": "pairs.tsv", "fill_mask": "text.txt"}
 TRAINS = {"char_gpt": "train gpt", "translate": "train translator", "fill_mask": "train bert"}
 # The words that made the run, with the flags of that time, and with its defaults where others have come since.
-OPTIMIZER = "--muon-learning-rate 0 --schedule cosine --min-learning-rate 1e-4 --beta2 0.98 --weight-decay 0.01"
+OPTIMIZER = "--optimizer adamw --schedule cosine --min-learning-rate 1e-4 --beta2 0.98 --weight-decay 0.01"
 POSITIONS = "--positions sinusoidal --no-query-key-norm"
 TRAIN = {
     "char_gpt": "--recipe nanogpt --num-layers 1 --d-model 8 --block-size 8 --dropout 0.1 --bias --average 2 --activation gelu",

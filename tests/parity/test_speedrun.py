@@ -25,13 +25,7 @@ TINY = {
             "positions": "rotary",
             "activation": "swiglu",
         },
-        "training": {
-            "learning_rate": 0.01,
-            "muon_learning_rate": 0.02,
-            "schedule": "linear",
-            "min_learning_rate": 0.0,
-            "warmup": 2,
-        },
+        "training": {"optimizer": "muon", "learning_rate": 0.01, "schedule": "linear", "min_learning_rate": 0.0, "warmup": 2},
         "text": {"test_fraction": 0.1},
     },
     "nanogpt": {

@@ -65,12 +65,12 @@ def by_cublaslt(monkeypatch):
 KINDS = {
     "AdamW": {},
     "bfloat16": {"dtype": "bfloat16"},
-    "Muon": {"muon_learning_rate": 0.02},
-    "Muon in bfloat16": {"muon_learning_rate": 0.02, "dtype": "bfloat16"},
+    "Muon": {"optimizer": "muon"},
+    "Muon in bfloat16": {"optimizer": "muon", "dtype": "bfloat16"},
     "without clipping": {"clip": float("inf")},
     "several batches": {"accumulate": 3},
     "flash attention": {"dtype": "bfloat16", "config": WIDE},
-    "flash attention and Muon": {"dtype": "bfloat16", "config": WIDE, "muon_learning_rate": 0.02},
+    "flash attention and Muon": {"dtype": "bfloat16", "config": WIDE, "optimizer": "muon"},
     "other layers": {
         "config": GPTConfig(
             vocab_size=11, block_size=8, num_layers=1, num_heads=2, d_model=8, dropout=0.1, bias=True, positions="rotary",
@@ -341,8 +341,9 @@ def test_dropout_takes_its_random_key_from_the_gpu_too():
         lambda p: optim.RMSprop(p, lr=0.1, momentum=0.9, centered=True, maximize=True),
         lambda p: optim.Adagrad(p, lr=0.1, lr_decay=0.5, initial_accumulator_value=0.5),
         lambda p: optim.Adadelta(p, lr=1.0),
+        lambda p: optim.Lion(p, lr=0.1, weight_decay=0.1),
     ],
-    ids=["amsgrad", "rmsprop", "adagrad", "adadelta"],
+    ids=["amsgrad", "rmsprop", "adagrad", "adadelta", "lion"],
 )
 def test_steps_in_array_operations_are_repeated(make):
     """The learning rate changes in each step, and with Adagrad and Adam the count of the step matters."""

@@ -12,7 +12,8 @@ import pytest
 import tinytensor as tt
 from tinytensor import nn, optim
 from tinytensor.device import backend
-from tinytensor.optim import adaptive
+from tinytensor.device.backend import xp
+from tinytensor.optim import applying
 
 
 def muon(parameters):
@@ -37,6 +38,8 @@ OPTIMIZERS = {
     "adagrad": lambda ps: optim.Adagrad(ps, lr=0.5, weight_decay=0.01),
     "adagrad lr decay": lambda ps: optim.Adagrad(ps, lr=0.5, lr_decay=0.01, initial_accumulator_value=0.3, eps=1e-3),
     "adadelta": lambda ps: optim.Adadelta(ps, lr=0.3, rho=0.9, eps=1e-3, weight_decay=0.01),
+    "lion": lambda ps: optim.Lion(ps, lr=0.008, betas=(0.5, 0.75)),
+    "lion weight decay": lambda ps: optim.Lion(ps, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1),
 }
 each_optimizer = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 
@@ -48,7 +51,7 @@ def textbook(
     """The formulas of the papers, in float64, with one step for each gradient."""
     v = m = s = largest = 0.0
     for t, g in enumerate(gradients, start=1):
-        if kind in ("adamw", "muon"):
+        if kind in ("adamw", "muon", "lion"):
             w = w - lr * decay * w
         else:
             g = g + decay * w
@@ -58,6 +61,9 @@ def textbook(
         elif kind == "muon":
             v = momentum * v + (1 - momentum) * g
             w = w - lr * max(1, w.shape[0] / w.shape[1]) ** 0.5 * orthogonal(momentum * v + (1 - momentum) * g)
+        elif kind == "lion":
+            w = w - lr * np.sign(betas[0] * m + (1 - betas[0]) * g)
+            m = betas[1] * m + (1 - betas[1]) * g
         elif kind == "rmsprop":
             s, m = betas[1] * s + (1 - betas[1]) * g * g, betas[1] * m + (1 - betas[1]) * g
             v = momentum * v + g / (np.sqrt(s - centered * m * m) + eps)
@@ -104,6 +110,8 @@ FORMULAS = {
     "adagrad": {"lr": 0.5, "kind": "adagrad", "eps": 1e-10, "decay": 0.01},
     "adagrad lr decay": {"lr": 0.5, "kind": "adagrad", "eps": 1e-3, "lr_decay": 0.01, "start": 0.3},
     "adadelta": {"lr": 0.3, "kind": "adadelta", "eps": 1e-3, "betas": (0, 0.9), "decay": 0.01},
+    "lion": {"lr": 0.008, "kind": "lion", "betas": (0.5, 0.75)},
+    "lion weight decay": {"lr": 0.01, "kind": "lion", "betas": (0.8, 0.95), "decay": 0.1},
 }
 
 
@@ -395,6 +403,41 @@ def test_muon_with_tiny_and_huge_gradients(gradient):
     assert (p.numpy() == 1).all() == (gradient < 1)
 
 
+# -------------------------------------------------------------------------------------------------------------- Lion
+
+
+def test_lion_moves_every_element_by_the_learning_rate():
+    """However large the gradient, and none where momentum and gradient are 0."""
+    p = nn.Parameter(np.zeros(5))
+    p.grad = tt.tensor(np.array([1e-20, -1e-3, 5.0, -1e20, 0.0]))
+    optimizer = optim.Lion([p], lr=0.125)
+    for steps in (1, 2, 3):
+        optimizer.step()
+        assert p.tolist() == [-0.125 * steps, 0.125 * steps, -0.125 * steps, 0.125 * steps, 0.0]
+    assert set(state_of(optimizer)) == {"0.first"}
+
+
+def test_lion_follows_the_gradient_at_once_and_the_momentum_for_long():
+    """The gradient counts 1 - beta1 in a step, and 1 - beta2 in the momentum."""
+    p = nn.Parameter(np.zeros(1))
+    optimizer = optim.Lion([p], lr=1.0, betas=(0.5, 0.75))
+    signs = []
+    for g in (1.0, -0.5, 0.0, 0.0):  # the momentum before: 0, 0.25, 0.0625, 0.046875
+        before = p.item()
+        p.grad = tt.tensor(np.array([g]))
+        optimizer.step()
+        signs.append(before - p.item())
+    assert signs == [1.0, -1.0, 1.0, 1.0]
+    assert optimizer.state[0]["first"].tolist() == [0.0625 * 0.75**2]
+
+
+def test_lion_decays_weights_by_the_learning_rate():
+    p = nn.Parameter([2.0, -4.0])
+    p.grad = tt.zeros(2)
+    optim.Lion([p], lr=0.5, weight_decay=0.25).step()
+    assert p.tolist() == [1.75, -3.5]
+
+
 # ------------------------------------------------------------------------------------------------- restored settings
 
 CHANGED = {
@@ -407,6 +450,7 @@ CHANGED = {
     "rmsprop": lambda ps: optim.RMSprop(ps, lr=0.5, alpha=0.3, eps=0.1, momentum=0.3, centered=True, maximize=True),
     "adagrad": lambda ps: optim.Adagrad(ps, lr=0.5, lr_decay=0.1, initial_accumulator_value=0.5, eps=0.1, maximize=True),
     "adadelta": lambda ps: optim.Adadelta(ps, lr=0.5, rho=0.5, eps=0.1, weight_decay=0.1, maximize=True),
+    "lion": lambda ps: optim.Lion(ps, lr=0.5, betas=(0.5, 0.25), weight_decay=0.1, maximize=True),
 }
 
 
@@ -498,6 +542,38 @@ def test_one_call_changes_all_that_is_alike(monkeypatch, name, make):
     twin.step()
     twin.step()
     assert parameters[4].tolist() == alone.tolist() != parameters[3].tolist()
+
+
+FUSED = [name for name, make in OPTIMIZERS.items() if hasattr(make([nn.Parameter([1.0])]).rule, "fused")]
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kernels_equal_the_rules(monkeypatch, name, dtype):
+    rng = np.random.default_rng(0)
+    start, gradients = rng.standard_normal((5, 7)), rng.standard_normal((6, 5, 7))
+    results = []
+    for has_kernels in (True, False):
+        if not has_kernels:
+            monkeypatch.setattr(applying, "fused_of", lambda rule, group: None)
+        p = nn.Parameter(start.astype(dtype))
+        optimizer = OPTIMIZERS[name]([p])
+        for g in gradients:
+            p.grad = tt.tensor(g.astype(dtype))
+            optimizer.step()
+        results.append([p, *state_of(optimizer).values()])
+    for a, b in zip(*results):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5 if dtype == "float32" else 1e-13, atol=1e-7)
+
+
+def test_the_kernels_of_sgd_and_adam_are_used(monkeypatch):
+    """So that the test before compares them with something else."""
+    sgd, adam = counted(monkeypatch, "sgd_step"), counted(monkeypatch, "adam_step")
+    for make in (optim.SGD, optim.AdamW, lambda ps: optim.Muon(ps, orthogonal=False), Signs, optim.Lion):
+        p = nn.Parameter([1.0])
+        gradients_of_one(p)
+        make([p]).step()
+    assert (sgd, adam) == ([1], [1, 1])
 
 
 @each_optimizer
@@ -883,10 +959,15 @@ BAD = {
     "centered": (lambda p: optim.RMSprop([p], centered=2), TypeError, "centered must be True or False, not 2"),
     "rho": (lambda p: optim.Adadelta([p], rho=1.5), ValueError, "rho must be at most 1, not 1.5"),
     "lr_decay": (lambda p: optim.Adagrad([p], lr_decay=-1), ValueError, "lr_decay must be finite and not negative"),
-    "no direction": (
-        lambda p: gradients_of_one(p) or adaptive.Adaptive([p], lr=1, weight_decay=0).step(),
+    "no rule": (
+        lambda p: gradients_of_one(p) or optim.Optimizer([p], lr=1).step(),
         TypeError,
-        "Adaptive has no direction method: write one",
+        "Optimizer has no rule method: write one",
+    ),
+    "betas of Lion": (
+        lambda p: optim.Lion([p], betas=(0.9, 1.0)),
+        ValueError,
+        "each of the betas must be below 1 and not negative",
     ),
     "no threads": (lambda p: optim.SGD([p]).step(threads=0), ValueError, "threads must be at least 1, not 0"),
     "steps": (lambda p: optim.Cosine(steps=-1), ValueError, "steps must be at least 0, not -1"),
@@ -1104,18 +1185,15 @@ class Plain(optim.Optimizer):
             parameter -= lr * gradient
 
 
-def test_an_optimizer_without_an_update_says_so():
-    class Unfinished(optim.Optimizer):
-        pass
+class Signs(optim.AdamW):
+    """A user's rule in place of AdamW's, which the kernel of AdamW does not know."""
 
-    p = nn.Parameter([1.0])
-    p.grad = tt.ones(1)
-    with pytest.raises(TypeError, match="Unfinished has no update method: write one"):
-        Unfinished([p], lr=0.1).step()
+    def rule(self, p, g, state, settings):
+        p -= settings.lr * xp.sign(g)
 
 
 class Halved(optim.AdamW):
-    """A user's change of AdamW, which does not say that it reads the scale, though AdamW does."""
+    """A user's change of ``update``, which does not read the scale, though AdamW's does."""
 
     def update(self, parameters, gradients, states, group, lr):
         super().update(parameters, [g * 0.5 for g in gradients], states, group, lr)
@@ -1130,7 +1208,9 @@ SCALED = {
     "rmsprop": lambda p: optim.RMSprop(p, lr=0.1, momentum=0.9, centered=True),
     "adagrad": lambda p: optim.Adagrad(p, lr=0.1),
     "adadelta": lambda p: optim.Adadelta(p),
+    "lion": lambda p: optim.Lion(p, lr=0.1),
     "a user's": lambda p: Plain(p, lr=0.1),
+    "a user's rule": lambda p: Signs(p, lr=0.1),
     "a user's change": lambda p: Halved(p, lr=0.1),
 }
 

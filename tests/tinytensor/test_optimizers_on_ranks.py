@@ -12,7 +12,7 @@ from rank_checks import same_on_all
 from tinytensor import Tensor, distributed, nn
 from tinytensor.distributed import Communicator, default_method
 from tinytensor.distributed.processes import processes
-from tinytensor.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop
+from tinytensor.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Lion, Muon, Optimizer, RMSprop
 
 pytestmark = pytest.mark.needs("numpy")
 
@@ -56,6 +56,8 @@ CASES = {
     "rmsprop": case(lambda model: RMSprop(groups(model), momentum=0.9, centered=True, eps=0.1)),
     "adagrad": case(lambda model: Adagrad(groups(model), lr_decay=0.1, initial_accumulator_value=0.1)),
     "masters of adadelta": case(lambda model: Adadelta(model.parameters(), maximize=True), "float16"),
+    "lion": case(lambda model: Lion(groups(model), lr=0.01)),
+    "masters of lion": case(lambda model: Lion(groups(model), lr=0.01), "float16"),
     "sgd": case(lambda model: SGD(model.parameters(), lr=0.01)),
     "momentum": case(lambda model: SGD(groups(model), lr=0.01, momentum=0.9, dampening=0.5)),
     "nesterov": case(lambda model: SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)),
@@ -266,7 +268,33 @@ class Private(Momentum):
         super().update(parameters, gradients, states, group, lr)
 
 
-def test_a_state_that_is_not_in_shared_memory() -> None:
-    both = case(lambda model: Private(model.parameters(), lr=0.01))()
-    with pytest.raises(TypeError, match=r"^Private.advance must make .* by state.new\(name, like\).*: speed$"):
+class Replacing(Optimizer):
+    """Its rule puts new arrays into the state, which the other ranks would not see."""
+
+    state_names = ("speed",)
+
+    def rule(self, p: Any, g: Any, state: Any, settings: Any) -> None:
+        state["speed"] = 0.9 * state["speed"] + g
+        p -= settings.lr * state["speed"]
+
+
+@pytest.mark.parametrize("kind", [Private, Replacing])
+def test_a_state_that_is_not_in_shared_memory(kind: type[Optimizer]) -> None:
+    both = case(lambda model: kind(model.parameters(), lr=0.01))()
+    says = rf"^{kind.__name__}.advance must make .* by state.new\(name, like\), and steps must change them in place.*: speed$"
+    with pytest.raises(TypeError, match=says):
         distributed.run(together, *both, range(STEPS), 1, workers=2)
+
+
+class InPlace(Replacing):
+    def rule(self, p: Any, g: Any, state: Any, settings: Any) -> None:
+        state["speed"][...] = 0.9 * state["speed"] + g
+        p -= settings.lr * state["speed"]
+
+
+def test_a_rule_of_a_user_on_ranks() -> None:
+    """The rule knows nothing of ranks, nor of masters."""
+    expected, found = [case(lambda model: InPlace(model.parameters(), lr=0.01), "float16")() for _ in range(2)]
+    alone(*expected, 2, range(STEPS))
+    distributed.run(together, *found, range(STEPS), 1, workers=2)
+    assert bits(*found) == bits(*expected)

@@ -31,6 +31,8 @@ def _renamed(part: Mapping[str, Any]) -> dict[str, Any]:
     for old, new in SETTINGS.items():
         if old in part and new in part:
             raise ValueError(f"it has both {new} and {old}, which is the old name of the same setting")
+    if "muon_learning_rate" in part and "optimizer" not in part:  # it decided which optimizer trained
+        part = {**part, "optimizer": "muon" if part["muon_learning_rate"] else "adamw"}
     names = {old: SETTINGS.get(old, old) for old in part}
     renamed = {names[old]: new_value(names[old], value) for old, value in part.items()}
     if renamed.get("d_ff") == 0 and isinstance(renamed.get("d_model"), int):  # it stood for this with every activation

@@ -59,7 +59,7 @@ MODEL = {
     "positions": "rotary", "query_key_norm": True,
 }  # fmt: skip
 TRAINING = {
-    "steps": 2500, "batch_size": 32, "learning_rate": 3e-3, "muon_learning_rate": 0.02, "schedule": "linear",
+    "steps": 2500, "batch_size": 32, "optimizer": "muon", "learning_rate": 3e-3, "schedule": "linear",
     "min_learning_rate": 0.0, "weight_decay": 0.01, "beta2": 0.95,
 }  # fmt: skip
 # What to fill in after training on one of the usual texts.
@@ -269,8 +269,8 @@ def train_classifier(
     warmup, every = min(pretraining.config.warmup, steps // 10), max(steps // 6, 1)
     changed: dict[str, Any] = {
         "steps": steps,
+        "optimizer": "adamw",
         "learning_rate": rate,
-        "muon_learning_rate": 0.0,
         "warmup": warmup,
         "eval_every": every,
     }

@@ -68,7 +68,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
             "query_key_norm": True, "norm": "rms", "activation": "swiglu",
         },
         "training": {
-            "steps": 1500, "learning_rate": 0.01, "muon_learning_rate": 0.02, "schedule": "linear", "min_learning_rate": 0.0,
+            "steps": 1500, "optimizer": "muon", "learning_rate": 0.01, "schedule": "linear", "min_learning_rate": 0.0,
             "warmup": 20, "weight_decay": 0.0, "beta2": 0.95, "snapshots": -1,
         },
         "text": {"test_fraction": 0.05},

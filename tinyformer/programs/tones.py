@@ -58,7 +58,7 @@ RECORDINGS = "recordings"
 MODEL = {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3, "d_ff": 256, "norm_first": True,
          "dropout": 0.0}  # fmt: skip
 SOUND = {"source_vocab_size": 0, "target_vocab_size": VOCAB_SIZE, "source_features": MEL.num_mels, "source_stride": 4}
-TRAINING = {"steps": 4000, "batch_size": 32, "learning_rate": 3e-3, "muon_learning_rate": 0.02, "warmup": 100,
+TRAINING = {"steps": 4000, "batch_size": 32, "optimizer": "muon", "learning_rate": 3e-3, "warmup": 100,
             "weight_decay": 0.0, "beta2": 0.98}  # fmt: skip
 NOISES = {"clean": None, "10 dB": 10.0, "0 dB": 0.0}  # by how much the tones are louder than the noise
 

@@ -60,7 +60,7 @@ LINES_AT_ONCE = 512  # of a pipe, translated and printed together
 # A Transformer is trained by Muon, with rates that fall along a line to 0; recurrent networks are trained by AdamW.
 ROTARY = {"norm_first": True, "positions": "rotary", "query_key_norm": True}
 MUON = {
-    "learning_rate": 3e-3, "muon_learning_rate": 0.02, "schedule": "linear", "min_learning_rate": 0.0, "warmup": 50,
+    "optimizer": "muon", "learning_rate": 3e-3, "schedule": "linear", "min_learning_rate": 0.0, "warmup": 50,
     "weight_decay": 0.0, "beta2": 0.95,
 }  # fmt: skip
 ADAMW_DATES = {"learning_rate": 2e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98}

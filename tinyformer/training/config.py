@@ -10,6 +10,7 @@ import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, one_of, setting
+from tinyformer.training.optimizing import OPTIMIZERS, unless_read
 from tinytensor import distributed, parallel
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import bfloat16, default_dtype
@@ -29,11 +30,12 @@ class TrainingConfig:
     steps: int = setting(2000, "training steps", changeable=True)
     batch_size: int = setting(12, "sequences in a batch", changeable=True)
     gradient_accumulation_steps: int = setting(1, "batches whose gradients are added for one step", changeable=True)
-    learning_rate: float = setting(1e-3, "peak learning rate of AdamW", changeable=True)
+    optimizer: str = setting("adamw", "adamw, muon (for the blocks' matrices, with adamw for the rest), sgd or lion")
+    learning_rate: float = setting(
+        1e-3, "peak learning rate; with muon that of AdamW; lion needs one 3 to 10 times smaller than adamw", changeable=True
+    )
     muon_learning_rate: float = setting(
-        0.0,
-        "peak learning rate of Muon, which then changes the blocks' matrices, on the same schedule; 0: AdamW changes them, too",
-        changeable=True,
+        0.02, "peak learning rate of Muon, on the same schedule", changeable=True, unless=unless_read("muon_learning_rate")
     )
     schedule: str = setting(
         "cosine", "how the learning rate falls after the warm-up: cosine, linear, constant or noam", changeable=True
@@ -45,9 +47,17 @@ class TrainingConfig:
         unless={"schedule": ["constant", "noam"]},
     )
     warmup: int = setting(100, "steps over which the learning rate rises", changeable=True)
-    beta1: float = setting(0.9, "AdamW's decay of the mean gradient", changeable=True)
-    beta2: float = setting(0.99, "AdamW's decay of the mean squared gradient", changeable=True)
-    weight_decay: float = setting(0.1, "AdamW's weight decay, on matrices only", changeable=True)
+    momentum: float = setting(0.9, "momentum of sgd", changeable=True, unless=unless_read("momentum"))
+    beta1: float = setting(
+        0.9,
+        "AdamW's decay of the mean gradient; the momentum's weight in a step of lion",
+        changeable=True,
+        unless=unless_read("beta1"),
+    )
+    beta2: float = setting(
+        0.99, "AdamW's decay of the mean squared gradient; lion's of the momentum", changeable=True, unless=unless_read("beta2")
+    )
+    weight_decay: float = setting(0.1, "weight decay, on matrices only; with muon on AdamW's alone", changeable=True)
     clip: float = setting(1.0, "largest norm of the gradient; 0 does not clip", changeable=True)
     eval_every: int = setting(
         250, "steps between evaluations, each on the whole validation split, and checkpoints", changeable=True
@@ -81,8 +91,8 @@ class TrainingConfig:
         at_least(
             self,
             learning_rate=0,
-            muon_learning_rate=0,
             min_learning_rate=0,
+            momentum=0,
             warmup=0,
             weight_decay=0,
             clip=0,
@@ -97,11 +107,15 @@ class TrainingConfig:
             raise SettingError(f"shards must be at most {MOST_SHARDS}, as each is a thread, not {self.shards}")
         if self.workers > MOST_WORKERS:
             raise SettingError(f"workers must be at most {MOST_WORKERS}, as each is a process, not {self.workers}")
+        one_of(self, "optimizer", OPTIMIZERS)
         one_of(self, "schedule", SCHEDULES)
         one_of(self, "dtype", DTYPES)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")
+        if self.optimizer == "muon" and self.muon_learning_rate <= 0:
+            message = f"muon_learning_rate must be above 0, not {self.muon_learning_rate}: without Muon, choose optimizer adamw"
+            raise SettingError(message, "muon_learning_rate", "optimizer")
 
     def without_effect(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """The settings that change nothing beside the others, each with the ones that it depends on, and a message."""

@@ -1,31 +1,30 @@
-"""The optimizer of a training run: AdamW, with or without Muon for the matrices of the blocks."""
+"""The optimizers of training runs."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinyformer.common.errors import SettingError
 from tinyformer.models.attention import MultiHeadAttention
 from tinyformer.models.blocks import Block
-from tinyformer.training.config import TrainingConfig
 from tinytensor.common.wording import a_or_an
 from tinytensor.nn import Module, Parameter
-from tinytensor.optim import AdamW, Muon
+from tinytensor.optim import SGD, AdamW, Lion, Muon, Optimizer
+
+if TYPE_CHECKING:
+    from tinyformer.training.config import TrainingConfig
 
 
-def optimizer_for(model: Module, config: TrainingConfig) -> AdamW | Muon:
-    """AdamW with weight decay for matrices, but not for biases and norms, as in GPT-2's training. With a
-    ``muon_learning_rate``, it is ``muon_for`` the model. Raises SettingError if the model has no blocks."""
-    betas = config.beta1, config.beta2
-    if not config.muon_learning_rate:
-        groups = _with_decay_of_matrices(list(model.parameters()), config.weight_decay)
-        return AdamW(groups, lr=config.learning_rate, betas=betas)
-    return muon_for(model, config.muon_learning_rate, config.learning_rate, betas, config.weight_decay)
-
-
-def least_moments(config: TrainingConfig) -> int:
-    """The least number of moments that this optimizer keeps of a parameter: AdamW 2, and Muon 1 of a matrix."""
-    return 1 if config.muon_learning_rate else 2
+def optimizer_for(model: Module, config: TrainingConfig) -> Optimizer:
+    """The optimizer that ``config`` names. Weights decay in matrices, but not in biases and norms, as in GPT-2's training.
+    Raises SettingError for Muon if the model has no blocks."""
+    make, names, _ = OPTIMIZERS[config.optimizer]
+    settings = {"betas": (config.beta1, config.beta2)} if "beta1" in names else {"momentum": config.momentum}
+    if make is muon_for:
+        return make(model, config.muon_learning_rate, config.learning_rate, weight_decay=config.weight_decay, **settings)
+    groups = _with_decay_of_matrices(list(model.parameters()), config.weight_decay)
+    return make(groups, lr=config.learning_rate, **settings)
 
 
 def muon_for(
@@ -40,9 +39,9 @@ def muon_for(
     of_blocks = matrices_of_blocks(model)
     if not of_blocks:
         message = (
-            f"muon_learning_rate is for the blocks of Transformers, and {a_or_an(type(model).__name__)} has none: leave it out"
+            f"optimizer muon is for the blocks of Transformers, and {a_or_an(type(model).__name__)} has none: choose another"
         )
-        raise SettingError(message, "muon_learning_rate")
+        raise SettingError(message, "optimizer")
     taken = {id(p) for matrices in of_blocks.values() for p in matrices}
     groups = _with_decay_of_matrices([p for p in model.parameters() if id(p) not in taken], weight_decay)
     orthogonal = {"orthogonal": True, "lr": lr}
@@ -78,3 +77,24 @@ def _made_at_once(layer: Module) -> list[tuple[Parameter, int]]:
     if layer.cross:
         return [(layer.key_value.weight, 2)]
     return [(layer.query_key_value.weight, 3)] if layer.num_key_value_heads == layer.num_heads else []
+
+
+class Choice(NamedTuple):
+    """An optimizer that a run can have."""
+
+    make: Callable[..., Optimizer]
+    settings: tuple[str, ...]  # those that it reads, beside learning_rate and weight_decay
+    least_moments: int  # the least number of arrays that it keeps of a parameter
+
+
+OPTIMIZERS = {
+    "adamw": Choice(AdamW, ("beta1", "beta2"), 2),
+    "muon": Choice(muon_for, ("muon_learning_rate", "beta1", "beta2"), 1),
+    "sgd": Choice(SGD, ("momentum",), 0),
+    "lion": Choice(Lion, ("beta1", "beta2"), 1),
+}
+
+
+def unless_read(name: str) -> dict[str, list[str]]:
+    """The optimizers beside which a setting has no effect, as ``setting(unless=...)`` takes them."""
+    return {"optimizer": [optimizer for optimizer, choice in OPTIMIZERS.items() if name not in choice.settings]}

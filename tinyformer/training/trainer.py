@@ -25,7 +25,7 @@ from tinyformer.training.config import TrainingConfig, best_workers, training_dt
 from tinyformer.training.evaluation import accuracy, deal, evaluate, perplexity
 from tinyformer.training.logging import CsvLog, Logger, at_work, measured, tell
 from tinyformer.training.losses import LossFunction, class_loss, next_token_loss
-from tinyformer.training.optimizing import least_moments, optimizer_for
+from tinyformer.training.optimizing import OPTIMIZERS, optimizer_for
 from tinyformer.training.replica import Replica
 from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, distributed, parallel
@@ -61,7 +61,7 @@ class Trainer:
         self.on_evaluation = on_evaluation
         self.loggers = [CsvLog(), *loggers]
         self.model = model.astype(training_dtype(config.dtype))
-        check_training_fits(model, batches, config.shards, least_moments(config))
+        check_training_fits(model, batches, config.shards, OPTIMIZERS[config.optimizer].least_moments)
         check_step_fits(batches, config.gradient_accumulation_steps)
         self.batches = batches
         self.config = config
@@ -222,7 +222,8 @@ class Trainer:
     def _remedy(self) -> str:
         """Return what usually helps where training diverged."""
         config = self.config
-        ways = [f"a lower {name}" for name in ("learning_rate", "muon_learning_rate") if getattr(config, name)]
+        rates = ["learning_rate", *(["muon_learning_rate"] if config.optimizer == "muon" else [])]
+        ways = [f"a lower {name}" for name in rates if getattr(config, name)]
         ways += [] if 0 < config.clip <= 1 else ["clip 1"]
         return f" What usually helps: {' or '.join(ways)}" if ways else ""
 

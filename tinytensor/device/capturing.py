@@ -14,6 +14,7 @@ Anywhere else these functions just do what is asked. Kernels call them, so this 
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -105,10 +106,21 @@ def refuse(what: str, remedy: str, before: bool = True) -> None:
 
 
 class Number:
-    """A number that may be another in each step, such as a learning rate. Only ``numbers`` and ``repeat`` may read it."""
+    """A number that may be another in each step, such as a learning rate. Only ``numbers`` and ``repeat`` may read it.
+
+    Arithmetic with it gives other such numbers. With an array it gives an array, for which the GPU reads the number's value.
+    """
+
+    __array_ufunc__ = None  # arrays leave their operators to this class
 
     def __init__(self, compute: Callable[[], float]):
         self._compute = compute
+
+    def _combined(self, operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+        if not isinstance(left, xp.ndarray) and not isinstance(right, xp.ndarray):
+            return Number(lambda: operation(float(left), float(right)))
+        (value,) = numbers(lambda: [float(self)], (right if left is self else left).dtype)
+        return operation(value, right) if left is self else operation(left, value)
 
     def __float__(self) -> float:
         refuse(
@@ -116,6 +128,12 @@ class Number:
             "read it in what tinytensor.device.capturing.numbers computes, as Adam, AdamW and Muon do",
         )
         return float(self._compute())
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow"):
+    _operation = getattr(operator, _name)
+    setattr(Number, f"__{_name}__", lambda self, other, f=_operation: self._combined(f, self, other))
+    setattr(Number, f"__r{_name}__", lambda self, other, f=_operation: self._combined(f, other, self))
 
 
 class _Gradient:

@@ -1,19 +1,23 @@
 """Optimizers, learning-rate schedules and gradient clipping, with PyTorch's names and defaults.
 
-Read ``optimizer`` first: what all optimizers share. Then ``optimizers`` and ``adaptive``, ``schedules`` and ``clipping``.
-``dividing`` splits a step among ranks. The room imports nn/, kernels/, parallel/ and what these stand on.
+Each optimizer is a class with its formula, ``rule``: read ``sgd`` and ``adam`` first, then ``lion``, ``muon`` and ``adaptive``.
+``optimizer`` has what they share: groups, settings, saving. ``applying`` takes a step with a rule: on ranks and threads, for
+low-precision parameters, by ``fused`` kernels. Then ``schedules`` and ``clipping``. The room imports nn/, kernels/, parallel/
+and what these stand on.
 """
 
 import typing
 
 from tinytensor.common.missing import names_of as _names_of
+from tinytensor.optim.adam import Adam, AdamW
 from tinytensor.optim.adaptive import Adadelta, Adagrad, RMSprop
 from tinytensor.optim.clipping import clip_grad_norm, norm_and_scale
+from tinytensor.optim.lion import Lion
 from tinytensor.optim.muon import Muon
 from tinytensor.optim.optimizer import Optimizer
-from tinytensor.optim.optimizers import SGD, Adam, AdamW
 from tinytensor.optim.plateau import Plateau
 from tinytensor.optim.schedules import Constant, Cosine, InverseSquareRoot, LinearDecay, OneCycle, Schedule, Step
+from tinytensor.optim.sgd import SGD
 
 __all__ = [
     "SGD",
@@ -25,6 +29,7 @@ __all__ = [
     "Cosine",
     "InverseSquareRoot",
     "LinearDecay",
+    "Lion",
     "Muon",
     "OneCycle",
     "Optimizer",

@@ -1,77 +1,19 @@
-"""RMSprop, Adagrad and Adadelta. Their steps are formulas of array operations, the same on every backend."""
+"""RMSprop, Adagrad and Adadelta: gradients divided by what they were like so far."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
-from tinytensor.device import capturing
 from tinytensor.device.backend import xp
-from tinytensor.kernels.numpy.optimizers import current
-from tinytensor.optim.optimizer import Arrays, Optimizer, States
-from tinytensor.optim.settings import check_decay, check_flag, check_number
+from tinytensor.optim.optimizer import Optimizer
+from tinytensor.optim.settings import CHECKS, check_decay, check_flag, check_number
 from tinytensor.optim.state import State
 
 
-def weight_of(parameter: Any, state: State) -> Any:
-    """What a step changes: a parameter, or the master of a narrow one."""
-    return current(state["master"], parameter) if "master" in state else parameter
-
-
-def round_to(parameter: Any, weight: Any) -> None:
-    """Write what a step has changed to the parameter, unless it is the parameter itself."""
-    if weight is not parameter:
-        parameter[...] = weight.astype(parameter.dtype)
-
-
-def follow(mean: Any, values: Any, decay: float) -> None:
-    """Move a running mean towards new values, in place: decay mean + (1 - decay) values."""
-    mean *= decay
-    mean += values * (1.0 - decay)
-
-
-class Adaptive(Optimizer):
-    """The base of optimizers that subtract ``rate`` times ``direction`` from each parameter by itself.
-
-    Weight decay adds ``weight_decay`` times the parameter to the gradient first, as in PyTorch.
-    """
-
-    def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
-        """Add what the state lacks, and count the step."""
-        for name in self.names_of_state(group):
-            if name not in state:
-                state[name] = 0 if name == "steps" else state.new(name, state.get("master", parameter))
-        if "steps" in state:
-            state["steps"] += 1
-
-    def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
-        """One step."""
-        for parameter, gradient, state in zip(parameters, gradients, states):
-            capturing.repeat(partial(self.advance, parameter, state, group))
-            weight = weight_of(parameter, state)
-            g = gradient.astype(weight.dtype, copy=False)
-            if group["weight_decay"]:
-                g = g + weight * group["weight_decay"]
-            (rate,) = capturing.numbers(partial(self._rates, state, group, lr), weight.dtype)
-            weight -= self.direction(g, state, group) * rate
-            round_to(parameter, weight)
-
-    def _rates(self, state: State, group: Mapping[str, Any], lr: float) -> Sequence[float]:
-        return [self.rate(state, group, float(lr))]
-
-    def rate(self, state: State, group: Mapping[str, Any], lr: float) -> float:
-        """The learning rate of this step."""
-        return lr
-
-    def direction(self, g: Any, state: State, group: Mapping[str, Any]) -> Any:
-        """What is subtracted from a parameter with this gradient, without the learning rate. Every subclass defines it."""
-        raise TypeError(f"{type(self).__name__} has no direction method: write one")
-
-
-class RMSprop(Adaptive):
+class RMSprop(Optimizer):
     """Each gradient divided by the root of the running mean of its square (Tieleman and Hinton 2012), as in PyTorch.
 
     ``alpha`` is the mean's decay rate, and ``eps`` is added to the root. ``centered`` takes the variance in place of the mean
@@ -79,6 +21,24 @@ class RMSprop(Adaptive):
     """
 
     state_names = ("second", "first", "velocity")
+    checks = CHECKS | {"alpha": check_decay, "centered": check_flag}
+
+    def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
+        """Divide the gradient by its root mean square, and with momentum follow the sum of such steps."""
+        alpha, s = settings.alpha, state["second"]
+        if settings.weight_decay:
+            g = g + settings.weight_decay * p
+        s[...] = alpha * s + (1 - alpha) * g**2
+        variance = s
+        if settings.centered:
+            m = state["first"]
+            m[...] = alpha * m + (1 - alpha) * g
+            variance = xp.maximum(s - m**2, 0.0)  # rounding could make it negative
+        step = g / (xp.sqrt(variance) + settings.eps)
+        if settings.momentum:
+            v = state["velocity"]
+            step = v[...] = settings.momentum * v + step
+        p -= settings.lr * step
 
     @checked
     def __init__(
@@ -95,34 +55,13 @@ class RMSprop(Adaptive):
         settings = {"alpha": alpha, "momentum": momentum, "centered": centered}
         super().__init__(parameters, lr=lr, eps=eps, weight_decay=weight_decay, maximize=maximize, **settings)
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise TypeError or ValueError if a setting of a group is not valid."""
-        super().check(settings)
-        check_decay("alpha", settings["alpha"])
-        check_flag("centered", settings["centered"])
-
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The mean square; where they are needed the mean, and the velocity."""
         wanted = {"second": True, "first": group["centered"], "velocity": group["momentum"]}
         return tuple([name for name in self.state_names if wanted[name]])
 
-    def direction(self, g: Any, state: State, group: Mapping[str, Any]) -> Any:
-        """The gradient over its root mean square, or the velocity."""
-        follow(state["second"], g * g, group["alpha"])
-        variance = state["second"]
-        if group["centered"]:
-            follow(state["first"], g, group["alpha"])
-            variance = xp.maximum(variance - state["first"] * state["first"], 0.0)  # rounding could make it negative
-        quotient = g / (xp.sqrt(variance) + group["eps"])
-        if not group["momentum"]:
-            return quotient
-        velocity = state["velocity"]
-        velocity *= group["momentum"]
-        velocity += quotient
-        return velocity
 
-
-class Adagrad(Adaptive):
+class Adagrad(Optimizer):
     """Each gradient divided by the root of the sum of all its squares so far (Duchi, Hazan and Singer 2011), as in PyTorch.
 
     The sum starts from ``initial_accumulator_value``, and ``eps`` is added to the root. With ``lr_decay`` the learning rate is
@@ -130,6 +69,16 @@ class Adagrad(Adaptive):
     """
 
     state_names = ("squares", "steps")
+    checks = CHECKS | {"lr_decay": check_number, "initial_accumulator_value": check_number}
+
+    def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
+        """Divide the gradient by the root of the sum of its squares."""
+        s = state["squares"]
+        if settings.weight_decay:
+            g = g + settings.weight_decay * p
+        s += g**2
+        rate = settings.lr / (1 + (settings.t - 1) * settings.lr_decay)
+        p -= rate * (g / (xp.sqrt(s + settings.initial_accumulator_value) + settings.eps))
 
     @checked
     def __init__(
@@ -145,24 +94,8 @@ class Adagrad(Adaptive):
         settings = {"lr_decay": lr_decay, "initial_accumulator_value": initial_accumulator_value}
         super().__init__(parameters, lr=lr, eps=eps, weight_decay=weight_decay, maximize=maximize, **settings)
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise TypeError or ValueError if a setting of a group is not valid."""
-        super().check(settings)
-        for name in ("lr_decay", "initial_accumulator_value"):
-            check_number(name, settings[name])
 
-    def rate(self, state: State, group: Mapping[str, Any], lr: float) -> float:
-        """The learning rate of this step."""
-        return lr / (1.0 + (state["steps"] - 1) * group["lr_decay"])
-
-    def direction(self, g: Any, state: State, group: Mapping[str, Any]) -> Any:
-        """The gradient over the root of the sum of squares."""
-        squares = state["squares"]
-        squares += g * g
-        return g / (xp.sqrt(squares + group["initial_accumulator_value"]) + group["eps"])
-
-
-class Adadelta(Adaptive):
+class Adadelta(Optimizer):
     """Steps as long as the last ones were: each gradient times the root mean square of the changes, over that of the gradients
     (Zeiler 2012), as in PyTorch.
 
@@ -170,6 +103,17 @@ class Adadelta(Adaptive):
     """
 
     state_names = ("second", "changes")
+    checks = CHECKS | {"rho": check_decay}
+
+    def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
+        """Algorithm 1 of the paper, whose steps ``lr`` multiplies."""
+        rho, eps, s, changes = settings.rho, settings.eps, state["second"], state["changes"]
+        if settings.weight_decay:
+            g = g + settings.weight_decay * p
+        s[...] = rho * s + (1 - rho) * g**2
+        step = g * (xp.sqrt(changes + eps) / xp.sqrt(s + eps))
+        changes[...] = rho * changes + (1 - rho) * step**2
+        p -= settings.lr * step
 
     @checked
     def __init__(
@@ -182,15 +126,3 @@ class Adadelta(Adaptive):
         maximize: bool = False,
     ):
         super().__init__(parameters, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize)
-
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise TypeError or ValueError if a setting of a group is not valid."""
-        super().check(settings)
-        check_decay("rho", settings["rho"])
-
-    def direction(self, g: Any, state: State, group: Mapping[str, Any]) -> Any:
-        """The change, before the learning rate."""
-        follow(state["second"], g * g, group["rho"])
-        change = g * (xp.sqrt(state["changes"] + group["eps"]) / xp.sqrt(state["second"] + group["eps"]))
-        follow(state["changes"], change * change, group["rho"])
-        return change

@@ -10,7 +10,8 @@ from tinytensor import kernels
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import is_host_array, no_warnings, xp
-from tinytensor.optim.optimizer import scale_gradients, tensors_in
+from tinytensor.optim.applying import scale_gradients
+from tinytensor.optim.optimizer import tensors_in
 
 
 @checked

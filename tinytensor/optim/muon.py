@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from tinytensor import kernels
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted
-from tinytensor.device import capturing
 from tinytensor.device.backend import xp
 from tinytensor.device.summation import root_of_squares
-from tinytensor.kernels.numpy.optimizers import current
-from tinytensor.optim.optimizer import Arrays, Optimizer, States
-from tinytensor.optim.optimizers import Adam
+from tinytensor.optim.adam import Adam
+from tinytensor.optim.fused import Rule
+from tinytensor.optim.optimizer import Optimizer
 from tinytensor.optim.settings import check_count, check_flag, check_number
 from tinytensor.optim.state import State
 
@@ -73,7 +73,26 @@ class Muon(Adam):
     """
 
     state_names = ("velocity", *Adam.state_names)
+    checks = Adam.checks | {
+        "momentum": partial(check_number, below=1),
+        "parts": partial(check_count, least=1),
+        "orthogonal": check_flag,
+    }
     decoupled = True
+
+    def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
+        """Take a step along the orthogonalised momentum of each part, where the gradient counts once more, as Nesterov's."""
+        momentum, v = settings.momentum, state["velocity"]
+        fresh = (1 - momentum) * g
+        v *= momentum
+        v += fresh
+        rows, columns = len(p) // settings.parts, p.shape[1]
+        step = orthogonalised((momentum * v + fresh).reshape(settings.parts, rows, columns)).reshape(p.shape)
+        # Longer where there are more outputs than inputs, so that the outputs of all layers change by about as much.
+        longer = max(1.0, rows / columns) ** 0.5
+        if settings.weight_decay:
+            p -= settings.lr * settings.weight_decay * p
+        p -= settings.lr * longer * step
 
     @checked
     def __init__(
@@ -108,47 +127,10 @@ class Muon(Adam):
                     f"{counted(group['parts'], 'part')}: put it into a group with other parts"
                 )
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise TypeError or ValueError if a setting of a group is not valid."""
-        super().check(settings)
-        check_number("momentum", settings["momentum"], below=1)
-        check_count("parts", settings["parts"], least=1)
-        check_flag("orthogonal", settings["orthogonal"])
-
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The momentum of orthogonal groups, and AdamW's state of the others."""
         return ("velocity",) if group["orthogonal"] else Adam.state_names
 
-    def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
-        """Add the momentum at the first step; where AdamW is at work, its moments, and count the step."""
-        if not group["orthogonal"]:
-            super().advance(parameter, state, group)
-        elif "velocity" not in state:
-            state["velocity"] = state.new("velocity", state.get("master", parameter))
-
-    def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
-        """One step."""
-        if not group["orthogonal"]:
-            return super().update(parameters, gradients, states, group, lr)
-        for parameter, gradient, state in zip(parameters, gradients, states):
-            self.advance(parameter, state, group)
-            if parameter.size:
-                self._step_of_matrices(parameter, gradient, state, group, lr)
-
-    @staticmethod
-    def _step_of_matrices(parameter: Any, gradient: Any, state: State, group: dict[str, Any], lr: float) -> None:
-        """v = momentum v + (1 - momentum) g, and a step along the orthogonalised momentum v + (1 - momentum) g."""
-        momentum, parts, velocity = group["momentum"], group["parts"], state["velocity"]
-        weight = current(state["master"], parameter) if "master" in state else parameter
-        fresh = gradient.astype(weight.dtype, copy=False) * (1.0 - momentum)
-        velocity *= momentum
-        velocity += fresh
-        rows, columns = weight.shape[0] // parts, weight.shape[1]
-        ahead = (velocity * momentum + fresh).reshape(parts, rows, columns)
-        # Longer where there are more outputs than inputs, so that the outputs of all layers change by about as much.
-        longer = max(1.0, rows / columns) ** 0.5
-        shrink, length = capturing.numbers(lambda: (1.0 - float(lr) * group["weight_decay"], float(lr) * longer), weight.dtype)
-        weight *= shrink
-        weight -= orthogonalised(ahead).reshape(weight.shape) * length
-        if weight is not parameter:
-            parameter[...] = weight.astype(parameter.dtype)
+    def rule_for(self, group: Mapping[str, Any]) -> Rule:
+        """AdamW's for groups that are not orthogonal."""
+        return self.rule if group["orthogonal"] else super().rule

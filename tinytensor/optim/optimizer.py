@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, SupportsFloat
 
-from tinytensor import kernels, parallel
-from tinytensor.autograd.changes import note_change
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked, shown
 from tinytensor.device import capturing
@@ -16,13 +14,11 @@ from tinytensor.device.backend import host, is_floating, no_warnings, xp
 from tinytensor.nn.leaves import clear_gradients
 from tinytensor.nn.module import Parameter
 from tinytensor.nn.state import check_state
-from tinytensor.optim.dividing import Ranks, Update, of_ranks
-from tinytensor.optim.settings import check_count, check_flag, check_number
+from tinytensor.optim import applying
+from tinytensor.optim.dividing import Ranks, Update
+from tinytensor.optim.fused import Arrays, Rule, States, fused_of
+from tinytensor.optim.settings import CHECKS, check_count, plain, settings_of
 from tinytensor.optim.state import State, is_narrow, state_dtype
-from tinytensor.parallel.shared import is_shared
-
-Arrays = Sequence[Any]
-States = Sequence[State]
 
 
 def tensors_in(caller: str, given: Any) -> list[Any]:
@@ -37,14 +33,6 @@ def tensors_in(caller: str, given: Any) -> list[Any]:
     return several
 
 
-def scale_gradients(gradients: Arrays, scale: Any) -> None:
-    """Multiply gradients in place, each array once, though two parameters may share it."""
-    with no_warnings():
-        kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)
-    for gradient in gradients:
-        note_change(gradient)
-
-
 class Optimizer:
     """The base of optimizers. It has groups of parameters, and a state for each parameter.
 
@@ -56,10 +44,35 @@ class Optimizer:
     A parameter narrower than float32 has a float32 copy in its state, its "master". A step changes the master and rounds it
     to the parameter. If something else has written to the parameter (load_state_dict, an initialiser), the next step notices:
     it takes those elements of the master from the parameter that do not round to it.
+
+    A subclass defines ``rule``, and names the arrays of its state in ``state_names``:
+
+    >>> class Momentum(tt.optim.Optimizer):
+    ...     state_names = ("velocity",)
+    ...
+    ...     def rule(self, p, g, state, settings):
+    ...         v = state["velocity"]
+    ...         v[...] = settings.momentum * v + g
+    ...         p -= settings.lr * v
+    >>> optimizer = Momentum([tt.nn.Parameter([1.0])], lr=0.1, momentum=0.9)
     """
 
     state_names: tuple[str, ...] = ()
-    reads_gradient_scale = False  # whether the ``update`` of this class multiplies gradients by ``group["gradient_scale"]``
+    checks = CHECKS  # of settings, by name: they raise TypeError or ValueError
+
+    def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
+        """Take one step with a parameter ``p`` and its gradient ``g``: change ``p`` and the arrays in ``state`` in place.
+
+        ``p`` and ``g`` have one shape and dtype, float32 or float64: of a low-precision parameter, ``p`` is the master. The
+        arrays of the state have that shape and dtype, too, and are zeros at first. ``settings`` has the group's settings as
+        attributes; ``settings.lr`` is the learning rate of this step. If "steps" is among the ``state_names``, ``settings.t``
+        counts the parameter's steps from 1. ``settings.is_first`` is True at the first step with this state.
+        """
+        raise TypeError(f"{type(self).__name__} has no rule method: write one")
+
+    def rule_for(self, group: Mapping[str, Any]) -> Rule:
+        """The rule for the parameters of a group, where an optimizer has several."""
+        return self.rule
 
     def __init__(self, parameters: Iterable[Tensor | dict[str, Any]], **defaults: Any):
         self._defaults = defaults
@@ -95,7 +108,7 @@ class Optimizer:
     @lr.setter
     def lr(self, rate: Any) -> None:
         for group in self.param_groups:
-            self.check({**_settings(group), "lr": _number(rate)})
+            self.check({**settings_of(group), "lr": plain(rate)})
         for group in self.param_groups:
             group["lr"] = rate
 
@@ -130,13 +143,13 @@ class Optimizer:
 
     def check_group(self, group: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a group that is added is not valid."""
-        self.check(_settings(group))
+        self.check(settings_of(group))
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a setting of a group is not valid."""
-        for name in ("lr", "weight_decay", "eps", "momentum"):
-            check_number(name, settings.get(name, 0))
-        check_flag("maximize", settings.get("maximize", False))
+        for name, check in self.checks.items():
+            if name in settings:
+                check(name, settings[name])
 
     def parameters(self) -> list[Parameter]:
         """The parameters of all groups, in the order of ``state``."""
@@ -165,27 +178,14 @@ class Optimizer:
         states = iter(self.state)
         updates: list[Update] = []
         for group, settings in zip(self.param_groups, self._checked_settings()):
-            settings["gradient_scale"] = gradient_scale if self._reads_gradient_scale else None
+            settings["gradient_scale"] = gradient_scale if self._reads_gradient_scale(settings) else None
             lr = capturing.changing(partial(_learning_rate, group, scale))
             updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
-        if capturing.is_on():
-            capturing.before_replays(self._check_same(updates))
-        if gradient_scale is not None and not self._reads_gradient_scale:
-            scale_gradients([p.grad.data for p, *_ in updates if p.grad is not None], gradient_scale)
-        own, others = of_ranks(updates, threads, ranks)
-        parallel.call_together([partial(self._update_all, part) for part in own])
-        for p, state, group, _ in others:  # the arrays of these are another rank's work
-            if is_narrow(p):
-                state.add_master(p.data)
-            self.advance(p.data, state, group)
-            self._check_shared(state)
-        if ranks is not None and ranks.shares_memory:
-            ranks.barrier()
-        capturing.repeat(partial(_note_changes, updates))  # not in the threads, which would only wait for each other
+        applying.take_step(self, updates, threads, ranks, gradient_scale)
 
     def _checked_settings(self) -> list[dict[str, Any]]:
         """The settings of each group. Raises ValueError or TypeError if one of them was set to what is not valid."""
-        found = [_settings(group) for group in self.param_groups]
+        found = [settings_of(group) for group in self.param_groups]
         if found != self._checked:
             for settings in found:
                 self._check_names(settings)
@@ -197,59 +197,18 @@ class Optimizer:
         if unknown := [name for name in settings if name not in self._defaults]:
             raise ValueError(f"{type(self).__name__} has no setting {', '.join(map(str, unknown))}")
 
-    def _check_same(self, updates: Sequence[Update]) -> Callable[[], None]:
-        """A function that raises CaptureError if a captured step would go on with what is no longer there: with the arrays of
-        parameters, the optimizer's state, or settings other than the learning rate."""
-        parameters, state = [(p, p.data) for p, *_ in updates], self.state
-        settings = [_fixed_settings(group) for group in self.param_groups]
-
-        def check() -> None:
-            changed = None
-            if any(p.data is not array for p, array in parameters):
-                changed = "a parameter was replaced"
-            elif self.state is not state:
-                changed = "another state of the optimizer was loaded"
-            elif [_fixed_settings(group) for group in self.param_groups] != settings:
-                changed = "a setting of the optimizer was changed that is not the learning rate"
-            if changed:
-                raise capturing.CaptureError(
-                    f"{changed} since the step was captured, which would go on with the old one: capture the step anew"
-                )
-
-        return check
-
-    def _update_all(self, updates: list[Update]) -> None:
-        """Change the parameters with as few calls of ``update`` as their groups, dtypes and states allow."""
-        alike: dict[Any, list[Update]] = {}
-        for update in updates:
-            p, state, group, _ = update
-            kind = (id(group), p.data.dtype.num, state.get("steps"), *sorted(state))
-            alike.setdefault(kind, []).append(update)
-        for members in alike.values():
-            parameters, states, (group, *_), (lr, *_) = zip(*members)
-            if is_narrow(parameters[0]):
-                for p, state in zip(parameters, states):
-                    if state.add_master(p.data):
-                        state["master"][...] = p.data
-            with no_warnings():
-                gradients = [-p.grad.data if group.get("maximize") else p.grad.data for p in parameters]
-                self.update([p.data for p in parameters], gradients, states, group, lr)
-
     def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
         """Prepare the state of one parameter for its next step: add the arrays that it lacks, and count the step.
 
         ``update`` calls this for each of its parameters. For those that another rank updates, only this is called. Arrays
         made by ``state.new``, under one of the ``state_names``, are the same memory on all ranks of a machine.
         """
-
-    def _check_shared(self, state: State) -> None:
-        """Raise TypeError if ``advance`` gave a shared state an array that is this rank's alone."""
-        own = [name for name, value in state.items() if isinstance(value, xp.ndarray) and not is_shared(value)]
-        if state.is_shared and own:
-            raise TypeError(
-                f"{type(self).__name__}.advance must make the state's arrays by state.new(name, like), as other ranks need "
-                f"them, too, and name them in state_names: {', '.join(own)}"
-            )
+        names = self.names_of_state(group)
+        for name in names:
+            if name not in state:
+                state[name] = 0 if name == "steps" else state.new(name, state.get("master", parameter))
+        if "steps" in names:
+            state["steps"] += 1
 
     @property
     def advances_all(self) -> bool:
@@ -260,10 +219,10 @@ class Optimizer:
         changes = next(vars(kind) for kind in type(self).__mro__ if vars(kind).keys() & {"advance", "update"})
         return "advance" in changes
 
-    @property
-    def _reads_gradient_scale(self) -> bool:
-        """Whether ``update`` reads the scale. Only the class that defines ``update`` can say so."""
-        return next(vars(kind).get("reads_gradient_scale", False) for kind in type(self).__mro__ if "update" in vars(kind))
+    def _reads_gradient_scale(self, group: Mapping[str, Any]) -> bool:
+        """Whether steps of a group multiply its gradients by the scale themselves. An ``update`` of a user does not."""
+        fused = fused_of(self.rule_for(group), group)
+        return type(self).update is Optimizer.update and fused is not None and fused.reads_gradient_scale
 
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The names of what the state of each parameter of a group has after a step: of all groups the ``state_names``, unless
@@ -279,11 +238,11 @@ class Optimizer:
         return names
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
-        """Change these arrays of parameters in place. Every optimizer defines this method.
+        """Change these arrays of parameters in place: apply the rule to each of them.
 
         All parameters are of one group and one dtype, and their states have the same names and the same number of steps.
         """
-        raise TypeError(f"{type(self).__name__} has no update method: write one")
+        applying.update(self, parameters, gradients, states, group, lr)
 
     # ------------------------------------------------------------------------------------------ saving and loading
 
@@ -295,7 +254,7 @@ class Optimizer:
         """
         values = {f"{i}.{name}": value for i, s in enumerate(self.state) for name, value in s.items()}
         for i, group in enumerate(self.param_groups):
-            values |= {f"groups.{i}.{name}": value for name, value in _settings(group).items()}
+            values |= {f"groups.{i}.{name}": value for name, value in settings_of(group).items()}
         array = xp.array if copy else xp.asarray
         return {key: Tensor._wrap(array(value)) for key, value in values.items()}
 
@@ -318,7 +277,7 @@ class Optimizer:
 
     def _loaded_settings(self, state: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """The settings of each group in a loaded state."""
-        own = [_settings(group) for group in self.param_groups]
+        own = [settings_of(group) for group in self.param_groups]
         loaded: list[dict[str, Any]] = [{} for _ in own]
         for key, value in state.items():
             place, _, name = key.removeprefix("groups.").partition(".")
@@ -354,22 +313,6 @@ class Optimizer:
         return loaded
 
 
-def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's settings as Python numbers: a tensor or a NumPy number could change the dtype of what it is combined with."""
-    return {name: _number(value) for name, value in group.items() if name != "params"}
-
-
-def _fixed_settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's settings that a captured step does not read anew."""
-    return {name: value for name, value in _settings(group).items() if name != "lr"}
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
-        return tuple([_number(x) for x in value])
-    return value.item() if getattr(value, "size", 0) == 1 else value
-
-
 def _steps(count: float) -> int:
     """The number of steps in a loaded state, which may be a whole float, as PyTorch's is."""
     if not (0 <= count < 2**63 and count == int(count)):
@@ -380,13 +323,8 @@ def _steps(count: float) -> int:
 def _learning_rate(group: Mapping[str, Any], scale: SupportsFloat) -> float:
     if not 0.0 <= float(scale) < math.inf:
         raise ValueError(f"step: scale must be a finite number of at least 0, got {float(scale)}")
-    rate: float = _number(group["lr"]) * float(scale)
+    rate: float = plain(group["lr"]) * float(scale)
     return rate
-
-
-def _note_changes(updates: Sequence[Update]) -> None:
-    for p, *_ in updates:
-        note_change(p.data)
 
 
 def _learns(parameter: Parameter) -> bool:

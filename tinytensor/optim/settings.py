@@ -1,14 +1,27 @@
-"""Checks of the settings of optimizers and schedules. A group of parameters may have any of them, so signatures do not tell."""
+"""Settings of optimizers and schedules, and checks of them. A group of parameters may have any, so signatures do not tell."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any
 
 from tinytensor.common.arguments import shown
 from tinytensor.device.backend import host
+
+
+def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group's settings as Python numbers: a tensor or a NumPy number could change the dtype of what it is combined with."""
+    return {name: plain(value) for name, value in group.items() if name != "params"}
+
+
+def plain(value: Any) -> Any:
+    """A number of any type, or a tuple of them, as Python numbers. Other values stay as they are."""
+    if isinstance(value, (tuple, list)):
+        return tuple([plain(x) for x in value])
+    return value.item() if getattr(value, "size", 0) == 1 else value
 
 
 def check_number(name: str, value: Any, below: float = math.inf) -> None:
@@ -25,6 +38,14 @@ def check_decay(name: str, value: Any) -> None:
     check_number(name, value)
     if value > 1:
         raise ValueError(f"{name} must be at most 1, not {shown(value)}")
+
+
+def check_betas(name: str, value: Any) -> None:
+    """Raise TypeError or ValueError unless a setting is two decay rates, each from 0 to 1, which is excluded."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError(f"{name} must be two numbers, not {value!r}")
+    for beta in value:
+        check_number(f"each of the {name}", beta, below=1)
 
 
 def check_positive(name: str, value: Any) -> None:
@@ -46,3 +67,9 @@ def check_flag(name: str, value: Any) -> None:
     """Raise TypeError unless a setting is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {shown(value)}")
+
+
+CHECKS: dict[str, Callable[[str, Any], None]] = {  # of what most optimizers have
+    **dict.fromkeys(("lr", "weight_decay", "eps", "momentum"), check_number),
+    "maximize": check_flag,
+}

@@ -60,7 +60,8 @@ def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 KINDS: dict[str, dict[str, Any]] = {
     "AdamW": {},
     "bfloat16": {"dtype": "bfloat16"},
-    "Muon": {"muon_learning_rate": 0.02},
+    "Muon": {"optimizer": "muon"},
+    "Lion": {"optimizer": "lion", "dtype": "bfloat16"},
     "accumulated": {"gradient_accumulation_steps": 2},
     "not clipped": {"clip": 0.0},
     "averaged": {"average": 2, "eval_every": 3, "dtype": "bfloat16"},

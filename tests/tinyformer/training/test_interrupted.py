@@ -52,7 +52,8 @@ MOMENTS = [[7], [4], [5], [6], [9], [10], [11], [1], [19], [3, 4, 12], [1, 1, 1]
 CASES: list[tuple[dict[str, Any], list[int]]] = [
     *(({}, moments) for moments in MOMENTS),
     *(({"gradient_accumulation_steps": 2}, moments) for moments in ([7], [10], [3, 4, 12])),
-    *(({"muon_learning_rate": 0.02, "num_layers": 2}, moments) for moments in ([7], [10], [3, 4, 12])),
+    *(({"optimizer": "muon", "num_layers": 2}, moments) for moments in ([7], [10], [3, 4, 12])),
+    *(({"optimizer": optimizer}, [3, 4, 12]) for optimizer in ("sgd", "lion")),
     *(({"shards": 2}, moments) for moments in ([7], [10], [11])),
 ]
 

@@ -92,7 +92,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("masked", {"batch_size": 1}),
     ("gpt", {"average": 2}),
     ("gpt", {"clip": 0.0}),
-    ("gpt", {"muon_learning_rate": 0.02}),
+    *(("gpt", {"optimizer": optimizer}) for optimizer in ("muon", "sgd", "lion")),
     ("gpt", {"clip": 0.01}),
 ]
 

@@ -1,0 +1,139 @@
+"""Everything around an optimizer's rule, so that the rule is the formula alone.
+
+``take_step`` multiplies the gradients by their scale, divides the parameters among ranks and threads, and groups those that are
+alike. ``update`` takes the step of such a group: by a fused kernel if the rule has one, and otherwise by the rule, with float32
+copies of low-precision parameters. What a captured step repeats is noted on the way (see ``device/capturing.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from tinytensor import kernels, parallel
+from tinytensor.autograd.changes import note_change
+from tinytensor.device import capturing
+from tinytensor.device.backend import no_warnings, xp
+from tinytensor.kernels.numpy.optimizers import current
+from tinytensor.optim.dividing import Ranks, Update, of_ranks
+from tinytensor.optim.fused import Arrays, States, fused_of
+from tinytensor.optim.settings import settings_of
+from tinytensor.optim.state import State, is_narrow
+from tinytensor.parallel.shared import is_shared
+
+if TYPE_CHECKING:
+    from tinytensor.optim.optimizer import Optimizer
+
+
+def take_step(optimizer: Optimizer, updates: Sequence[Update], threads: int, ranks: Ranks | None, gradient_scale: Any) -> None:
+    """Change all these parameters. The arguments are those of ``Optimizer.step``."""
+    if capturing.is_on():
+        capturing.before_replays(_check_same(optimizer, updates))
+    if gradient_scale is not None:
+        unscaled = [p for p, _, group, _ in updates if group["gradient_scale"] is None]
+        scale_gradients([p.grad.data for p in unscaled if p.grad is not None], gradient_scale)
+    own, others = of_ranks(list(updates), threads, ranks)
+    parallel.call_together([partial(_update_all, optimizer, part) for part in own])
+    for p, state, group, _ in others:  # the arrays of these are another rank's work
+        if is_narrow(p):
+            state.add_master(p.data)
+        optimizer.advance(p.data, state, group)
+    if ranks is not None and ranks.shares_memory:
+        for _, state, *_ in updates:
+            _check_shared(optimizer, state)
+        ranks.barrier()
+    capturing.repeat(partial(_note_changes, updates))  # not in the threads, which would only wait for each other
+
+
+def scale_gradients(gradients: Arrays, scale: Any) -> None:
+    """Multiply gradients in place, each array once, though two parameters may share it."""
+    with no_warnings():
+        kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)
+    for gradient in gradients:
+        note_change(gradient)
+
+
+def _update_all(optimizer: Optimizer, updates: Sequence[Update]) -> None:
+    """Change the parameters with as few calls of ``update`` as their groups, dtypes and states allow."""
+    alike: dict[Any, list[Update]] = {}
+    for update in updates:
+        p, state, group, _ = update
+        alike.setdefault((id(group), p.data.dtype.num, state.get("steps"), *sorted(state)), []).append(update)
+    for members in alike.values():
+        parameters, states, (group, *_), (lr, *_) = zip(*members)
+        if is_narrow(parameters[0]):
+            for p, state in zip(parameters, states):
+                if state.add_master(p.data):
+                    state["master"][...] = p.data
+        with no_warnings():
+            gradients = [-p.grad.data if group.get("maximize") else p.grad.data for p in parameters]
+            optimizer.update([p.data for p in parameters], gradients, states, group, lr)
+
+
+def update(
+    optimizer: Optimizer, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float
+) -> None:
+    """Take a step of parameters of one group. The arguments are those of ``Optimizer.update``."""
+
+    def advance() -> None:
+        for parameter, state in zip(parameters, states):
+            optimizer.advance(parameter, state, group)
+
+    is_first = not states[0].keys() >= set(optimizer.names_of_state(group))
+    capturing.repeat(advance)
+    t = capturing.changing(lambda: states[0].get("steps", 0))
+    settings = SimpleNamespace(**{**group, "lr": lr, "t": t, "is_first": is_first})
+    rule = optimizer.rule_for(group)
+    if fused := fused_of(rule, group):
+        fused.step(optimizer, parameters, gradients, states, settings)
+        return
+    for parameter, gradient, state in zip(parameters, gradients, states):
+        p = current(state["master"], parameter) if "master" in state else parameter
+        if p.size:
+            rule(p, gradient.astype(p.dtype, copy=False), state, settings)
+        if p is not parameter:
+            parameter[...] = p.astype(parameter.dtype)
+
+
+def _check_shared(optimizer: Optimizer, state: State) -> None:
+    """Raise TypeError if a state that ranks share has got an array that is this rank's alone."""
+    own = [name for name, value in state.items() if isinstance(value, xp.ndarray) and not is_shared(value)]
+    if state.is_shared and own:
+        raise TypeError(
+            f"{type(optimizer).__name__}.advance must make the state's arrays by state.new(name, like), and steps must change "
+            f"them in place, as other ranks need them, too: name them in state_names: {', '.join(own)}"
+        )
+
+
+def _check_same(optimizer: Optimizer, updates: Sequence[Update]) -> Callable[[], None]:
+    """A function that raises CaptureError if a captured step would go on with what is no longer there: with the arrays of
+    parameters, the optimizer's state, or settings other than the learning rate."""
+    parameters, state = [(p, p.data) for p, *_ in updates], optimizer.state
+    settings = [_fixed_settings(group) for group in optimizer.param_groups]
+
+    def check() -> None:
+        changed = None
+        if any(p.data is not array for p, array in parameters):
+            changed = "a parameter was replaced"
+        elif optimizer.state is not state:
+            changed = "another state of the optimizer was loaded"
+        elif [_fixed_settings(group) for group in optimizer.param_groups] != settings:
+            changed = "a setting of the optimizer was changed that is not the learning rate"
+        if changed:
+            raise capturing.CaptureError(
+                f"{changed} since the step was captured, which would go on with the old one: capture the step anew"
+            )
+
+    return check
+
+
+def _fixed_settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group's settings that a captured step does not read anew."""
+    return {name: value for name, value in settings_of(group).items() if name != "lr"}
+
+
+def _note_changes(updates: Sequence[Update]) -> None:
+    for p, *_ in updates:
+        note_change(p.data)
