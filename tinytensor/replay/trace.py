@@ -171,7 +171,7 @@ class Tracer:
                 "array, an if, tt.tensor(x) or x[i] = y): later calls would repeat the values of the first. Use ops, such as "
                 "x.copy() or tt.where, or declare the function that reads the values with tt.opaque"
             )
-        for part in _parts(value):
+        for part in parts_of(value):
             self.refuse_values_of(part)
 
     def _slot(self, value: Any) -> int:
@@ -189,7 +189,7 @@ class Tracer:
                 f"trace cannot see where an array of shape {value.shape} comes from: use ops on tensors (without arrays as "
                 "indices), or declare the function that uses the array with tt.opaque"
             )
-        for part in _parts(value):
+        for part in parts_of(value):
             self._refuse_arrays(part)
 
     def _add(self, value: Any) -> int:
@@ -203,7 +203,7 @@ def _name(function: Any) -> str:
     return function.__name__.lstrip("_") if function.__module__.startswith("tinytensor.") else ""
 
 
-def _parts(value: Any) -> Sequence[Any]:
+def parts_of(value: Any) -> Sequence[Any]:
     """The values inside of an argument of an op or an opaque function."""
     if isinstance(value, slice):
         return value.start, value.stop, value.step
