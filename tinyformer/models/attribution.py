@@ -115,8 +115,7 @@ def _embedded(model: GPT, ids: Sequence[int], first: int) -> tuple[Any, Any]:
     with tt.no_grad():
         embedded = model.token_embedding(tt.tensor(list(ids), dtype=int)).numpy().astype(host.float32)
         added = None if model.position_embedding is None else model.position_embedding(len(ids), first)
-    if model.config.positions == "sinusoidal":
-        embedded = embedded * math.sqrt(model.config.d_model)
+    embedded = embedded * model.config.embedding_scale
     return embedded, None if added is None else added.numpy().astype(host.float32)
 
 

@@ -46,6 +46,7 @@ SETTINGS = {
     "RMS norm, exact gelu": {"norm": "rms", "activation": "gelu_exact"},
     "relu, sinusoidal": {"activation": "relu", "positions": "sinusoidal"},
     "swiglu": {"activation": "swiglu"},
+    "Gemma": {"activation": "geglu", "norm": "rms", "positions": "rotary", "d_head": 6, "scale_embeddings": True},
     "one head, one layer": {"num_heads": 1, "num_layers": 1},
     "rotary": {"positions": "rotary"},
     "norms of queries and keys": {"query_key_norm": True},
