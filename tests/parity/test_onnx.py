@@ -82,11 +82,11 @@ TRANSFORMERS = [
     {"activation": "gelu_exact", "d_model": 25, "num_heads": 5, "d_ff": 40, "source_vocab_size": 41, "source_pad": 2},
     {"positions": "sinusoidal_halves", "activation": "silu", "output_bias": True, "scale_embeddings": False, "norm_eps": 1e-2,
      "learn_padding": False},
-    {"positions": "sinusoidal_halves", "d_model": 25, "num_heads": 5, "activation": "geglu"},
+    {"positions": "sinusoidal_halves", "d_model": 25, "num_heads": 5},
     {"positions": "rotary", "query_key_norm": True, "norm_first": True},
 ]  # fmt: skip
 VECTORS = [
-    {"source_vocab_size": 0, "source_features": 5},
+    {"source_vocab_size": 0, "source_features": 5, "activation": "geglu"},
     {"source_vocab_size": 0, "source_features": 6, "source_stride": 3, "positions": "learned"},
     {"source_vocab_size": 0, "source_features": 5, "source_stride": 2, "positions": "rotary"},
 ]
