@@ -18,6 +18,7 @@ from tinytensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
+from tinytensor.nn.hooks import show
 from tinytensor.nn.quantization import put_weight, quantized_weights
 from tinytensor.nn.weights import linear, linear_cross_entropy
 
@@ -99,6 +100,8 @@ class GPTConfig:
 
 class GPT(Module):
     """Token and position embeddings, pre-norm blocks, a final norm, and an output layer, by default the token embedding again.
+
+    Hooks can read the token embeddings, as they are added, by the name "embedded".
 
     Raises SettingError if the model does not fit in memory.
 
@@ -189,7 +192,7 @@ class GPT(Module):
         x = self.token_embedding(ids)  # (batch, length, d_model)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale
-        x = self.dropout(add_positions(x, self.position_embedding, cache))
+        x = self.dropout(add_positions(show(self, "embedded", x), self.position_embedding, cache))
         for i, block in enumerate(self.blocks):
             x = block(x, mask=mask, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
         return x
