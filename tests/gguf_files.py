@@ -87,6 +87,8 @@ def write_gguf(
         values = tensor.numpy()
         if architecture == "llama" and re.search("(q|k)_proj", name):
             values = _shuffled(values, heads if "q_proj" in name else kv_heads)
+        if architecture == "gemma" and name.endswith("norm.weight"):
+            values = values + 1
         if values.ndim == 1:
             writer.add_tensor(gguf_name(name), values)
         else:

@@ -537,7 +537,7 @@ def test_texts_that_will_not_do(program: Program, content: bytes | None, message
         (["--dropout", "1"], "dropout must be at least 0 and less than 1"),
         (["--positions", "absolute"], "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
         (["--norm", "batch"], "norm must be one of layer, rms, not 'batch'"),
-        (["--activation", "tanh"], "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, not 'tanh'"),
+        (["--activation", "tanh"], "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, geglu, not 'tanh'"),
         (["--tokenizer", "word"], "--tokenizer must be one of char, bpe, not 'word'"),
         (["--learning-rate", "nan"], "--learning-rate must be a finite number, not nan"),
         (["--dtype", "half"], "dtype must be one of float32, bfloat16, not 'half'"),
@@ -632,7 +632,7 @@ def test_help_shows_every_setting_with_its_default(finished: Program, chosen: li
     kinds = {"model": model, "text": gpt.TextConfig, "training": TrainingConfig}
     decided = {"vocab_size", "cell"}  # by the text, and by --architecture
     decided |= {"norm_eps", "tie_output", "num_key_value_heads", "d_head"}  # by --init-from
-    decided |= {"query_key_value_bias", "rotary_base", "rotary_scaling", "sliding_window"}
+    decided |= {"query_key_value_bias", "rotary_base", "rotary_scaling", "sliding_window", "scale_embeddings"}
     for part, kind in kinds.items():
         for field in dataclasses.fields(kind):
             if field.name in decided:

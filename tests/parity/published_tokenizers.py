@@ -131,6 +131,21 @@ def llama2_with_metaspace(scheme: str, split: bool = False) -> Json:
     return content
 
 
+def gemma() -> Json:
+    model = byte_pairs(
+        True, start=("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"), unk_token="<unk>", fuse_unk=True, byte_fallback=True
+    )
+    spaces = {"String": " "}
+    return whole(
+        model,
+        special(("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"), model["vocab"]),
+        normalizer={"type": "Replace", "pattern": spaces, "content": "▁"},
+        pre_tokenizer={"type": "Split", "pattern": spaces, "behavior": "MergedWithPrevious", "invert": False},
+        post_processor=template("<bos>", 2),
+        decoder={"type": "Sequence", "decoders": LLAMA2_DECODER["decoders"][:-1]},
+    )
+
+
 def roberta(alphabet: int = 256, **cutter: Any) -> Json:
     model = byte_pairs(False, alphabet=alphabet, start=tuple(ROBERTA_SPECIAL), unk_token="<unk>")
     model |= {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
@@ -223,6 +238,7 @@ PUBLISHED = {
     "Pythia": pythia,
     "Llama 2": llama2,
     "Mistral v0.3": lambda: llama2_with_metaspace("first"),
+    "Gemma": gemma,
     "RoBERTa": roberta,
     "RoBERTa with a space before": lambda: roberta(alphabet=190, add_prefix_space=True),
     "MPNet": mpnet,

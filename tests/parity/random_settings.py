@@ -37,6 +37,7 @@ KINDS = {
     "RobertaTokenizer": ("RoBERTa", "roberta"),
     "Qwen2Tokenizer": ("SmolLM2", "qwen2"),
     "LlamaTokenizer": ("Llama 2", "llama"),
+    "GemmaTokenizer": ("Gemma", "gemma"),
     "PreTrainedTokenizerFast": ("Mistral v0.3", "mistral"),
     "XLMRobertaTokenizer": ("XLM-RoBERTa", "xlm-roberta"),
 }
@@ -78,7 +79,7 @@ def folder_at_random(seed: int, folder: Path) -> str:
     settings = settings_of(rng, name)
     extra = rng.sample(NAMES, rng.choice([0, 0, 1, 3]))
     way = rng.choice(["saved", "saved without tokenizer.json", "old files", "tokenizer.json and settings"])
-    if name in ("LlamaTokenizer", "PreTrainedTokenizerFast", "XLMRobertaTokenizer"):
+    if name in ("LlamaTokenizer", "GemmaTokenizer", "PreTrainedTokenizerFast", "XLMRobertaTokenizer"):
         way = rng.choice(["saved", "tokenizer.json and settings"])
     config = rng.choice([None, {"model_type": model_type}, {"model_type": rng.choice(["bert", "llama", "qwen2", "mistral"])}])
     if config is not None:

@@ -61,6 +61,7 @@ GPTS = [
     {"norm": "rms", "positions": "rotary", "num_heads": 6, "num_key_value_heads": 2, "query_key_norm": True, "norm_eps": 1e-2,
      "rotary_base": 500.0, "rotary_scaling": RotaryScaling("llama3", 8.0, original_length=20), "tie_output": False},
     {"num_heads": 4, "num_key_value_heads": 1, "d_head": 10, "query_key_value_bias": True, "activation": "silu", "d_ff": 50},
+    {"norm": "rms", "positions": "rotary", "activation": "geglu", "scale_embeddings": True, "d_head": 10},
 ]  # fmt: skip
 BERTS = [{}, {"positions": "sinusoidal", "norm_first": True, "num_layers": 3, "num_segments": 4, "d_ff": 40, "num_heads": 3},
          {"vocab_size": 40, "max_length": 30, "d_model": 32, "pad": 3, "activation": "relu", "norm_eps": 1e-2},
@@ -85,7 +86,7 @@ TRANSFORMERS = [
     {"positions": "rotary", "query_key_norm": True, "norm_first": True},
 ]  # fmt: skip
 VECTORS = [
-    {"source_vocab_size": 0, "source_features": 5},
+    {"source_vocab_size": 0, "source_features": 5, "activation": "geglu"},
     {"source_vocab_size": 0, "source_features": 6, "source_stride": 3, "positions": "learned"},
     {"source_vocab_size": 0, "source_features": 5, "source_stride": 2, "positions": "rotary"},
 ]
@@ -133,7 +134,7 @@ def test_every_setting_is_exported_with_several_values(cases, make):
         "positions": set(KINDS) - ({"sinusoidal_halves"} if make is gpt else set()),
     }
     if make is bert:
-        choices["activation"] -= {"swiglu"}  # which its head cannot have
+        choices["activation"] -= {"swiglu", "geglu"}  # which its head cannot have
     for field in dataclasses.fields(configs[0]):
         values = {getattr(config, field.name) for config in configs}
         assert values >= choices.get(field.name, set()), field.name

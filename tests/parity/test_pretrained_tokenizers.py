@@ -59,6 +59,7 @@ CLASSES: dict[str, tuple[str, str, bool, Json, str]] = {
     "MPNet": ("MPNetTokenizer", "MPNet", False, {}, "a <mask> b"),
     "Llama without a space": ("LlamaTokenizer", "Llama 2", True, {"add_prefix_space": False}, "hello"),
     "old Llama": ("LlamaTokenizer", "Llama 2", True, {"legacy": True}, "a<s>b"),
+    "Gemma": ("GemmaTokenizer", "Gemma", True, {"extra_special_tokens": ["<start_of_turn>"]}, "<start_of_turn>user"),
     "one more token": ("GPT2Tokenizer", "Pythia", True, {"extra_special_tokens": ["<|im_start|>"]}, "<|im_start|>user"),
     "another end": ("PreTrainedTokenizer", "SmolLM2", True, {"eos_token": "<|end|>"}, "hi<|end|>"),
 }

@@ -101,6 +101,7 @@ SMALL: dict[str, Callable[[], tuple[Module, Any, Any]]] = {
     "gelu": a_gpt,
     "relu": partial(a_gpt, activation="relu"),
     "swiglu": partial(a_gpt, activation="swiglu", norm="rms"),
+    "geglu": partial(a_gpt, activation="geglu"),
     "rotary": partial(a_gpt, positions="rotary", dropout=0.1),
     "wide": a_wide_gpt,
     "transformer": a_transformer,

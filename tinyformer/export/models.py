@@ -57,8 +57,7 @@ def gpt_graph(model: GPT, cache: bool = True) -> Graph:
     mask = causal_mask(ids.length(1), is_token.length(1)) & padding_mask(is_token)
     rotation = rotation_of(attention.rotary, places)
     x = embedding(model.token_embedding, ids)
-    if config.positions == "sinusoidal":
-        x = x * math.sqrt(config.d_model)
+    x = x if config.embedding_scale == 1.0 else x * config.embedding_scale
     x = add_positions(model.position_embedding, x, places)
     for i, layer in enumerate(blocks):
         x = block(layer, x, mask, caches[i] if cache else None, rotation)

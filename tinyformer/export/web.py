@@ -39,6 +39,8 @@ def web_weights(model: Module, tokenizer: Tokenizer | None = None, dtype: str = 
     """
     if type(model) is not GPT:  # a subclass may compute something else
         raise UserError(f"a page computes only a GPT, not {a_or_an(type(model).__name__)}")
+    if model.config.scale_embeddings or model.config.activation == "geglu":
+        raise UserError("a page computes neither scale_embeddings nor geglu, as Gemma has them: take another model")
     refuse_additions(model, "given to a page")
     refuse_quantized(model, "given to a page", "open it in float32")
     size = model.num_parameters() * host.dtype(dtype).itemsize

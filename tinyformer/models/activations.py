@@ -45,6 +45,12 @@ ACTIVATIONS = {
     "gelu_exact": Activation(tt.gelu, lambda x: x.function("Gelu", approximate="none"), ("gelu",)),
     "silu": Activation(tt.silu, lambda x: x * x.function("Sigmoid"), ("silu", "swish")),
     "swiglu": Activation(tt.swiglu, lambda gate, x: gate * gate.function("Sigmoid") * x, is_gated=True, keeps=3),
+    "geglu": Activation(
+        lambda gate, x: tt.gelu(gate, approximate="tanh") * x,
+        lambda gate, x: gate.function("Gelu", approximate="tanh") * x,
+        is_gated=True,
+        keeps=4,
+    ),
 }
 CHOICES = ", ".join([*ACTIVATIONS][:-1]) + f" or {[*ACTIVATIONS][-1]}"  # in words, for help texts
 

@@ -31,7 +31,7 @@ from tinytensor.common.arguments import checked
 from tinytensor.functional.attention import masked_softmax
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.nn import Dropout, Linear, Module, RMSNorm
-from tinytensor.nn.hooks import Hook, hooked
+from tinytensor.nn.hooks import Hook, hooked, show
 
 
 def padding_mask(ids: Tensor, pad: int) -> Tensor:
@@ -63,11 +63,7 @@ class RecordsAttention(Module):
     def record(self, weights: Tensor) -> Tensor:
         """Show the weights (batch, heads, queries, keys) of a call to the hooks. Returns those, or what a hook gives in their
         place."""
-        return self.show("weights", weights)
-
-    def show(self, name: str, output: Tensor) -> Tensor:
-        """Show the hooks what has this name. Returns it, or what a hook gives in its place."""
-        return output if self._forward_hooks is None else self._forward_hooks.show(name, self, (), output)
+        return show(self, "weights", weights)
 
 
 class MultiHeadAttention(RecordsAttention):
@@ -140,7 +136,7 @@ class MultiHeadAttention(RecordsAttention):
         """
         projected = self.query(x) if self.cross else self._norm_and_rotate(self.query_key_value(x), cache)
         key_value = self._project_memory(memory, cache) if self.cross else None
-        return self.output(self.show("heads", self._attend(projected, key_value, mask, is_causal, cache)))
+        return self.output(show(self, "heads", self._attend(projected, key_value, mask, is_causal, cache)))
 
     def _attend(
         self, projected: Tensor, key_value: Tensor | None, mask: Tensor | None, is_causal: bool, cache: KeyValueCache | None
@@ -165,12 +161,6 @@ class MultiHeadAttention(RecordsAttention):
         weights = attention_weights(query, key, mask, is_causal)
         replaced = self.record(weights)
         return None if replaced is weights else replaced
-
-    def weights_of(self, x: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """The attention weights (batch, heads, length, length) of a self-attention that reads x, without what ``forward`` makes
-        of them."""
-        query, key, _ = self.heads(self._norm_and_rotate(self.query_key_value(x), None), None)
-        return attention_weights(query, self.for_each_query(key), mask, is_causal)
 
     def _norm_and_rotate(self, projected: Tensor, cache: KeyValueCache | None) -> Tensor:
         """The projection with its queries and keys normed and rotated, if the layer does so."""

@@ -12,163 +12,177 @@ own: c - mean(c) times a direction d is c times d - mean(d). So the share of a p
     c . (d - mean(d)),    d = w * u / s
 
 and all shares, that of b included, sum to the logit (Elhage et al. 2021; Nanda and Bloom 2022, TransformerLens).
+
+All values are those of the model's own forward pass, which shows them to hooks. What the stream holds besides these parts, such
+as what a subclass adds, has a share of its own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.common.errors import UserError
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
+from tinyformer.models.recording import residual_streams
 from tinytensor import Tensor
+from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import host
-from tinytensor.nn import LayerNorm, Module
+from tinytensor.nn import LayerNorm, Module, RMSNorm
 from tinytensor.nn.hooks import Hook, hooked
 from tinytensor.nn.weights import embedding
 
 
 @dataclass(frozen=True)
-class SubLayers:
-    """What the sub-layers of a GPT computed at some places of a text, the first of which is ``first``: float32 arrays with a
-    row for each place.
+class Pass:
+    """What a pass of a GPT over a text left, with a row for each token.
 
-    - ``embedded`` and ``positions``: the token embeddings as they are added, and what is added for the position; None without.
+    - ``embedded``: the token embeddings as they are added.
+    - ``streams``: the residual stream before the first block and after each one.
     - ``heads``: of each block, what its heads mixed, side by side, before the output projection.
-    - ``neurons`` and ``feed_forward``: of each block, the units inside its feed-forward network, and what that gave.
-    - ``stream``: the residual stream after the last block.
+    - ``normed``: what the final norm reads.
     """
 
-    first: int
+    embedded: Tensor
+    streams: list[Tensor]
+    heads: list[Tensor]
+    normed: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the arrays."""
+        return sum(x.data.nbytes for x in (self.embedded, *self.streams, *self.heads))
+
+
+def pass_over(model: GPT, ids: Sequence[int]) -> Pass:
+    """Run a GPT over a text. Raises UserError for a subclass whose ``forward`` may compute other logits than ``logits_of``, or
+    shows no embeddings to hooks."""
+    if type(model).forward is not GPT.forward:
+        raise UserError(f"{type(model).__name__} has a forward of its own: override _residual_stream or logits_of instead")
+    embedded: list[Tensor] = []
+    heads: list[Tensor] = []
+    normed: list[Tensor] = []
+    watched: list[tuple[Module, str, Hook]] = [
+        (model, "embedded", lambda model, inputs, output: embedded.append(output[0])),
+        (model.norm, "forward", lambda norm, inputs, output: normed.append(inputs[0][0])),
+    ]
+    block: Any
+    for block in model.blocks:
+        watched.append((block.attention, "heads", lambda attention, inputs, output: heads.append(output[0])))
+    with hooked(watched):
+        streams = residual_streams(model, tt.tensor([list(ids)], dtype=int))["blocks"]
+    if not embedded:
+        raise UserError(f'{type(model).__name__} shows hooks no "embedded": call show as GPT._residual_stream does')
+    return Pass(embedded[0], [x[0] for x in streams], heads, normed[0])
+
+
+@dataclass(frozen=True)
+class SubLayers:
+    """What the sub-layers of a GPT computed at a place of a text: float64 vectors.
+
+    - ``embedded`` and ``positions``: the token embedding as it is added, and what is added for the position; None without.
+    - ``heads``: of each block, what its heads mixed, side by side, before the output projection.
+    - ``neurons`` and ``feed_forward``: of each block, the units inside its feed-forward network, and what that gave.
+    - ``stream``: the residual stream that the final norm reads.
+    - ``logits``: of all tokens.
+    """
+
     embedded: Any
     positions: Any
     heads: list[Any]
     neurons: list[Any]
     feed_forward: list[Any]
     stream: Any
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of the arrays."""
-        return sum(x.nbytes for x in (self.stream, self.embedded, *self.heads, *self.neurons, *self.feed_forward))
+    logits: Any
 
 
-def sub_layers(model: GPT, ids: Sequence[int], places: slice = slice(None)) -> SubLayers:
-    """What the sub-layers of a GPT compute at these places of a text."""
-    heads: list[Any] = []
+def sub_layers(model: GPT, found: Pass, place: int) -> SubLayers:
+    """What the sub-layers compute at a place of a text, from a pass over it.
+
+    The blocks run again, on this place alone, which takes as long as a token: hooks give each what its heads mixed in the pass.
+    """
     neurons: list[Any] = []
     feed_forward: list[Any] = []
-    streams: list[Any] = []
-
-    def of(x: Any) -> Any:
-        return x.numpy()[0, places].astype(host.float32)
-
-    def keep_output(kept: list[Any]) -> Hook:
-        return lambda module, inputs, output: kept.append(of(output))
-
-    def keep_input(kept: list[Any]) -> Hook:
-        return lambda module, inputs, output: kept.append(of(inputs[0]))
-
-    watched: list[tuple[Module, str, Hook]] = [(model.norm, "forward", keep_input(streams))]
-    block: Any
-    for block in model.blocks:
-        down = block.feed_forward.down
-        watched += [
-            (block.attention, "heads", keep_output(heads)),
-            (down, "forward", keep_input(neurons)),
-            (down, "forward", keep_output(feed_forward)),
-        ]
-    text = tt.tensor([list(ids)], dtype=int)
-    with hooked(watched), tt.no_grad(), evaluating(model):
-        model.vectors(text)
-    first, stop, _ = places.indices(len(ids))
-    return SubLayers(first, *_embedded(model, ids[first:stop], first), heads, neurons, feed_forward, streams[0])
-
-
-def sub_layers_at(model: GPT, ids: Sequence[int], place: int, streams: Sequence[Tensor], heads: Sequence[Tensor]) -> SubLayers:
-    """The same at one place, from what a pass over the text left: the residual ``streams`` (length, d_model) before the first
-    block and after each one, and what the ``heads`` (length, num_heads * d_head) of each block mixed. No other place is
-    computed, so it takes as long as a token."""
-    row = slice(place, place + 1)
-    neurons: list[Any] = []
-    feed_forward: list[Any] = []
-
-    def keep(module: Module, inputs: tuple[Any, ...], output: Any) -> None:
-        neurons.append(inputs[0].numpy().astype(host.float32))
-        feed_forward.append(output.numpy().astype(host.float32))
-
+    watched: list[tuple[Module, str, Hook]] = []
     blocks: Any = model.blocks
-    watched: list[tuple[Module, str, Hook]] = [(block.feed_forward.down, "forward", keep) for block in blocks]
+    for block, heads in zip(blocks, found.heads):
+        watched += [
+            (block.attention, "heads", lambda *_, mixed=heads[place]: mixed[None, None]),
+            (block.feed_forward.down, "forward", lambda down, inputs, output: neurons.append(_numbers(inputs[0][0, 0]))),
+            (block.feed_forward, "forward", lambda network, inputs, output: feed_forward.append(_numbers(output[0, 0]))),
+        ]
     with hooked(watched), tt.no_grad(), evaluating(model):
-        for block, x, mixed in zip(blocks, streams, heads):
-            block.feed_forward(block.feed_forward_norm(x[row] + block.attention.output(mixed[row])))
-    kept = [mixed[row].numpy().astype(host.float32) for mixed in heads]
-    stream = streams[-1][row].numpy().astype(host.float32)
-    return SubLayers(place, *_embedded(model, ids[row], place), kept, neurons, feed_forward, stream)
-
-
-def _embedded(model: GPT, ids: Sequence[int], first: int) -> tuple[Any, Any]:
-    """The embeddings of tokens as they are added, (places, d_model), and what is added for their positions; None without."""
-    with tt.no_grad():
-        embedded = model.token_embedding(tt.tensor(list(ids), dtype=int)).numpy().astype(host.float32)
-        added = None if model.position_embedding is None else model.position_embedding(len(ids), first)
-    if model.config.positions == "sinusoidal":
-        embedded = embedded * math.sqrt(model.config.d_model)
-    return embedded, None if added is None else added.numpy().astype(host.float32)
+        for block, stream in zip(blocks, found.streams):
+            block(stream[place][None, None])
+        logits = model.logits_of(found.normed[place][None])[0]
+    embedded = _numbers(found.embedded[place])
+    positions = None if model.position_embedding is None else _numbers(found.streams[0][place]) - embedded
+    mixed = [_numbers(heads[place]) for heads in found.heads]
+    return SubLayers(embedded, positions, mixed, neurons, feed_forward, _numbers(found.normed[place]), _numbers(logits))
 
 
 @dataclass(frozen=True)
 class Shares:
     """The shares of a logit: of the token's ``embedding``, its ``position`` (None without), each head of each block
-    (``heads``), each block's feed-forward network, and all ``biases``, that of the final norm included."""
+    (``heads``), each block's feed-forward network, all ``biases``, that of the final norm included, and the ``rest`` of the
+    residual stream, which in a GPT is only what was rounded.
+
+    ``logit`` is what the model itself computes. It differs from the sum where the model does more after the final norm than
+    multiply by the output layer.
+    """
 
     embedding: float
     position: float | None
     heads: list[list[float]]
     feed_forward: list[float]
     biases: float
+    rest: float
+    logit: float
 
     @property
     def sum(self) -> float:
         """The sum of all shares."""
         of_heads = (share for layer in self.heads for share in layer)
-        return math.fsum([self.embedding, self.position or 0.0, *of_heads, *self.feed_forward, self.biases])
+        return math.fsum([self.embedding, self.position or 0.0, *of_heads, *self.feed_forward, self.biases, self.rest])
 
 
-def logit_shares(model: GPT, found: SubLayers, place: int, token: int, other: int | None = None) -> Shares:
-    """What each part adds to the logit of a token at a place; with an ``other`` token, to the difference of their logits.
+def logit_shares(model: GPT, found: SubLayers, token: int, other: int | None = None) -> Shares:
+    """What each part adds to the logit of a token; with an ``other`` token, to the difference of their logits.
 
     The biases are those of the output projections of attention and feed-forward networks, and of the final norm. The bias of
-    the values is in the heads, whose weights pass it on.
+    the values is in the heads, whose weights pass it on. Raises UserError for a final norm of another type.
     """
-    row = place - found.first
     unembedded = _output_row(model, token) - (0.0 if other is None else _output_row(model, other))
-    direction = direction_of(model.norm, unembedded, found.stream[row])
-    bias = getattr(model.norm, "bias", None)
-    biases = 0.0 if bias is None else float(unembedded @ _numbers(bias))
-    heads, feed_forward = [], []
+    direction = direction_of(model.norm, unembedded, found.stream)
+    biases, heads, feed_forward = 0.0, [], []
     block: Any
-    for i, block in enumerate(model.blocks):
+    for block, mixed, given in zip(model.blocks, found.heads, found.feed_forward):
         layer, down = block.attention.output, block.feed_forward.down
         through = direction @ _numbers(layer.weight)  # (num_heads * d_head,)
-        parts = (through * found.heads[i][row]).reshape(block.attention.num_heads, -1)
-        heads.append(parts.sum(-1).tolist())
+        heads.append((through * mixed).reshape(block.attention.num_heads, -1).sum(-1).tolist())
         own = 0.0 if down.bias is None else float(direction @ _numbers(down.bias))
-        feed_forward.append(float(direction @ found.feed_forward[i][row].astype(host.float64)) - own)
+        feed_forward.append(float(direction @ given) - own)
         biases += own + (0.0 if layer.bias is None else float(direction @ _numbers(layer.bias)))
-    position = None if found.positions is None else float(direction @ found.positions[row].astype(host.float64))
-    return Shares(float(direction @ found.embedded[row].astype(host.float64)), position, heads, feed_forward, biases)
+    position = None if found.positions is None else float(direction @ found.positions)
+    logit = float(found.logits[token]) - (0.0 if other is None else float(found.logits[other]))
+    shares = Shares(float(direction @ found.embedded), position, heads, feed_forward, biases, 0.0, logit)
+    bias = getattr(model.norm, "bias", None)
+    of_norm = 0.0 if bias is None else float(unembedded @ _numbers(bias))
+    return replace(shares, biases=biases + of_norm, rest=float(direction @ found.stream) - shares.sum)
 
 
 def direction_of(norm: Any, unembedded: Any, stream: Any) -> Any:
     """The direction in a residual stream that a norm and rows of the output layer (..., d_model) read a logit from, with the
-    norm's scale held at what it is for this ``stream`` (d_model,). See the top of this file."""
+    norm's scale held at what it is for this ``stream`` (d_model,). See the top of this file. Raises UserError unless the norm
+    is a LayerNorm or an RMSNorm."""
+    if type(norm) not in (LayerNorm, RMSNorm):
+        raise UserError(f"the final norm must be a LayerNorm or an RMSNorm, not {a_or_an(type(norm).__name__)}")
     centred = isinstance(norm, LayerNorm)
-    x = stream.astype(host.float64)
-    scale = math.sqrt(float(((x - x.mean() if centred else x) ** 2).mean()) + norm.eps)
+    scale = math.sqrt(float(((stream - stream.mean() if centred else stream) ** 2).mean()) + norm.eps)
     direction = unembedded * _numbers(norm.weight) / scale
     return direction - direction.mean(-1, keepdims=True) if centred else direction
 

@@ -18,6 +18,7 @@ from tinytensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
+from tinytensor.nn.hooks import show
 from tinytensor.nn.quantization import put_weight, quantized_weights
 from tinytensor.nn.weights import linear, linear_cross_entropy
 
@@ -29,7 +30,8 @@ class GPTConfig:
     The settings after ``d_ff`` are those of other models that predict the next token, such as Llama and Qwen:
     ``norm_eps`` is the eps of each norm, and with ``tie_output`` the weights of the output layer are those of the token
     embedding. With a ``sliding_window`` each token sees only as many tokens, itself and those just before it (Mistral); 0: all
-    before it. The rest are described in ``MultiHeadAttention`` and ``RotaryPositions``.
+    before it. With ``scale_embeddings`` the token embeddings are multiplied by sqrt(d_model) (Gemma), as they always are with
+    sinusoidal positions. The rest are described in ``MultiHeadAttention`` and ``RotaryPositions``.
 
     A ``d_ff`` of 0 becomes the usual width: four times ``d_model``. With a gated activation, which has three matrices in place
     of two, it becomes two thirds of that (Shazeer 2020), rounded up to a multiple of 16.
@@ -59,6 +61,7 @@ class GPTConfig:
     rotary_base: float = 10000.0
     rotary_scaling: RotaryScaling | None = None
     sliding_window: int = 0
+    scale_embeddings: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -78,6 +81,11 @@ class GPTConfig:
         """The configuration of each block: the model's settings of the same names, and norms before the sub-layers."""
         return settings_from(BlockConfig, vars(self), norm_first=True)
 
+    @property
+    def embedding_scale(self) -> float:
+        """What the token embeddings are multiplied by. Without it they would be tiny beside sines of size 1."""
+        return math.sqrt(self.d_model) if self.scale_embeddings or self.positions == "sinusoidal" else 1.0
+
     def num_parameters(self) -> int:
         """The number of parameters of the model, computed without building it."""
         positions = int(self.block_size) if self.positions == "learned" else 0
@@ -92,6 +100,8 @@ class GPTConfig:
 
 class GPT(Module):
     """Token and position embeddings, pre-norm blocks, a final norm, and an output layer, by default the token embedding again.
+
+    Hooks can read the token embeddings, as they are added, by the name "embedded".
 
     Raises SettingError if the model does not fit in memory.
 
@@ -180,9 +190,9 @@ class GPT(Module):
             most = counted(self.config.sliding_window, "token")
             raise ValueError(f"a cache holds at most the sliding_window of {most}: read longer texts without one")
         x = self.token_embedding(ids)  # (batch, length, d_model)
-        if self.config.positions == "sinusoidal":
-            x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
-        x = self.dropout(add_positions(x, self.position_embedding, cache))
+        if self.config.embedding_scale != 1.0:
+            x = x * self.config.embedding_scale
+        x = self.dropout(add_positions(show(self, "embedded", x), self.position_embedding, cache))
         for i, block in enumerate(self.blocks):
             x = block(x, mask=mask, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
         return x

@@ -9,7 +9,7 @@ from typing import Any
 
 from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.pretrained.settings import PretrainedSettings
-from tinytensor.device.backend import Array
+from tinytensor.device.backend import Array, default_dtype
 from tinytensor.nn import Module
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a block, in the name of a layer
@@ -23,7 +23,8 @@ class Family:
 
     - ``*`` stands for the number of a block.
     - ``[q,k,v]`` stands for several layers, which here are one: their outputs lie side by side.
-    - ``^T`` at the end says that their weight is stored as (inputs, outputs), and ``^1`` that a vector is stored as (1, n).
+    - ``^T`` at the end says that their weight is stored as (inputs, outputs), ``^1`` that a vector is stored as (1, n), and
+      ``^-1`` that a weight is stored less 1.
 
     ``make`` builds the model for the settings of a config.json. ``describe`` gives those settings for a model of the class
     ``kind`` for which ``suits`` is true, or raises UserError if the architecture cannot be that model.
@@ -71,21 +72,30 @@ class Family:
         return Source(tuple(part + ending for part in _expanded(theirs)), "" if kind == "bias" else layout)
 
 
+# Of each layout: from ours to theirs, and back.
+_LAYOUTS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "": (lambda x: x, lambda x: x),
+    "T": (lambda x: x.T, lambda x: x.T),
+    "1": (lambda x: x[None], lambda x: x[0]),
+    "-1": (lambda x: x - 1, lambda x: x.astype(default_dtype) + 1),
+}
+
+
 @dataclass(frozen=True)
 class Source:
     """The tensors of a file that are one tensor here, one after the other along its first axis. ``layout`` says how the file
-    has each: "T" transposed, "1" with a first axis of 1, "" as it is here."""
+    has each: "T" transposed, "1" with a first axis of 1, "-1" less 1, "" as it is here."""
 
     names: tuple[str, ...]
     layout: str = ""
 
     def as_theirs(self, part: Array) -> Array:
         """A part of the tensor here, as the file has it."""
-        return part.T if self.layout == "T" else part[None] if self.layout == "1" else part
+        return _LAYOUTS[self.layout][0](part)
 
     def as_ours(self, part: Array) -> Array:
         """A tensor of the file, as it is here."""
-        return part.T if self.layout == "T" else part[0] if self.layout == "1" else part
+        return _LAYOUTS[self.layout][1](part)
 
     def lengths(self, model: Module, length: int) -> list[int]:
         """How long each part is of a tensor of ``model`` whose first axis has this length."""

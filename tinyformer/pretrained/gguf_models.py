@@ -14,7 +14,7 @@ from tinyformer.pretrained.kept import PackedArray
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinytensor.device.backend import host
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")  # each has Hugging Face's name, and all have the same tensors
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma")  # each has Hugging Face's name, and all have the same tensors
 NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",

@@ -46,7 +46,7 @@ def describe(model: GPT | GPTVectors) -> dict[str, Any]:
     """The config.json of a model. GPT-2's layers have biases; where the model has none, theirs are zeros."""
     config = model.config
     must_be("GPT-2", config, positions="learned", norm="layer", num_key_value_heads=(0, config.num_heads), query_key_norm=False)
-    must_be("GPT-2", config, sliding_window=0)
+    must_be("GPT-2", config, sliding_window=0, scale_embeddings=False)
     must_be("GPT-2", config, d_head=(0, config.d_model // config.num_heads), activation=tuple(published_names()))
     return {
         "model_type": "gpt2",

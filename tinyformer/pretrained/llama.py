@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023) and its relatives: SmolLM2, which is a Llama, Mistral, Qwen2 and Qwen3."""
+"""Llama (Touvron et al. 2023) and its relatives: SmolLM2, which is a Llama, Mistral, Qwen2, Qwen3 and Gemma."""
 
 from __future__ import annotations
 
@@ -26,22 +26,36 @@ NAMES = {
     "blocks.*.feed_forward.up": "model.layers.*.mlp.up_proj",
     "blocks.*.feed_forward.down": "model.layers.*.mlp.down_proj",
 }
-# What only these models have: biases of queries, keys and values; norms of queries and keys.
-ONLY = {
-    "llama": {"query_key_value_bias": False, "query_key_norm": False},
-    "qwen2": {"query_key_value_bias": True, "query_key_norm": False},
-    "qwen3": {"query_key_value_bias": False, "query_key_norm": True},
-    "mistral": {"query_key_value_bias": False, "query_key_norm": False},
+GEMMA_NAMES = {name: f"{theirs}^-1" if name.endswith("norm") else theirs for name, theirs in NAMES.items()}
+_LLAMA: dict[str, Any] = {
+    "query_key_value_bias": False,
+    "query_key_norm": False,
+    "activation": "swiglu",
+    "scale_embeddings": False,
 }
-NAMED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
+ONLY = {  # what tells these models apart
+    "llama": _LLAMA,
+    "qwen2": _LLAMA | {"query_key_value_bias": True},
+    "qwen3": _LLAMA | {"query_key_norm": True},
+    "mistral": _LLAMA,
+    "gemma": _LLAMA | {"activation": "geglu", "scale_embeddings": True},
+}
+NAMED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "gemma": "Gemma"}
+GATES = {"swiglu": "silu", "geglu": "gelu_pytorch_tanh"}  # the functions of the gates, by their published names
+DEFAULTS: dict[str, dict[str, Any]] = {  # those of transformers, where they differ from Llama's
+    "qwen3": {"head_dim": 128},
+    "gemma": {"head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": True},
+}
 
 
 def config_of(settings: PretrainedSettings) -> GPTConfig:
     """The configuration that a config.json describes."""
     kind = settings.read(str, "model_type")
-    settings.refuse(
-        attention_bias=False, mlp_bias=False, hidden_act="silu", partial_rotary_factor=1.0, use_sliding_window=False
-    )
+    settings = PretrainedSettings(settings.path, {**DEFAULTS.get(kind, {}), **settings.values})
+    if kind != "gemma" or settings.values.get("hidden_act") != "gelu":  # as Gemma's first files name the approximation
+        settings.refuse(hidden_act=GATES[ONLY[kind]["activation"]])
+    settings.refuse(hidden_activation="gelu_pytorch_tanh", attention_bias=False, mlp_bias=False, partial_rotary_factor=1.0)
+    settings.refuse(use_sliding_window=False, use_bidirectional_attention=False)
     d_model, num_heads = settings.read(int, "hidden_size"), settings.read(int, "num_attention_heads")
     base, scaling = rotary_settings(settings)
     has_window = kind == "mistral" and settings.values.get("sliding_window", 0) is not None  # one that is missing has a default
@@ -54,12 +68,11 @@ def config_of(settings: PretrainedSettings) -> GPTConfig:
         dropout=settings.probability("attention_dropout", 0.0),
         positions="rotary",
         norm="rms",
-        activation="swiglu",
         d_ff=settings.read(int, "intermediate_size"),
         norm_eps=settings.read(float, "rms_norm_eps", 1e-6),
         tie_output=settings.read(bool, "tie_word_embeddings", False),
         num_key_value_heads=settings.read(int, "num_key_value_heads", num_heads),
-        d_head=settings.read(int, "head_dim", 128 if kind == "qwen3" else d_model // max(num_heads, 1)),
+        d_head=settings.read(int, "head_dim", d_model // max(num_heads, 1)),
         rotary_base=base,
         rotary_scaling=scaling,
         sliding_window=settings.read(int, "sliding_window", 4096) if has_window else 0,
@@ -93,7 +106,7 @@ def describe(kind: str) -> Callable[[GPT | GPTVectors], dict[str, Any]]:
 
     def describe_kind(model: GPT | GPTVectors) -> dict[str, Any]:
         config, name = model.config, NAMED[kind]
-        must_be(name, config, positions="rotary", norm="rms", activation="swiglu", bias=False, **ONLY[kind])
+        must_be(name, config, positions="rotary", norm="rms", bias=False, **ONLY[kind])
         must_be(name, config, sliding_window=config.sliding_window if kind == "mistral" else 0)
         num_key_value_heads, d_head = config.block.head_sizes
         return {
@@ -107,7 +120,7 @@ def describe(kind: str) -> Callable[[GPT | GPTVectors], dict[str, Any]]:
             "head_dim": d_head,
             "hidden_size": config.d_model,
             "intermediate_size": config.block.d_ff,
-            "hidden_act": "silu",
+            "hidden_act": GATES[config.activation],
             "rms_norm_eps": config.norm_eps,
             "attention_dropout": config.dropout,
             "tie_word_embeddings": config.tie_output and isinstance(model, GPT),
@@ -136,7 +149,7 @@ def _is(kind: str) -> Callable[[GPT | GPTVectors], bool]:
 
     def suits(model: GPT | GPTVectors) -> bool:
         config = model.config
-        plain = "mistral" if config.sliding_window else "llama"
+        plain = "gemma" if config.scale_embeddings else "mistral" if config.sliding_window else "llama"
         found = "qwen3" if config.query_key_norm else "qwen2" if config.query_key_value_bias else plain
         return config.positions == "rotary" and found == kind
 
@@ -147,12 +160,12 @@ LLAMAS = tuple(
     Family(
         name=name,
         model_types=(kind,),
-        names=NAMES,
+        names=GEMMA_NAMES if kind == "gemma" else NAMES,
         make=lambda settings: GPT(config_of(settings)),
         describe=describe(kind),
         kind=GPT,
         suits=_is(kind),
-        found=has_output("lm_head.weight", is_tied=False),
+        found=has_output("lm_head.weight", is_tied=kind == "gemma"),
         prefix="model.",
         copies={"lm_head.weight": "model.embed_tokens.weight"},
         ignored=r".*\.rotary_emb\.inv_freq",

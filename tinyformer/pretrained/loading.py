@@ -36,14 +36,14 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype
 
     A folder has config.json and model.safetensors, or the files that model.safetensors.index.json names. The architectures are
 
-    - GPT-2, Llama, Mistral, Qwen2 and Qwen3: a ``GPT``, or without output layer a ``GPTVectors``;
+    - GPT-2, Llama, Mistral, Qwen2, Qwen3 and Gemma: a ``GPT``, or without output layer a ``GPTVectors``;
     - BERT, DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT and MPNet: a ``Bert``, or with a head that config.json names or the file
       has a ``BertForMaskedLM``, ``BertForClassification``, ``BertForTokenClassification``, ``BertForQuestionAnswering`` or
       ``BertForNextSentence``;
     - Marian: a ``Transformer``.
 
-    A GGUF file, whose name ends in .gguf or which is the only one of a folder without config.json, holds a Llama, Qwen2 or
-    Qwen3, with weights of any type that the package gguf makes numbers of, such as Q8_0, Q4_0 or Q4_K.
+    A GGUF file, whose name ends in .gguf or which is the only one of a folder without config.json, holds a Llama, Qwen2,
+    Qwen3 or Gemma, with weights of any type that the package gguf makes numbers of, such as Q8_0, Q4_0 or Q4_K.
 
     A folder with a LoRA adapter in PEFT's layout is the model that the adapter names, with the adapter in it, as by
     ``load_adapter``. Where the model's weights lie in that folder, too, it is the model alone, and a warning says so.

@@ -34,8 +34,8 @@ def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing
     written as their blocks, and only ``from_pretrained`` reads them.
 
     ``writing`` says how the model writes, for generation_config.json. A GPT becomes a GPT-2, or with rotary
-    positions a Llama, Qwen2 or Qwen3; a Bert becomes a BERT, or without segments a DistilBERT, or with ``skip_padding`` a
-    RoBERTa. Raises UserError for a model that is none of the architectures of ``from_pretrained``,
+    positions a Llama, Mistral, Qwen2, Qwen3 or Gemma; a Bert becomes a BERT, or without segments a DistilBERT, or with
+    ``skip_padding`` a RoBERTa. Raises UserError for a model that is none of the architectures of ``from_pretrained``,
     and OSError if the files cannot be written. The shards of a model that was there before are removed in the end.
     """
     refuse_additions(model, "saved so (save_adapter saves them alone)")

@@ -79,6 +79,16 @@ def _llamas(files: Section, settings: PretrainedSettings) -> Section:
     }
 
 
+def _gemmas(files: Section, settings: PretrainedSettings) -> Section:
+    flags = {"fuse_unk": True, "byte_fallback": True, "unk_token": content_of(settings.values.get("unk_token", "<unk>"))}
+    return {
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": METASPACE["replacement"]},
+        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
+        "decoder": characters_decoder(has_space=False),
+        "model": {"type": "BPE", "vocab": files["vocab"], "merges": files["merges"], **flags},
+    }
+
+
 def _xlm_robertas(files: Section, settings: PretrainedSettings) -> Section:
     marks = {
         **METASPACE,
@@ -97,6 +107,7 @@ def _xlm_robertas(files: Section, settings: PretrainedSettings) -> Section:
 _ENDS, _VOCABULARY = ("cls_token", "sep_token"), ("vocab.txt",)
 _BERTS = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
 _LLAMAS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+_GEMMAS = {"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>"}
 _ROBERTAS = {**_LLAMAS, "sep_token": "</s>", "cls_token": "<s>", "pad_token": "<pad>", "mask_token": "<mask>"}
 _MPNETS = {**_ROBERTAS, "unk_token": "[UNK]", "mask_token": added_token("<mask>", lstrip=True)}
 _GPT2S = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
@@ -111,13 +122,14 @@ CLASSES = {
     "GPTNeoXTokenizer": TokenizerClass("BPE", _byte_pairs(normal_form="NFC"), {**_GPT2S, "pad_token": "<|padding|>"}),
     "XLMRobertaTokenizer": TokenizerClass("Unigram", _xlm_robertas, _ROBERTAS, ("bos_token", "eos_token"), ()),
     "LlamaTokenizer": TokenizerClass("BPE", _llamas, _LLAMAS, own_files=()),
+    "GemmaTokenizer": TokenizerClass("BPE", _gemmas, _GEMMAS, own_files=()),
 }
 # The class of a model whose settings name none.
 OF_MODELS = {
     "bert": "BertTokenizer", "electra": "BertTokenizer", "distilbert": "BertTokenizer", "mpnet": "MPNetTokenizer",
     "gpt2": "GPT2Tokenizer", "roberta": "RobertaTokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer",
     "gpt_neox": "GPTNeoXTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "mistral": "TokenizersBackend",
-    "phi3": "TokenizersBackend",
+    "phi3": "TokenizersBackend", "gemma": "GemmaTokenizer",
 }  # fmt: skip
 
 

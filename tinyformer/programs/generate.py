@@ -1,4 +1,4 @@
-"""Write with a pretrained model: GPT-2, Llama, SmolLM2, Qwen2 or Qwen3, in a folder in Hugging Face's layout, or a GGUF file.
+"""Write with a pretrained model: GPT-2, Llama, Qwen or Gemma, in a folder in Hugging Face's layout, or a GGUF file.
 
 tinyformer generate FOLDER --prompt "Once upon a time"
 tinyformer generate smollm2.gguf --prompt "Once upon"   # a GGUF file of llama.cpp (tinyformer[gguf])

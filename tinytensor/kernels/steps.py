@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 class Step(NamedTuple):
     """One call of a kernel. Its arguments and its result are numbers of slots; see ``trace.Program``."""
 
-    name: str  # of the op or function, if it is of this library and nothing is converted before or after it; otherwise ""
+    name: str  # by which kernels know the op or function, if nothing is converted before or after it; otherwise ""
     kernel: Callable[..., Any]
     arguments: tuple[int, ...]
     is_fused: bool  # the kernel then returns (result, residuals)

@@ -81,6 +81,11 @@ class HookHandle:
         self.remove()
 
 
+def show(module: Any, name: str, output: Any) -> Any:
+    """Show the hooks of a module what has this name. Returns it, or what a hook gives in its place."""
+    return output if module._forward_hooks is None else module._forward_hooks.show(name, module, (), output)
+
+
 def any_hooks() -> bool:
     """Whether any module has hooks. A program that runs only the kernels of a module would not call them."""
     return bool(_living)

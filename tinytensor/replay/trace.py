@@ -23,8 +23,35 @@ from tinytensor.autograd.tracing import is_traced, tracing
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import bool_dtype, default_dtype, host, no_warnings, xp
+from tinytensor.functional.attention import cached_attention, memory_attention
+from tinytensor.functional.normalization import layer_norm, rms_norm
+from tinytensor.functional.rotation import _norm_and_rotate
 from tinytensor.kernels.steps import Step
 from tinytensor.nn.hooks import any_hooks
+from tinytensor.ops.activations import _gelu_exact, _gelu_tanh, _silu, relu
+from tinytensor.ops.elementwise import add, multiply
+from tinytensor.ops.indexing import _getitem
+from tinytensor.ops.linear_algebra import linear
+from tinytensor.ops.quantized import linear_blocks
+
+# The ops and opaque functions that kernels/numba/instructions.py knows, and their names there.
+_KNOWN: dict[str, Any] = {
+    "linear": linear,
+    "linear_blocks": linear_blocks,
+    "add": add,
+    "multiply": multiply,
+    "relu": relu,
+    "silu": _silu,
+    "gelu_tanh": _gelu_tanh,
+    "gelu_exact": _gelu_exact,
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "norm_and_rotate": _norm_and_rotate,
+    "cached_attention": cached_attention,
+    "memory_attention": memory_attention,
+    "getitem": _getitem,
+}
+_NAMES = {id(function): name for name, function in _KNOWN.items()}
 
 
 def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -115,7 +142,7 @@ class Tracer:
             for value in arguments:
                 self._refuse_arrays(value)
             return out
-        name, kernel, is_fused = _name(op), op.forward, False
+        name, kernel, is_fused = _NAMES.get(id(op), ""), op.forward, False
         if not _is_plain(op, arguments, out):
             if op.several:
                 arguments = [*arguments[0], *arguments[1:]]
@@ -171,7 +198,7 @@ class Tracer:
                 "array, an if, tt.tensor(x) or x[i] = y): later calls would repeat the values of the first. Use ops, such as "
                 "x.copy() or tt.where, or declare the function that reads the values with tt.opaque"
             )
-        for part in _parts(value):
+        for part in parts_of(value):
             self.refuse_values_of(part)
 
     def _slot(self, value: Any) -> int:
@@ -189,7 +216,7 @@ class Tracer:
                 f"trace cannot see where an array of shape {value.shape} comes from: use ops on tensors (without arrays as "
                 "indices), or declare the function that uses the array with tt.opaque"
             )
-        for part in _parts(value):
+        for part in parts_of(value):
             self._refuse_arrays(part)
 
     def _add(self, value: Any) -> int:
@@ -198,12 +225,7 @@ class Tracer:
         return len(self._values) - 1
 
 
-def _name(function: Any) -> str:
-    """The name by which kernels know an op or function of this library. "" for any other: it may have the same name."""
-    return function.__name__.lstrip("_") if function.__module__.startswith("tinytensor.") else ""
-
-
-def _parts(value: Any) -> Sequence[Any]:
+def parts_of(value: Any) -> Sequence[Any]:
     """The values inside of an argument of an op or an opaque function."""
     if isinstance(value, slice):
         return value.start, value.stop, value.step
@@ -257,7 +279,7 @@ def opaque(function: Function) -> Function:
         with tracing(None), no_grad():
             out = wrap(function(*[x.data if isinstance(x, Tensor) else x for x in given]))
         if tracer is not None:
-            tracer.write(_name(function), function, given, out)
+            tracer.write(_NAMES.get(id(function), ""), function, given, out)
         return out
 
     return cast(Function, call)

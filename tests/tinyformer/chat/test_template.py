@@ -77,6 +77,7 @@ def test_where_it_is_found(tmp_path: Path) -> None:
     [
         ("llama", "LlamaTokenizerFast", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}),
         ("gpt2", None, dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")),
+        ("gemma", None, {f"{name}_token": f"<{name}>" for name in ("bos", "eos", "unk", "pad", "mask")}),
         ("llama", "PreTrainedTokenizerFast", {}),
         ("mistral", "LlamaTokenizer", {}),
     ],

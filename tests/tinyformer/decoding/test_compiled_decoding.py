@@ -12,8 +12,12 @@ from tinyformer import GPT
 from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.gpt import GPTConfig
+from tinyformer.models.quantizing import quantize
 from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinytensor import kernels
 from tinytensor.functional.attention import memory_attention
+from tinytensor.kernels.numba import instructions
+from tinytensor.replay import trace
 
 pytestmark = pytest.mark.needs("numba")
 LAYERS = 2
@@ -46,6 +50,7 @@ SETTINGS = {
     "RMS norm, exact gelu": {"norm": "rms", "activation": "gelu_exact"},
     "relu, sinusoidal": {"activation": "relu", "positions": "sinusoidal"},
     "swiglu": {"activation": "swiglu"},
+    "Gemma": {"activation": "geglu", "norm": "rms", "positions": "rotary", "d_head": 6, "scale_embeddings": True},
     "one head, one layer": {"num_heads": 1, "num_layers": 1},
     "rotary": {"positions": "rotary"},
     "norms of queries and keys": {"query_key_norm": True},
@@ -63,6 +68,20 @@ def test_a_token_is_one_call_after_the_embedding_and_the_caches(programs, settin
     layers = model.config.num_layers
     positions = layers if model.config.positions == "rotary" else 1  # each layer's rotation, or those of the model
     assert len(program.steps) == 2 + positions + layers  # the embedding, the positions, each cache, and all else
+
+
+def test_every_instruction_is_of_an_op_that_decoding_calls(monkeypatch):
+    """One that is known by nothing would be slow, and nothing else would tell."""
+    names, fuse = set(), kernels.fuse
+    monkeypatch.setattr(kernels, "fuse", lambda steps, *rest: names.update(step.name for step in steps) or fuse(steps, *rest))
+    low = quantize(make(d_model=32, num_heads=2, d_ff=64), "int8")
+    for model in (low, *[make(**settings) for settings in SETTINGS.values()]):
+        GPTDecoder(model).next_logits(texts(1, 1))
+    model = Transformer(TransformerConfig(11, 11, d_model=24, num_heads=3, encoder_layers=1, decoder_layers=1, d_ff=20)).eval()
+    decoder = TransformerDecoder(model, texts(1, 4), 6)
+    for _ in range(2):  # the first call fills the cache of the source
+        decoder.next_logits(texts(1, 1))
+    assert names - {""} == set(trace._KNOWN) == set(instructions._WRITERS)
 
 
 def test_many_rows_run_step_by_step(programs):

@@ -216,7 +216,7 @@ def test_a_layer_of_too_many_bytes_is_refused(subjects: dict[str, Subjects], mon
 @pytest.mark.parametrize("name", ["gpt", "masked"])
 def test_one_pass_answers_all_questions_about_a_passage(subjects: dict[str, Subjects], kept: attending.Kept, name: str) -> None:
     passes: list[int] = []
-    mine = subjects[name]
+    mine, each = subjects[name], 2 if name == "gpt" else 1  # a GPT's block runs once more, alone, for its weights
     block: Any = next(module for module in mine.get("best").model.modules() if isinstance(module, Block))
     about = passage(mine, "lazy fox over the dog")
     with block.register_forward_hook(lambda *shown: passes.append(1)):
@@ -224,9 +224,9 @@ def test_one_pass_answers_all_questions_about_a_passage(subjects: dict[str, Subj
             for layer in ask(mine, "attention", {"passage": about})["layers"]:
                 for head in (0, 1, "mean", "rollout"):
                     rows(mine, about, layer["name"], head)
-        assert len(passes) == 1
+        assert len(passes) == each
         rows(mine, passage(mine, "another fox"), layer["name"], 0)
-    assert len(passes) == 2
+    assert len(passes) == 2 * each
     assert kept.bytes < 64 * 2**10
 
 

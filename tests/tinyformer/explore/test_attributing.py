@@ -16,9 +16,8 @@ from tinyformer.explore.views import reading
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.attention import recording_attention
-from tinyformer.models.attribution import logit_shares, sub_layers
+from tinyformer.models.attribution import logit_shares, pass_over, sub_layers
 from tinyformer.models.evaluating import evaluating
-from tinyformer.models.recording import residual_streams
 from tinytensor.nn.hooks import hooked
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -63,6 +62,7 @@ def test_the_shares_sum_to_the_models_own_logit(opened: Opened) -> None:
         assert found["sum"] == pytest.approx(logits[place, 7], abs=1e-4)
         assert found["logit"] == pytest.approx(logits[place, 7], abs=1e-5)
         assert found["sum"] == pytest.approx(sum(parts_of(found)), abs=1e-9)
+        assert abs(found["rest"]) < 1e-5
         both = opened.ask(place, token=7, other="x")
         x = int(opened.subject.encode("x")[0])
         assert both["other"]["id"] == x and both["token"]["id"] == 7
@@ -73,7 +73,7 @@ def test_the_shares_sum_to_the_models_own_logit(opened: Opened) -> None:
 def parts_of(found: Any) -> list[float]:
     """All shares, in order."""
     layers = [share for layer in found["layers"] for share in (*layer["heads"], layer["feed_forward"])]
-    return [found["embedding"], found["position"] or 0.0, *layers, found["biases"]]
+    return [found["embedding"], found["position"] or 0.0, *layers, found["biases"], found["rest"]]
 
 
 def test_a_share_is_what_is_missing_without_its_part(opened: Opened) -> None:
@@ -114,10 +114,10 @@ def test_the_likeliest_token_is_told_without_another(tmp_path: Path) -> None:
 
 
 def test_a_place_alone_is_what_a_whole_pass_computes(opened: Opened) -> None:
-    whole = sub_layers(opened.model, opened.ids)
+    whole = pass_over(opened.model, opened.ids)
     for place in (0, 7, len(opened.ids) - 1):
         found = opened.ask(place, token=7)
-        shares = logit_shares(opened.model, whole, place, 7)
+        shares = logit_shares(opened.model, sub_layers(opened.model, whole, place), 7)
         heads = [layer["heads"] for layer in found["layers"]]
         np.testing.assert_allclose(heads, shares.heads, rtol=1e-5, atol=1e-5)
         expected = [shares.embedding, shares.position or 0.0, shares.biases, *shares.feed_forward]
@@ -129,7 +129,7 @@ def test_a_place_alone_is_what_a_whole_pass_computes(opened: Opened) -> None:
 
 def test_the_views_of_a_text_share_one_pass(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[Any] = []
-    monkeypatch.setattr(reading, "residual_streams", lambda *asked: passes.append(asked) or residual_streams(*asked))
+    monkeypatch.setattr(reading, "pass_over", lambda *asked: passes.append(asked) or pass_over(*asked))
     about = {"passage": {"model": "best", "ids": opened.ids}}
     with recording_attention(opened.model) as recorded:
         opened.model(tt.tensor([opened.ids]))

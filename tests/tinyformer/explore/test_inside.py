@@ -16,6 +16,7 @@ from tinyformer.common.errors import UserError
 from tinyformer.explore.views import inside as inside_module, reading as reading_module
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
+from tinyformer.models.attribution import pass_over
 from tinyformer.models.recording import residual_streams
 
 TEXTS = {"transformer": "the fox", "context": "the fox", "attention": "the fox", "masked": "the [MASK] fox jump ##s over"}
@@ -290,7 +291,7 @@ def test_an_encoder_decoder_refuses_what_is_too_long(
 def test_a_passage_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Opened(gpt_run(tmp_path), "The quick fox")
     calls = []
-    monkeypatch.setattr(reading_module, "residual_streams", lambda *a: calls.append(1) or residual_streams(*a))
+    monkeypatch.setattr(reading_module, "pass_over", lambda *a: calls.append(1) or pass_over(*a))
     run.ask("inside")
     run.ask("lens", first=0, count=4)
     run.ask("norms", stack="blocks", first=0, count=4)

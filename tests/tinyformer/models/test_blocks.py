@@ -106,6 +106,7 @@ BY_HAND = {
     "gelu_tanh": gelu_by_hand,
     "gelu_exact": lambda x: x * 0.5 * (1 + erf(x / np.sqrt(2))),
     "swiglu": lambda x: x / (1 + np.exp(-x)),
+    "geglu": gelu_by_hand,
 }
 
 
@@ -118,7 +119,7 @@ def test_activations(x: np.ndarray, activation: str, bias: bool) -> None:
     def linear(name: str, values: np.ndarray) -> np.ndarray:
         return values @ p[f"{name}.weight"].T + p.get(f"{name}.bias", 0.0)
 
-    if activation == "swiglu":
+    if activation.endswith("glu"):
         inner = BY_HAND[activation](linear("gate", x)) * linear("up", x)
     else:
         assert "gate.weight" not in p
@@ -172,7 +173,7 @@ def test_the_norms_epsilon_is_passed_on(x: np.ndarray) -> None:
     [
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
         ({"norm_eps": math.inf}, "norm_eps must be a finite number, not inf"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, not 'tanh'"),
+        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, geglu, not 'tanh'"),
     ],
 )
 def test_choices_that_do_not_exist(changes: dict[str, str], message: str) -> None:

@@ -24,6 +24,7 @@ CHOICES = [
     {"positions": "rotary", "num_key_value_heads": 1, "query_key_norm": True, "tie_output": False},
     {"positions": "rotary", "d_head": 6, "rotary_base": 50.0, "rotary_scaling": RotaryScaling("linear", 2.0)},
     {"positions": "learned", "num_key_value_heads": 1, "query_key_value_bias": True, "d_ff": 10, "norm_eps": 0.1},
+    {"positions": "rotary", "norm": "rms", "activation": "geglu", "d_head": 6, "scale_embeddings": True},
 ]
 
 
@@ -194,7 +195,7 @@ def test_sinusoidal_positions_are_added_to_scaled_embeddings(make_gpt) -> None:
 def test_choices_decide_the_parameters(make_gpt, choices: dict[str, Any]) -> None:
     names = {name for name, _ in make_gpt(bias=True, **choices).named_parameters()}
     assert ("position_embedding.weight" in names) == (choices["positions"] == "learned")
-    assert ("blocks.0.feed_forward.gate.weight" in names) == (choices.get("activation") == "swiglu")
+    assert ("blocks.0.feed_forward.gate.weight" in names) == (choices.get("activation") in ("swiglu", "geglu"))
     assert ("norm.bias" in names) == (choices.get("norm") != "rms")  # an RMS norm has none
     assert ("output.weight" in names) == (not choices.get("tie_output", True))
     assert ("blocks.1.attention.key_norm.weight" in names) == choices.get("query_key_norm", False)
@@ -358,7 +359,7 @@ def test_every_parameter_gets_a_gradient(make_gpt, choices: dict[str, Any]) -> N
         ({"positions": "absolute"}, "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
         ({"positions": "rotary", "d_model": 12}, "d_model / num_heads must be even for rotary positions, not 3"),
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, not 'tanh'"),
+        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, geglu, not 'tanh'"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, float], message: str) -> None:

@@ -43,6 +43,10 @@ MODELS = {
         lambda: gpt(d_model=256, num_heads=4, positions="rotary", activation="swiglu", norm="rms", query_key_norm=True),
         lambda model: model.token_embedding.weight,
     ),
+    "Gemma": (
+        lambda: gpt(positions="rotary", activation="geglu", norm="rms", d_head=32, scale_embeddings=True),
+        lambda model: model.token_embedding.weight,
+    ),
     "untied": (lambda: gpt(tie_output=False, num_layers=1), lambda model: None),
     "BERT": (bert, lambda model: model.bert.token_embedding.weight),
     "Transformer": (transformer, lambda model: model.target_embedding.tokens.weight),

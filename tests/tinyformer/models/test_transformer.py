@@ -351,7 +351,7 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path) -> None:
         ({"positions": "relative"}, "positions must be one of learned, sinusoidal, sinusoidal_halves, rotary, not 'relative'"),
         ({"d_model": 12, "num_heads": 4, "positions": "rotary"}, "d_model / num_heads must be even for rotary positions"),
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, not 'tanh'"),
+        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, geglu, not 'tanh'"),
         ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, not of 13 and of 11 tokens"),
     ],
 )

@@ -33,6 +33,7 @@ from tinytensor.nn.lora import lora_weights
 
 IDS = np.random.default_rng(0).integers(0, 50, (2, 12))
 LLAMA = {"positions": "rotary", "norm": "rms", "activation": "swiglu", "num_key_value_heads": 2}
+GEMMA = {**LLAMA, "activation": "geglu", "scale_embeddings": True, "d_head": 6}
 
 
 def gpt(layers=2, **settings):
@@ -69,7 +70,10 @@ def change_tensors(folder, changes):
 # -------------------------------------------------------------------------------------------------- writing and reading
 
 
-@pytest.mark.parametrize("settings", [{}, LLAMA, {"tie_output": False, **LLAMA}], ids=["GPT-2", "Llama", "with output"])
+WRITTEN = {"GPT-2": {}, "Llama": LLAMA, "with output": {"tie_output": False, **LLAMA}, "Gemma": GEMMA}
+
+
+@pytest.mark.parametrize("settings", WRITTEN.values(), ids=WRITTEN)
 def test_it_is_read_as_it_was(settings, tmp_path):
     model = adapted(gpt(**settings), rank_stabilized=True, alpha=3)
     adapted(model, targets=["down"], rank=3, alpha=5, dropout=0.25)

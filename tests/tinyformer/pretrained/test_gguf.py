@@ -305,8 +305,10 @@ def test_it_is_opened_as_other_pretrained_models(tmp_path: Path) -> None:
 def test_files_that_others_read(folder: Path, tmp_path: Path) -> None:
     path = write_gguf(folder, tmp_path / "a.gguf", general__architecture=None)
     raw = path.read_bytes()
-    path.write_bytes(raw.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0gemma", 1))
-    assert "the architecture 'gemma' is not known in a GGUF file; there are llama, qwen2, qwen3. Of others" in refused(path)
+    path.write_bytes(raw.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0mamba", 1))
+    assert "the architecture 'mamba' is not known in a GGUF file; there are llama, qwen2, qwen3, gemma. Of others" in refused(
+        path
+    )
     path = write_gguf(folder, tmp_path / "b.gguf", llama__expert_count=8)
     assert "llama.expert_count 8 cannot be used here; only 0 can" in refused(path)
     path = write_gguf(folder, tmp_path / "c.gguf", llama__rope__dimension_count=4)

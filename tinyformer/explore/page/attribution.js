@@ -85,14 +85,15 @@ function told({ token, other, sum, logit, rounded }, found, place) {
 }
 
 /** All shares in the order of the layers: {name, value}, and of a head also its layer and number. */
-function sharesOf({ embedding, position, layers, biases }) {
+function sharesOf({ embedding, position, layers, biases, rest }) {
   const shares = [{ name: "token embedding", value: embedding }];
   if (position !== null) shares.push({ name: "position embedding", value: position });
   layers.forEach(({ name: layer, heads, feed_forward: value }, i) => {
     heads.forEach((share, head) => shares.push({ name: `layer ${i + 1}, head ${head + 1}`, value: share, layer, head }));
     shares.push({ name: `layer ${i + 1}, MLP`, value });
   });
-  return [...shares, { name: "biases", value: biases }];
+  shares.push({ name: "biases", value: biases });
+  return Math.abs(rest) < 0.00005 ? shares : [...shares, { name: "rest", value: rest }]; // it would be shown as 0.0000
 }
 
 /** A name, which leads to the head if it is one; a bar to the right of the middle or to the left of it; and the number. */

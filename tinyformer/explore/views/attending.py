@@ -205,9 +205,9 @@ def _of_gpt(reading: Reading, layer: Any) -> Tensor:
     model: Any = reading.subject.model
     (streams,) = reading_of_gpt(reading.subject, reading.ids).streams.values()
     stream, block = next(pair for pair in zip(streams, model.blocks) if pair[1].attention is layer)
-    with tt.no_grad(), evaluating(model):
-        weights = layer.weights_of(block.attention_norm(stream[None]), model.window_mask(len(reading.ids)), is_causal=True)
-    return weights.astype(host.float32)
+    with recording_attention(block) as recorded, evaluating(model):
+        block(stream[None], model.window_mask(len(reading.ids)), is_causal=True)
+    return recorded["attention"][0].astype(host.float32)
 
 
 def of_each(reading: Reading, what: str, shrink: Callable[[Tensor], Tensor]) -> dict[str, Any]:

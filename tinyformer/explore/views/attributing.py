@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import tinytensor as tt
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.explore.views.inside import check_part
 from tinyformer.explore.views.passages import Answer, Passage
 from tinyformer.explore.views.reading import probabilities, reading_of_gpt, why_no_shares
 from tinyformer.explore.views.subjects import LONGEST, Subject, Subjects
-from tinyformer.models.attribution import SubLayers, logit_shares, sub_layers_at
-from tinyformer.models.evaluating import evaluating
+from tinyformer.models.attribution import SubLayers, logit_shares, sub_layers
 from tinyformer.models.gpt import GPT
 from tinytensor.device.backend import host
 from tinytensor.nn.quantization import quantized_weights
@@ -38,7 +36,7 @@ def attribution(subjects: Subjects, asked: Attribution) -> Answer:
     scale of the final norm held at what it is there).
 
     - ``token`` and ``other``: the ``id`` and ``text`` of the tokens; ``other`` may be null.
-    - ``embedding``, ``position`` (null where none is added) and ``biases``: the shares of these.
+    - ``embedding``, ``position`` (null where none is added), ``biases`` and the ``rest``: the shares of these.
     - ``layers``: of each block the ``name`` of its attention, the shares of its ``heads``, and that of its ``feed_forward``.
     - ``sum``: of all shares. ``logit``: what the model itself computes. They differ by rounding alone; ``rounded`` says whether
       the model has weights of fewer bits, whose products are rounded, too.
@@ -53,15 +51,14 @@ def attribution(subjects: Subjects, asked: Attribution) -> Answer:
         ids = read_ids(subject, asked.passage)
         check_part(1, asked.place, len(ids), 1, "tokens")
         found = recorded(subject, ids, asked.place)
-        logits = _logits(subject, found, asked.place)
-        odds = probabilities(subject, logits[None])[0]
+        odds = probabilities(subject, found.logits[None])[0]
         best = host.argsort(-odds, kind="stable")[:BEST].tolist()
         token = _id(subject, asked.token, best[0])
         other = None if asked.other is None else _id(subject, asked.other, best[0])
-        shares = logit_shares(subject.model, found, asked.place, token, other)
+        shares = logit_shares(subject.model, found, token, other)
 
     def told(i: int) -> dict[str, Any]:
-        return {"id": i, "text": subject.texts([i])[0], "logit": float(logits[i]), "probability": float(odds[i])}
+        return {"id": i, "text": subject.texts([i])[0], "logit": float(found.logits[i]), "probability": float(odds[i])}
 
     names = [name for name, _ in _attentions(subject.model)]
     return {
@@ -74,8 +71,9 @@ def attribution(subjects: Subjects, asked: Attribution) -> Answer:
             for name, heads, feed_forward in zip(names, shares.heads, shares.feed_forward)
         ],
         "biases": shares.biases,
+        "rest": shares.rest,
         "sum": shares.sum,
-        "logit": float(logits[token]) - (0.0 if other is None else float(logits[other])),
+        "logit": shares.logit,
         "rounded": any(True for _ in quantized_weights(subject.model)),
         "best": [told(i) for i in best],
         "next": told(ids[asked.place + 1]) if asked.place + 1 < len(ids) else None,
@@ -97,15 +95,9 @@ def read_ids(subject: Subject, passage: Passage) -> list[int]:
 def recorded(subject: Subject, ids: list[int], place: int) -> SubLayers:
     """What the sub-layers of a GPT compute at a place of these ids, from the pass over them that all views share. The caller
     holds the lock. Raises UserError for numbers that are not finite."""
-    found = reading_of_gpt(subject, tuple(ids))
-    (streams,) = found.streams.values()
-    return sub_layers_at(subject.model, ids, place, streams, found.heads)
-
-
-def _logits(subject: Subject, found: SubLayers, place: int) -> Any:
-    """The model's own logits (vocab_size,) at a place, float64."""
-    with tt.no_grad(), evaluating(subject.model):
-        return subject.model.logits_of(tt.tensor(found.stream[place - found.first][None])).numpy()[0].astype(host.float64)
+    found = reading_of_gpt(subject, tuple(ids)).of_gpt
+    assert found is not None
+    return sub_layers(subject.model, found, place)
 
 
 def _attentions(model: GPT) -> list[tuple[str, Any]]:

@@ -56,7 +56,7 @@ def neurons(subjects: Subjects, asked: Place) -> Answer:
         check_part(1, asked.place, len(ids), 1, "tokens")
         if isinstance(subject.model, GPT):
             found = recorded(subject, ids, asked.place)
-            active = [layer[0] for layer in found.neurons]
+            active = found.neurons
         else:
             _check_length(subject, len(ids))
             active = [layer[0, asked.place] for layer in _activations(subject, tt.tensor([ids], dtype=int), layers)]

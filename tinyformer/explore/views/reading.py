@@ -15,6 +15,7 @@ from tinyformer.explore.views.kept import Kept
 from tinyformer.explore.views.passages import Passage
 from tinyformer.explore.views.subjects import AT_ONCE, LONGEST, Subject, Subjects
 from tinyformer.explore.views.writing import threads_for
+from tinyformer.models.attribution import Pass, pass_over
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recording import recording_outputs, residual_streams
@@ -23,7 +24,6 @@ from tinyformer.models.seq2seq import EncoderDecoder
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
-from tinytensor.nn.hooks import hooked
 
 MOST_KEPT = 256 * 2**20  # bytes
 NOT_FINITE = "the model holds numbers that are NaN or infinite: its training diverged, or its weights are damaged"
@@ -37,22 +37,22 @@ class Reading:
     """What a model held while it read ``ids``, those of a passage from the place ``first`` on.
 
     - ``streams``: what ``residual_streams`` gives, without the axis of the batch: (length, width) for each block or layer.
-    - ``heads``: of each block of a GPT, what its heads mixed, side by side: (length, num_heads * d_head).
+    - ``of_gpt``: of a GPT, these streams and what else ``pass_over`` keeps.
     - ``entropies`` and ``losses``: see ``uncertainty``. They are empty where ``logits_of`` makes predictions of the streams.
     """
 
     first: int
     ids: list[int]
     streams: Mapping[str, list[Tensor]]
-    heads: list[Tensor] = field(default_factory=list)
+    of_gpt: Pass | None = None
     entropies: list[float] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
 
     @property
     def num_bytes(self) -> int:
         """The bytes of the arrays, and about those of the rest."""
-        arrays = (tensor.data for stack in (*self.streams.values(), self.heads) for tensor in stack)
-        return 100 * len(self.ids) + sum(array.nbytes for array in arrays)
+        arrays = (tensor.data for stack in self.streams.values() for tensor in stack)
+        return 100 * len(self.ids) + (self.of_gpt.num_bytes if self.of_gpt else sum(array.nbytes for array in arrays))
 
 
 def reading(subjects: Subjects, subject: Subject, passage: Passage) -> Reading:
@@ -75,11 +75,9 @@ def reading_of_gpt(subject: Subject, ids: tuple[int, ...]) -> Reading:
     model: Any = subject.model
 
     def read() -> Reading:
-        heads: list[Tensor] = []
-        watched = [(block.attention, "heads", lambda _, __, mixed: heads.append(mixed[0])) for block in model.blocks]
-        with hooked(watched), threads_for(subject):
-            streams = residual_streams(model, _batch(list(ids)))
-        return _checked(Reading(0, list(ids), _without_batch(streams), heads))
+        with threads_for(subject):
+            found = pass_over(model, ids)
+        return _checked(Reading(0, list(ids), {"blocks": found.streams}, found))
 
     return _kept.get(model, (ids, ()), read, lambda made: made.num_bytes)
 
@@ -120,7 +118,7 @@ def _read_pair(subject: Subject, passage: Passage) -> Reading:
     with recording_outputs(model, EncoderDecoder) as recorded:
         streams = residual_streams(model, *inputs)
     logits = recorded[""][0][0].numpy()
-    return Reading(0, ids, _without_batch(streams), [], *uncertainty(subject, logits, ids[1:]))
+    return Reading(0, ids, _without_batch(streams), None, *uncertainty(subject, logits, ids[1:]))
 
 
 def _check_length(subject: Subject, count: int) -> None:

@@ -1,0 +1,319 @@
+"""A function of tensors as a program that other systems can run, such as ONNX or a page.
+
+``record`` runs the function a few times with inputs of other sizes and writes down which ops it calls. What differs between
+these runs depends on the sizes: each such number becomes a ``Size``, a sum of the named sizes. So the function itself knows
+nothing of the recording, and what it computes is said once.
+
+``trace.py`` writes down the same calls, to repeat them here for inputs of one size.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn
+
+from tinytensor.autograd.binding import bind
+from tinytensor.autograd.fused import FusedOp
+from tinytensor.autograd.modes import no_grad
+from tinytensor.autograd.op import Op
+from tinytensor.autograd.tensor import Tensor
+from tinytensor.autograd.tracing import tracing
+from tinytensor.common.arguments import shown
+from tinytensor.creation import arange, full
+from tinytensor.device.backend import Array, DType, host, is_array, to_numpy
+from tinytensor.functional.attention import causal_mask
+from tinytensor.kernels.masks import causal_array
+from tinytensor.nn.module import Module
+from tinytensor.replay.trace import Tracer, parts_of
+
+_LEAST = 3  # of the sizes that are tried: larger than 1, which broadcasts, and than 2, which may be a constant
+
+
+class RecordingError(TypeError):
+    """The function cannot be recorded. The message names the op, the module and the line."""
+
+
+class Size(NamedTuple):
+    """A number that depends on the sizes of the inputs: ``constant`` plus each named size times its factor."""
+
+    constant: int
+    factors: tuple[tuple[str, int], ...]
+
+    def of(self, sizes: Mapping[str, int]) -> int:
+        """The number for these sizes."""
+        return self.constant + sum(factor * sizes[name] for name, factor in self.factors)
+
+    def __str__(self) -> str:
+        terms = [name if factor == 1 else f"{factor} * {name}" for name, factor in self.factors]
+        return " + ".join([*terms, *([str(self.constant)] if self.constant else [])])
+
+
+class Value(NamedTuple):
+    """An input, a constant or a result of a program, by its number."""
+
+    number: int
+
+
+class Call(NamedTuple):
+    """One call of an op, or of a function that is declared ``opaque``.
+
+    The arguments are by the names of its parameters: values, numbers and sizes, strings, dtypes, None, other objects that an
+    opaque function takes, and tuples, lists, dicts and slices of these.
+    """
+
+    op: Callable[..., Any]
+    arguments: dict[str, Any]
+    result: Value
+    where: str  # the module and the line that called it
+
+
+class Kind(NamedTuple):
+    """What is known of a value before the program runs."""
+
+    shape: tuple[Any, ...]  # of ints and Sizes
+    dtype: DType
+
+
+class Recording(NamedTuple):
+    """A recorded program: its calls in order, and the values that are there before the first, by their names.
+
+    ``constants`` are NumPy arrays. Those of a model's parameters and buffers have the names of its ``state_dict``.
+    """
+
+    calls: list[Call]
+    kinds: dict[Value, Kind]
+    inputs: dict[str, Value]
+    constants: dict[str, tuple[Value, Array]]
+    outputs: dict[str, Value]
+
+
+def record(
+    function: Callable[..., Mapping[str, Tensor]],
+    inputs: Callable[..., Mapping[str, Any]],
+    sizes: Sequence[str],
+    model: Module | None = None,
+    known: Collection[Any] | None = None,
+) -> Recording:
+    """Record ``function``, which takes the ``inputs`` by name and returns its outputs by name.
+
+    ``inputs(**sizes)`` makes them for some sizes, such as ``inputs(batch=3, length=5)``: tensors, which become inputs of the
+    program, and other objects, such as a cache. The parameters and buffers of ``model`` are constants with its names.
+
+    ``known`` are the ops, and opaque functions, of those who will run the program; None: all. A fused op that is not known is
+    recorded as the ops of its reference.
+
+    Raises RecordingError for any other op that is not known, and where calls, or values that no op computes, depend on the
+    sizes in a way that is no sum of them.
+    """
+    base = {name: _LEAST + 2 * i for i, name in enumerate(sizes)}
+    trials = [base, *[{**base, name: base[name] + 1} for name in sizes], {name: size + 2 for name, size in base.items()}]
+    names = {} if model is None else _names(model)
+    with no_grad():
+        function(**inputs(**trials[-1]))  # what is made once, such as a longer table of positions, is no part of the program
+    runs = [_Recorder(names, known).run(function, inputs(**trial)) for trial in trials]
+    return _Merger(runs, trials, names).merged()
+
+
+def _names(model: Module) -> dict[int, str]:
+    """The names of parameters, buffers and modules, by id."""
+    tensors = {id(x.data): name for named in (model.named_buffers(), model.named_parameters()) for name, x in named}
+    return {**tensors, **{id(module): name for name, module in model.named_modules()}}
+
+
+class _Written(NamedTuple):
+    """A call as it was in one run."""
+
+    op: Callable[..., Any]
+    arguments: dict[str, Any]
+    result: int  # its slot
+    where: str
+
+
+class _Recorder(Tracer):
+    """Runs the function once, and writes down its calls."""
+
+    def __init__(self, names: dict[int, str], known: Collection[Any] | None):
+        super().__init__([])
+        self.calls: list[_Written] = []
+        self.inputs: dict[str, int] = {}  # slots
+        self.outputs: dict[str, int] = {}
+        self._names = names
+        self._known = None if known is None else frozenset(map(id, known))
+
+    def run(self, function: Callable[..., Mapping[str, Tensor]], inputs: Mapping[str, Any]) -> _Recorder:
+        """Call the function. Returns this recorder."""
+        self.inputs = {name: self._add(x.data) for name, x in inputs.items() if isinstance(x, Tensor)}
+        self._computed.update(self.inputs.values())
+        with no_grad(), tracing(self):
+            outputs = function(**inputs)
+        self.outputs = {name: self._slot(x) for name, x in outputs.items()}
+        return self
+
+    def call(self, op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        """Call the op, and write the call down; of a fused op that is not known, call the reference."""
+        arguments = dict(zip(op.names, bind(op, args, settings)))
+        if isinstance(op, FusedOp) and not self._knows(op):
+            return op.reference(**arguments)
+        with tracing(None):
+            out = op(*args, **settings)
+        if isinstance(out, Tensor):
+            self._write_down(op, arguments, out)
+        return out
+
+    def write(
+        self, name: str, kernel: Callable[..., Any], arguments: Sequence[Any], out: Tensor, is_fused: bool = False
+    ) -> None:
+        """Write down the call of an opaque function."""
+        self._write_down(kernel, dict(zip(kernel.__code__.co_varnames, arguments)), out)
+
+    def write_check(self, check: Callable[..., None], arguments: Any) -> None:
+        """Checks of values are left to those who run the program."""
+
+    def slot(self, value: Any) -> int:
+        """The slot of a tensor or an array."""
+        return self._slot(value)
+
+    def array(self, slot: int) -> Array:
+        """The array in a slot."""
+        return self._values[slot]
+
+    def _write_down(self, op: Any, arguments: dict[str, Any], out: Tensor) -> None:
+        where = _where(self._names)
+        if not self._knows(op):
+            raise RecordingError(f"there is no {_name(op)} where this program is to run: {where} calls it")
+        self._check(arguments)
+        result = self._add(out.data)
+        self._computed.add(result)
+        self.calls.append(_Written(op, arguments, result, where))
+
+    def _check(self, value: Any) -> None:
+        """Raise TypeError for an array of which nobody knows how it was computed."""
+        if is_array(value) and id(value) not in self._slots:
+            self._refuse_arrays(value)
+        for part in parts_of(value):
+            self._check(part)
+
+    def _knows(self, op: Any) -> bool:
+        return self._known is None or id(op) in self._known
+
+
+def _name(op: Any) -> str:
+    return str(getattr(op, "name", op.__name__))
+
+
+def _where(names: dict[int, str]) -> str:
+    """The innermost module of the model that is running, and its line."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        name = names.get(id(frame.f_locals.get("self")))
+        if name is not None:
+            return f"{name or 'the model'} ({frame.f_code.co_filename}:{frame.f_lineno})"
+        frame = frame.f_back
+    return "the function"
+
+
+class _Merger:
+    """Makes one program of several runs."""
+
+    def __init__(self, runs: Sequence[_Recorder], trials: Sequence[Mapping[str, int]], names: Mapping[int, str]):
+        self.runs = runs
+        self.trials = trials
+        self.names = names
+        self.values: dict[int, Value] = {}  # by the slot in the first run
+        self.recording = Recording([], {}, {}, {}, {})
+        self.where = "the function"
+
+    def merged(self) -> Recording:
+        """The program."""
+        for name in self.runs[0].inputs:
+            self.recording.inputs[name] = self._new([run.inputs[name] for run in self.runs])
+        if len({len(run.calls) for run in self.runs}) > 1:
+            self._refuse("it makes another number of calls for other sizes")
+        for calls in zip(*[run.calls for run in self.runs]):
+            self.where = f"{_name(calls[0].op)} in {calls[0].where}"
+            if any(call.op is not calls[0].op for call in calls):
+                self._refuse("for other sizes something else is called")
+            arguments = {name: self._merge([call.arguments[name] for call in calls]) for name in calls[0].arguments}
+            result = self._new([call.result for call in calls])
+            self.recording.calls.append(Call(calls[0].op, arguments, result, calls[0].where))
+        self.where = "the outputs"
+        for name in self.runs[0].outputs:
+            self.recording.outputs[name] = self._value([run.outputs[name] for run in self.runs])
+        return self.recording
+
+    def _merge(self, values: Sequence[Any]) -> Any:
+        """An argument of a call, from those of all runs."""
+        first = values[0]
+        if isinstance(first, Tensor) or is_array(first):
+            return self._value([run.slot(x) for run, x in zip(self.runs, values)])
+        if isinstance(first, slice):
+            return slice(*[self._merge([getattr(x, end) for x in values]) for end in ("start", "stop", "step")])
+        if isinstance(first, (tuple, list)) and all(len(x) == len(first) for x in values):
+            return type(first)([self._merge(parts) for parts in zip(*values)])
+        if isinstance(first, dict):
+            return {key: self._merge([x[key] for x in values]) for key in first}
+        if isinstance(first, (int, host.integer)) and not isinstance(first, bool):
+            return self._number([int(x) for x in values])
+        if isinstance(first, (float, str, bool, type(None), tuple, list)) and any(x != first for x in values):
+            self._refuse(f"it gets {shown(first)}, and for other sizes {shown(next(x for x in values if x != first))}")
+        return first
+
+    def _number(self, values: Sequence[int]) -> Any:
+        """An int that is the same in all runs, or else the Size that it is."""
+        base, *_ = self.trials
+        changes = {name: value - values[0] for name, value in zip(base, values[1:])}  # as one size is larger by one
+        size = Size(
+            values[0] - sum(factor * base[name] for name, factor in changes.items()),
+            tuple((name, factor) for name, factor in changes.items() if factor),
+        )
+        if any(size.of(trial) != value for trial, value in zip(self.trials, values)):
+            self._refuse(f"it gets {values[0]}, and {values[-1]} for {self.trials[-1]}, which is no sum of the sizes")
+        return size if size.factors else size.constant
+
+    def _value(self, slots: Sequence[int]) -> Value:
+        """The value that is in these slots of the runs: of an array that nothing has computed, a constant."""
+        return self.values.get(slots[0]) or self._constant(slots)
+
+    def _new(self, slots: Sequence[int]) -> Value:
+        value = Value(len(self.recording.kinds))
+        arrays = [run.array(slot) for run, slot in zip(self.runs, slots)]
+        if len({x.ndim for x in arrays}) > 1:
+            self._refuse("it gives another number of axes for other sizes")
+        shape = tuple([self._number(lengths) for lengths in zip(*[x.shape for x in arrays])])
+        self.values[slots[0]], self.recording.kinds[value] = value, Kind(shape, arrays[0].dtype)
+        return value
+
+    def _constant(self, slots: Sequence[int]) -> Value:
+        arrays = [run.array(slot) for run, slot in zip(self.runs, slots)]
+        first, value = arrays[0], self._new(slots)
+        if all(x is first or _is_same(x, first) for x in arrays):
+            name = self.names.get(id(first), f"constant_{value.number}")
+            self.recording.constants[name] = value, to_numpy(first)
+            return value
+        made = self._made(arrays, self.recording.kinds[value].shape)
+        if made is None:
+            self._refuse(f"it gets an array of shape {first.shape} that no op made and that is another for other sizes")
+        self.recording.calls.append(Call(*made, value, self.where))
+        return value
+
+    def _made(self, arrays: Sequence[Array], shape: tuple[Any, ...]) -> tuple[Callable[..., Any], dict[str, Any]] | None:
+        """The function, and its arguments, that made arrays that depend on the sizes; None if it is not known."""
+        first = arrays[0]
+        if all((x == x.ravel()[0]).all() for x in arrays):
+            return full, {"shape": shape, "value": self._merge([x.ravel()[0].item() for x in arrays]), "dtype": first.dtype}
+        if first.ndim == 1 and all(_is_same(x, x[0] + host.arange(len(x))) for x in map(to_numpy, arrays)):
+            start = self._number([int(x[0]) for x in arrays])
+            stop = self._number([int(x[0]) + len(x) for x in arrays])
+            return arange, {"start": start, "stop": stop, "dtype": first.dtype}
+        if first.ndim == 2 and first.dtype == bool and all(_is_same(x, causal_array(*x.shape)) for x in arrays):
+            return causal_mask, {"queries": shape[0], "keys": shape[1]}
+        return None
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise RecordingError(f"{self.where}: {why}")
+
+
+def _is_same(x: Array, y: Array) -> bool:
+    return bool(x.shape == y.shape and x.dtype == y.dtype and (x == y).all())
