@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from explored import gpt_run
+from tinyformer.export.layers import norm
+from tinyformer.export.positions import add_positions
 
 from tinyformer import (
     GPT,
@@ -27,9 +29,7 @@ from tinyformer import (
     export_onnx,
 )
 from tinyformer.export.graph import FLOAT, INT, Graph
-from tinyformer.export.layers import norm
 from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph
-from tinyformer.export.positions import add_positions
 from tinyformer.export.web import web_page
 from tinyformer.programs.export import export, parse
 from tinytensor.nn import Linear, ReLU

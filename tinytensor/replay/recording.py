@@ -92,14 +92,15 @@ class Recording(NamedTuple):
 def record(
     function: Callable[..., Mapping[str, Tensor]],
     inputs: Callable[..., Mapping[str, Any]],
-    sizes: Sequence[str],
+    sizes: Sequence[str] | Mapping[str, int],
     model: Module | None = None,
     known: Collection[Any] | None = None,
 ) -> Recording:
     """Record ``function``, which takes the ``inputs`` by name and returns its outputs by name.
 
     ``inputs(**sizes)`` makes them for some sizes, such as ``inputs(batch=3, length=5)``: tensors, which become inputs of the
-    program, and other objects, such as a cache. The parameters and buffers of ``model`` are constants with its names.
+    program, and other objects, such as a cache. A mapping of ``sizes`` has the least of each that is tried. The parameters
+    and buffers of ``model`` are constants with its names.
 
     ``known`` are the ops, and opaque functions, of those who will run the program; None: all. A fused op that is not known is
     recorded as the ops of its reference.
@@ -107,7 +108,7 @@ def record(
     Raises RecordingError for any other op that is not known, and where calls, or values that no op computes, depend on the
     sizes in a way that is no sum of them.
     """
-    base = {name: _LEAST + 2 * i for i, name in enumerate(sizes)}
+    base = dict(sizes) if isinstance(sizes, Mapping) else {name: _LEAST + 2 * i for i, name in enumerate(sizes)}
     trials = [base, *[{**base, name: base[name] + 1} for name in sizes], {name: size + 2 for name, size in base.items()}]
     names = {} if model is None else _names(model)
     with no_grad():
