@@ -27,11 +27,6 @@ def _function(operator: str, **attributes: Any) -> Callable[..., Value]:
     return lambda write, x: write.cast(x, write.dtype).function(operator, **attributes)
 
 
-def _test(operator: str) -> Callable[..., Value]:
-    """An op of one floating-point tensor whose result is boolean."""
-    return lambda write, x: write.cast(x, FLOAT).function(operator)
-
-
 def _arithmetic(operator: str, of_booleans: str = "") -> Callable[..., Value]:
     """An op of two tensors or numbers, which are converted to the dtype of the result."""
 
@@ -42,11 +37,10 @@ def _arithmetic(operator: str, of_booleans: str = "") -> Callable[..., Value]:
     return write_op
 
 
-def _comparison(operator: str, negated: bool = False) -> Callable[..., Value]:
+def _comparison(operator: str) -> Callable[..., Value]:
     def write_op(write: Writer, x: Any, y: Any) -> Value:
         dtype = write.common(x, y)
-        out = write.graph.node(operator, write.cast(x, dtype), write.cast(y, dtype))
-        return out.function("Not") if negated else out
+        return write.graph.node(operator, write.cast(x, dtype), write.cast(y, dtype))
 
     return write_op
 
@@ -77,7 +71,11 @@ def _clip(write: Writer, x: Value, least: Any, most: Any) -> Value:
 
 
 def _where(write: Writer, condition: Any, x: Any, y: Any) -> Value:
-    return write.graph.node("Where", write.cast(condition, BOOL), write.cast(x, write.dtype), write.cast(y, write.dtype))
+    node = write.graph.node
+    condition, x, y = write.cast(condition, BOOL), write.cast(x, write.dtype), write.cast(y, write.dtype)
+    if write.dtype == BOOL:  # which onnxruntime's Where does not take
+        return node("Or", node("And", condition, x), node("And", condition.function("Not"), y))
+    return node("Where", condition, x, y)
 
 
 def _rounding(operator: str) -> Callable[..., Value]:
@@ -92,10 +90,6 @@ def _round(write: Writer, x: Value, decimals: int) -> Value:
     return (x * factor).function("Round") / factor if decimals else x.function("Round")
 
 
-def _astype(write: Writer, x: Value, dtype: Any) -> Value:
-    return write.cast(x, dtype_of(host.dtype(dtype)))
-
-
 def _softplus(write: Writer, x: Value, beta: float) -> Value:
     return (write.cast(x, FLOAT) * beta).function("Softplus") / beta
 
@@ -106,66 +100,53 @@ def _silu(write: Writer, x: Value, factor: Value | None) -> Value:
 
 
 ELEMENTWISE: Operators = {
-    ops.abs: _function("Abs"),
-    ops.arccos: _function("Acos"),
-    ops.arcsin: _function("Asin"),
-    ops.arctan: _function("Atan"),
-    ops.ceil: _rounding("Ceil"),
-    ops.cos: _function("Cos"),
-    ops.cosh: _function("Cosh"),
-    ops.erf: _function("Erf"),
-    ops.exp: _function("Exp"),
-    ops.floor: _rounding("Floor"),
-    ops.log: _function("Log"),
-    ops.negative: _function("Neg"),
-    ops.reciprocal: _function("Reciprocal"),
-    ops.relu: _function("Relu"),
-    ops.sigmoid: _function("Sigmoid"),
-    ops.sign: _function("Sign"),
-    ops.sin: _function("Sin"),
-    ops.sinh: _function("Sinh"),
-    ops.sqrt: _function("Sqrt"),
-    ops.tan: _function("Tan"),
-    ops.tanh: _function("Tanh"),
+    **{op: _function(operator) for op, operator in {
+        ops.abs: "Abs", ops.arccos: "Acos", ops.arcsin: "Asin", ops.arctan: "Atan", ops.cos: "Cos", ops.cosh: "Cosh",
+        ops.erf: "Erf", ops.exp: "Exp", ops.log: "Log", ops.negative: "Neg", ops.reciprocal: "Reciprocal", ops.relu: "Relu",
+        ops.sigmoid: "Sigmoid", ops.sign: "Sign", ops.sin: "Sin", ops.sinh: "Sinh", ops.sqrt: "Sqrt", ops.tan: "Tan",
+        ops.tanh: "Tanh",
+    }.items()},
+    **{op: _arithmetic(*operators) for op, operators in {
+        ops.add: ("Add", "Or"), ops.subtract: ("Sub",), ops.multiply: ("Mul", "And"), ops.divide: ("Div",),
+        ops.power: ("Pow",), ops.maximum: ("Max", "Or"), ops.minimum: ("Min", "And"), ops.bitwise_and: ("BitwiseAnd", "And"),
+        ops.bitwise_or: ("BitwiseOr", "Or"), ops.bitwise_xor: ("BitwiseXor", "Xor"),
+    }.items()},
+    **{op: _comparison(operator) for op, operator in {
+        ops.equal: "Equal", ops.less: "Less", ops.less_equal: "LessOrEqual", ops.greater: "Greater",
+        ops.greater_equal: "GreaterOrEqual",
+    }.items()},
+    **{op: _logical(operator) for op, operator in {
+        ops.logical_and: "And", ops.logical_or: "Or", ops.logical_xor: "Xor",
+    }.items()},
     activations._gelu_exact: _function("Gelu", approximate="none"),
     activations._gelu_tanh: _function("Gelu", approximate="tanh"),
+    activations._silu: _silu,
+    activations._softplus: _softplus,
+    ops.logsigmoid: lambda write, x: write.cast(x, FLOAT).function("Neg").function("Softplus").function("Neg"),
+    ops.leaky_relu: lambda write, x, slope: write.cast(x, FLOAT).function("LeakyRelu", alpha=slope),
+    ops.elu: lambda write, x, alpha: write.cast(x, FLOAT).function("Elu", alpha=alpha),
     ops.rsqrt: lambda write, x: write.cast(x, FLOAT).function("Sqrt").function("Reciprocal"),
     ops.square: lambda write, x: write.cast(x, write.dtype) * write.cast(x, write.dtype),
     ops.log2: lambda write, x: write.cast(x, FLOAT).function("Log") * (1 / math.log(2.0)),
     ops.log10: lambda write, x: write.cast(x, FLOAT).function("Log") * (1 / math.log(10.0)),
     ops.exp2: lambda write, x: write.graph.node("Pow", 2.0, write.cast(x, FLOAT)),
+    ops.floor: _rounding("Floor"),
+    ops.ceil: _rounding("Ceil"),
     ops.round: _round,
-    activations._softplus: _softplus,
-    activations._silu: _silu,
-    ops.logsigmoid: lambda write, x: write.cast(x, FLOAT).function("Neg").function("Softplus").function("Neg"),
-    ops.leaky_relu: lambda write, x, slope: write.cast(x, FLOAT).function("LeakyRelu", alpha=slope),
-    ops.elu: lambda write, x, alpha: write.cast(x, FLOAT).function("Elu", alpha=alpha),
-    ops.add: _arithmetic("Add", "Or"),
-    ops.subtract: _arithmetic("Sub"),
-    ops.multiply: _arithmetic("Mul", "And"),
-    ops.divide: _arithmetic("Div"),
-    ops.power: _arithmetic("Pow"),
-    ops.maximum: _arithmetic("Max", "Or"),
-    ops.minimum: _arithmetic("Min", "And"),
     ops.remainder: _remainder,
     ops.floor_divide: _floor_divide,
     ops.clip: _clip,
     ops.where: _where,
     ops.copy: lambda write, x: x,
-    ops.astype: _astype,
-    ops.equal: _comparison("Equal"),
-    ops.not_equal: _comparison("Equal", negated=True),
-    ops.less: _comparison("Less"),
-    ops.less_equal: _comparison("LessOrEqual"),
-    ops.greater: _comparison("Greater"),
-    ops.greater_equal: _comparison("GreaterOrEqual"),
-    ops.logical_and: _logical("And"),
-    ops.logical_or: _logical("Or"),
-    ops.logical_xor: _logical("Xor"),
+    ops.astype: lambda write, x, dtype: write.cast(x, dtype_of(host.dtype(dtype))),
+    ops.not_equal: lambda write, x, y: _comparison("Equal")(write, x, y).function("Not"),
     ops.logical_not: lambda write, x: write.cast(x, BOOL).function("Not"),
-    ops.isnan: _test("IsNaN"),
-    ops.isinf: _test("IsInf"),
-}
+    ops.invert: lambda write, x: x.function("Not" if write.dtype == BOOL else "BitwiseNot"),
+    ops.isnan: lambda write, x: write.cast(x, FLOAT).function("IsNaN"),
+    ops.isinf: lambda write, x: write.cast(x, FLOAT).function("IsInf"),
+    ops.isfinite: lambda write, x: write.graph.node("Less", write.cast(x, FLOAT).function("Abs"), math.inf),
+}  # fmt: skip
+
 
 # ------------------------------------------------------------------------------------------------------------ shapes
 
@@ -249,10 +230,6 @@ def _part_of_each_axis(index: Any, ndim: int) -> list[Any]:
 
 def _sliced(write: Writer, x: Value, slices: Sequence[slice]) -> Value:
     cut = {axis: part for axis, part in enumerate(slices) if part not in (slice(None), slice(0, x.shape[axis]))}
-    if x.name in write.graph.constants and len(cut) == 1:
-        ((axis, part),) = cut.items()
-        if isinstance(part.stop, Size) and part.step is None:  # a table, which may have too few rows: this would say so
-            return x.take(write.range(part.start or 0, part.stop), axis)
     ends = [(part.step or 1, *_ends(part)) for part in cut.values()]
     columns = [write.as_shape([end[i] for end in ends]) for i in (1, 2)]
     return write.graph.node("Slice", x, *columns, [*cut], [step for step, *_ in ends]) if cut else x
@@ -332,17 +309,11 @@ def _variance(write: Writer, x: Value, axis: Any, keepdims: bool, ddof: float) -
     return out * count / (count - float(ddof))
 
 
-def _running_sum(write: Writer, x: Value, axis: int) -> Value:
-    return write.graph.node("CumSum", write.cast(x, write.dtype), axis)
-
-
 REDUCTIONS: Operators = {
-    ops.sum: _reduction("ReduceSum"),
-    ops.mean: _reduction("ReduceMean"),
-    ops.max: _reduction("ReduceMax"),
-    ops.min: _reduction("ReduceMin"),
-    ops.logsumexp: _reduction("ReduceLogSumExp"),
-    reductions._norm: _reduction("ReduceL2"),
+    **{op: _reduction(operator) for op, operator in {
+        ops.sum: "ReduceSum", ops.mean: "ReduceMean", ops.max: "ReduceMax", ops.min: "ReduceMin",
+        ops.logsumexp: "ReduceLogSumExp", reductions._norm: "ReduceL2",
+    }.items()},
     reductions._prod: lambda write, x: write.graph.node("ReduceProd", write.cast(x, write.dtype), [-1], keepdims=0),
     ops.any: _truth("ReduceMax"),
     ops.all: _truth("ReduceMin"),
@@ -352,8 +323,8 @@ REDUCTIONS: Operators = {
     ops.std: lambda write, *arguments: _variance(write, *arguments).function("Sqrt"),
     ops.softmax: lambda write, x, axis: write.cast(x, FLOAT).function("Softmax", axis=axis),
     ops.log_softmax: lambda write, x, axis: write.cast(x, FLOAT).function("LogSoftmax", axis=axis),
-    running._cumsum: _running_sum,
-}
+    running._cumsum: lambda write, x, axis: write.graph.node("CumSum", write.cast(x, write.dtype), axis),
+}  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------- products and norms

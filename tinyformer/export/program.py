@@ -73,6 +73,8 @@ class Writer:
             self._write(call)
         for name, recorded in self.recording.outputs.items():
             kind = self.recording.kinds[recorded]
+            if name in [*self.graph.constants, *self.recording.inputs]:
+                raise RecordingError(f"an output cannot be called {name!r}, as an input or a weight is: give it another name")
             self.graph.output(name, self._values[recorded], dtype_of(kind.dtype), *_lengths(kind.shape))
         return self.graph
 

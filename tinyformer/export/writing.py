@@ -61,7 +61,9 @@ def export_onnx(model: Module, path: str | Path, cache: bool = True, inputs: Map
     refuse_quantized(model, "exported", "export it in float32")
     try:
         graphs = _graphs(model, path, cache, inputs)
-    except (RecordingError, ValueError) as error:  # ValueError: a length that the model does not take
+    except UserError:
+        raise
+    except (RecordingError, ValueError, RuntimeError) as error:  # of a length that the model does not take; random numbers
         raise UserError(f"{type(model).__name__} cannot be exported to ONNX: {error}") from error
     return [written for file, graph in graphs.items() for written in _write(graph.without_unread(), file)]
 

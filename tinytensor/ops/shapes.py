@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.checks import check_fits
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
@@ -381,7 +382,8 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
 
     if x.ndim < 2:
         raise ValueError(f"tril and triu need a matrix, not shape {x.shape}")
-    columns, ends = xp.arange(x.shape[-1]), xp.arange(k, k + x.shape[-2])[:, None]
+    columns, ends = [wrap(xp.arange(first, first + n)) for first, n in ((0, x.shape[-1]), (k, x.shape[-2]))]
+    ends = expand_dims(ends, 1)
     return where(columns <= ends if lower else columns >= ends, x, 0.0 if is_floating(x.dtype) else False)  # x keeps its dtype
 
 

@@ -180,6 +180,10 @@ class _Recorder(Tracer):
         """The array in a slot."""
         return self._values[slot]
 
+    def is_computed(self, slot: int) -> bool:
+        """Whether a slot has an input, or the result of a call."""
+        return slot in self._computed
+
     def _write_down(self, op: Any, arguments: dict[str, Any], out: Tensor) -> None:
         where = _where(self._names)
         if not self._knows(op):
@@ -190,11 +194,28 @@ class _Recorder(Tracer):
         self.calls.append(_Written(op, arguments, result, where))
 
     def _check(self, value: Any) -> None:
-        """Raise TypeError for an array of which nobody knows how it was computed."""
+        """Raise RecordingError for an array of which nobody knows how it was computed."""
         if is_array(value) and id(value) not in self._slots:
             self._refuse_arrays(value)
         for part in parts_of(value):
             self._check(part)
+
+    def _refuse_arrays(self, value: Any) -> None:
+        try:
+            super()._refuse_arrays(value)
+        except TypeError:
+            raise RecordingError(
+                f"{_where(self._names)}: an op gets an array that no op made: compute it with ops on tensors"
+            ) from None
+
+    def refuse_values_of(self, value: Any) -> None:
+        """Raise RecordingError if this array or tensor is an input or was computed, or contains such an array."""
+        try:
+            super().refuse_values_of(value)
+        except TypeError:
+            raise RecordingError(
+                f"{_where(self._names)}: the values of a tensor are read outside of ops (by a number, an if or NumPy): use ops"
+            ) from None
 
     def _knows(self, op: Any) -> bool:
         return self._known is None or id(op) in self._known
@@ -222,7 +243,7 @@ class _Merger:
         self.runs = runs
         self.trials = trials
         self.names = names
-        self.values: dict[int, Value] = {}  # by the slot in the first run
+        self.values: dict[tuple[int, ...], Value] = {}  # by the slots in the runs
         self.recording = Recording([], {}, {}, {}, {})
         self.where = "the function"
 
@@ -247,6 +268,8 @@ class _Merger:
     def _merge(self, values: Sequence[Any]) -> Any:
         """An argument of a call, from those of all runs."""
         first = values[0]
+        if other := next((x for x in values if type(x) is not type(first)), None):
+            self._refuse(f"it gets {shown(first)}, and for other sizes {shown(other)}")
         if isinstance(first, Tensor) or is_array(first):
             return self._value([run.slot(x) for run, x in zip(self.runs, values)])
         if isinstance(first, slice):
@@ -275,7 +298,7 @@ class _Merger:
 
     def _value(self, slots: Sequence[int]) -> Value:
         """The value that is in these slots of the runs: of an array that nothing has computed, a constant."""
-        return self.values.get(slots[0]) or self._constant(slots)
+        return self.values.get(tuple(slots)) or self._constant(slots)
 
     def _new(self, slots: Sequence[int]) -> Value:
         value = Value(len(self.recording.kinds))
@@ -283,10 +306,12 @@ class _Merger:
         if len({x.ndim for x in arrays}) > 1:
             self._refuse("it gives another number of axes for other sizes")
         shape = tuple([self._number(lengths) for lengths in zip(*[x.shape for x in arrays])])
-        self.values[slots[0]], self.recording.kinds[value] = value, Kind(shape, arrays[0].dtype)
+        self.values[tuple(slots)], self.recording.kinds[value] = value, Kind(shape, arrays[0].dtype)
         return value
 
     def _constant(self, slots: Sequence[int]) -> Value:
+        if any(run.is_computed(slot) for run, slot in zip(self.runs, slots)):
+            self._refuse("it gets the result of another call for other sizes")
         arrays = [run.array(slot) for run, slot in zip(self.runs, slots)]
         first, value = arrays[0], self._new(slots)
         if all(x is first or _is_same(x, first) for x in arrays):
@@ -302,7 +327,7 @@ class _Merger:
     def _made(self, arrays: Sequence[Array], shape: tuple[Any, ...]) -> tuple[Callable[..., Any], dict[str, Any]] | None:
         """The function, and its arguments, that made arrays that depend on the sizes; None if it is not known."""
         first = arrays[0]
-        if all((x == x.ravel()[0]).all() for x in arrays):
+        if all(x.size and (x == x.ravel()[0]).all() for x in arrays):
             return full, {"shape": shape, "value": self._merge([x.ravel()[0].item() for x in arrays]), "dtype": first.dtype}
         if first.ndim == 1 and all(_is_same(x, x[0] + host.arange(len(x))) for x in map(to_numpy, arrays)):
             start = self._number([int(x[0]) for x in arrays])
