@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy
+import pages
 import pytest
 
 import tinytensor as tt
@@ -22,6 +25,7 @@ from tinytensor.nn import Linear, Module
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "onnx.md"
 GPT_CONFIG = GPTConfig(vocab_size=50, block_size=30, num_layers=2, num_heads=2, d_model=24)
 BERT_CONFIG = BertConfig(vocab_size=50, max_length=30, num_layers=2, num_heads=2, d_model=24, d_ff=48)
 TRANSFORMER_CONFIG = TransformerConfig(40, 50, d_model=24, num_heads=2, encoder_layers=2, decoder_layers=2, d_ff=48)
@@ -159,6 +163,15 @@ def test_a_module_of_a_user(tmp_path):
     assert model.training
 
 
+def test_the_module_of_the_guide(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = [block for block in pages.blocks(GUIDE.read_text(encoding="utf-8"), "py") if "class Tagger" in block]
+    exec(code, {})
+    ids = ids_of(2, 7)
+    assert list(found := run("tagger.onnx", ids=ids)) == ["tags"]
+    assert found["tags"].shape == (2, 7, 5)
+
+
 def test_a_model_of_this_package_with_inputs(tmp_path):
     tt.seed(0)
     model = BertForClassification(BERT_CONFIG, 3).eval()
@@ -238,6 +251,7 @@ MODULES = {
         "a": x[0], "b": x[-1, 2], "c": x[:, 1:4], "d": x[:, ::-2], "e": x[1:], "f": x[:-1], "g": x[..., 0], "h": x[i],
         "j": x[:, i], "k": x[i, i], "l": x[i][:, None], "m": tt.take(x, i, 1), "n": x[len(x) - 1], "o": x[:, 0][:, None],
         "p": tt.embedding(i, x), "q": tt.one_hot(i, 3), "r": x[-2:], "s": x[0][None], "t": x[:, None, i],
+        "u": x[tt.arange(len(i)), i], "v": tt.embedding(tt.arange(len(x)), x),
     }, {"x": X, "i": ("int64", 2)}),
     "products": (lambda x, y: {
         "a": x @ y.T, "b": tt.einsum("ij,kj->ik", x, y), "c": tt.einsum("ij->j", x), "d": x[0] @ y[0], "e": x @ y[0],
@@ -283,6 +297,9 @@ def test_a_text_that_is_longer_than_a_table_is_an_error_when_the_graph_runs(tmp_
     [
         (lambda x: x[x > 0], "values cannot decide how many elements there are"),
         (lambda x: x[::2], "which is no sum of the sizes"),
+        (lambda x: x[None][tt.arange(1), tt.arange(1), 1:3], "several tensors in an index must be on the first axes"),
+        (lambda x: x[tt.arange(1), None, tt.arange(1)], "several tensors in an index must be on the first axes"),
+        (lambda x: x[0, tt.arange(2)], "an index of a number and a tensor: index twice"),
         (lambda x: x.astype("int8"), "a graph has no int8"),
         (lambda x: {"x": x}, "an output cannot be called 'x', as an input or a weight is"),
         (lambda x: tt.dropout(x), "would draw the same random numbers"),
@@ -292,3 +309,15 @@ def test_what_no_graph_can_be(tmp_path, function, message):
     with pytest.raises(UserError, match=f"^Function cannot be exported to ONNX: .*({message})"):
         export_onnx(Function(function), tmp_path / "model.onnx", inputs={"x": X})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_input_with_the_name_of_a_weight(tmp_path):
+    class Named(Module):
+        def __init__(self):
+            self.scale = tt.nn.Parameter(tt.ones(6))
+
+        def forward(self, scale):
+            return self.scale * scale
+
+    with pytest.raises(UserError, match=r"^Named cannot be exported .*: an input cannot be called 'scale', as a weight is"):
+        export_onnx(Named(), tmp_path / "model.onnx", inputs={"scale": X})

@@ -55,7 +55,7 @@ def split_heads(write: Writer, x: Value, parts: Sequence[int], d_head: int) -> l
         heads = x.reshape(0, 0, sum(parts), d_head).transpose(0, 2, 1, 3)
         return [heads] if len(parts) == 1 else heads.split(*parts, axis=1)
 
-    return write.once(("heads", x.name), make)
+    return write.once(("heads", x.name, *parts), make)
 
 
 def join_heads(x: Value) -> Value:
@@ -83,7 +83,7 @@ def _norm_and_rotate(
         cosine, sine = write.once(("angles", rotation.name), lambda: rotation.split(half, half))
         query, key = _rotated(query, cosine, sine, half), _rotated(key, cosine, sine, half)
     out = write.graph.concatenate([join_heads(x) for x in (query, key, value)], axis=2)
-    write.once(("heads", out.name), lambda: [query, key, value])
+    write.once(("heads", out.name, *parts), lambda: [query, key, value])
     return out
 
 

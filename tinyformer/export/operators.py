@@ -202,10 +202,10 @@ def _getitem(write: Writer, x: Value, index: Any) -> Value:
     parts = _part_of_each_axis(index, len(x.shape))
     on_axes = [part for part in parts if part is not None]
     arrays = [part for part in on_axes if isinstance(part, Value)]
-    if any(array.dtype == BOOL for array in arrays):
+    if any(isinstance(part, bool) or getattr(part, "dtype", "") == BOOL for part in parts):
         raise RecordingError("values cannot decide how many elements there are: use where instead of a boolean index")
     if len(arrays) > 1:
-        return _elements(write, x, on_axes)
+        return _elements(write, x, parts, len(arrays))
     if arrays and any(isinstance(part, (int, Size)) for part in on_axes):
         raise RecordingError("an index of a number and a tensor: index twice")
     out = _sliced(write, x, [part if isinstance(part, slice) else slice(None) for part in on_axes])
@@ -240,11 +240,10 @@ def _ends(part: slice) -> tuple[Any, Any]:
     return (first if part.start is None else part.start, last if part.stop is None else part.stop)
 
 
-def _elements(write: Writer, x: Value, parts: Sequence[Any]) -> Value:
+def _elements(write: Writer, x: Value, parts: Sequence[Any], count: int) -> Value:
     """x[rows, columns]: elements by the numbers of several first axes."""
-    count = sum(isinstance(part, Value) for part in parts)
-    if not all(isinstance(part, Value) for part in parts[:count]):
-        raise RecordingError("several tensors in an index must be on the first axes")
+    if not all(isinstance(part, Value) for part in parts[:count]) or any(part != slice(None) for part in parts[count:]):
+        raise RecordingError("several tensors in an index must be on the first axes, with nothing behind them")
     shape = write.as_shape(write.shape[: len(write.shape) - (len(parts) - count)])
     rows = [write.graph.node("Expand", part, shape).unsqueeze(-1) for part in parts[:count]]
     return write.graph.node("GatherND", x, write.graph.concatenate(rows, axis=-1))

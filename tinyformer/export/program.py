@@ -56,6 +56,8 @@ class Writer:
         """Make the inputs of the program inputs of the graph. One that is ``optional`` must be read. Returns this writer."""
         for name, recorded in self.recording.inputs.items():
             kind = self.recording.kinds[recorded]
+            if name in self.graph.constants:
+                raise RecordingError(f"an input cannot be called {name!r}, as a weight is: give it another name")
             if recorded in self._readers or name != optional:
                 self.use_as_input(name, self.graph.input(name, dtype_of(kind.dtype), *_lengths(kind.shape)))
         return self

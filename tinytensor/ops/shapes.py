@@ -12,7 +12,7 @@ from tinytensor.autograd.checks import check_fits
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
 from tinytensor.common.wording import counted
-from tinytensor.device.backend import host, is_floating, xp
+from tinytensor.device.backend import host, is_array, is_floating, xp
 from tinytensor.device.capturing import table
 
 if TYPE_CHECKING:
@@ -382,7 +382,9 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
 
     if x.ndim < 2:
         raise ValueError(f"tril and triu need a matrix, not shape {x.shape}")
-    columns, ends = [wrap(xp.arange(first, first + n)) for first, n in ((0, x.shape[-1]), (k, x.shape[-2]))]
+    columns, ends = xp.arange(x.shape[-1]), xp.arange(k, k + x.shape[-2])
+    if not is_array(x):  # then ops make the mask, and those who trace see how
+        columns, ends = wrap(columns), wrap(ends)
     ends = expand_dims(ends, 1)
     return where(columns <= ends if lower else columns >= ends, x, 0.0 if is_floating(x.dtype) else False)  # x keeps its dtype
 

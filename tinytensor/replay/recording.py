@@ -149,7 +149,7 @@ class _Recorder(Tracer):
         self._computed.update(self.inputs.values())
         with no_grad(), tracing(self):
             outputs = function(**inputs)
-        self.outputs = {name: self._slot(x) for name, x in outputs.items()}
+        self.outputs = {name: self.slot(x) for name, x in outputs.items()}
         return self
 
     def call(self, op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
@@ -171,10 +171,6 @@ class _Recorder(Tracer):
 
     def write_check(self, check: Callable[..., None], arguments: Any) -> None:
         """Checks of values are left to those who run the program."""
-
-    def slot(self, value: Any) -> int:
-        """The slot of a tensor or an array."""
-        return self._slot(value)
 
     def array(self, slot: int) -> Array:
         """The array in a slot."""
@@ -327,9 +323,11 @@ class _Merger:
     def _made(self, arrays: Sequence[Array], shape: tuple[Any, ...]) -> tuple[Callable[..., Any], dict[str, Any]] | None:
         """The function, and its arguments, that made arrays that depend on the sizes; None if it is not known."""
         first = arrays[0]
-        if all(x.size and (x == x.ravel()[0]).all() for x in arrays):
+        if not all(x.size for x in arrays):
+            return None
+        if all((x == x.ravel()[0]).all() for x in arrays):
             return full, {"shape": shape, "value": self._merge([x.ravel()[0].item() for x in arrays]), "dtype": first.dtype}
-        if first.ndim == 1 and all(_is_same(x, x[0] + host.arange(len(x))) for x in map(to_numpy, arrays)):
+        if first.ndim == 1 and first.dtype.kind == "i" and all(_counts(x) for x in map(to_numpy, arrays)):
             start = self._number([int(x[0]) for x in arrays])
             stop = self._number([int(x[0]) + len(x) for x in arrays])
             return arange, {"start": start, "stop": stop, "dtype": first.dtype}
@@ -339,6 +337,10 @@ class _Merger:
 
     def _refuse(self, why: str) -> NoReturn:
         raise RecordingError(f"{self.where}: {why}")
+
+
+def _counts(x: Array) -> bool:
+    return bool((x == x[0] + host.arange(len(x))).all())
 
 
 def _is_same(x: Array, y: Array) -> bool:
