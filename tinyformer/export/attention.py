@@ -14,7 +14,7 @@ from tinyformer.export.program import Operators, Writer, difference
 from tinytensor import functional, ops
 from tinytensor.device.backend import host
 from tinytensor.functional import attention, rotation as rotations
-from tinytensor.replay.recording import RecordingError, Size
+from tinytensor.replay.recording import Size
 
 _LOWEST = float(host.finfo(host.float32).min)
 
@@ -123,7 +123,6 @@ def _attention(
     random_key: Any,
     keep_probability: float,
 ) -> Value:
-    _refuse_dropout(random_key)
     mask = both(write, mask, causal_mask(write, query.shape[-2], key.shape[-2]) if is_causal else None)
     return attend(write, query, key, value, mask, scale, bias, len(key.shape))
 
@@ -140,7 +139,6 @@ def _multi_head_attention(
     random_key: Any,
     keep_probability: float,
 ) -> Value:
-    _refuse_dropout(random_key)
     d_head = write.shape[2] // num_heads
     keys = (projected if memory is None else memory).shape[1]
     if memory is None:
@@ -150,11 +148,6 @@ def _multi_head_attention(
         key, value = split_heads(write, memory, [num_heads] * 2, d_head)
     mask = both(write, mask, causal_mask(write, projected.shape[1], keys) if is_causal else None)
     return join_heads(attend(write, query, key, value, mask, scale, bias))
-
-
-def _refuse_dropout(random_key: Any) -> None:
-    if random_key is not None:
-        raise RecordingError("a graph draws no random numbers: export the model in evaluation mode")
 
 
 def _rotate_pairs(write: Writer, x: Value, cosine: Value, sine: Value) -> Value:
