@@ -68,7 +68,7 @@ BERTS = [{}, {"positions": "sinusoidal", "norm_first": True, "num_layers": 3, "n
          {"positions": "sinusoidal_halves", "activation": "gelu_tanh"}, {"activation": "silu"},
          {"positions": "rotary", "query_key_norm": True, "norm_first": True},
          {"num_segments": 0, "pooler": "", "tie_output": False},
-         {"skip_padding": True, "pad": 2, "num_segments": 1}]  # fmt: skip
+         {"skip_padding": True, "pad": 2, "num_segments": 1}, {"relative_ranges": 32, "max_length": 300}]  # fmt: skip
 SENTENCES = [
     ({}, ["mean"], None),
     ({"skip_padding": True, "pad": 2}, ["cls", "max", "weightedmean"], [Normalize()]),
@@ -117,7 +117,7 @@ def randomised(model):
 
 
 # Settings of training alone, and of models that are not exported: these cases have one value of each.
-UNLIKE_OTHERS = ("dropout", "head_dropout", "pooler_dropout", "relative_ranges", "sliding_window")
+UNLIKE_OTHERS = ("dropout", "head_dropout", "pooler_dropout", "sliding_window")
 MODELS = [(gpt, case) for case in GPTS] + [(bert, case) for case in BERTS] + [(transformer, c) for c in TRANSFORMERS + VECTORS]
 
 
@@ -238,11 +238,20 @@ def test_the_vectors_of_sentences(tmp_path, case, pooling, layers):
         assert found.shape == (batch, ours.get_outputs()[0].shape[1])
 
 
-def test_what_has_no_place_in_these_graphs(tmp_path):
-    with pytest.raises(UserError, match="sentences of a GPT cannot be exported to ONNX: only those of a Bert can"):
-        export_onnx(SentenceModel(gpt()), tmp_path / "model.onnx")
-    with pytest.raises(UserError, match="relative positions, as MPNet has them, cannot be exported to ONNX"):
-        export_onnx(bert(relative_ranges=32), tmp_path / "model.onnx")
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
+def test_the_vectors_of_sentences_by_a_gpt(tmp_path, positions):
+    model = randomised(SentenceModel(gpt(positions=positions), ["mean", "lasttoken"]))
+    (path,) = export_onnx(model, tmp_path / "model.onnx")
+    ours = session(path)
+    for batch, length in SIZES:
+        ids, mask = ids_of(50, batch, length), numpy.ones((batch, length), numpy.int64)
+        mask[-1, 5:] = 0
+        found = outputs(ours, {"input_ids": ids, "attention_mask": mask})["sentence_embedding"]
+        close(model(tt.tensor(ids), tt.tensor(mask != 0)), found)
+
+
+def test_a_window_that_is_shorter_than_the_texts(tmp_path):
+    export_onnx(gpt(sliding_window=60), tmp_path / "model.onnx")
     with pytest.raises(UserError, match="a sliding_window, as Mistral has one, cannot be exported to ONNX"):
         export_onnx(gpt(sliding_window=4), tmp_path / "model.onnx")
 

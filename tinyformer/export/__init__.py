@@ -3,8 +3,9 @@
 ``export_onnx`` writes a model. ``tinyformer export RUN model.onnx`` writes the model of a run, and its tokenizer, and shows how
 to run them.
 
-The graph is built from the model's modules, layer by layer as their ``forward`` reads. A program that ``tt.trace`` writes down
-would not do: in it, all lengths are fixed.
+No model is written here a second time. ``models.py`` runs its ``forward`` and records the ops that it calls, with names in the
+place of their lengths (``tinytensor/replay/recording.py``). ``program.py`` writes this as a graph. What each op becomes is said
+by tables in ``operators.py``, ``attention.py`` and ``caches.py``.
 
 ``web_page`` writes a page with a GPT, which ``tinyformer/javascript`` computes: ``tinyformer export RUN --web page.html``.
 """

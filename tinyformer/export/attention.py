@@ -1,4 +1,4 @@
-"""Attention as nodes of a graph, its masks, and its cache.
+"""Attention as nodes of a graph, with its masks and rotations. What has a cache is in ``caches.py``.
 
 It is written with plain operators: the operator Attention is young, and programs that run it differ in what a causal mask means
 where there are fewer queries than keys.
@@ -6,127 +6,159 @@ where there are fewer queries than keys.
 
 from __future__ import annotations
 
-from tinyformer.export.graph import BOOL, FLOAT, Graph, Value
-from tinyformer.export.layers import linear, norm
-from tinyformer.export.positions import Rotation
-from tinyformer.models.attention import MultiHeadAttention
-from tinytensor.device.backend import host
+from collections.abc import Sequence
+from typing import Any
 
-KeysValues = tuple[Value, Value]  # each (batch, heads, number of keys, d_head)
+from tinyformer.export.graph import Value
+from tinyformer.export.program import Operators, Writer, difference
+from tinytensor import functional, ops
+from tinytensor.device.backend import host
+from tinytensor.functional import attention, rotation as rotations
+from tinytensor.replay.recording import Size
 
 _LOWEST = float(host.finfo(host.float32).min)
+
+
+def rms_norm(write: Writer, x: Value, weight: Value | None, eps: float) -> Value:
+    """The root-mean-square norm of the last axis."""
+    out = x / ((x * x).mean() + eps).function("Sqrt")
+    return out if weight is None else out * weight
 
 
 # ------------------------------------------------------------------------------------------------------------- masks
 
 
-def padding_mask(attention_mask: Value) -> Value:
-    """Where a key may be seen, (batch, 1, 1, keys), of numbers (batch, keys) that are 1 for tokens and 0 for padding."""
-    return attention_mask.astype(BOOL).unsqueeze(1, 2)
+def causal_mask(write: Writer, queries: int | Size, keys: int | Size) -> Value:
+    """Where the last ``queries`` of all tokens may see each of the ``keys`` tokens: not after themselves; (queries, keys)."""
+
+    def make() -> Value:
+        ends = write.range(difference(keys, queries), keys).unsqueeze(1)
+        return write.graph.node("LessOrEqual", write.range(0, keys).unsqueeze(0), ends)
+
+    return write.once(("causal", queries, keys), make)
 
 
-def causal_mask(length: Value, num_keys: Value) -> Value:
-    """Where the last ``length`` of all tokens may see each of the ``num_keys`` tokens: not after themselves; (length, keys)."""
-    keys = length.graph.range(num_keys)
-    queries = keys.rest(0, num_keys - length)
-    return keys.unsqueeze(0) <= queries.unsqueeze(1)
+def both(write: Writer, mask: Value | None, other: Value | None) -> Value | None:
+    """Where both masks allow it; None allows all."""
+    if mask is None or other is None:
+        return other if mask is None else mask
+    return write.once(("both", mask.name, other.name), lambda: write.graph.node("And", mask, other))
 
 
-# ------------------------------------------------------------------------------------------------------------- cache
+# ------------------------------------------------------------------------------------------------------------- heads
 
 
-class LayerCache:
-    """The keys and values of the tokens before, which are inputs of the graph, and those of all tokens, which are outputs.
+def split_heads(write: Writer, x: Value, parts: Sequence[int], d_head: int) -> list[Value]:
+    """(batch, length, sum of parts * d_head) -> for each part its heads, (batch, part, length, d_head)."""
 
-    The graph has no memory of its own: what a run puts out goes into the next one. At first there are 0 tokens.
-    """
+    def make() -> list[Value]:
+        heads = x.reshape(0, 0, sum(parts), d_head).transpose(0, 2, 1, 3)
+        return [heads] if len(parts) == 1 else heads.split(*parts, axis=1)
 
-    def __init__(self, graph: Graph, name: str, num_heads: int, d_head: int):
-        """``name`` stands between ``past_key_values.`` or ``present.`` and ``.key`` or ``.value``."""
-        self._name = name
-        self._sizes = num_heads, d_head
-        self._past = keys_values_input(graph, f"past_key_values.{name}", num_heads, "past_length", d_head)
-        self._present = self._past
-
-    @property
-    def num_tokens(self) -> Value:
-        """How many tokens came before."""
-        return self._past[0].length(2)
-
-    def append(self, key: Value, value: Value) -> KeysValues:
-        """The keys and values of all tokens, those of the new ones included."""
-        past_key, past_value = self._past
-        join = key.graph.concatenate
-        self._present = join([past_key, key], axis=2), join([past_value, value], axis=2)
-        return self._present
-
-    def put_out(self) -> None:
-        """Make the keys and values of all tokens outputs of the graph."""
-        num_heads, d_head = self._sizes
-        keys_values_output(self._present, f"present.{self._name}", num_heads, "total_length", d_head)
+    return write.once(("heads", x.name, *parts), make)
 
 
-def keys_values_input(graph: Graph, name: str, num_heads: int, length: str, d_head: int) -> KeysValues:
-    """Two new inputs: keys and values (batch, heads, length, d_head)."""
-    sizes = "batch_size", num_heads, length, d_head
-    return graph.input(f"{name}.key", FLOAT, *sizes), graph.input(f"{name}.value", FLOAT, *sizes)
+def join_heads(x: Value) -> Value:
+    """(batch, heads, length, d_head) -> (batch, length, heads * d_head)."""
+    return x.transpose(0, 2, 1, 3).reshape(0, 0, -1)
 
 
-def keys_values_output(keys_values: KeysValues, name: str, num_heads: int, length: str, d_head: int) -> None:
-    """Make keys and values (batch, heads, length, d_head) two outputs."""
-    for part, value in zip(("key", "value"), keys_values):
-        value.graph.output(f"{name}.{part}", value, FLOAT, "batch_size", num_heads, length, d_head)
+def _norm_and_rotate(
+    write: Writer,
+    projected: Value,
+    query_weight: Value | None,
+    key_weight: Value | None,
+    num_heads: int,
+    shared: int,
+    eps: float,
+    rotation: Value | None,
+) -> Value:
+    """Attention reads the heads themselves. What joins them here is left out where nothing reads it."""
+    parts = [num_heads, shared, shared]
+    query, key, value = split_heads(write, projected, parts, d_head := projected.shape[2] // sum(parts))
+    if query_weight is not None and key_weight is not None:
+        query, key = rms_norm(write, query, query_weight, eps), rms_norm(write, key, key_weight, eps)
+    if rotation is not None:
+        half = d_head // 2
+        cosine, sine = write.once(("angles", rotation.name), lambda: rotation.split(half, half))
+        query, key = _rotated(query, cosine, sine, half), _rotated(key, cosine, sine, half)
+    out = write.graph.concatenate([join_heads(x) for x in (query, key, value)], axis=2)
+    write.once(("heads", out.name, *parts), lambda: [query, key, value])
+    return out
+
+
+def _rotated(x: Value, cosine: Value, sine: Value, half: int) -> Value:
+    """x (..., length, 2 half) with the pairs i and half + i rotated by the angles of these cosines and sines."""
+    first, second = x.split(half, half)
+    return x.graph.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=-1)
 
 
 # --------------------------------------------------------------------------------------------------------- attention
 
 
-def self_attention(
-    layer: MultiHeadAttention, x: Value, mask: Value, cache: LayerCache | None = None, rotation: Rotation | None = None
+def attend(
+    write: Writer, query: Value, key: Value, value: Value, mask: Value | None, scale: float, bias: Any = None, ndim: int = 4
 ) -> Value:
-    """x (batch, length, d_model) -> the same shape. ``mask`` broadcasts to (batch, heads, length, keys)."""
-    heads = layer.num_heads, layer.num_key_value_heads, layer.num_key_value_heads
-    parts = linear(layer.query_key_value, x).split(*[count * layer.d_head for count in heads])
-    query, key, value = [_heads(part, count, layer.d_head) for part, count in zip(parts, heads)]
-    if layer.query_norm is not None and layer.key_norm is not None:
-        query, key = norm(layer.query_norm, query), norm(layer.key_norm, key)
-    if rotation is not None:
-        query, key = rotation(query), rotation(key)
-    if cache is not None:
-        key, value = cache.append(key, value)
-    return _attend(layer, query, (_for_each_query(layer, key), _for_each_query(layer, value)), mask)
+    """The values (..., queries, d_head) that queries mix. Where a query may see no key, they count as 0."""
+    graph, axes = write.graph, [*range(ndim - 2), ndim - 1, ndim - 2]
+    scores = (query * scale) @ key.transpose(*axes)
+    if bias is not None:
+        scores = scores + bias  # which may be -inf
+        mask = both(write, mask, graph.node("GreaterOrEqual", scores, _LOWEST))
+    if mask is None:
+        return scores.function("Softmax", axis=-1) @ value
+    weights = graph.node("Where", mask, scores, _LOWEST).function("Softmax", axis=-1)
+    return graph.node("Where", mask, weights, 0.0) @ value
 
 
-def cross_attention(layer: MultiHeadAttention, x: Value, memory: KeysValues, mask: Value) -> Value:
-    """Attention of x (batch, length, d_model) to the ``memory_keys_values`` of the layer."""
-    return _attend(layer, _heads(linear(layer.query, x), layer.num_heads, layer.d_head), memory, mask)
+def _attention(
+    write: Writer,
+    query: Value,
+    key: Value,
+    value: Value,
+    bias: Value | None,
+    mask: Value | None,
+    is_causal: bool,
+    scale: float,
+    random_key: Any,
+    keep_probability: float,
+) -> Value:
+    mask = both(write, mask, causal_mask(write, query.shape[-2], key.shape[-2]) if is_causal else None)
+    return attend(write, query, key, value, mask, scale, bias, len(key.shape))
 
 
-def memory_keys_values(layer: MultiHeadAttention, memory: Value) -> KeysValues:
-    """The keys and values of a memory (batch, length, d_model) for a cross-attention."""
-    width = layer.num_heads * layer.d_head
-    key, value = linear(layer.key_value, memory).split(width, width)
-    return _heads(key, layer.num_heads, layer.d_head), _heads(value, layer.num_heads, layer.d_head)
+def _multi_head_attention(
+    write: Writer,
+    projected: Value,
+    memory: Value | None,
+    bias: Value | None,
+    num_heads: int,
+    mask: Value | None,
+    is_causal: bool,
+    scale: float,
+    random_key: Any,
+    keep_probability: float,
+) -> Value:
+    d_head = write.shape[2] // num_heads
+    keys = (projected if memory is None else memory).shape[1]
+    if memory is None:
+        query, key, value = split_heads(write, projected, [num_heads] * 3, d_head)
+    else:
+        (query,) = split_heads(write, projected, [num_heads], d_head)
+        key, value = split_heads(write, memory, [num_heads] * 2, d_head)
+    mask = both(write, mask, causal_mask(write, projected.shape[1], keys) if is_causal else None)
+    return join_heads(attend(write, query, key, value, mask, scale, bias))
 
 
-def _heads(x: Value, num_heads: int, d_head: int) -> Value:
-    """(batch, length, num_heads * d_head) -> (batch, num_heads, length, d_head)."""
-    return x.reshape(0, 0, num_heads, d_head).transpose(0, 2, 1, 3)
+def _rotate_pairs(write: Writer, x: Value, cosine: Value, sine: Value) -> Value:
+    return _rotated(x, cosine, sine, x.shape[-1] // 2)
 
 
-def _for_each_query(layer: MultiHeadAttention, x: Value) -> Value:
-    """Keys or values (batch, num_key_value_heads, keys, d_head), repeated for each head of queries."""
-    if layer.num_key_value_heads == layer.num_heads:
-        return x
-    group = layer.num_heads // layer.num_key_value_heads
-    return x.unsqueeze(2).expand(1, 1, group, 1, 1).reshape(0, layer.num_heads, -1, layer.d_head)
-
-
-def _attend(layer: MultiHeadAttention, query: Value, keys_values: KeysValues, mask: Value) -> Value:
-    """Queries (batch, heads, length, d_head) and what they attend to -> (batch, length, d_model). Where a query may see no key,
-    its values count as 0."""
-    graph, (keys, values) = query.graph, keys_values
-    scores = (query * layer.d_head**-0.5) @ keys.transpose(0, 1, 3, 2)
-    weights = graph.where(mask, scores, _LOWEST).function("Softmax", axis=-1)
-    mixed = graph.where(mask, weights, 0.0) @ values
-    return linear(layer.output, mixed.transpose(0, 2, 1, 3).reshape(0, 0, layer.num_heads * layer.d_head))
+ATTENTION: Operators = {
+    functional.causal_mask: causal_mask,
+    attention._attention: _attention,
+    attention._multi_head_attention: _multi_head_attention,
+    rotations._norm_and_rotate: _norm_and_rotate,
+    ops.rotate_pairs: _rotate_pairs,
+    functional.rms_norm: rms_norm,
+}

@@ -1,4 +1,4 @@
-"""Models as graphs. Their inputs and outputs have the names that Hugging Face's optimum gives them.
+"""What is recorded of each kind of model. The inputs and outputs have the names that Hugging Face's optimum gives them.
 
 With a cache, the same graph reads a prompt (the length of the past is 0) and each token after it.
 
@@ -9,31 +9,51 @@ files the decoder does, from ``last_hidden_state``: it then needs a third file, 
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
+import tinytensor as tt
 from tinyformer.common.errors import UserError
-from tinyformer.export.attention import (
-    LayerCache,
-    causal_mask,
-    keys_values_input,
-    keys_values_output,
-    memory_keys_values,
-    padding_mask,
-)
-from tinyformer.export.blocks import block, blocks_of, decoder, encoder
-from tinyformer.export.graph import FLOAT, INT, Graph, Value
-from tinyformer.export.layers import embedding, linear, norm, tied_linear
-from tinyformer.export.positions import add_positions, count_from_zero, rotation_of
-from tinyformer.export.sentences import of_sentence, pooled
-from tinyformer.export.vectors import read_vectors
-from tinyformer.models.activations import ACTIVATIONS
+from tinyformer.common.vectors import Vectors
+from tinyformer.export.caches import CACHED, CachedWriter
+from tinyformer.export.graph import FLOAT, INT, Graph
+from tinyformer.export.operators import OPERATORS
+from tinyformer.export.program import Writer
+from tinyformer.models.attention import MultiHeadAttention
 from tinyformer.models.bert import Bert, BertForMaskedLM
+from tinyformer.models.blocks import Block
+from tinyformer.models.caches import Cache, KeyValueCache
+from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
-from tinyformer.models.sentences import Projection, SentenceModel
-from tinyformer.models.transformer import TokenAndPosition, Transformer
-from tinyformer.models.vectors import VectorAndPosition
-from tinytensor.common.wording import a_or_an
-from tinytensor.nn import Embedding, Linear
+from tinyformer.models.positions import SinusoidalPositions
+from tinyformer.models.sentences import SentenceModel
+from tinyformer.models.transformer import Stack, Transformer
+from tinytensor import Tensor
+from tinytensor.kernels.heads import split_heads
+from tinytensor.nn import Module
+from tinytensor.replay.recording import Recording, record
+
+LONGEST = 2048  # positions in a table of sinusoidal or rotary ones, where the model has no limit or a lower one
+
+
+def module_graph(model: Module, inputs: Mapping[str, tuple[str | int, ...]]) -> Graph:
+    """Any module. ``inputs`` are the arguments of its ``forward``: the dtype of each, and its axes, numbers or names.
+
+    What ``forward`` returns are the outputs: a tensor is ``output``, several are ``output_0`` and so on, and a dict has names.
+    """
+
+    def made(**sizes: int) -> dict[str, Tensor]:
+        lengths = {name: [sizes[n] if isinstance(n, str) else n for n in axes] for name, (_, *axes) in inputs.items()}
+        return {name: tt.zeros(lengths[name], dtype=dtype) for name, (dtype, *_) in inputs.items()}
+
+    def outputs(**tensors: Tensor) -> Mapping[str, Tensor]:
+        found = model(**tensors)
+        if isinstance(found, (tuple, list)):
+            return {f"output_{i}": x for i, x in enumerate(found)}
+        return found if isinstance(found, dict) else {"output": found}
+
+    names = dict.fromkeys(n for _, *axes in inputs.values() for n in axes if isinstance(n, str))
+    return Writer(_recorded(model, outputs, made, [*names]), OPERATORS).declare_inputs().write()
 
 
 def gpt_graph(model: GPT, cache: bool = True) -> Graph:
@@ -42,74 +62,51 @@ def gpt_graph(model: GPT, cache: bool = True) -> Graph:
 
     With a ``cache`` also ``past_key_values.I.key`` and ``.value`` -> ``present.I.key`` and ``.value`` of each block I.
     """
-    config, graph = model.config, Graph(model)
-    if config.sliding_window:
-        raise UserError("a sliding_window, as Mistral has one, cannot be exported to ONNX: take a model without")
-    ids = graph.input("input_ids", INT, "batch_size", "length")
-    num_keys = "total_length" if cache else "length"
-    is_token = graph.input("attention_mask", INT, "batch_size", num_keys)
-    places = graph.input("position_ids", INT, "batch_size", "length")
-    blocks = blocks_of(model)
-    attention = blocks[0].attention
-    heads = attention.num_key_value_heads, attention.d_head
-    caches = [LayerCache(graph, str(i), *heads) for i in range(config.num_layers)] if cache else []
 
-    mask = causal_mask(ids.length(1), is_token.length(1)) & padding_mask(is_token)
-    rotation = rotation_of(attention.rotary, places)
-    x = embedding(model.token_embedding, ids)
-    x = x if config.embedding_scale == 1.0 else x * config.embedding_scale
-    x = add_positions(model.position_embedding, x, places)
-    for i, layer in enumerate(blocks):
-        x = block(layer, x, mask, caches[i] if cache else None, rotation)
-    logits = _output(model.output, model.token_embedding, norm(model.norm, x))
-    graph.output("logits", logits, FLOAT, "batch_size", "length", config.vocab_size)
-    for layer_cache in caches:
-        layer_cache.put_out()
-    return graph
+    def made(batch_size: int, length: int, past_length: int = 0) -> dict[str, Any]:
+        filled = model.new_cache(past_length + length)
+        for block, caches in zip(_blocks(model), filled.blocks):
+            _fill(caches.self_attention, block.attention, batch_size, past_length)
+        return {"input_ids": tt.zeros((batch_size, length), dtype=int), "cache": filled}
+
+    def outputs(input_ids: Tensor, cache: Cache) -> dict[str, Tensor]:
+        return {"logits": model(input_ids, cache)}
+
+    sizes = {"batch_size": 3, "length": 3, **({"past_length": 1} if cache else {})}  # so small that they fit in most models
+    write = CachedWriter(_recorded(model, outputs, made, sizes), model, model.config.block_size, past=cache)
+    write.declare_inputs()
+    write.declare_mask_and_positions()
+    write.declare_past()
+    return write.write()
 
 
 def bert_graph(model: BertForMaskedLM) -> Graph:
     """``input_ids``, ``attention_mask`` (0 for padding) and, if the model has segments, ``token_type_ids`` (batch, length) ->
     ``logits`` (batch, length, vocab_size)."""
-    bert, config, graph = model.bert, model.config, Graph(model)
-    x, _ = _vectors_of_tokens(graph, bert)
-    x = norm(model.norm, ACTIVATIONS[config.activation].exported(linear(model.transform, x)))
-    logits = _output(model.output, bert.token_embedding, x) + graph.weight(model.bias)
-    graph.output("logits", logits, FLOAT, "batch_size", "length", config.vocab_size)
-    return graph
+
+    def outputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> dict[str, Tensor]:
+        return {"logits": model(input_ids, token_type_ids, mask=attention_mask != 0)}
+
+    return _graph_of_texts(model, model.bert, outputs)
 
 
 def sentence_graph(model: SentenceModel) -> Graph:
-    """The inputs of ``bert_graph`` -> ``sentence_embedding`` (batch, width). Raises UserError for a model on a GPT."""
-    if not isinstance(model.encoder, Bert):
-        raise UserError(
-            f"sentences of {a_or_an(type(model.encoder).__name__)} cannot be exported to ONNX: only those of a Bert can"
-        )
-    graph = Graph(model)
-    x, is_token = _vectors_of_tokens(graph, model.encoder)
-    x, width = pooled(model.pooling, x, is_token), model.encoder.config.d_model * len(model.pooling.kinds)
-    for layer in model.layers:
-        x = of_sentence(layer, x)
-        width = layer.linear.weight.shape[0] if isinstance(layer, Projection) else width
-    graph.output("sentence_embedding", x, FLOAT, "batch_size", width)
-    return graph
+    """The inputs of ``bert_graph`` -> ``sentence_embedding`` (batch, width)."""
+
+    def outputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> dict[str, Tensor]:
+        return {"sentence_embedding": model(input_ids, attention_mask != 0, segments=token_type_ids)}
+
+    return _graph_of_texts(model, model.encoder, outputs)
 
 
-def _vectors_of_tokens(graph: Graph, bert: Bert) -> tuple[Value, Value]:
-    """The vectors of a Bert's tokens, (batch, length, d_model), and the input that is 1 for tokens and 0 for padding."""
-    config = bert.config
-    if bert.relative_positions is not None:
-        raise UserError("relative positions, as MPNet has them, cannot be exported to ONNX: take a BERT, DistilBERT or RoBERTa")
-    ids, is_token = [graph.input(name, INT, "batch_size", "length") for name in ("input_ids", "attention_mask")]
-    x, places = embedding(bert.token_embedding, ids), count_from_zero(ids)
-    if bert.segment_embedding is not None:
-        x = x + embedding(bert.segment_embedding, graph.input("token_type_ids", INT, "batch_size", "length"))
-    if config.positions.startswith("sinusoidal"):
-        x = x * math.sqrt(config.d_model)
-    if config.skip_padding:
-        places = graph.node("CumSum", is_token, 1) * is_token + config.pad
-    x = norm(bert.norm, add_positions(bert.position_embedding, x, places))
-    return encoder(bert.encoder, x, padding_mask(is_token)), is_token
+def _graph_of_texts(model: Module, encoder: Module, outputs: Callable[..., Mapping[str, Tensor]]) -> Graph:
+    segments = ["token_type_ids"] if isinstance(encoder, Bert) and encoder.segment_embedding is not None else []
+    names = ["input_ids", "attention_mask", *segments]
+
+    def made(batch_size: int, length: int) -> dict[str, Tensor]:
+        return {name: tt.zeros((batch_size, length), dtype=int) for name in names}
+
+    return Writer(_recorded(model, outputs, made, {"batch_size": 4, "length": 3}), OPERATORS).declare_inputs().write()
 
 
 def encoder_graph(model: Transformer) -> Graph:
@@ -119,58 +116,119 @@ def encoder_graph(model: Transformer) -> Graph:
     A model of vectors takes ``input_features`` (batch, frames, source_features) in place of ids, and ``attention_mask`` (batch,
     frames). Its source length is frames / source_stride, so it puts out the ``encoder_attention_mask`` for the decoder, too.
     """
-    config, graph = model.config, Graph(model)
-    if isinstance(model.source_embedding, VectorAndPosition):
-        x, is_token = read_vectors(graph, model.source_embedding)
-    else:
-        assert isinstance(model.source_embedding, TokenAndPosition)
-        ids = graph.input("input_ids", INT, "batch_size", "source_length")
-        is_token = graph.input("attention_mask", INT, "batch_size", "source_length")
-        x = _tokens_and_positions(model.source_embedding, ids, count_from_zero(ids))
-    memory = encoder(model.encoder, x, padding_mask(is_token))
-    attentions = [layer.cross_attention for layer in blocks_of(model.decoder) if layer.cross_attention is not None]
+    features, stride = model.config.source_features, model.config.source_stride
 
-    graph.output("last_hidden_state", memory, FLOAT, "batch_size", "source_length", config.d_model)
-    for i, attention in enumerate(attentions):
-        pair, name = memory_keys_values(attention, memory), f"present.{i}.encoder"
-        keys_values_output(pair, name, attention.num_heads, "source_length", attention.d_head)
-    if config.source_features:
-        graph.output("encoder_attention_mask", is_token, INT, "batch_size", "source_length")
-    return graph
+    def made(batch_size: int, source_length: int) -> dict[str, Tensor]:
+        shape = batch_size, source_length * stride
+        source = {"input_features": tt.zeros((*shape, features))} if features else {"input_ids": tt.zeros(shape, dtype=int)}
+        return {**source, "attention_mask": tt.zeros(shape, dtype=int)}
+
+    def outputs_of_ids(input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        return _memory(model, model.encode(input_ids, attention_mask != 0)[0])
+
+    def outputs_of_vectors(input_features: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        memory, mask = model.encode(Vectors(input_features, attention_mask.sum(1)))
+        return {**_memory(model, memory), "encoder_attention_mask": mask.astype(INT).reshape(memory.shape[:2])}
+
+    sizes = {"batch_size": 4, "source_length": 3}
+    write = Writer(_recorded(model, outputs_of_vectors if features else outputs_of_ids, made, sizes), OPERATORS)
+    if features:
+        _declare_vectors(write, features, stride)
+    else:
+        write.declare_inputs()
+    return write.write()
+
+
+def _memory(model: Transformer, memory: Tensor) -> dict[str, Tensor]:
+    """The memory, and its keys and values for each block of the decoder, which ``decode`` puts into its cache."""
+    outputs = {"last_hidden_state": memory}
+    for i, block in enumerate(_blocks(model.decoder)):
+        attention = block.cross_attention
+        assert attention is not None
+        keys_values = split_heads(attention.key_value(memory), 2, attention.num_heads)
+        outputs |= {f"present.{i}.encoder.key": keys_values[0], f"present.{i}.encoder.value": keys_values[1]}
+    return outputs
+
+
+def _declare_vectors(write: Writer, features: int, stride: int) -> None:
+    """The inputs of a model of vectors. Frames of padding make their number a multiple of the stride, as in the recording."""
+    graph = write.graph
+    values = graph.input("input_features", FLOAT, "batch_size", "frames", features)
+    mask = graph.input("attention_mask", INT, "batch_size", "frames")
+    if stride > 1:
+        frames = values.length(1)
+        missing = graph.node("Mod", graph.node("Neg", frames), [stride])
+        write.sizes["source_length"] = (frames + missing) / [stride]
+        values = graph.node("Pad", values, graph.concatenate([graph.constant([0] * 4), missing, graph.constant([0])], axis=0))
+        mask = graph.node("Pad", mask, graph.concatenate([graph.constant([0] * 3), missing], axis=0))
+    write.use_as_input("input_features", values)
+    write.use_as_input("attention_mask", mask)
 
 
 def decoder_graph(model: Transformer) -> Graph:
     """``input_ids`` (batch, length), the ``encoder_attention_mask`` (batch, source length), and for each block I
     ``past_key_values.I.decoder.key`` and ``.value`` and, as the encoder computes them, ``past_key_values.I.encoder.key`` and
-    ``.value`` -> ``logits`` (batch, length, target_vocab_size), and ``present.I.decoder.key`` and ``.value``."""
-    config, graph = model.config, Graph(model)
-    ids = graph.input("input_ids", INT, "batch_size", "length")
-    is_token = graph.input("encoder_attention_mask", INT, "batch_size", "source_length")
-    caches, memories = [], []
-    for i, layer in enumerate(blocks_of(model.decoder)):
-        heads, d_head = layer.attention.num_heads, layer.attention.d_head
-        caches.append(LayerCache(graph, f"{i}.decoder", heads, d_head))
-        memories.append(keys_values_input(graph, f"past_key_values.{i}.encoder", heads, "source_length", d_head))
+    ``.value`` -> ``logits`` (batch, length, target_vocab_size), and ``present.I.decoder.key`` and ``.value``.
 
-    past, length = caches[0].num_tokens, ids.length(1)
-    places = count_from_zero(ids, past)
-    x = _tokens_and_positions(model.target_embedding, ids, places)
-    mask, rotation = causal_mask(length, past + length), rotation_of(blocks_of(model.decoder)[0].attention.rotary, places)
-    x = decoder(model.decoder, x, mask, caches, memories, padding_mask(is_token), rotation)
-    logits = _output(model.output, model.target_embedding.tokens, x)
-    if model.output_bias is not None:
-        logits = logits + graph.weight(model.output_bias)
-    graph.output("logits", logits, FLOAT, "batch_size", "length", config.target_vocab_size)
-    for cache in caches:
-        cache.put_out()
-    return graph
+    A model that reads the memory in another way, too, takes ``encoder_hidden_states`` (batch, source length, d_model).
+    """
+
+    def made(batch_size: int, length: int, past_length: int, source_length: int) -> dict[str, Any]:
+        cache = model.new_cache(past_length + length, source_length)
+        for block, caches in zip(_blocks(model.decoder), cache.blocks):
+            _fill(caches.self_attention, block.attention, batch_size, past_length)
+            _fill(caches.cross_attention, block.cross_attention, batch_size, source_length)
+        return {
+            "input_ids": tt.zeros((batch_size, length), dtype=int),
+            "encoder_attention_mask": tt.zeros((batch_size, source_length), dtype=int),
+            "encoder_hidden_states": tt.zeros((batch_size, source_length, model.config.d_model)),
+            "cache": cache,
+        }
+
+    def outputs(
+        input_ids: Tensor, encoder_attention_mask: Tensor, encoder_hidden_states: Tensor, cache: Cache
+    ) -> dict[str, Tensor]:
+        mask = (encoder_attention_mask != 0)[:, None, None]
+        return {"logits": model.decode(input_ids, encoder_hidden_states, mask, cache)}
+
+    sizes = {"batch_size": 5, "length": 3, "past_length": 1, "source_length": 4}
+    limit = model.config.max_length if model.config.positions == "learned" else max(LONGEST, model.config.max_length)
+    write = CachedWriter(_recorded(model, outputs, made, sizes), model, limit, (".decoder", ".encoder"))
+    write.declare_inputs(optional="encoder_hidden_states")
+    write.declare_past()
+    write.count_positions()
+    return write.write()
 
 
-def _tokens_and_positions(layer: TokenAndPosition, ids: Value, places: Value) -> Value:
-    x = embedding(layer.tokens, ids)
-    return add_positions(layer.positions, x if layer.scale == 1 else x * layer.scale, places)
+# ---------------------------------------------------------------------------------------------------------- recording
 
 
-def _output(layer: Linear | None, tokens: Embedding, x: Value) -> Value:
-    """The logits, by a layer of their own or by the embedding of the tokens."""
-    return tied_linear(tokens, x) if layer is None else linear(layer, x)
+def _recorded(
+    model: Module,
+    outputs: Callable[..., Mapping[str, Tensor]],
+    made: Callable[..., Mapping[str, Any]],
+    sizes: Sequence[str] | Mapping[str, int],
+) -> Recording:
+    """The program of a model, in evaluation mode. Raises UserError if its sliding window would be missed, and ValueError or
+    RecordingError as the model and ``record`` do."""
+    longest = max(LONGEST, *[getattr(getattr(module, "config", None), "max_length", 0) for module in model.modules()])
+    for module in model.modules():  # tables are constants of the program
+        if isinstance(module, GPT) and 0 < module.config.sliding_window < module.config.block_size:
+            raise UserError("a sliding_window, as Mistral has one, cannot be exported to ONNX: take a model without")
+        if isinstance(module, SinusoidalPositions):
+            module.table_for(longest)
+        if isinstance(module, MultiHeadAttention) and module.rotary is not None:
+            module.rotary.table_for(longest, module.output.weight.dtype)
+    with evaluating(model):
+        return record(outputs, made, sizes, model, CACHED)
+
+
+def _blocks(layer: GPT | Stack) -> list[Block]:
+    return cast("list[Block]", [*layer.blocks])
+
+
+def _fill(cache: KeyValueCache, attention: MultiHeadAttention | None, batch_size: int, length: int) -> None:
+    """Put keys and values of some tokens into a cache."""
+    if attention is not None and length:
+        shape = batch_size, attention.num_key_value_heads, length, attention.d_head
+        cache.reserve(shape, attention.output.weight.dtype)

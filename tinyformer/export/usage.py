@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tinyformer.export.blocks import blocks_of
 from tinyformer.export.runs import TrainedRun
 from tinyformer.export.writing import parts_of
 from tinyformer.models.gpt import GPT
@@ -90,5 +89,5 @@ def lines_that_run(run: TrainedRun, model: Path, tokenizer: Path, cache: bool = 
 
 def _no_tokens(model: GPT | Stack) -> tuple[int, ...]:
     """The shape of the keys of one text without tokens."""
-    layer = blocks_of(model)[0].attention
+    layer = model.blocks[0].attention
     return 1, layer.num_key_value_heads, 0, layer.d_head

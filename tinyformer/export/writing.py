@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tinyformer.common.errors import UserError
 from tinyformer.export.graph import DTYPES, Graph, Port
-from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph, sentence_graph
+from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph, module_graph, sentence_graph
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.quantizing import refuse_additions, refuse_quantized
@@ -16,6 +16,7 @@ from tinyformer.models.sentences import SentenceModel
 from tinyformer.models.transformer import Transformer
 from tinytensor.device.disk import atomic_write
 from tinytensor.nn import Module
+from tinytensor.replay.recording import RecordingError
 
 OPSET = 20  # the first with the operator Gelu
 IR_VERSION = 9  # of the file's format: the one that came with this opset, which every program reads that knows the opset
@@ -25,23 +26,46 @@ _SMALL = 1024  # bytes: constants up to this size, such as shapes, are never put
 _ALIGNMENT = 4096  # so that a program can map the weights into memory
 
 
-def export_onnx(model: Module, path: str | Path, cache: bool = True) -> list[Path]:
-    """Write a GPT, a BertForMaskedLM, a SentenceModel or a Transformer to an ONNX file. Returns the paths that were written.
+Axes = tuple[str | int, ...]  # the dtype of an input, and the length of each axis: a number, or a name if it may vary
 
-    The graph takes any batch size and any length, and computes in float32. The names of its inputs and outputs are those of
-    Hugging Face's optimum; ``gpt_graph``, ``bert_graph``, ``sentence_graph``, ``encoder_graph`` and ``decoder_graph`` list
-    them. Without ``cache`` a GPT has no inputs and outputs for keys and values.
+
+def export_onnx(model: Module, path: str | Path, cache: bool = True, inputs: Mapping[str, Axes] | None = None) -> list[Path]:
+    """Write a model to an ONNX file. Returns the paths that were written.
+
+    The graph is what the model's own ``forward`` computes, in evaluation mode and in float32. It takes any batch size and any
+    length. The names of its inputs and outputs are those of Hugging Face's optimum; ``gpt_graph``, ``bert_graph``,
+    ``sentence_graph``, ``encoder_graph`` and ``decoder_graph`` list them. Without ``cache`` a GPT has no inputs and outputs for
+    keys and values.
 
     A Transformer becomes two files: ``encoder_NAME`` and ``decoder_NAME``, where ``path`` ends in NAME. Weights of more than 2
     GB go into a file of their own, NAME.data, which must stay beside the other.
 
-    Raises UserError for a model of another kind or with quantized weights, for a ``path`` that does not end in .onnx or whose
-    folder does not exist, and ImportError if the package onnx is missing. Raises OSError if a file cannot be written; an
-    existing one then stays.
+    Any other module needs ``inputs``, the arguments of its ``forward``: the dtype of each and its axes, of which those with a
+    name may have any length (of 3 or more, if the module treats shorter ones in another way). What it returns are the
+    outputs: a tensor is ``output``, several are ``output_0`` and so on, and a dict has names.
+
+    Raises UserError for a model with an op that a graph cannot compute or whose values decide what is computed, for one of
+    another kind without ``inputs`` or with quantized weights, for a ``path`` that does not end in .onnx or whose folder does
+    not exist, and ImportError if the package onnx is missing. Raises OSError if a file cannot be written; an existing one then
+    stays.
+
+    >>> class Doubled(tt.nn.Module):
+    ...     def forward(self, x):
+    ...         return {"twice": x * 2}
+    >>> export_onnx(Doubled(), "doubled.onnx", inputs={"x": ("float32", "batch", 3)})  # doctest: +SKIP
+    [PosixPath('doubled.onnx')]
     """
-    graphs = _graphs(model, check_path(path), cache)
+    path = check_path(path)
     import_onnx()  # before the work, in case it is missing
-    return [written for file, make in graphs.items() for written in _write(make(), file)]
+    refuse_additions(model, "exported")
+    refuse_quantized(model, "exported", "export it in float32")
+    try:
+        graphs = _graphs(model, path, cache, inputs)
+    except UserError:
+        raise
+    except (RecordingError, ValueError, RuntimeError) as error:  # of a length that the model does not take; random numbers
+        raise UserError(f"{type(model).__name__} cannot be exported to ONNX: {error}") from error
+    return [written for file, graph in graphs.items() for written in _write(graph.without_unread(), file)]
 
 
 def check_path(path: str | Path, suffix: str = ".onnx") -> Path:
@@ -61,24 +85,25 @@ def parts_of(path: Path) -> tuple[Path, Path]:
     return path.with_name(f"encoder_{path.name}"), path.with_name(f"decoder_{path.name}")
 
 
-def _graphs(model: Module, path: Path, cache: bool) -> dict[Path, Callable[[], Graph]]:
-    """Which graphs a model becomes, by their paths. A subclass may compute something else, so it is not taken for its base."""
-    refuse_additions(model, "exported")
-    refuse_quantized(model, "exported", "export it in float32")
-    kind = type(model).__name__
-    if type(model) not in (GPT, BertForMaskedLM, SentenceModel, Transformer):
-        raise UserError(f"{kind} cannot be exported to ONNX: only GPT, BertForMaskedLM, SentenceModel and Transformer can")
+def _graphs(model: Module, path: Path, cache: bool, inputs: Mapping[str, Axes] | None) -> dict[Path, Graph]:
+    """Which graphs a model becomes, by their paths."""
+    name = type(model).__name__
+    if not cache and not isinstance(model, GPT):
+        raise UserError(f"only a GPT can be exported without its cache, not {name}")
+    if inputs is not None:
+        return {path: module_graph(model, inputs)}
     if isinstance(model, GPT):
-        return {path: lambda: gpt_graph(model, cache)}
-    if not cache:
-        raise UserError(f"only a GPT can be exported without its cache, not {kind}")
+        return {path: gpt_graph(model, cache)}
     if isinstance(model, BertForMaskedLM):
-        return {path: lambda: bert_graph(model)}
+        return {path: bert_graph(model)}
     if isinstance(model, SentenceModel):
-        return {path: lambda: sentence_graph(model)}
-    assert isinstance(model, Transformer)
+        return {path: sentence_graph(model)}
+    if not isinstance(model, Transformer):
+        raise UserError(f"{name} cannot be exported to ONNX without inputs, such as {{'ids': ('int64', 'batch', 'length')}}")
+    if type(model).forward is not Transformer.forward:
+        raise UserError(f"{name} changes forward, but ONNX files hold encode and decode: change these")
     encoder, decoder = parts_of(path)
-    return {encoder: lambda: encoder_graph(model), decoder: lambda: decoder_graph(model)}
+    return {encoder: encoder_graph(model), decoder: decoder_graph(model)}
 
 
 def _write(graph: Graph, path: Path) -> list[Path]:
@@ -119,7 +144,13 @@ def as_onnx(graph: Graph, constants: list[Any]) -> Any:
         return helper.make_tensor_value_info(port.value.name, DTYPES[port.dtype], port.shape)
 
     nodes = [
-        helper.make_node(node.operator, [x.name for x in node.inputs], [x.name for x in node.outputs], **node.attributes)
+        helper.make_node(
+            node.operator,
+            [x.name for x in node.inputs],
+            [x.name for x in node.outputs],
+            name=f"{node.module}/{node.outputs[0].name}",  # which errors of those that run it show
+            **node.attributes,
+        )
         for node in graph.nodes
     ]
     whole = helper.make_graph(nodes, "tinyformer", [*map(port, graph.inputs)], [*map(port, graph.outputs)], constants)

@@ -1,4 +1,4 @@
-"""The activations of feed-forward networks: one table, which models, pretrained models and exports read.
+"""The activations of feed-forward networks: one table, which models and pretrained models read.
 
 A new one is a row here. If its function is new, too, that is an op of tinytensor or a composition of ops.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import tinytensor as tt
 from tinytensor import Tensor
@@ -18,15 +17,12 @@ class Activation:
     """An activation.
 
     - ``function``: of one tensor, or with ``is_gated`` of the gate and of what it multiplies.
-    - ``exported``: the same of values of an ONNX graph (``export/graph.py``), which have Python's operators, and whose other
-      functions are ``x.function("Sigmoid")``.
     - ``published``: its names in Hugging Face's files, first the one that all architectures know. A gated one has none: there
       those files name the function of the gate, and the architecture says that there is a gate.
     - ``keeps``: how many numbers as wide as the network are kept for each token from forward to backward, its result included.
     """
 
     function: Callable[..., Tensor]
-    exported: Callable[..., Any]
     published: tuple[str, ...] = ()
     is_gated: bool = False
     keeps: int = 2
@@ -36,21 +32,12 @@ class Activation:
 
 
 ACTIVATIONS = {
-    "relu": Activation(tt.relu, lambda x: x.function("Relu"), ("relu",), keeps=1),
-    "gelu_tanh": Activation(
-        lambda x: tt.gelu(x, approximate="tanh"),
-        lambda x: x.function("Gelu", approximate="tanh"),
-        ("gelu_new", "gelu_fast", "gelu_pytorch_tanh"),
-    ),
-    "gelu_exact": Activation(tt.gelu, lambda x: x.function("Gelu", approximate="none"), ("gelu",)),
-    "silu": Activation(tt.silu, lambda x: x * x.function("Sigmoid"), ("silu", "swish")),
-    "swiglu": Activation(tt.swiglu, lambda gate, x: gate * gate.function("Sigmoid") * x, is_gated=True, keeps=3),
-    "geglu": Activation(
-        lambda gate, x: tt.gelu(gate, approximate="tanh") * x,
-        lambda gate, x: gate.function("Gelu", approximate="tanh") * x,
-        is_gated=True,
-        keeps=4,
-    ),
+    "relu": Activation(tt.relu, ("relu",), keeps=1),
+    "gelu_tanh": Activation(lambda x: tt.gelu(x, approximate="tanh"), ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")),
+    "gelu_exact": Activation(tt.gelu, ("gelu",)),
+    "silu": Activation(tt.silu, ("silu", "swish")),
+    "swiglu": Activation(tt.swiglu, is_gated=True, keeps=3),
+    "geglu": Activation(lambda gate, x: tt.gelu(gate, approximate="tanh") * x, is_gated=True, keeps=4),
 }
 CHOICES = ", ".join([*ACTIVATIONS][:-1]) + f" or {[*ACTIVATIONS][-1]}"  # in words, for help texts
 

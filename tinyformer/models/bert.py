@@ -157,7 +157,7 @@ class Bert(Module):
         x = self._with_segments(self.token_embedding(ids), segments)
         if self.config.positions.startswith("sinusoidal"):
             x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
-        x = self.norm(self._with_positions(x, ids))
+        x = self.norm(self._with_positions(x, ids, mask))
         seen = padding_mask(ids, self.config.pad) if mask is None else mask.reshape(len(ids), 1, 1, ids.shape[1])
         if self.relative_positions is not None:
             seen = tt.where(seen, self.relative_positions(ids.shape[1]), float("-inf"))
@@ -170,13 +170,13 @@ class Bert(Module):
             return x
         return x + (self.segment_embedding.weight[0] if segments is None else self.segment_embedding(segments))
 
-    def _with_positions(self, x: Tensor, ids: Tensor) -> Tensor:
+    def _with_positions(self, x: Tensor, ids: Tensor, mask: Tensor | None) -> Tensor:
         if not self.config.skip_padding:
             return add_positions(x, self.position_embedding)
         assert isinstance(self.position_embedding, LearnedPositions)
         if ids.shape[1] > (longest := self.config.max_length):
             raise ValueError(f"there are positions for {longest} tokens: a text of {ids.shape[1]} is too long, crop it")
-        is_token = (ids != self.config.pad).astype(ids.dtype)
+        is_token = (ids != self.config.pad if mask is None else mask).astype(ids.dtype)
         places = tt.cumsum(is_token, axis=1) * is_token + self.config.pad  # 0 at padding, and 1, 2, ... at tokens
         return x + Embedding.forward(self.position_embedding, places)
 

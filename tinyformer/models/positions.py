@@ -93,8 +93,10 @@ class RelativePositions(Embedding):
 
     def forward(self, length: int) -> Tensor:  # type: ignore[override]
         """What is added to the scores of a text's tokens, (1, num_heads, length, length)."""
-        places = host.arange(length)
-        return super().forward(tt.tensor(self.ranges(places - places[:, None]))).transpose(2, 0, 1)[None]
+        places, farthest = tt.arange(length), self.FARTHEST
+        ranges = tt.tensor(self.ranges(host.arange(-farthest, farthest + 1)))  # those of longer distances are the last ones
+        distances = tt.clip(places - places[:, None], -farthest, farthest)
+        return super().forward(ranges[distances + farthest]).transpose(2, 0, 1)[None]
 
     def ranges(self, distances: Any) -> Any:
         """The number of the range of each distance, which is positive for a token behind."""

@@ -14,7 +14,7 @@ from tinytensor.common.arguments import checked
 from tinytensor.nn import Linear, Module, ModuleList
 
 # How much each token counts beside others: of the numbers (batch, length) that are 1 for tokens that count and 0 for others,
-# how many count up to each token, and in all, and the place of each token, the first being 1. The export to ONNX reads it, too.
+# how many count up to each token, and in all, and the place of each token, the first being 1.
 Weighting = Callable[[Any, Any, Any, Any], Any]
 WEIGHTINGS: dict[str, Weighting] = {
     "cls": lambda counted, number, total, places: (
@@ -59,13 +59,13 @@ class Pooling(Module):
 class Projection(Module):
     """A linear layer of a text's vector, and a function of what it gives."""
 
-    FUNCTIONS: ClassVar[dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any]]]] = {  # here, and in ONNX
-        "Identity": (lambda x: x, lambda x: x),
-        "Tanh": (tt.tanh, lambda x: x.function("Tanh")),
-        "ReLU": (tt.relu, lambda x: x.function("Relu")),
-        "GELU": (tt.gelu, lambda x: x.function("Gelu")),
-        "SiLU": (tt.silu, lambda x: x * x.function("Sigmoid")),
-        "Sigmoid": (tt.sigmoid, lambda x: x.function("Sigmoid")),
+    FUNCTIONS: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
+        "Identity": lambda x: x,
+        "Tanh": tt.tanh,
+        "ReLU": tt.relu,
+        "GELU": tt.gelu,
+        "SiLU": tt.silu,
+        "Sigmoid": tt.sigmoid,
     }
 
     def __init__(self, width: int, new_width: int, bias: bool = True, function: str = "Tanh"):
@@ -77,7 +77,7 @@ class Projection(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, width) -> (batch, new_width)."""
-        return self.FUNCTIONS[self.function][0](self.linear(x))
+        return self.FUNCTIONS[self.function](self.linear(x))
 
 
 class Normalize(Module):
@@ -105,22 +105,24 @@ class SentenceModel(Module):
         self.layers = ModuleList([Normalize()] if layers is None else layers)
 
     @checked
-    def forward(self, ids: Tensor, mask: Tensor | None = None, counted: Tensor | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, mask: Tensor | None = None, counted: Tensor | None = None, segments: Tensor | None = None
+    ) -> Tensor:
         """Ids (batch, length) -> the vector of each text, (batch, width).
 
         ``mask`` (batch, length) is True for tokens, and False for padding, which follows them; without it all are tokens.
-        ``counted`` is True for those that pooling counts; by default these are all tokens.
+        ``counted`` is True for those that pooling counts; by default these are all tokens. ``segments`` are those of ``Bert``.
         """
         mask = tt.ones(ids.shape, dtype=bool) if mask is None else mask
-        x = self.vectors(ids, mask)
+        x = self.vectors(ids, mask, segments)
         for_pooling = mask if counted is None else counted
         pooled = self.pooling(x, mask.astype(x.dtype), for_pooling.astype(x.dtype))
         for layer in self.layers:
             pooled = layer(pooled)
         return pooled
 
-    def vectors(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def vectors(self, ids: Tensor, mask: Tensor, segments: Tensor | None = None) -> Tensor:
         """The vector of each token, (batch, length, d_model). In a GPT no token sees the padding behind it."""
         if isinstance(self.encoder, Bert):
-            return self.encoder(ids, mask=mask)
+            return self.encoder(ids, segments, mask)
         return self.encoder.vectors(ids) if isinstance(self.encoder, GPT) else self.encoder(ids)

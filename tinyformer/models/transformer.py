@@ -237,16 +237,20 @@ class Transformer(Module):
         return self.decode(target, memory, memory_mask)
 
     @checked
-    def encode(self, source: Tensor | Vectors) -> tuple[Tensor, Tensor]:
+    def encode(self, source: Tensor | Vectors, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Source ids (batch, length), or vectors -> the memory (batch, length, d_model), and its padding mask
-        (batch, 1, 1, length). Of vectors, the length is that after the stride."""
+        (batch, 1, 1, length). Of vectors, the length is that after the stride.
+
+        A boolean ``mask`` (batch, length), True for the ids that may be attended to, replaces that of the padding.
+        """
         check_vectors(source, self.config.source_features)
         if isinstance(source, Vectors):
             x, lengths = self.source_embedding(source)
             mask = length_mask(lengths, x.shape[1]).reshape(x.shape[0], 1, 1, x.shape[1])
         else:
             check_batch(source, "source ids")
-            x, mask = self.source_embedding(source), padding_mask(source, self.config.source_pad)
+            x = self.source_embedding(source)
+            mask = padding_mask(source, self.config.source_pad) if mask is None else mask[:, None, None]
         return self.encoder(x, mask), mask
 
     def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:

@@ -9,7 +9,6 @@ from tinyformer.common.vectors import Vectors
 from tinyformer.models.positions import absolute_positions, add_positions
 from tinytensor import Tensor
 from tinytensor.common.arguments import checked
-from tinytensor.device.backend import host
 from tinytensor.nn import Dropout, Linear, Module
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class StridedConvolution(Module):
         count, reach = -(-frames // self.stride), self.stride - 1
         values = tt.where(length_mask(lengths, frames).reshape(batch, frames, 1), values, 0.0)
         padded = tt.pad(values.astype(self.projection.weight.dtype), ((0, 0), (reach, reach), (0, 0)))
-        places = self.stride * host.arange(count)[:, None] + host.arange(2 * self.stride - 1)
+        places = self.stride * tt.arange(count)[:, None] + tt.arange(2 * self.stride - 1)
         windows = padded[:, places].reshape(batch, count, (2 * self.stride - 1) * features)
         return Vectors(self.projection(windows), (lengths + reach) // self.stride)
 

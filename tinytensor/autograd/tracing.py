@@ -14,6 +14,8 @@ from tinytensor.autograd.modes import Switched, modes
 
 if TYPE_CHECKING:
     from tinytensor.autograd.op import Op
+    from tinytensor.autograd.tensor import Tensor
+    from tinytensor.device.backend import Array
 
 
 class Tracer(Protocol):
@@ -24,6 +26,9 @@ class Tracer(Protocol):
 
     def write_check(self, check: Callable[..., None], arguments: Any) -> None:
         """Write down that this check is called with these arguments."""
+
+    def slot(self, value: Any) -> int:
+        """The number of a value, which is a constant if it is new."""
 
     def refuse_values_of(self, value: Any) -> None:
         """Raise TypeError if the function that is being traced computed this array or tensor, or part of it."""
@@ -43,6 +48,13 @@ def refuse_in_trace(why: str) -> None:
     """Raise RuntimeError, which says ``why``, if a tracer writes down what this thread does."""
     if is_traced():
         raise RuntimeError(why)
+
+
+def array_of(x: Tensor) -> Array:
+    """The array of a tensor, which is to be an argument of an op in its place: who traces knows it from now on."""
+    if (tracer := modes().tracer) is not None:
+        tracer.slot(x)
+    return x.data
 
 
 def read_values(values: Any) -> Any:

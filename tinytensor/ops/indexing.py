@@ -16,6 +16,7 @@ from tinytensor.autograd.checks import check_not_masked
 from tinytensor.autograd.engine import Part
 from tinytensor.autograd.modes import modes
 from tinytensor.autograd.op import op
+from tinytensor.autograd.tracing import array_of
 from tinytensor.common.arguments import composite, shown
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host, index_dtype, is_array, is_floating, is_host_array, scatter_add, xp
@@ -75,7 +76,7 @@ def _without_arrays(index: slice) -> slice:
 def _of_backend(index: Any) -> Any:
     """An index with an array of the backend in place of a tensor, a list or a NumPy array."""
     if hasattr(index, "node"):
-        return index.data
+        return array_of(index)
     if isinstance(index, (list, range)):
         index = host.asarray(index, dtype=None if len(index) else index_dtype)
     if isinstance(index, host.ndarray):

@@ -7,11 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.checks import check_fits
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
 from tinytensor.common.wording import counted
-from tinytensor.device.backend import host, is_floating, xp
+from tinytensor.device.backend import host, is_array, is_floating, xp
 from tinytensor.device.capturing import table
 
 if TYPE_CHECKING:
@@ -381,7 +382,10 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
 
     if x.ndim < 2:
         raise ValueError(f"tril and triu need a matrix, not shape {x.shape}")
-    columns, ends = xp.arange(x.shape[-1]), xp.arange(k, k + x.shape[-2])[:, None]
+    columns, ends = xp.arange(x.shape[-1]), xp.arange(k, k + x.shape[-2])
+    if not is_array(x):  # then ops make the mask, and those who trace see how
+        columns, ends = wrap(columns), wrap(ends)
+    ends = expand_dims(ends, 1)
     return where(columns <= ends if lower else columns >= ends, x, 0.0 if is_floating(x.dtype) else False)  # x keeps its dtype
 
 

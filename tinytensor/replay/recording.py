@@ -92,14 +92,15 @@ class Recording(NamedTuple):
 def record(
     function: Callable[..., Mapping[str, Tensor]],
     inputs: Callable[..., Mapping[str, Any]],
-    sizes: Sequence[str],
+    sizes: Sequence[str] | Mapping[str, int],
     model: Module | None = None,
     known: Collection[Any] | None = None,
 ) -> Recording:
     """Record ``function``, which takes the ``inputs`` by name and returns its outputs by name.
 
     ``inputs(**sizes)`` makes them for some sizes, such as ``inputs(batch=3, length=5)``: tensors, which become inputs of the
-    program, and other objects, such as a cache. The parameters and buffers of ``model`` are constants with its names.
+    program, and other objects, such as a cache. A mapping of ``sizes`` has the least of each that is tried. The parameters
+    and buffers of ``model`` are constants with its names.
 
     ``known`` are the ops, and opaque functions, of those who will run the program; None: all. A fused op that is not known is
     recorded as the ops of its reference.
@@ -107,7 +108,7 @@ def record(
     Raises RecordingError for any other op that is not known, and where calls, or values that no op computes, depend on the
     sizes in a way that is no sum of them.
     """
-    base = {name: _LEAST + 2 * i for i, name in enumerate(sizes)}
+    base = dict(sizes) if isinstance(sizes, Mapping) else {name: _LEAST + 2 * i for i, name in enumerate(sizes)}
     trials = [base, *[{**base, name: base[name] + 1} for name in sizes], {name: size + 2 for name, size in base.items()}]
     names = {} if model is None else _names(model)
     with no_grad():
@@ -148,7 +149,7 @@ class _Recorder(Tracer):
         self._computed.update(self.inputs.values())
         with no_grad(), tracing(self):
             outputs = function(**inputs)
-        self.outputs = {name: self._slot(x) for name, x in outputs.items()}
+        self.outputs = {name: self.slot(x) for name, x in outputs.items()}
         return self
 
     def call(self, op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
@@ -171,13 +172,13 @@ class _Recorder(Tracer):
     def write_check(self, check: Callable[..., None], arguments: Any) -> None:
         """Checks of values are left to those who run the program."""
 
-    def slot(self, value: Any) -> int:
-        """The slot of a tensor or an array."""
-        return self._slot(value)
-
     def array(self, slot: int) -> Array:
         """The array in a slot."""
         return self._values[slot]
+
+    def is_computed(self, slot: int) -> bool:
+        """Whether a slot has an input, or the result of a call."""
+        return slot in self._computed
 
     def _write_down(self, op: Any, arguments: dict[str, Any], out: Tensor) -> None:
         where = _where(self._names)
@@ -189,11 +190,28 @@ class _Recorder(Tracer):
         self.calls.append(_Written(op, arguments, result, where))
 
     def _check(self, value: Any) -> None:
-        """Raise TypeError for an array of which nobody knows how it was computed."""
+        """Raise RecordingError for an array of which nobody knows how it was computed."""
         if is_array(value) and id(value) not in self._slots:
             self._refuse_arrays(value)
         for part in parts_of(value):
             self._check(part)
+
+    def _refuse_arrays(self, value: Any) -> None:
+        try:
+            super()._refuse_arrays(value)
+        except TypeError:
+            raise RecordingError(
+                f"{_where(self._names)}: an op gets an array that no op made: compute it with ops on tensors"
+            ) from None
+
+    def refuse_values_of(self, value: Any) -> None:
+        """Raise RecordingError if this array or tensor is an input or was computed, or contains such an array."""
+        try:
+            super().refuse_values_of(value)
+        except TypeError:
+            raise RecordingError(
+                f"{_where(self._names)}: the values of a tensor are read outside of ops (by a number, an if or NumPy): use ops"
+            ) from None
 
     def _knows(self, op: Any) -> bool:
         return self._known is None or id(op) in self._known
@@ -221,7 +239,7 @@ class _Merger:
         self.runs = runs
         self.trials = trials
         self.names = names
-        self.values: dict[int, Value] = {}  # by the slot in the first run
+        self.values: dict[tuple[int, ...], Value] = {}  # by the slots in the runs
         self.recording = Recording([], {}, {}, {}, {})
         self.where = "the function"
 
@@ -246,6 +264,8 @@ class _Merger:
     def _merge(self, values: Sequence[Any]) -> Any:
         """An argument of a call, from those of all runs."""
         first = values[0]
+        if other := next((x for x in values if type(x) is not type(first)), None):
+            self._refuse(f"it gets {shown(first)}, and for other sizes {shown(other)}")
         if isinstance(first, Tensor) or is_array(first):
             return self._value([run.slot(x) for run, x in zip(self.runs, values)])
         if isinstance(first, slice):
@@ -274,7 +294,7 @@ class _Merger:
 
     def _value(self, slots: Sequence[int]) -> Value:
         """The value that is in these slots of the runs: of an array that nothing has computed, a constant."""
-        return self.values.get(slots[0]) or self._constant(slots)
+        return self.values.get(tuple(slots)) or self._constant(slots)
 
     def _new(self, slots: Sequence[int]) -> Value:
         value = Value(len(self.recording.kinds))
@@ -282,10 +302,12 @@ class _Merger:
         if len({x.ndim for x in arrays}) > 1:
             self._refuse("it gives another number of axes for other sizes")
         shape = tuple([self._number(lengths) for lengths in zip(*[x.shape for x in arrays])])
-        self.values[slots[0]], self.recording.kinds[value] = value, Kind(shape, arrays[0].dtype)
+        self.values[tuple(slots)], self.recording.kinds[value] = value, Kind(shape, arrays[0].dtype)
         return value
 
     def _constant(self, slots: Sequence[int]) -> Value:
+        if any(run.is_computed(slot) for run, slot in zip(self.runs, slots)):
+            self._refuse("it gets the result of another call for other sizes")
         arrays = [run.array(slot) for run, slot in zip(self.runs, slots)]
         first, value = arrays[0], self._new(slots)
         if all(x is first or _is_same(x, first) for x in arrays):
@@ -301,9 +323,11 @@ class _Merger:
     def _made(self, arrays: Sequence[Array], shape: tuple[Any, ...]) -> tuple[Callable[..., Any], dict[str, Any]] | None:
         """The function, and its arguments, that made arrays that depend on the sizes; None if it is not known."""
         first = arrays[0]
+        if not all(x.size for x in arrays):
+            return None
         if all((x == x.ravel()[0]).all() for x in arrays):
             return full, {"shape": shape, "value": self._merge([x.ravel()[0].item() for x in arrays]), "dtype": first.dtype}
-        if first.ndim == 1 and all(_is_same(x, x[0] + host.arange(len(x))) for x in map(to_numpy, arrays)):
+        if first.ndim == 1 and first.dtype.kind == "i" and all(_counts(x) for x in map(to_numpy, arrays)):
             start = self._number([int(x[0]) for x in arrays])
             stop = self._number([int(x[0]) + len(x) for x in arrays])
             return arange, {"start": start, "stop": stop, "dtype": first.dtype}
@@ -313,6 +337,10 @@ class _Merger:
 
     def _refuse(self, why: str) -> NoReturn:
         raise RecordingError(f"{self.where}: {why}")
+
+
+def _counts(x: Array) -> bool:
+    return bool((x == x[0] + host.arange(len(x))).all())
 
 
 def _is_same(x: Array, y: Array) -> bool:

@@ -156,7 +156,7 @@ class Tracer:
         self, name: str, kernel: Callable[..., Any], arguments: Sequence[Any], out: Tensor, is_fused: bool = False
     ) -> None:
         """Write down that the kernel, called with these arguments, returns the array of ``out``."""
-        slots = tuple([self._slot(x) for x in arguments])
+        slots = tuple([self.slot(x) for x in arguments])
         self._computed.add(self._add(out.data))
         self._steps.append(Step(name, kernel, slots, is_fused, self._slots[id(out.data)]))
 
@@ -174,7 +174,7 @@ class Tracer:
         """The program that computes ``out``: everything that was written down."""
         if not isinstance(out, Tensor):
             raise TypeError(f"a traced function must return one tensor, not {a_or_an(type(out).__name__)}")
-        result = self._slot(out)
+        result = self.slot(out)
         used = {slot for step in self._steps for slot in step.arguments} | {result}
         unread = [slot for slot in range(self._num_inputs) if slot not in used]
         if unread:
@@ -201,7 +201,8 @@ class Tracer:
         for part in parts_of(value):
             self.refuse_values_of(part)
 
-    def _slot(self, value: Any) -> int:
+    def slot(self, value: Any) -> int:
+        """The number of a value, which is a constant if it is new. Raises TypeError for an array that belongs to no tensor."""
         if isinstance(value, Tensor):
             value = value.data
         elif type(value) not in PLAIN and id(value) not in self._slots:

@@ -1,0 +1,188 @@
+"""A recorded program as a graph of ONNX: what its calls become is said in ``operators.py`` and ``attention.py``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tinyformer.export.graph import BOOL, FLOAT, INT, Graph, Value
+from tinytensor.device.backend import DType, host
+from tinytensor.ops import linear
+from tinytensor.replay.recording import Call, Recording, RecordingError, Size, Value as Recorded
+
+_DTYPES = {"float16": FLOAT, "float32": FLOAT, "float64": FLOAT, "int32": INT, "int64": INT, "bool": BOOL}
+
+Operators = Mapping[Any, Callable[..., Any]]  # an op, or an opaque function -> what writes a call of it, of its arguments
+
+
+def dtype_of(dtype: DType) -> str:
+    """The dtype that a graph has in the place of one. Raises RecordingError if there is none."""
+    if dtype.name not in _DTYPES:
+        raise RecordingError(f"a graph has no {dtype}: it has {', '.join(_DTYPES)}")
+    return _DTYPES[dtype.name]
+
+
+def difference(x: int | Size, y: int | Size) -> int | Size:
+    """x - y."""
+    (constant, factors), (less, taken) = [n if isinstance(n, Size) else Size(n, ()) for n in (x, y)]
+    counts = Counter(dict(factors))
+    counts.subtract(dict(taken))
+    left = tuple((name, factor) for name, factor in counts.items() if factor)
+    return Size(constant - less, left) if left else constant - less
+
+
+class Writer:
+    """Writes a recorded program as nodes of a graph.
+
+    Each function of ``operators`` gets the writer and the arguments of a call in order: values and sizes, numbers, strings and
+    others, as ``Call`` has them. It returns the result. Meanwhile ``dtype`` and ``shape`` are those of the result.
+    """
+
+    def __init__(self, recording: Recording, operators: Operators):
+        self.graph = Graph()
+        self.recording = recording
+        self.dtype = ""
+        self.shape: tuple[Any, ...] = ()
+        self.sizes: dict[str, Value] = {}  # of shape (1,)
+        self._operators = operators
+        self._values: dict[Recorded, Any] = {}
+        self._once: dict[Any, Any] = {}
+        self._readers = _readers(recording)
+        for name, (recorded, array) in recording.constants.items():
+            self._put(recorded, self.graph.weight(name, array, dtype_of(array.dtype)))
+
+    def declare_inputs(self, optional: str = "") -> Writer:
+        """Make the inputs of the program inputs of the graph. One that is ``optional`` must be read. Returns this writer."""
+        for name, recorded in self.recording.inputs.items():
+            kind = self.recording.kinds[recorded]
+            if name in self.graph.constants:
+                raise RecordingError(f"an input cannot be called {name!r}, as a weight is: give it another name")
+            if recorded in self._readers or name != optional:
+                self.use_as_input(name, self.graph.input(name, dtype_of(kind.dtype), *_lengths(kind.shape)))
+        return self
+
+    def use_as_input(self, name: str, value: Value) -> None:
+        """Take a value as an input of the program. Sizes that nobody knows yet are the lengths of its axes."""
+        self._put(recorded := self.recording.inputs[name], value)
+        for axis, length in enumerate(self.recording.kinds[recorded].shape):
+            if isinstance(length, Size) and length == Size(0, ((str(length), 1),)):
+                self.sizes.setdefault(str(length), value.length(axis))
+
+    def write(self) -> Graph:
+        """Write all calls, and name the outputs. Returns the graph."""
+        for call in self.recording.calls:
+            self._write(call)
+        for name, recorded in self.recording.outputs.items():
+            kind = self.recording.kinds[recorded]
+            if name in [*self.graph.constants, *self.recording.inputs]:
+                raise RecordingError(f"an output cannot be called {name!r}, as an input or a weight is: give it another name")
+            self.graph.output(name, self._values[recorded], dtype_of(kind.dtype), *_lengths(kind.shape))
+        return self.graph
+
+    def _write(self, call: Call) -> None:
+        kind = self.recording.kinds[call.result]
+        self.graph.module = call.where.partition(" (")[0]
+        try:
+            self.dtype, self.shape = dtype_of(kind.dtype), kind.shape
+            result = self._operators[call.op](self, *map(self._resolved, call.arguments.values()))
+        except RecordingError as error:
+            raise RecordingError(f"{call.op.__name__.lstrip('_')} in {call.where}: {error}") from None
+        self._put(call.result, result)
+
+    def _put(self, recorded: Recorded, result: Any) -> None:
+        kind = self.recording.kinds[recorded]
+        result.dtype, result.shape = dtype_of(kind.dtype), kind.shape
+        self._values[recorded] = result
+
+    def _resolved(self, argument: Any) -> Any:
+        """An argument of a call with values of the graph."""
+        if isinstance(argument, Recorded):
+            return self._values[argument]
+        return [*map(self._resolved, argument)] if _is_sequence(argument) else argument
+
+    # ------------------------------------------------------------------------------------ for those who write operators
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What ``make`` returned when this key came for the first time."""
+        if key not in self._once:
+            self._once[key] = make()
+        return self._once[key]
+
+    def cast(self, x: Any, dtype: str) -> Value:
+        """A value or a number in a dtype."""
+        if isinstance(x, Size):
+            return self.scalar(x) if dtype == INT else self.scalar(x).astype(dtype)
+        if not isinstance(x, Value):
+            return self.graph.constant(x, dtype)
+        return x if x.dtype == dtype else x.astype(dtype)
+
+    def common(self, *operands: Any) -> str:
+        """The dtype in which operands, values or numbers, can be compared."""
+        numbers = [host.asarray(0 if isinstance(x, Size) else x) for x in operands if not isinstance(x, Value)]
+        dtypes = [*[x.dtype for x in operands if isinstance(x, Value)], *[dtype_of(x.dtype) for x in numbers]]
+        return FLOAT if FLOAT in dtypes else INT
+
+    def size(self, number: int | Size) -> Value:
+        """A number as a value of shape (1,)."""
+        return self.once(("size", number), lambda: self._sum(number))
+
+    def _sum(self, number: int | Size) -> Value:
+        if not isinstance(number, Size):
+            return self.graph.constant([number], INT)
+        terms = [self.sizes[name] if factor == 1 else self.sizes[name] * [factor] for name, factor in number.factors]
+        total = terms[0]
+        for term in [*terms[1:], *([self.graph.constant([number.constant])] if number.constant else [])]:
+            total = total + term
+        return total
+
+    def scalar(self, number: int | Size) -> Value:
+        """A number as a value of shape ()."""
+        if not isinstance(number, Size):
+            return self.graph.constant(number, INT)
+        return self.once(("scalar", number), lambda: self.size(number).reshape())
+
+    def as_shape(self, numbers: Sequence[int | Size]) -> Value:
+        """Numbers as a value of one axis, such as a shape."""
+        known = [n for n in numbers if not isinstance(n, Size)]
+        if len(known) == len(numbers):
+            return self.graph.constant(known, INT)
+        sizes = [self.size(n) for n in numbers]
+        return sizes[0] if len(sizes) == 1 else self.once(tuple(numbers), lambda: self.graph.concatenate(sizes, axis=0))
+
+    def range(self, start: int | Size, stop: int | Size) -> Value:
+        """The numbers from ``start`` up to but without ``stop``."""
+        ends = self.scalar(start), self.scalar(stop)
+        return self.once(("range", start, stop), lambda: self.graph.node("Range", *ends, 1))
+
+    def transposed(self, weight: Value) -> Value:
+        """A matrix with its axes exchanged, as products take it. A constant that only products read is stored so."""
+        if weight.name in self.recording.constants:
+            recorded, array = self.recording.constants[weight.name]
+            if self._readers[recorded] == {(linear, "weight")}:
+                return self.graph.weight(f"{weight.name}.transposed", array.T, FLOAT)
+        return self.once(("transposed", weight.name), lambda: weight.transpose(1, 0))
+
+
+def _lengths(shape: Sequence[int | Size]) -> list[int | str]:
+    return [str(n) if isinstance(n, Size) else n for n in shape]
+
+
+def _is_sequence(argument: Any) -> bool:
+    return isinstance(argument, (tuple, list)) and not isinstance(argument, (Recorded, Size))
+
+
+def _readers(recording: Recording) -> dict[Recorded, set[tuple[Any, str]]]:
+    """Which ops read each value, and as what."""
+    readers: dict[Recorded, set[tuple[Any, str]]] = {}
+
+    def add(argument: Any, reader: tuple[Any, str]) -> None:
+        if isinstance(argument, Recorded):
+            readers.setdefault(argument, set()).add(reader)
+        for part in argument if _is_sequence(argument) else ():
+            add(part, reader)
+
+    for call in recording.calls:
+        for name, argument in call.arguments.items():
+            add(argument, (call.op, name))
+    return readers
