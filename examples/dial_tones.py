@@ -83,4 +83,4 @@ with plots.if_possible():
     plots.listening(vectors, dial_tones.MEL, heard.weights, config.source_stride, [*heard.keys, "end"], title, picture)
     print(f"\nWhat it listened to: {picture}")
 print(f"Listen yourself: {out / 'call.wav'}")
-print("Train it for longer, on longer numbers, and transcribe files: tinyformer train tones")
+print("Train it for longer: --steps 4000")

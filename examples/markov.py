@@ -85,6 +85,6 @@ for order in range(9):
         written = counted.generate(tokenizer.encode(text[cut : cut + 20]), 300, tt.random.generator())
 print(f"\nThe best of them writes:\n{tokenizer.decode(written)}\n")
 with plots.if_possible():
-    plots.loss_by_order(losses, None, out / "losses.png", source.name)
+    plots.loss_by_order(losses, out / "losses.png", source.name)
     print(f"The losses as a picture: {out / 'losses.png'}")
 print("What attention makes of the same text: python examples/char_gpt.py")

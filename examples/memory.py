@@ -91,4 +91,4 @@ for name, found in shares.items():
 with plots.if_possible():
     plots.accuracy_by_distance(shares, 1 / SYMBOLS, out / "accuracy.png")
     print(f"\nThe same as a picture: {out / 'accuracy.png'}")
-print("See the gradients vanish: tinyformer train memory draws them, too")
+print("Why an RNN forgets: docs/lessons/05_memory.md")

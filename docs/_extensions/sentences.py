@@ -218,14 +218,7 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "For {:.0f} of {:.0f} animals the largest weight is on the animal; the sixth is told by the absence of the others.",
-        lambda: [
-            number("markov/log.txt", rf"For {found} animals the largest weight is on the animal")
-            for found in (r"(\d+) of \d+", r"\d+ of (\d+)")
-        ],
-    ),
-    (
-        "With {:.0f} characters of context the validation loss is {:.2f}; the GPT above, after its minute of training, has "
+        "With {:.0f} characters of context the validation loss is {:.2f}; that of a GPT, after a minute of training, is "
         "{:.2f} (`benchmarks/results/markov/`).",
         lambda: [best_order(), cell("markov", f"{best_order():.0f}", "loss"), cell("markov", "GPT", "loss")],
     ),

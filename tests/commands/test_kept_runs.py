@@ -1,7 +1,7 @@
 """A small run of each kind, kept as a program wrote it: every later version must load it, and write the same.
 
-``kept_runs`` has for each of them the folder of the run, without its log and, unless it is needed, its latest checkpoint; and
-what the program wrote with it (.txt). To keep one more, add a row to RUNS and run this file, which makes those that are not
+``kept_runs`` has for each of them the folder of the run, without its log and its latest checkpoint; and what the
+program wrote with it (.txt). To keep one more, add a row to RUNS and run this file, which makes those that are not
 there yet. The others must not be made anew: ``runs_of_before`` has the still older ones.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import re
 import shlex
@@ -25,11 +24,8 @@ import pytest
 from running import ROOT, Program
 
 from tinyformer import BertConfig, GPTConfig, RecurrentConfig, TrainingConfig, TransformerConfig
-from tinyformer.audio.wav import write_wav
 from tinyformer.models.seq2seq import Seq2SeqConfig
-from tinyformer.tasks.recall import RecallTask
 from tinyformer.tasks.translation import TranslationConfig
-from tinytensor.device.backend import host
 from tinytensor.io import load_with_metadata, save
 
 KEPT = Path(__file__).with_name("kept_runs")
@@ -57,18 +53,6 @@ RUNS = {  # a name: the command lines that make a run, and the one that uses it
         ],
         "fill 'the red [MASK] is [MASK]' --out run",
     ),
-    "tones": (
-        [f"train tones --d-model 8 --num-heads 2 --encoder-layers 1 --decoder-layers 1 --d-ff 8 --most 3 --test 2 {TRAIN}"],
-        "transcribe one.wav --out run",
-    ),
-    "memory": (
-        [f"train memory attention --distance 4 --d-model 4 --num-heads 1 {TRAIN}"],
-        "train memory attention --resume --out run",
-    ),
-    "sorting": (
-        [f"train algorithms sort --num-layers 1 --num-heads 1 --d-model 4 {TRAIN}"],
-        "train algorithms sort --resume --out run",
-    ),
     "vectors": (
         ["train vectors --data text.txt --width 4 --epochs 1 --min-count 1 --end line --out run"],
         "vectors --vectors run/vectors.txt --ask is",
@@ -78,25 +62,21 @@ RUNS = {  # a name: the command lines that make a run, and the one that uses it
         "generate --model run --length 40 --prompt 'one '",
     ),
 }
-RESUMED = ("memory", "sorting")  # these scripts have no other way to use a run, so it is kept with its latest checkpoint
 CONFIGS = (  # the settings of which a run may lack some, as it was made before these came
-    BertConfig, GPTConfig, RecallTask, RecurrentConfig, Seq2SeqConfig, TrainingConfig, TransformerConfig, TranslationConfig
+    BertConfig, GPTConfig, RecurrentConfig, Seq2SeqConfig, TrainingConfig, TransformerConfig, TranslationConfig
 )  # fmt: skip
 
 
 def write_data(folder: Path) -> None:
-    """Write a text, pairs, and a recording of a rising tone, which depends on nothing but this."""
+    """Write a text and pairs."""
     for name in ("text.txt", "pairs.tsv"):
         shutil.copy(BEFORE / name, folder)
-    times = host.arange(8000) / 8000
-    write_wav(folder / "one.wav", 0.2 * host.sin(2 * math.pi * 1000 * times**2), 8000)
 
 
 def lasting(written: str) -> str:
     """What a program writes, without the times that it took, the backend and its kernels."""
     written = re.sub(r"(?m)^(Trained in |Drew |This run was trained with the kernels of ).*\n", "", written)
-    written = re.sub(r"(?m) on \w+(?=; run folder)", "", written)  # the backend
-    return re.sub(r"(?m)^(attention +\d+) +\d+", r"\1 ", written)
+    return re.sub(r"(?m) on \w+(?=; run folder)", "", written)  # the backend
 
 
 @pytest.fixture
@@ -193,7 +173,7 @@ def keep(name: str, folder: Path) -> None:
     for line in made:
         call(line)
     for file in (folder / "run").rglob("*"):
-        if file.name in (*FILES.split(), *(["latest.safetensors"] if name in RESUMED else [])):
+        if file.name in FILES.split():
             kept = KEPT / name / file.relative_to(folder / "run")
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, kept)

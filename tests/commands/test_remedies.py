@@ -11,20 +11,18 @@ import pytest
 from running import Program
 
 from tinyformer import BertConfig, BertForMaskedLM, WordPieceTokenizer, save_pretrained, save_pretrained_tokenizer
-from tinyformer.audio.wav import write_wav
 from tinyformer.programs.main import ALL
 from tinyformer.tokenizers.wordpiece import SPECIAL
-from tinytensor.device.backend import host
 
 COMMAND = "generate"
 FIRST_RUN = ["--help"]
 SHORT = "--length 2"
 KEPT = Path(__file__).with_name("kept_runs")
 # The folders that the commands are given, and the words before and after a folder. Each takes some of them, and refuses others.
-FOLDERS = ["gpt", "lstm", "bert", "transformer", "tones", "pretrained", "published", "vectors", "nothing", "text.txt", "gtp"]
+FOLDERS = ["gpt", "lstm", "bert", "transformer", "pretrained", "published", "vectors", "nothing", "text.txt", "gtp"]
 USES = [
     "chat {}", f"generate {{}} {SHORT}", f"sample {{}} {SHORT}", "fill 'a [MASK]' --model {}", "fill 'a [MASK]' --out {}",
-    "translate one --model {}", "translate one --out {}", "transcribe FILE.wav --out {}", "vectors {}", "save {} new",
+    "translate one --model {}", "translate one --out {}", "vectors {}", "save {} new",
     "train gpt --data text.txt --steps 1 --block-size 8 --out new --init-from {}", "compare transformer {}",
 ]  # fmt: skip
 MISTAKES = [
@@ -44,7 +42,6 @@ def write_data(folder: Path) -> None:
     save_pretrained_tokenizer(tokenizer, folder / "published")
     (folder / "nothing").mkdir()
     (folder / "text.txt").write_text("to be or not to be, that is the question. " * 40)
-    write_wav(folder / "FILE.wav", host.zeros(8000, host.float32), 8000)
 
 
 def named_in(message: str) -> list[list[str]]:

@@ -26,17 +26,20 @@ from tinyformer.runs.commands import command
 from tinyformer.runs.makers import Maker
 
 FILL = "a sentence with a [MASK]"
-MODEL = {"num_layers": 1, "num_heads": 2, "d_model": 16, "dropout": 0.1}
 FOUND = {  # a folder: what its config.json says, what that is, and the words that use it
     "gpt": ({"text": {"architecture": "gpt", "bpe_tokens": 0}}, "a run of a language model", "sample --out gpt"),
     "bert": ({"text": {"wordpieces": 40}}, "a run of a masked language model", f"fill '{FILL}' --out bert"),
     "translator": ({"task": {"length_penalty": 1.0}}, "a run of a translator", "translate 'a sentence' --out translator"),
-    "tones": ({"task": {"snr": 0.0}}, "a run of a dial tone transcriber", "transcribe FILE.wav --out tones"),
-    "memory/rnn": ({"task": {"distance": 6}}, "a run of a recall network", "train memory rnn --resume --out memory"),
-    "sorted/sort-gpt": (
-        {"model": MODEL, "training": {}},
-        "a run of a problem solver",
-        "train algorithms sort --model gpt --resume --out sorted",
+    # Of a command that is gone, and of the script that it was before.
+    "tones": (
+        {"made_by": {"kind": "dial tone transcriber", "program": "tinyformer", "use": ["transcribe", "FILE.wav"]}},
+        "a run of a dial tone transcriber",
+        "",
+    ),
+    "memory/rnn": (
+        {"made_by": {"kind": "recall network", "program": "memory.py", "use": ["rnn", "--resume"], "several": True}},
+        "a run of a recall network",
+        "",
     ),
     "llama": ({"model_type": "llama"}, "a pretrained model", "generate llama"),
     "published": ({"model_type": "bert"}, "a pretrained model", f"fill '{FILL}' --model published"),
@@ -48,9 +51,6 @@ KINDS = {
     "gpt": ("language model", "char_gpt.py", ["sample"]),
     "bert": ("masked language model", "fill_mask.py", ["fill", FILL]),
     "translator": ("translator", "translate.py", ["translate", "a sentence"]),
-    "tones": ("dial tone transcriber", "dial_tones.py", ["transcribe", "FILE.wav"]),
-    "memory/rnn": ("recall network", "memory.py", ["rnn", "--resume"]),
-    "sorted/sort-gpt": ("problem solver", "algorithms.py", ["sort", "--model", "gpt", "--resume"]),
 }
 OF_RUNS = {  # the words that use a run, and the folder that they can use
     "sample": "gpt",
@@ -58,14 +58,11 @@ OF_RUNS = {  # the words that use a run, and the folder that they can use
     "save new --out": "gpt",
     "train gpt --resume --out": "gpt",
     "train gpt --resume-changed --steps 9 --out": "gpt",
-    "train markov --data text.txt --gpt": "gpt",
     "fill [MASK] --out": "bert",
     "train bert --resume --out": "bert",
     "translate one --out": "translator",
     "train translator --resume --out": "translator",
     "compare translator": "translator",
-    "transcribe a.wav --out": "tones",
-    "train tones --resume --out": "tones",
 }
 OF_PRETRAINED = [
     "generate",
@@ -74,12 +71,10 @@ OF_PRETRAINED = [
     "translate one --model",
     "train gpt --data text.txt --init-from",
 ]
-OF_SEVERAL = ["train memory --resume --out", "train algorithms --resume --out"]  # of folders of runs
 MAKERS = {  # the words that begin a run, and the folder of their own
     "train gpt --data text.txt --block-size 8 --out": "gpt",
     "train bert --data text.txt --window 8 --out": "bert",
     "train translator --data pairs.tsv --validation 2 --test 2 --out": "translator",
-    "train tones --d-model 8 --num-heads 1 --out": "tones",
 }
 
 
@@ -87,8 +82,8 @@ def record_of(name: str, by_script: bool) -> dict[str, Any]:
     """What a run says in its config.json of what made it."""
     kind, script, use = KINDS[name]
     if by_script:
-        return {"kind": kind, "program": script, "use": use, "several": "/" in name}
-    return dataclasses.asdict(Maker.of_kind(kind, name.partition("/")[2]))
+        return {"kind": kind, "program": script, "use": use}
+    return dataclasses.asdict(Maker.of_kind(kind))
 
 
 @pytest.fixture(scope="module", params=["today", "by a script", "before"])
@@ -118,26 +113,25 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield run
 
 
-def used(name: str) -> str:
-    """The command for a folder."""
-    return command(*shlex.split(FOUND[name][2]))
+def remedy(name: str) -> str:
+    """What to do with a folder."""
+    words = FOUND[name][2]
+    return f"use it with {command(*shlex.split(words))}" if words else "choose another folder"
 
 
 @pytest.mark.parametrize("words", OF_RUNS)
 def test_a_command_that_uses_a_run(words: str, run: Callable[[str], str]) -> None:
     wanted = f"a run of a {KINDS[OF_RUNS[words]][0]}"
     for name in FOUND.keys() - {OF_RUNS[words]}:
-        assert run(f"{words} {name}") == f"{name} holds {FOUND[name][1]}, not {wanted}: use it with {used(name)}"
-    for several in ("memory", "sorted"):
-        (inside,) = (name for name in FOUND if name.startswith(several))
-        assert run(f"{words} {several}") == f"{several} holds no run itself, but folders of runs: {inside}"
+        assert run(f"{words} {name}") == f"{name} holds {FOUND[name][1]}, not {wanted}: {remedy(name)}"
+    assert run(f"{words} memory") == "memory holds no run itself, but folders of runs: memory/rnn"
 
 
 def test_word_vectors_are_asked_for_by_their_folder(run: Callable[[str], str]) -> None:
     assert "there is no word 'zero'" in run("vectors words --ask zero")
     for name in FOUND.keys() - {"words"}:
         asked = run(f"vectors {name} --ask zero")
-        assert asked == f"{name} holds {FOUND[name][1]}, not word vectors: use it with {used(name)}"
+        assert asked == f"{name} holds {FOUND[name][1]}, not word vectors: {remedy(name)}"
 
 
 @pytest.mark.parametrize("words", OF_PRETRAINED)
@@ -145,13 +139,7 @@ def test_a_command_that_uses_a_pretrained_model(words: str, run: Callable[[str],
     for name, (_, what, _) in FOUND.items():
         if what != "a pretrained model":
             saving = f", or write a pretrained model with {command('save', 'gpt', 'gpt-pretrained')}" if name == "gpt" else ""
-            assert run(f"{words} {name}") == f"{name} holds {what}, not a pretrained model: use it with {used(name)}{saving}"
-
-
-@pytest.mark.parametrize("words", OF_SEVERAL)
-def test_a_command_that_resumes_several_runs(words: str, run: Callable[[str], str]) -> None:
-    for name, (_, what, _) in FOUND.items():
-        assert run(f"{words} {name}") == f"{name} holds {what}, not folders of runs: use it with {used(name)}"
+            assert run(f"{words} {name}") == f"{name} holds {what}, not a pretrained model: {remedy(name)}{saving}"
 
 
 @pytest.mark.parametrize("words", MAKERS)
@@ -166,10 +154,8 @@ def test_a_new_run_in_the_folder_of_another(words: str, run: Callable[[str], str
 
 
 def test_exporting_and_exploring(run: Callable[[str], str]) -> None:
-    refused = {
-        name: f"holds {FOUND[name][1]}: only a run of a language model" for name in ("tones", "memory/rnn", "sorted/sort-gpt")
-    }
-    refused["words"] = f"holds word vectors, not a run: use it with {used('words')}"
+    refused = {name: f"holds {FOUND[name][1]}: only a run of a language model" for name in ("tones", "memory/rnn")}
+    refused["words"] = f"holds word vectors, not a run: {remedy('words')}"
     refused["memory"] = "holds no run itself, but folders of runs: memory/rnn"
     for use in (load_run, lambda path: Subjects([path])):
         for name, message in refused.items():

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from running import Program, contents, entries, in_a_closed_terminal, result_of
 
-from tinyformer.audio.wav import write_wav
 from tinyformer.programs.main import ALL
 from tinyformer.runs.checkpoints import load_checkpoint
 
@@ -34,20 +33,8 @@ COMMANDS = {
         ["--data", "text.txt", "--num-layers", "1", "--wordpieces", "60", "--window", "8", "--classify-steps", "0", *SMALL],
         ["fill", "the [MASK] fox"],
     ),
-    "train algorithms": (["add", "--num-layers", "1", *SMALL, "--batch-size", "100"], None),
-    "train memory": (["attention", "--distance", "5", *SMALL], None),
-    "train tones": (["--most", "3", "--test", "6", *LAYERS, *SMALL, "--batch-size", "8"], ["transcribe", "silence.wav"]),
 }
-FOLDERS = {
-    "train gpt": "runs/char_gpt",
-    "train translator": "runs/translate",
-    "train bert": "runs/fill_mask",
-    "train algorithms": "runs/algorithms",
-    "train memory": "runs/memory",
-    "train tones": "runs/dial_tones",
-}
-# Programs that make their data, and where these runs are.
-OWN_DATA = {"train algorithms": "add-gpt", "train memory": "attention", "train tones": ""}
+FOLDERS = {"train gpt": "runs/char_gpt", "train translator": "runs/translate", "train bert": "runs/fill_mask"}
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a shell that closes streams")
 
@@ -57,7 +44,6 @@ def write_data(folder: Path) -> None:
     (folder / "text.txt").write_text("\n".join(lines), encoding="utf-8")
     pairs = (f"{WORDS[i % 13]} {WORDS[i // 13]}\t{WORDS[i // 13]} {WORDS[i % 13]}" for i in range(60))
     (folder / "pairs.tsv").write_text("\n".join(pairs), encoding="utf-8")
-    write_wav(folder / "silence.wav", [0.0] * 800, 8000)
 
 
 FIRST_RUN = [*GPT, "--out", "run"]
@@ -80,10 +66,9 @@ def test_the_folder_is_named_after_the_data(name: str) -> None:
     assert program.parse(["--out", "here"]).out == "here"
     if name == "train translator":
         assert program.parse(["--source", "a/train.de", "--target", "train.en"]).out == f"{default}-train.de"
-    if name not in OWN_DATA:
-        assert program.parse(["--data", "texts/my.txt"]).out == f"{default}-my"
-        assert program.parse(["--data", "texts/my.txt", "--resume"]).out == f"{default}-my"
-        assert program.parse(["--data", "texts/my.txt", "--out", "here"]).out == "here"
+    assert program.parse(["--data", "texts/my.txt"]).out == f"{default}-my"
+    assert program.parse(["--data", "texts/my.txt", "--resume"]).out == f"{default}-my"
+    assert program.parse(["--data", "texts/my.txt", "--out", "here"]).out == "here"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -92,11 +77,10 @@ def test_closed_streams(name: str, tmp_path: Path, environment: dict[str, str]) 
     program = Program(name, tmp_path, environment)
     train, use = COMMANDS[name]
     assert program.forked([*train, "--out", "run"], closed=[0, 1, 2]) == (0, b"", b"")
-    folder = program.folder / "run" / OWN_DATA.get(name, "")
+    folder = program.folder / "run"
     assert load_checkpoint(folder / "latest.safetensors", "latest")[1]["step"] == 4
     assert {"best.safetensors", "loss.png"} <= set(entries(folder))
-    if use:
-        assert program.forked([*use, "--out", "run"], closed=[0, 1]) == (0, b"", b"")
+    assert program.forked([*use, "--out", "run"], closed=[0, 1]) == (0, b"", b"")
 
 
 def test_a_process_that_begins_with_closed_streams(program: Program) -> None:

@@ -218,7 +218,7 @@ def test_the_translator_printed_this() -> None:
 
 
 def test_the_markov_models_printed_this() -> None:
-    assert printed("                   the") in read("markov/log.txt")
+    assert printed("                        the") in read("markov/example.txt")
 
 
 def test_programs_printed_nothing_else() -> None:
@@ -254,7 +254,7 @@ def test_figures_are_renewed_where_they_stand() -> None:
 WORDS = [
     ("in about half a minute on a task whose data it makes itself", "translate_dates", "it trained in 30 s"),
     ("in about three minutes, and shows what it thinks", "fill_mask", "about three minutes of two cores"),
-    ("on sounds, in about ten minutes of one core", "dial_tones", "628 s of them computing"),
+    ("with up to twice as many keys, in about ten minutes of one core", "dial_tones", "628 s of them computing"),
     ("about three minutes of computing", "algorithms", "2 min 55 s of them computing"),
     ('"I love you very much." is "Ti amo molto."', "translate_tatoeba", "I love you very much. -> Ti amo molto."),
     ("beside PyTorch 2.13 on the same two cores", f"{EPYC}/train_step_A.md", "on AMD EPYC with 2 cores"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyformer import RunFolder
+from tinyformer import CharTokenizer, KneserNey, RunFolder
 from tinyformer.tasks.trained import open_pretrained, open_run
 
 TEXT = ("--data", "long.txt")
@@ -19,7 +19,7 @@ RUNS = {
     "char_gpt": (["--steps", "2", *TEXT], ["char_gpt/loss.png"], r"step     2: loss \d\.\d{4}, validation \d\.\d{4}"),
     "dial_tones": (["--steps", "1"], ["dial_tones/listening.png"], r"as loud as the noise +\d+ %"),
     "fill_mask": (["--steps", "2", *TEXT], ["fill_mask/loss.png"], r"\[MASK\] .* \d+ %   \(it was: \w+\)"),
-    "markov": (TEXT, ["markov/losses.png"], r"masked votes +purred 100 %"),
+    "markov": (TEXT, ["markov/losses.png"], r"masked votes +purred 100 %\n +attention, 600 steps +purred (9\d|100) %"),
     "memory": (["--steps", "2"], ["memory/accuracy.png"], r"attention( +\d+\.\d){6}"),
     "micrograd": (["--steps", "30"], ["micrograd/moons.png"], r"step   30: loss 0\.\d+, 1[5-9]\d|200 of 200 points right"),
     "search": (["--steps", "2", *TEXT], ["search/loss.png"], r"step     2: loss \d\.\d{4}, \d+ of \d+ halves find"),
@@ -54,6 +54,34 @@ def check_run(path: Path) -> None:
     log = (path / "log.csv").read_text(encoding="utf-8")
     assert log.startswith("step,train_loss,validation_loss\n1,")  # a short run logs each step
     assert not (path / "latest.safetensors").exists()
+
+
+def test_sorting_is_learned(script):
+    said = script.good("algorithms", "--steps", "150")
+    first, last = (
+        float(share) for share in re.findall(r"step +\d+: loss .*, +([\d.]+) % of the held-out problems right", said)
+    )
+    assert first < last and last > 90
+
+
+def test_each_model_is_measured_from_each_distance(script):
+    said = script.good("memory", "--steps", "1")
+    assert re.findall(r"(\w+) with [\d,]+ parameters", said) == ["RNN", "GRU", "LSTM", "attention"]
+    sizes = [int(size.replace(",", "")) for size in re.findall(r"with ([\d,]+) parameters", said)]
+    assert max(sizes) < 1.1 * min(sizes)
+    assert len(re.findall(r"(?m)^    \w+ +" + r" +\d+\.\d" * 6 + "$", said)) == 4
+
+
+def test_losses_of_a_text_are_those_of_its_last_tenth(script):
+    said = script.good("markov", *TEXT)
+    text = (script.folder / "long.txt").read_text(encoding="utf-8")
+    tokenizer = CharTokenizer.train(text)
+    ids = tokenizer.encode(text)
+    cut = len(ids) * 9 // 10
+    printed = re.findall(r"(?m)^    (\d)    ([\d.]+) nats$", said)
+    assert [int(order) for order, _ in printed] == list(range(9))
+    for order, loss in printed[:3]:
+        assert float(loss) == round(KneserNey(ids[:cut], int(order), tokenizer.vocab_size).loss(ids[cut:]), 4)
 
 
 def test_a_pretrained_model_writes_and_goes_on_learning(script, small_gpt):

@@ -11,12 +11,8 @@ import tinytensor as tt
 from tinyformer import GPT, GPTConfig, from_pretrained, save_pretrained
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.export.runs import load_run
-from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.runs.checkpoints import save_checkpoint
 from tinyformer.runs.run_folder import RunFolder, load_weights
-from tinyformer.tasks.dial_tones import MEL, VOCAB_SIZE, DialTask
 from tinyformer.tasks.trained import open_run
-from tinyformer.tasks.transcription import trained_transcriber
 from tinyformer.tasks.translation import trained_translator
 
 
@@ -46,19 +42,6 @@ def test_weights_alone(tmp_path: Path) -> None:
     load_weights(model, path / "best.safetensors")
     assert evaluates(model)
     assert not evaluates(model.train())
-
-
-def test_a_transcriber(tmp_path: Path) -> None:
-    task, sizes = (
-        DialTask(fewest=1, most=4),
-        {"d_model": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 16},
-    )
-    config = TransformerConfig(0, VOCAB_SIZE, source_features=MEL.num_mels, source_stride=4, **sizes)
-    folder = RunFolder(tmp_path)
-    folder.create({"task": task, "model": config})
-    folder.move_into_place()
-    save_checkpoint(folder.best, {"model": Transformer(config).state_dict()}, {"kind": "best"})
-    assert evaluates(trained_transcriber(folder).model)
 
 
 def test_a_pretrained_model(tmp_path: Path) -> None:

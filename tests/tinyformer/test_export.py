@@ -231,8 +231,8 @@ def test_a_run_of_a_recurrent_network(tmp_path: Path, name: str, network: str) -
 
 
 OTHERS = {
-    "a dial tone transcriber": {"task": {"snr": 0.0}},
-    "a recall network": {"task": {"distance": 9}},
+    "a dial tone transcriber": {"made_by": {"kind": "dial tone transcriber", "program": "tinyformer"}},
+    "a recall network": {"made_by": {"kind": "recall network", "program": "memory.py"}},
     "my_sorter.py": {"made_by": {"kind": "sorter", "program": "my_sorter.py"}, "model": {}},
     "another program": {"model": {}},
 }

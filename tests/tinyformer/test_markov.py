@@ -169,3 +169,35 @@ def test_a_pair_counts_from_the_threshold_on() -> None:
     assert tt.isclose(SkipVotes(sentences, 4).first_order.predict([3])[1], tt.tensor(0.75)).item()
     assert SkipVotes(sentences, 4, threshold=0.25).mask.numpy()[3, 0] == 1
     assert SkipVotes(sentences, 4, threshold=0.26).mask.numpy()[3, 0] == 0
+
+
+ANIMALS = {"dog": "barked", "cat": "purred", "lion": "roared", "owl": "hooted", "wolf": "howled", "duck": "quacked"}
+PLACES = ["ran through", "slept in", "lived by"]
+
+
+def encoded(*sentences: str) -> tuple[list[str], list[list[int]]]:
+    """The words of sentences, and their ids."""
+    words = sorted({word for sentence in sentences for word in sentence.split()})
+    return words, [[words.index(word) for word in sentence.split()] for sentence in sentences]
+
+
+def test_only_pairs_reach_a_word_that_is_far_away() -> None:
+    words, ids = encoded(*(f"the {a} that {place} the old park {voice}" for a, voice in ANIMALS.items() for place in PLACES))
+    votes, two = SkipVotes(ids, len(words)), TransitionTable(ids, len(words), 2)
+    for *context, last in ids:
+        for table in (votes.first_order, two):
+            assert table.predict(context).tolist()[last] == pytest.approx(1 / 6)
+        unmasked, masked = votes.predict(context, masked=False), votes.predict(context)
+        assert unmasked.argmax().item() == masked.argmax().item() == last
+        assert (unmasked.tolist()[last], masked.tolist()[last]) == (pytest.approx(2 / 7), pytest.approx(1))
+        assert votes.weights(context).tolist() == [0, 1, 0, 0, 0, 0, 0]
+
+
+def test_without_a_mask_the_frequent_wins() -> None:
+    dogs = [f"the dog that {place} the old park barked" for place in PLACES[:2]]
+    words, ids = encoded(*dogs, "the cat that slept in the old park purred")
+    votes = SkipVotes(ids, len(words))
+    unmasked = votes.predict(ids[2][:-1], masked=False)
+    assert words[int(unmasked.argmax().item())] == "barked" and unmasked.max().item() == pytest.approx(11 / 21)
+    for *context, last in ids:
+        assert votes.predict(context).tolist()[last] == pytest.approx(1)

@@ -136,8 +136,6 @@ def test_a_run_that_is_there_is_neither_resumed_nor_replaced_unless_told() -> No
     with pytest.raises(UserError, match="run holds a run already"):
         train(parse(*NEW))
     assert train(parse(*NEW, "--overwrite", "--steps", "2")).step == 2
-    setup = RunSetup(RunFolder("run"), parse("--out", "run", "--resume"), KINDS, resume=False)
-    assert setup.settings(TrainingConfig, DEFAULTS).steps == 4  # not those of the run
 
 
 @dataclass(frozen=True)

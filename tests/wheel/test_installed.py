@@ -33,12 +33,6 @@ LINES = [
     "fill --out runs/bert 'one [MASK]'",
     "train vectors --data text.txt --epochs 1 --min-count 1 --width 4 --out runs/vectors",
     "vectors runs/vectors --ask two --out runs/vectors",
-    f"train algorithms add --num-layers 1 {SMALL} --out runs/algorithms",
-    f"train tones --most 3 --test 6 {LAYERS} {SMALL} --out runs/tones",
-    "record 555 --seed 1 --out recordings",
-    "transcribe --out runs/tones recordings/555_clean.wav",
-    f"train memory attention --distance 4 {SMALL} --out runs/memory",
-    "train markov --data text.txt --order 1 --length 5 --out runs/markov",
 ]
 TINYFORMER = str(Path(sysconfig.get_path("scripts")) / "tinyformer")
 

@@ -8,14 +8,7 @@ import typing
 
 from tinyformer.plots.attention import alignments, attention_maps, attention_means
 from tinyformer.plots.attention_html import AttentionHTML, attention_html
-from tinyformer.plots.curves import (
-    accuracy_by_distance,
-    gradients_by_distance,
-    loss_by_order,
-    loss_curve,
-    note_on_losses,
-    scores_by_length,
-)
+from tinyformer.plots.curves import accuracy_by_distance, loss_by_order, loss_curve, note_on_losses, scores_by_length
 from tinyformer.plots.drawing import if_possible
 from tinyformer.plots.recordings import listening
 from tinyformer.plots.words import word_map
@@ -28,7 +21,6 @@ __all__ = [
     "attention_html",
     "attention_maps",
     "attention_means",
-    "gradients_by_distance",
     "if_possible",
     "listening",
     "loss_by_order",

@@ -1,9 +1,7 @@
-"""Curves: the losses of a run, and the scores and gradients of several models beside each other."""
+"""Curves: the losses of a run, and the scores of several models beside each other."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -123,30 +121,8 @@ def accuracy_by_distance(accuracies: Mapping[str, Mapping[int, float]], chance: 
     save(figure, path, 120)
 
 
-def gradients_by_distance(panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path) -> None:
-    """Draw panels side by side to a PNG at ``path``, each with a line for each model: the norm of the gradient of the last
-    output with respect to the inputs, on a logarithmic axis.
-
-    ``panels`` holds the norms by the panel's title and the model's name; the first one is that of the last input. A norm of 0
-    has no place on the axis. Raises ImportError without matplotlib.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.5, 4.2), layout="constrained")
-    for axes, (title, lines) in zip(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items()):
-        for (name, norms), color in zip(lines.items(), itertools.cycle(COLORS)):
-            axes.plot([norm or math.nan for norm in norms], color=color, linewidth=1.5, label=name)
-        axes.set_yscale("log")
-        axes.set_title(title)
-        axes.set_xlabel("distance of the input from the end (steps)")
-        axes.grid(alpha=0.25)
-    figure.axes[0].set_ylabel("norm of the gradient")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLORS), frameon=False)
-    save(figure, path, 120)
-
-
-def loss_by_order(losses: Mapping[int, float], gpt: float | None, path: str | Path, title: str) -> Path:
-    """Draw the validation loss of Markov models by their order to a PNG. A GPT's loss is a dashed line. Returns the path.
+def loss_by_order(losses: Mapping[int, float], path: str | Path, title: str) -> Path:
+    """Draw the validation loss of Markov models by their order to a PNG. Returns the path.
 
     Raises ImportError without matplotlib.
     """
@@ -157,10 +133,7 @@ def loss_by_order(losses: Mapping[int, float], gpt: float | None, path: str | Pa
     axes = figure.add_subplot()
     axes.plot(list(losses), list(losses.values()), color=COLORS[2], linewidth=2, marker="o", label="Markov, Kneser-Ney")
     for order, loss in losses.items():
-        on_white: dict[str, Any] = {"color": "white", "pad": 0.5}  # where the line of the GPT is behind the number
-        axes.annotate(f"{loss:.2f}", (order, loss), textcoords="offset points", xytext=(5, 6), fontsize=8, bbox=on_white)
-    if gpt is not None:
-        axes.axhline(gpt, color=COLORS[0], linewidth=1.5, linestyle="--", label=f"GPT: {gpt:.2f}")
+        axes.annotate(f"{loss:.2f}", (order, loss), textcoords="offset points", xytext=(5, 6), fontsize=8)
     axes.set_xticks(list(losses))
     axes.margins(x=0.07, y=0.12)  # so that the last number has room
     axes.set_xlabel("characters of context")

@@ -20,10 +20,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str, str]]] = {
         "train translator": ("", "an encoder-decoder, on pairs of sentences", "translator", "train"),
         "train bert": ("", "a BERT, on a text with hidden words", "bert", "train"),
         "train vectors": ("", "word vectors, on a text", "vectors", "train"),
-        "train algorithms": ("", "Transformers that sort, copy and add", "algorithms", ""),
-        "train tones": ("", "a Transformer that hears telephone keys", "tones", "train"),
-        "train memory": ("", "RNN, GRU, LSTM and attention: which remember?", "memory", ""),
-        "train markov": ("", "models that count, on a text", "markov", ""),
     },
     "Use what was trained:": {
         "sample": ("[RUN]", "go on with a text", "gpt", "sample"),
@@ -31,8 +27,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str, str]]] = {
         "compare": ("RUN RUN", "compare translators", "compare", ""),
         "fill": ("SENTENCE", "fill in its hidden words, [MASK]", "bert", "fill"),
         "vectors": ("[FILE]", "show neighbours of words, analogies, a map", "vectors", "ask"),
-        "transcribe": ("FILE", "write down the keys in recordings", "tones", "transcribe"),
-        "record": ("[KEYS]", "make such recordings", "tones", "record"),
         "generate": ("[FOLDER]", "write with a pretrained model", "generate", ""),
         "chat": ("FOLDER", "talk to a pretrained model", "chat", ""),
         "explore": ("[RUN]", "look inside a model, in the browser", "explore", ""),
@@ -59,6 +53,10 @@ def command_of(words: list[str]) -> tuple[str, list[str]]:
         return name, words[len(name.split()) :]
     import difflib
 
+    from tinyformer.runs.commands import GONE
+
+    if script := GONE.get(name.removeprefix("train ")):
+        raise UserError(f"there is no command {name!r} any more: run python examples/{script}, of the source code")
     known = [one for one in ALL if words[0] != "train" or one.startswith("train ")]
     ends = {one.split()[-1]: one for one in known}  # by the last word, as "train" is soon forgotten
     near = difflib.get_close_matches(words[1] if name.startswith("train ") else name, ends, 1)

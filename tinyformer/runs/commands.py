@@ -15,17 +15,13 @@ NAME = "tinyformer"  # the command, as it is installed
 FILL = ("fill", "a sentence with a [MASK]")
 TRANSLATE = ("translate", "a sentence")
 
-# By the kind of a run, the words that train it, and those that use it. A kind without the latter has several runs in a folder,
-# each in one that has the name of its model.
+# By the kind of a run, the words that train it, and those that use it.
 OF_KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "language model": (("train", "gpt"), ("sample",)),
     "masked language model": (("train", "bert"), FILL),
     "translator": (("train", "translator"), TRANSLATE),
-    "dial tone transcriber": (("train", "tones"), ("transcribe", "FILE.wav")),
-    "recall network": (("train", "memory"), ()),
-    "problem solver": (("train", "algorithms"), ()),
 }
-# The scripts that are commands now, as runs of before name them.
+# What the scripts of before made, as their runs name them. No command uses the last three kinds any more.
 _SCRIPTS = {
     "char_gpt.py": "language model",
     "fill_mask.py": "masked language model",
@@ -34,51 +30,44 @@ _SCRIPTS = {
     "memory.py": "recall network",
     "algorithms.py": "problem solver",
 }
+# The commands of before, and the scripts to run instead.
+GONE = {
+    "algorithms": "algorithms.py",
+    "markov": "markov.py",
+    "memory": "memory.py",
+    **dict.fromkeys(("tones", "transcribe", "record"), "dial_tones.py"),
+}
 # The part of config.json and the setting in it by which the kind of a run without a record is known.
 _SIGNS = {
     ("text", "bpe_tokens"): "language model",
     ("text", "wordpieces"): "masked language model",
     ("task", "length_penalty"): "translator",
-    ("task", "snr"): "dial tone transcriber",
-    ("task", "distance"): "recall network",
 }
-_PROBLEMS = {"num_layers", "num_heads", "d_model", "dropout"}  # all that one could choose of a model that solves problems
 # The words that use a pretrained model, by its model_type in Hugging Face's files; all others continue texts.
 _PRETRAINED = {"bert": (*FILL, "--model"), "marian": (*TRANSLATE, "--model")}
 
 
-def record(kind: str, model: str = "") -> dict[str, Any]:
-    """What a run of ``tinyformer`` says of what made it. ``model``: the name of its folder, where its kind has several runs in
-    one, such as lstm or sort-gpt."""
-    train, use = OF_KINDS[kind]
-    if not use:
-        problem, _, architecture = model.partition("-")
-        use = (*train, problem, *(("--model", architecture) if architecture else ()), "--resume")
-    return {"kind": kind, "program": NAME, "train": list(train), "use": list(use), "several": bool(model)}
+def record(kind: str) -> dict[str, Any]:
+    """What a run of ``tinyformer`` says of what made it."""
+    train, use = OF_KINDS.get(kind, ((), ()))
+    return {"kind": kind, "program": NAME, "train": list(train), "use": list(use)}
 
 
-def record_of_script(script: object, folder: str) -> dict[str, Any] | None:
-    """The record of a run that a script of before made, in a folder of this name; None for any other script."""
-    return _record_in(_SCRIPTS[script], folder) if isinstance(script, str) and script in _SCRIPTS else None
+def record_of_script(script: str) -> dict[str, Any] | None:
+    """The record of a run that a script of before made; None for any other script."""
+    return record(_SCRIPTS[script]) if script in _SCRIPTS else None
 
 
-def record_of_before(settings: Mapping[str, Any], folder: str) -> dict[str, Any] | None:
-    """What a run of the first versions would say of what made it, from its other settings and the name of its folder; None if
-    it is of no known kind."""
+def record_of_before(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a run of the first versions would say of what made it, from its other settings; None if it is of no known kind."""
     for (part, name), kind in _SIGNS.items():
         found = settings.get(part)
         if isinstance(found, Mapping) and name in found:
-            return _record_in(kind, folder)
+            return record(kind)
     model = settings.get("model")
     if set(settings) == {"model", "training", "data"} and isinstance(model, Mapping) and "block_size" in model:
         return record("language model")  # as the first version of all wrote it
-    if set(settings) == {"model", "training"} and isinstance(model, Mapping) and set(model) == _PROBLEMS:
-        return _record_in("problem solver", folder)
     return None
-
-
-def _record_in(kind: str, folder: str) -> dict[str, Any]:
-    return record(kind, "" if OF_KINDS[kind][1] else folder)
 
 
 def of_pretrained(model_type: str) -> tuple[str, ...]:

@@ -54,10 +54,9 @@ class Maker:
             raise SettingError(f"program must be the name of a file, not {shortened(repr(self.program), 40)}")
 
     @classmethod
-    def of_kind(cls, kind: str, model: str = "") -> Maker:
-        """What a run of a command of ``tinyformer`` says, by the kind of the run. ``model``: the name of its folder, where the
-        kind has several runs in one."""
-        return cls(**commands.record(kind, model))
+    def of_kind(cls, kind: str) -> Maker:
+        """What a run of a command of ``tinyformer`` says, by the kind of the run."""
+        return cls(**commands.record(kind))
 
     @property
     def what(self) -> str:
@@ -83,7 +82,7 @@ class Maker:
 @dataclass(frozen=True)
 class Found:
     """What a folder holds: its ``kind``, and in words "a run of my_gpt.py"; the ``command`` that uses it, and the one that
-    writes it as a pretrained model, if any does."""
+    writes it as a pretrained model, if any do."""
 
     kind: str
     what: str
@@ -93,17 +92,17 @@ class Found:
     def refusal(self, path: str | Path, wanted: str) -> UserError:
         """The error for a folder that should hold something else."""
         saving = f", or write {wanted} with {self.saving}" if self.saving and PRETRAINED in wanted else ""
-        return UserError(f"{path} holds {self.what}, not {wanted}: use it with {self.command}{saving}")
+        remedy = f"use it with {self.command}{saving}" if self.command else "choose another folder"
+        return UserError(f"{path} holds {self.what}, not {wanted}: {remedy}")
 
 
-def maker_of(settings: Mapping[str, Any], folder: Path) -> Maker | None:
-    """What made a run with these settings in this folder; None if nothing tells. Raises UserError for a damaged record."""
-    name = folder.resolve().name
+def maker_of(settings: Mapping[str, Any]) -> Maker | None:
+    """What made a run with these settings; None if nothing tells. Raises UserError for a damaged record."""
     if RECORD in settings:
         maker = read_dataclass(Maker, settings[RECORD], RECORD)
-        record = commands.record_of_script(maker.program, name)
+        record = commands.record_of_script(maker.program)
         return maker if record is None else Maker(**record)
-    record = commands.record_of_before(settings, name)
+    record = commands.record_of_before(settings)
     return None if record is None else Maker(**record)
 
 
@@ -112,14 +111,15 @@ def found_in(path: str | Path) -> Found | None:
     folder = Path(path)
     settings = _settings(folder)
     with suppress(UserError):  # a damaged record is told by whoever needs it
-        maker = maker_of(settings, folder)
+        maker = maker_of(settings)
         if maker is not None:
             text = settings.get("text")
             is_gpt = maker.kind == "language model" and not (
                 isinstance(text, dict) and text.get("architecture", "gpt") != "gpt"
             )
             saving = commands.command("save", str(folder), f"{folder}-pretrained") if is_gpt else ""
-            return Found(maker.kind, maker.what, maker.use_command(folder), saving)
+            is_gone = maker.program == commands.NAME and maker.kind not in commands.OF_KINDS
+            return Found(maker.kind, maker.what, "" if is_gone else maker.use_command(folder), saving)
     if "model_type" in settings:  # as in Hugging Face's files
         words = commands.of_pretrained(str(settings["model_type"]))
         return Found(PRETRAINED, f"a {PRETRAINED}", commands.command(*words, str(folder)))
@@ -140,7 +140,7 @@ def resume_command(path: str | Path, part: Path | None = None) -> str:
     """The command that goes on with the run in a folder. Its config.json is in another folder, ``part``, while its files are
     moved into place. Where no program is known that made it, the flag alone."""
     with suppress(UserError):
-        maker = maker_of(_settings(part or Path(path)), Path(path))
+        maker = maker_of(_settings(part or Path(path)))
         if maker is not None:
             return maker.resume_command(path)
     return "--resume"

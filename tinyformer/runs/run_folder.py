@@ -186,7 +186,7 @@ class RunFolder:
             raise UserError(f"{self.path} holds {found.what}, which no run may replace: choose another folder")
         if overwrite:
             return
-        maker = maker_of(json.loads(as_json(settings)), self.path)
+        maker = maker_of(json.loads(as_json(settings)))
         is_other = found is not None and (maker is None or found.what != maker.what)
         what = found.what if found is not None and is_other else "a run"
         how = "--resume continues it, " if self.latest.exists() and not is_other else ""
@@ -239,7 +239,7 @@ class RunFolder:
         """What made the run, and what kind of run it is; None if nothing tells. Raises UserError if that is damaged."""
         settings = self.read_settings()
         with damaged(self.settings):
-            return maker_of(settings, self.path)
+            return maker_of(settings)
 
     def _check_missing(self) -> None:
         """Raise UserError if the folder has no settings, but may be confused with another one."""

@@ -217,12 +217,12 @@ def add_pair_flags(parser: argparse.ArgumentParser) -> None:
             files.add_argument(f"--{part}{side}", help=text, type=some_path, metavar="FILE")
 
 
-def add_run_flags(parser: argparse.ArgumentParser, default: str, help: str = "the run's folder") -> None:
+def add_run_flags(parser: argparse.ArgumentParser, default: str) -> None:
     """Give the parser --out; --resume, --resume-changed and --overwrite for a run that is already there; and --tensorboard.
 
     ``default`` tells in --help which folder it is without --out. ``arguments.resume`` is False, True, or "changed".
     """
-    parser.add_argument("--out", help=f"{help} (default: {default})", type=some_path, metavar="FOLDER")
+    parser.add_argument("--out", help=f"the run's folder (default: {default})", type=some_path, metavar="FOLDER")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--resume", help="go on with what is in --out, exactly as if not stopped", action="store_true")
     choice.add_argument(

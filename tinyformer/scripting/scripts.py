@@ -42,24 +42,18 @@ class RunSetup:
     """
 
     def __init__(
-        self,
-        folder: RunFolder,
-        arguments: argparse.Namespace,
-        kinds: Mapping[str, type],
-        resume: bool | None = None,
-        made_by: Maker | None = None,
+        self, folder: RunFolder, arguments: argparse.Namespace, kinds: Mapping[str, type], made_by: Maker | None = None
     ):
         """Read the settings of a run that is resumed.
 
         ``arguments``: the parsed flags, those of ``add_run_flags`` among them. ``kinds``: the dataclasses of the settings, by
-        their names in config.json. ``resume``: whether to resume; by default ``arguments.resume`` decides. ``made_by``: what a
-        new run says about itself in config.json.
+        their names in config.json. ``made_by``: what a new run says about itself in config.json.
 
         Raises UserError for a flag that would change a setting of the resumed run, unless --resume-changed allows it; and if
         --tensorboard needs a package that is not installed.
         """
         self.folder = folder
-        self.is_resumed = bool(arguments.resume if resume is None else resume)
+        self.is_resumed = bool(arguments.resume)
         self._arguments = arguments
         self._names = {kind: name for name, kind in kinds.items()}
         record = {} if made_by is None else {RECORD: made_by}
@@ -162,14 +156,15 @@ def train_to_end(trainer: Trainer, command: str) -> None:
         stop_script(str(trainer.stopped_by), trainer.stop_message(command))
 
 
-def tell_next(use: str, maker: Maker, trainer: Trainer, explored: bool = True) -> None:
-    """Tell what can be done with a run of ``tinyformer`` that has ended: ``use`` it, as in "Write more"; look inside, unless it
-    is of a kind that is not ``explored``; train longer."""
+def tell_next(use: str, maker: Maker, trainer: Trainer) -> None:
+    """Tell what can be done with a run of ``tinyformer`` that has ended: ``use`` it, as in "Write more"; look inside; train
+    longer."""
     folder = trainer.folder.path
-    rows = {use: maker.use_command(folder)}
-    if explored:
-        rows["Look inside"] = commands.command("explore", str(folder))
-    rows["Train longer"] = f"{maker.train_command(folder)} --resume-changed --steps {2 * trainer.config.steps}"
+    rows = {
+        use: maker.use_command(folder),
+        "Look inside": commands.command("explore", str(folder)),
+        "Train longer": f"{maker.train_command(folder)} --resume-changed --steps {2 * trainer.config.steps}",
+    }
     print()
     for what, command in rows.items():
         print(f"{what + ':':14s}{command}")

@@ -63,23 +63,16 @@ class DialTask:
     fewest: int = setting(3, "the fewest keys in a recording")
     most: int = setting(12, "the most keys in a recording")
     snr: float = setting(0.0, "how many decibels tones are louder than noise, at least; negative where noise is louder")
-    test: int = setting(1000, "new recordings to test with at the end, for each level of noise")
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least(self, fewest=1, most=1, test=1)
+        at_least(self, fewest=1, most=1)
         if self.most < self.fewest:
             raise SettingError(f"most must be at least fewest, {self.fewest}, not {self.most}", "most", "fewest")
         if self.most > LONGEST_NUMBER:
             raise SettingError(f"most must be at most {LONGEST_NUMBER}, not {self.most}")
         if not -CLEANEST <= self.snr <= CLEANEST:
             raise SettingError(f"snr must be from -{CLEANEST:g} to {CLEANEST:g}, not {self.snr:g}")
-
-    @property
-    def longest(self) -> int:
-        """The number of samples in the longest possible recording, or a few more."""
-        seconds = (1 + UNEVEN) * _most_seconds(int(self.most)) + PAUSE + 2 * ENDS[1]
-        return math.ceil(RATE * seconds) + 2 * int(self.most) + 1  # as each tone and each silence is rounded to samples
 
 
 # -------------------------------------------------------------------------------------------------------- recordings

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 from tinytensor.device.backend import host
-
-KIND = "problem solver"
 
 Problem = tuple[list[int], list[int]]  # the digits of a question and of its answer
 
@@ -26,19 +23,3 @@ def copying(rng: Any) -> list[Problem]:
 def adding(rng: Any) -> list[Problem]:
     """Every sum of two numbers below 100; the answer begins with its ones, as one who adds by hand finds them."""
     return [([*divmod(a, 10), *divmod(b, 10)], [int(d) for d in f"{a + b:03d}"[::-1]]) for a in range(100) for b in range(100)]
-
-
-def row_of_digits(digits: Sequence[int]) -> str:
-    """3 1 2"""
-    return " ".join(map(str, digits))
-
-
-def two_numbers(digits: Sequence[int]) -> str:
-    """85 + 50"""
-    a, b, c, d = digits
-    return f"{a}{b} + {c}{d}"
-
-
-def reversed_number(digits: Sequence[int]) -> str:
-    """135, for the digits 5 3 1"""
-    return "".join(map(str, digits[::-1])).lstrip("0") or "0"

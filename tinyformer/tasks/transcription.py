@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.vectors import padded_vectors
 from tinyformer.decoding.beam_search import beam_search
 from tinyformer.decoding.decoders import TransformerDecoder
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.evaluating import evaluating
-from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.runs.run_folder import RunFolder, load_weights
-from tinyformer.tasks.dial_tones import MEL, RATE, SPECIALS, DialTask, features, ids_of, keys_of
+from tinyformer.models.transformer import Transformer
+from tinyformer.tasks.dial_tones import SPECIALS, DialTask, features, ids_of, keys_of
 from tinytensor import Tensor
 
-KIND = "dial tone transcriber"
 AT_ONCE = 64
 
 
@@ -38,28 +34,6 @@ class Transcriber:
     def __init__(self, model: Transformer, task: DialTask):
         self.model = model
         self.task = task
-
-    def check_positions(self) -> None:
-        """Raise SettingError if the model has fewer learned positions than the longest recording needs."""
-        config = self.model.config
-        positions = max(math.ceil((1 + self.task.longest // MEL.hop) / config.source_stride), self.task.most + 1)
-        if config.positions == "learned" and config.max_length < positions:
-            raise SettingError(f"max_length must be at least {positions}, for the longest recording, not {config.max_length}")
-
-    @property
-    def longest(self) -> int:
-        """The number of samples in the longest recording that the model can read."""
-        config = self.model.config
-        read = config.max_length * config.source_stride * MEL.hop - 1 if config.positions == "learned" else self.task.longest
-        return min(self.task.longest, read)
-
-    def check_length(self, samples: Any, name: object) -> None:
-        """Raise UserError if a recording is longer than any that the model can have learned from."""
-        if len(samples) > self.longest:
-            raise UserError(
-                f"{name} lasts {len(samples) / RATE:.1f} s, longer than the {self.longest / RATE:.1f} s that the model "
-                "has learned to hear: cut it into pieces"
-            )
 
     def transcribe(self, recordings: Sequence[Any], beam: int = 1) -> list[str]:
         """The keys in each recording, an array of samples. A ``beam`` of 1 is greedy.
@@ -85,11 +59,3 @@ class Transcriber:
         with recording_attention(self.model) as recorded, evaluating(self.model):
             self.model(padded_vectors([features(recording)]), read)
         return Heard(keys, [weights[0] for name, (weights,) in recorded.items() if "cross_attention" in name])
-
-
-def trained_transcriber(folder: RunFolder) -> Transcriber:
-    """A run's transcriber, with its best weights. Raises UserError for a folder that is no such run, or damaged."""
-    task, config = folder.read_part("task", DialTask), folder.read_part("model", TransformerConfig)
-    transcriber = Transcriber(Transformer(config), task)
-    load_weights(transcriber.model, folder.best)
-    return transcriber

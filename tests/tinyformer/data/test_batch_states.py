@@ -16,7 +16,6 @@ from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.data.text import TextBatches
 from tinyformer.tasks.dial_tones import DialBatches, DialTask
-from tinyformer.tasks.recall import RecallBatches, RecallTask
 
 PAIRS = [([3 + i % 7] * (1 + i % 5), [3 + i]) for i in range(20)]  # the targets tell them apart
 
@@ -35,10 +34,6 @@ def masked(batch_size: int = 4) -> MaskedBatches:
 
 def labelled(batch_size: int = 4) -> LabelledBatches:
     return LabelledBatches([([i, i + 1], i % 2) for i in range(20)], [([1, 2], 0)], 0, batch_size, seed=5)
-
-
-def recall() -> RecallBatches:
-    return RecallBatches(RecallTask(), 4, seed=5)
 
 
 def recordings() -> DialBatches:
@@ -147,7 +142,7 @@ def spoil(state: Any) -> None:
             state[key] = value + 1
 
 
-@pytest.mark.parametrize("make", [*KINDS, recall, recordings])
+@pytest.mark.parametrize("make", [*KINDS, recordings])
 def test_nobody_shares_a_state_with_its_batches(make: Callable[[], Any]) -> None:
     batches = make()
     before = saved(batches)

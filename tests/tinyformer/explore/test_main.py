@@ -144,9 +144,8 @@ def test_a_folder_that_holds_no_run_is_told(refused: Refused, run: Path, tmp_pat
     for damaged in ("", "{", "[]", "\xff", "null", *whole):
         config.write_bytes(damaged.encode("latin-1"))
         assert str(tmp_path) in refused(tmp_path)
-    for script, part in (("a recall network", {"distance": 3}), ("a dial tone transcriber", {"snr": 0})):
-        config.write_text(json.dumps({"task": part}))
-        assert f"a run of {script}" in refused(tmp_path)
+    config.write_text(json.dumps({"made_by": {"kind": "recall network", "program": "tinyformer"}}))
+    assert "a run of a recall network" in refused(tmp_path)  # which no command uses any more
 
 
 def test_damaged_files_of_a_run_are_told(refused: Refused, run: Path, tmp_path: Path) -> None:

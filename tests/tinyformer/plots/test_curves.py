@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyformer.plots import (
-    accuracy_by_distance,
-    gradients_by_distance,
-    if_possible,
-    loss_by_order,
-    loss_curve,
-    note_on_losses,
-    scores_by_length,
-)
+from tinyformer.plots import accuracy_by_distance, if_possible, loss_by_order, loss_curve, note_on_losses, scores_by_length
 from tinyformer.tasks.comparison import ScoreTable
 
 pytest.importorskip("matplotlib")
@@ -143,39 +135,16 @@ def test_accuracies_have_a_line_for_each_model_and_one_for_guessing(tmp_path: Pa
     assert beside(figures[0])
 
 
-def test_gradients_have_panels_with_the_same_axis(tmp_path: Path, figures: list[Any]) -> None:
-    panels = {
-        "before training": {"RNN": [1.0, 1e-9, 1e-70], "attention": [1.0, 0.1, 0.1]},
-        "after training": {"RNN": [1.0, 0.1, 0.0], "attention": [2.0, 0.1, 5.0]},
-    }
-    path = tmp_path / "gradients.png"
-    gradients_by_distance(panels, path)
-    assert [p.name for p in tmp_path.iterdir()] == ["gradients.png"]
-    assert [axes.get_title() for axes in figures[0].axes] == list(panels)
-    assert {axes.get_yscale() for axes in figures[0].axes} == {"log"}
-    assert len({axes.get_ylim() for axes in figures[0].axes}) == 1
-    for axes, lines in zip(figures[0].axes, panels.values()):
-        assert [line.get_label() for line in axes.get_lines()] == ["RNN", "attention"]
-        for line, norms in zip(axes.get_lines(), lines.values()):
-            np.testing.assert_array_equal(line.get_ydata(), [norm or np.nan for norm in norms])
-            assert list(line.get_xdata()) == [0, 1, 2]
-    colors = [[line.get_color() for line in axes.get_lines()] for axes in figures[0].axes]
-    assert colors[0] == colors[1]
-    assert len(set(colors[0])) == 2
-    assert beside(figures[0])
-
-
-@pytest.mark.parametrize("gpt", [None, 1.75])
-def test_losses_by_order_have_their_numbers_inside(tmp_path: Path, figures: list[Any], gpt: float | None) -> None:
+def test_losses_by_order_have_their_numbers_inside(tmp_path: Path, figures: list[Any]) -> None:
     losses = {order: 3.5 - 0.25 * order for order in range(9)}
     path = tmp_path / "losses.png"
-    assert loss_by_order(losses, gpt, path, "A $text^") == path
+    assert loss_by_order(losses, path, "A $text^") == path
     (axes,) = figures[0].axes
     assert axes.get_title() == "A $text^"
     assert list(axes.lines[0].get_ydata()) == list(losses.values())
     assert [text.get_text() for text in axes.texts] == [f"{loss:.2f}" for loss in losses.values()]
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert legend == ["Markov, Kneser-Ney"] + ["GPT: 1.75"] * (gpt is not None)
+    assert legend == ["Markov, Kneser-Ney"]
     inside = axes.get_window_extent()
     for text in axes.texts:
         place = text.get_window_extent()
