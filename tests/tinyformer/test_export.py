@@ -285,8 +285,8 @@ def test_a_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_runs_that_no_page_holds(tmp_path: Path) -> None:
-    assert page_refusal(tmp_path, RUNS / "fill_mask") == "a page computes only a GPT, not a BertForMaskedLM"
-    assert page_refusal(tmp_path, RUNS / "translate") == "a page computes only a GPT, not a Transformer"
+    assert page_refusal(tmp_path, RUNS / "fill_mask") == "only a GPT writes in a page, not a BertForMaskedLM"
+    assert page_refusal(tmp_path, RUNS / "translate") == "only a GPT writes in a page, not a Transformer"
     assert page_refusal(tmp_path, RUNS / "char_gpt", "page.onnx") == f"{tmp_path / 'page.onnx'} must end in .html"
     run = gpt_run(tmp_path / "run", tokenizer=WordTokenizer(["to", "be"]))
     only = "only a run whose tokens are characters becomes a page"
