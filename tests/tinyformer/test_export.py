@@ -279,7 +279,7 @@ def test_a_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path = tmp_path / "page.html"
     export(parse([str(RUNS / "char_gpt"), "--web", str(path)]))
     page = path.read_text(encoding="utf-8")
-    assert capsys.readouterr().out.startswith(f"Wrote {path} (0.0 MB). Open it in a browser")
+    assert capsys.readouterr().out.startswith(f"Wrote {path} (0.1 MB). Open it in a browser")
     assert "<title>char_gpt</title>" in page and "$" not in page.split("</head>")[0]
     assert page == web_page(RUNS / "char_gpt")
 

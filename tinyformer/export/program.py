@@ -60,8 +60,8 @@ class Program(NamedTuple):
 
 @functools.cache
 def ops_of_pages() -> dict[str, Any]:
-    """The ops that a page computes, by name: those of the table in program.js, which is the only list of them."""
-    source = (JAVASCRIPT / "program.js").read_text(encoding="utf-8")
+    """The ops that a page computes, by name: those of the table in ops.js, which is the only list of them."""
+    source = (JAVASCRIPT / "ops.js").read_text(encoding="utf-8")
     table = source.partition("export const OPS = {\n")[2].partition("\n};\n")[0]
     names = re.findall(r"(?m)^  (\w+)(?=[:(])", table)
     ops = {name: _OTHERS.get(name) or all_ops[name] for name in [*names, *_OF_BOOLEANS]}

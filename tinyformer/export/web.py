@@ -105,7 +105,7 @@ def live_style() -> str:
 def live_modules() -> str:
     """All modules as one script, which needs no other file: without their imports and exports."""
     folder = resources.files("tinyformer.javascript")
-    files = [*(folder / f"{name}.js" for name in ("safetensors", "functions", "products", "program", "gpt", "writing"))]
+    files = [*(folder / f"{name}.js" for name in ("safetensors", "functions", "products", "ops", "program", "gpt", "writing"))]
     files.append(PAGE / "livegpt.js")
     sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
     return re.sub(r"(?m)^(import .*\n|export )", "", sources)

@@ -8,12 +8,14 @@
  */
 export function multiply(x, weight, y, outputs) {
   const inputs = weight.length / outputs;
+  const last = outputs - 1;
   for (let start = 0, out = 0; start < x.length; start += inputs, out += outputs) {
     for (let first = 0; first < outputs; first += 8) {
-      const at = (k) => Math.min(first + k, outputs - 1); // behind the last output it is computed again
-      const [j, k, l, m, n, o, p] = [at(1), at(2), at(3), at(4), at(5), at(6), at(7)];
-      const [ofA, ofB, ofC, ofD] = [first * inputs, j * inputs, k * inputs, l * inputs];
-      const [ofE, ofF, ofG, ofH] = [m * inputs, n * inputs, o * inputs, p * inputs];
+      const j = Math.min(first + 1, last), k = Math.min(first + 2, last); // behind the last output it is computed again
+      const l = Math.min(first + 3, last), m = Math.min(first + 4, last), n = Math.min(first + 5, last);
+      const o = Math.min(first + 6, last), p = Math.min(first + 7, last);
+      const ofA = first * inputs, ofB = j * inputs, ofC = k * inputs, ofD = l * inputs;
+      const ofE = m * inputs, ofF = n * inputs, ofG = o * inputs, ofH = p * inputs;
       let a = y[out + first], b = y[out + j], c = y[out + k], d = y[out + l];
       let e = y[out + m], f = y[out + n], g = y[out + o], h = y[out + p];
       for (let i = 0; i < inputs; i++) {
