@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from browsing import ROOT
@@ -12,6 +12,7 @@ import tinytensor as tt
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.positions import RotaryScaling
 
+Model = TypeVar("Model", bound=tt.nn.Module)
 HOME = "http://modules.test/"
 MODULES = ROOT / "tinyformer/javascript"
 LLAMA3 = RotaryScaling("llama3", 8.0, original_length=64)  # some frequencies stay, some change, some are between
@@ -52,11 +53,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def random_gpt(seed: int = 0, **settings: Any) -> GPT:
     """A GPT whose weights are all random, those of norms and biases, too."""
     config = GPTConfig(**{"vocab_size": 13, "block_size": 24, "num_layers": 2, "num_heads": 4, "d_model": 16, **settings})
-    model, rng = GPT(config).eval(), np.random.default_rng(seed)
+    return randomized(GPT(config), seed)
+
+
+def randomized(model: Model, seed: int = 0) -> Model:
+    """The model for evaluation, with random weights."""
+    rng = np.random.default_rng(seed)
     for name, parameter in model.named_parameters():
         mean = 1.0 if name.endswith("norm.weight") else 0.0
         parameter.assign(tt.tensor(rng.normal(mean, 0.4, parameter.shape).astype(np.float32)))
-    return model
+    return model.eval()
 
 
 def page_of_modules(page: Any, files: dict[str, bytes]) -> Any:
@@ -81,13 +87,18 @@ def run(page: Any, script: str, **given: Any) -> Any:
 
     - ``given``: what is given.
     - ``bytes(name)`` and ``load(name)``: the content of a file, and the GPT in it.
+    - ``program(name)``: the program in a file.
     - ``told(f)``: the error that a function throws.
     """
     body = """async (given) => {
-      const modules = await Promise.all(["safetensors", "gpt", "writing"].map((name) => import(`/${name}.js`)));
+      const modules = await Promise.all(["safetensors", "ops", "program", "gpt", "writing"].map((name) => import(`/${name}.js`)));
       const all = Object.assign({}, ...modules);
       const bytes = async (name) => (await fetch(`/${name}`)).arrayBuffer();
       const load = async (name) => new all.GPT(all.readSafetensors(await bytes(name)));
+      const program = async (name) => {
+        const { metadata, arrays } = all.readSafetensors(await bytes(name));
+        return new all.Program(JSON.parse(metadata.program), arrays);
+      };
       const told = (f) => {
         try {
           return f(), "nothing";
@@ -96,7 +107,7 @@ def run(page: Any, script: str, **given: Any) -> Any:
         }
       };
       const AsyncFunction = (async () => {}).constructor;
-      const script = new AsyncFunction(...Object.keys(all), "given", "bytes", "load", "told", SCRIPT);
-      return script(...Object.values(all), given, bytes, load, told);
+      const script = new AsyncFunction(...Object.keys(all), "given", "bytes", "load", "program", "told", SCRIPT);
+      return script(...Object.values(all), given, bytes, load, program, told);
     }"""
     return page.evaluate(body.replace("SCRIPT", json.dumps(script)), given)

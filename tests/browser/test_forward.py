@@ -80,7 +80,7 @@ def test_a_setting_that_was_ignored_would_be_found(setting: str) -> None:
 def test_a_file_in_float16(tab: Any) -> None:
     model = random_gpt(positions="rotary", activation="swiglu")
     content = web_weights(model, dtype="float16")
-    assert len(content) < 0.6 * len(web_weights(model))
+    assert abs(len(web_weights(model)) - len(content) - 2 * model.num_parameters()) < 100  # but for digits in the header
     for parameter in model.parameters():
         parameter.assign(parameter.astype("float16").astype("float32"))
     ids = list(range(13))
@@ -98,7 +98,7 @@ SEE = """
 """
 
 
-@pytest.mark.parametrize("name", ["default", "Qwen 3", "window"])
+@pytest.mark.parametrize("name", ["default", "Qwen 3", "Llama 3"])
 def test_every_array_on_the_way_is_shown(tab: Any, name: str) -> None:
     model = random_gpt(**CONFIGS[name])
     ids = list(range(13))
@@ -121,13 +121,13 @@ def recorded(model: Any, ids: list[int]) -> dict[str, Any]:
 
     def keep(module: Any, inputs: Any, output: Any) -> None:
         if not names[id(module)].endswith(("query_norm", "key_norm")):
-            found[names[id(module)]] = output.numpy()[0]
+            found[names[id(module)]] = output.numpy()
 
     for module in kept:
         module.register_forward_hook(keep)
     with recording_attention(model) as weights:
         model(tt.tensor([ids]))
-    return found | {f"{name}.weights": calls[0].numpy()[0] for name, calls in weights.items()}
+    return found | {f"{name}.weights": calls[0].numpy() for name, calls in weights.items()}
 
 
 REFUSED = """

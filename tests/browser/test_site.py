@@ -175,7 +175,7 @@ def trained() -> tuple[GPT, list[str]]:
         metadata = file.metadata()
         weights = {name: file.get_tensor(name).astype("float32") for name in file.keys()}  # noqa: SIM118
     model = GPT(GPTConfig(**json.loads(metadata["config"])))
-    model.load_state_dict(weights)
+    model.load_state_dict({name: weights[name] for name in model.state_dict()})  # beside them there are tables of positions
     return model.eval(), json.loads(metadata["characters"])
 
 

@@ -320,14 +320,14 @@ def test_a_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path = tmp_path / "page.html"
     export(parse([str(RUNS / "char_gpt"), "--web", str(path)]))
     page = path.read_text(encoding="utf-8")
-    assert capsys.readouterr().out.startswith(f"Wrote {path} (0.0 MB). Open it in a browser")
+    assert capsys.readouterr().out.startswith(f"Wrote {path} (0.1 MB). Open it in a browser")
     assert "<title>char_gpt</title>" in page and "$" not in page.split("</head>")[0]
     assert page == web_page(RUNS / "char_gpt")
 
 
 def test_runs_that_no_page_holds(tmp_path: Path) -> None:
-    assert page_refusal(tmp_path, RUNS / "fill_mask") == "a page computes only a GPT, not a BertForMaskedLM"
-    assert page_refusal(tmp_path, RUNS / "translate") == "a page computes only a GPT, not a Transformer"
+    assert page_refusal(tmp_path, RUNS / "fill_mask") == "only a GPT writes in a page, not a BertForMaskedLM"
+    assert page_refusal(tmp_path, RUNS / "translate") == "only a GPT writes in a page, not a Transformer"
     assert page_refusal(tmp_path, RUNS / "char_gpt", "page.onnx") == f"{tmp_path / 'page.onnx'} must end in .html"
     run = gpt_run(tmp_path / "run", tokenizer=WordTokenizer(["to", "be"]))
     for settings in ({"positions": "rotary", "scale_embeddings": True}, {"activation": "geglu"}):

@@ -1,4 +1,5 @@
-"""A GPT in a browser: its weights as one safetensors file, which ``tinyformer/javascript`` reads, and a page that holds all."""
+"""A model in a browser: its program and its weights as one safetensors file, which ``tinyformer/javascript`` runs; and a page
+that holds a GPT with all that computes it."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from typing import Any
 from safetensors.numpy import save
 
 from tinyformer.common.errors import UserError
+from tinyformer.export.javascript import recorded_model
+from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.quantizing import num_weights, refuse_additions, refuse_quantized
 from tinyformer.runs.run_folder import RunFolder
@@ -24,33 +27,37 @@ from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.backend import host
 from tinytensor.nn import Module
 
-FORMAT = "tinyformer.GPT"
 LARGEST = 40_000_000  # bytes that a page is given
 PAGE = resources.files("tinyformer.export") / "page"
 
 
 def web_weights(model: Module, tokenizer: Tokenizer | None = None, dtype: str = "float32") -> bytes:
-    """The weights of a GPT as the bytes of a safetensors file, "float32" or "float16", by their names in ``state_dict``.
+    """The program and the weights of a model as the bytes of a safetensors file. The weights are "float32" or "float16".
 
-    The metadata are the ``format``, the ``config``, a JSON object with each setting of its GPTConfig, and with a
-    ``CharTokenizer`` the ``characters``, a JSON list with the text of each id, then the ``special`` tokens' names.
-    Raises UserError for any other model, a quantized one or one with additions to its weights; for more than 40 MB; and for
-    weights that float16 cannot hold.
+    The program is what the model's own ``forward`` computes from ``ids`` (1, length), or for a ``Transformer`` from ``source``
+    and ``target``: the ``logits``. That of a GPT keeps keys and values in a cache.
+
+    The metadata are the ``format``, the ``program``, the ``config``, a JSON object with each setting of the model's
+    configuration, and with a ``CharTokenizer`` the ``characters``, a JSON list with the text of each id, then the ``special``
+    tokens' names. Raises UserError for a model whose ``forward`` has an op that a page does not compute; for a quantized model
+    and one with additions to its weights; for more than 40 MB; and for weights that float16 cannot hold.
     """
-    if type(model) is not GPT:  # a subclass may compute something else
-        raise UserError(f"a page computes only a GPT, not {a_or_an(type(model).__name__)}")
-    if model.config.scale_embeddings or model.config.activation == "geglu":
-        raise UserError("a page computes neither scale_embeddings nor geglu, as Gemma has them: take another model")
     refuse_additions(model, "given to a page")
     refuse_quantized(model, "given to a page", "open it in float32")
     size = model.num_parameters() * host.dtype(dtype).itemsize
     if size > LARGEST:
         takes = f"the weights take {size / 1e6:,.1f} MB in {dtype}"
         raise UserError(f"{takes}: a page computes models of up to {LARGEST / 1e6:.0f} MB")
-    metadata = {"format": FORMAT, "config": json.dumps(asdict(model.config))}
+    with evaluating(model):
+        description, constants = recorded_model(model)
+    kind = "GPT" if isinstance(model, GPT) else "Program"
+    metadata = {"format": f"tinyformer.{kind}", "program": json.dumps(description, separators=(",", ":"))}
+    if (config := getattr(model, "config", None)) is not None:
+        metadata["config"] = json.dumps(asdict(config))
     if isinstance(tokenizer, CharTokenizer):
         metadata["characters"] = json.dumps([*tokenizer.characters, *tokenizer.special])
-    content = save({name: _array(name, tensor.numpy(), dtype) for name, tensor in model.state_dict().items()})
+    weights = dict(model.named_parameters())  # tables of positions stay exact
+    content = save({name: _array(name, x, dtype if name in weights else "float32") for name, x in constants.items()})
     end = 8 + int.from_bytes(content[:8], "little")
     # The metadata are added here, because the safetensors library writes them in a different order each time.
     header = json.dumps({"__metadata__": metadata, **json.loads(content[8:end])}).encode()
@@ -72,6 +79,8 @@ def web_page(path: str | Path) -> str:
     """
     folder = RunFolder(path)
     opened = open_run(folder, use="exported as a page")
+    if not isinstance(opened.model, GPT):
+        raise UserError(f"only a GPT writes in a page, not {a_or_an(type(opened.model).__name__)}")
     weights = web_weights(opened.model, opened.tokenizer, "float16")
     if not isinstance(opened.tokenizer, CharTokenizer):
         kind = type(opened.tokenizer).__name__
@@ -96,7 +105,7 @@ def live_style() -> str:
 def live_modules() -> str:
     """All modules as one script, which needs no other file: without their imports and exports."""
     folder = resources.files("tinyformer.javascript")
-    files = [*(folder / f"{name}.js" for name in ("safetensors", "functions", "places", "products", "gpt", "writing"))]
+    files = [*(folder / f"{name}.js" for name in ("safetensors", "functions", "products", "ops", "program", "gpt", "writing"))]
     files.append(PAGE / "livegpt.js")
     sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
     return re.sub(r"(?m)^(import .*\n|export )", "", sources)

@@ -12,7 +12,7 @@ function below(x) {
   return 0.5 + bell(x) * sum;
 }
 
-const inner = (x) => Math.tanh(ROOT * (x + 0.044715 * x ** 3));
+const inner = (x) => Math.tanh(ROOT * (x + 0.044715 * x * x * x));
 
 export const FUNCTIONS = {
   relu: { of: (x) => Math.max(0, x), slope: (x) => (x > 0 ? 1 : 0), formula: "max(0, x)", source: "return xp.maximum(x, 0)" },

@@ -252,7 +252,8 @@ export const KINDS = { ...Object.fromEntries(Object.entries(SUMS).map(([name, te
  * x, weight and bias) grow by what the step's gradient gives them.
  */
 KINDS.linear.all = ({ inputs: [{ values: x }, { values: weight, shape: [outs] }, bias] }, y) => {
-  multiply(x, weight, bias ? bias.values : new Float32Array(outs), y);
+  if (bias) for (let at = 0; at < y.length; at += outs) y.set(bias.values, at);
+  multiply(x, weight, y, outs);
 };
 KINDS.linear.backward = ({ inputs: [{ values: x }, { values: weight, shape: [outs, ins] }] }, gradient, [ofX, ofWeight, ofBias]) => {
   gradient.forEach((g, o) => {

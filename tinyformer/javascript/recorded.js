@@ -1,6 +1,6 @@
 /**
  * The forward pass of a GPT, of which every array is kept: all that comes between the ids and the loss, in order. For models and
- * texts that one wants to look at; gpt.js computes faster, and keeps nothing.
+ * texts that one wants to look at; program.js computes faster, and keeps nothing.
  *
  * Read record() from top to bottom: it is the model. An array has, beside what kinds.js says, its `axes`, the `formula` of its
  * numbers, and the `source`: "module: a part of a line", the line of the library that computes it.

@@ -58,7 +58,7 @@ def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, ma
         scores, mask, may_be_hidden = scores + mask, None, True
     if is_causal:
         causal = causal_array(*scores.shape[-2:])
-        mask = causal if mask is None else mask & (causal if is_array(mask) else wrap(causal))
+        mask = wrap(causal) if mask is None else mask & (causal if is_array(mask) else wrap(causal))
     if mask is not None:
         scores = where(mask, scores, -math.inf)
     elif not may_be_hidden:

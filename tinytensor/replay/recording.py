@@ -56,6 +56,17 @@ class Value(NamedTuple):
     number: int
 
 
+class Where(NamedTuple):
+    """What called an op: the innermost module of the model that was running, by its name, and its line."""
+
+    module: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.module or 'the model'} ({self.file}:{self.line})" if self.file else "the function"
+
+
 class Call(NamedTuple):
     """One call of an op, or of a function that is declared ``opaque``.
 
@@ -66,7 +77,10 @@ class Call(NamedTuple):
     op: Callable[..., Any]
     arguments: dict[str, Any]
     result: Value
-    where: str  # the module and the line that called it
+    where: Where
+
+
+_FUNCTION = Where("", "", 0)  # no module, but the recorded function itself
 
 
 class Kind(NamedTuple):
@@ -129,7 +143,7 @@ class _Written(NamedTuple):
     op: Callable[..., Any]
     arguments: dict[str, Any]
     result: int  # its slot
-    where: str
+    where: Where
 
 
 class _Recorder(Tracer):
@@ -221,15 +235,15 @@ def _name(op: Any) -> str:
     return str(getattr(op, "name", op.__name__))
 
 
-def _where(names: dict[int, str]) -> str:
+def _where(names: dict[int, str]) -> Where:
     """The innermost module of the model that is running, and its line."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         name = names.get(id(frame.f_locals.get("self")))
         if name is not None:
-            return f"{name or 'the model'} ({frame.f_code.co_filename}:{frame.f_lineno})"
+            return Where(name, frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
-    return "the function"
+    return _FUNCTION
 
 
 class _Merger:
@@ -241,6 +255,7 @@ class _Merger:
         self.names = names
         self.values: dict[tuple[int, ...], Value] = {}  # by the slots in the runs
         self.recording = Recording([], {}, {}, {}, {})
+        self.caller = _FUNCTION
         self.where = "the function"
 
     def merged(self) -> Recording:
@@ -250,12 +265,13 @@ class _Merger:
         if len({len(run.calls) for run in self.runs}) > 1:
             self._refuse("it makes another number of calls for other sizes")
         for calls in zip(*[run.calls for run in self.runs]):
-            self.where = f"{_name(calls[0].op)} in {calls[0].where}"
+            self.caller = calls[0].where
+            self.where = f"{_name(calls[0].op)} in {self.caller}"
             if any(call.op is not calls[0].op for call in calls):
                 self._refuse("for other sizes something else is called")
             arguments = {name: self._merge([call.arguments[name] for call in calls]) for name in calls[0].arguments}
             result = self._new([call.result for call in calls])
-            self.recording.calls.append(Call(calls[0].op, arguments, result, calls[0].where))
+            self.recording.calls.append(Call(calls[0].op, arguments, result, self.caller))
         self.where = "the outputs"
         for name in self.runs[0].outputs:
             self.recording.outputs[name] = self._value([run.outputs[name] for run in self.runs])
@@ -317,7 +333,7 @@ class _Merger:
         made = self._made(arrays, self.recording.kinds[value].shape)
         if made is None:
             self._refuse(f"it gets an array of shape {first.shape} that no op made and that is another for other sizes")
-        self.recording.calls.append(Call(*made, value, self.where))
+        self.recording.calls.append(Call(*made, value, self.caller))
         return value
 
     def _made(self, arrays: Sequence[Array], shape: tuple[Any, ...]) -> tuple[Callable[..., Any], dict[str, Any]] | None:

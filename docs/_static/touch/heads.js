@@ -7,6 +7,8 @@ touch.fill("heads", (place) => {
   const { model, metadata } = touch.gpt.load();
   const characters = new touch.gpt.Characters(metadata);
   const sampling = new touch.gpt.Sampling();
+  const { num_layers, num_heads } = model.config;
+  const layers = [...Array(num_layers).keys()];
   const off = new Set(); // such as "2.0", the first head of the third layer
   let [layer, head] = place.dataset.head.split(".").map((number) => number - 1);
   let row = -1;
@@ -26,20 +28,21 @@ touch.fill("heads", (place) => {
 
   // What the model computes while the heads that are off give nothing: their columns of the output layer are 0 meanwhile.
   function compute(without) {
-    const kept = model.blocks.map((block) => block.attention.output.weight);
+    const outputs = layers.map((i) => model.program.constants.get(`blocks.${i}.attention.output.weight`));
+    const kept = outputs.map(({ values }) => values);
     for (const name of without) {
       const [i, j] = name.split(".").map(Number);
-      const { attention } = model.blocks[i];
-      const { output, d_head } = attention;
-      output.weight = output.weight.map((value, at) => (Math.floor((at % output.inputs) / d_head) === j ? 0 : value));
+      const [, inputs] = outputs[i].shape;
+      const isOff = (at) => Math.floor(((at % inputs) / inputs) * num_heads) === j;
+      outputs[i].values = outputs[i].values.map((value, at) => (isOff(at) ? 0 : value));
     }
-    const seen = model.blocks.map(() => null);
+    const seen = layers.map(() => null);
     const see = (name, shape, values) => {
       const found = /^blocks\.(\d+)\.attention\.weights$/.exec(name);
       if (found) seen[found[1]] = values;
     };
     const all = model.forward(ids, null, { lastOnly: true, see });
-    model.blocks.forEach((block, i) => (block.attention.output.weight = kept[i]));
+    outputs.forEach((output, i) => (output.values = kept[i]));
     return [all, seen];
   }
 
@@ -88,8 +91,7 @@ touch.fill("heads", (place) => {
   }
 
   function drawHeads() {
-    const { numHeads } = model.blocks[0].attention;
-    const all = model.blocks.flatMap((_, i) => Array.from({ length: numHeads }, (_, j) => [i, j]));
+    const all = layers.flatMap((i) => Array.from({ length: num_heads }, (_, j) => [i, j]));
     const hadFocus = [...pick.children].indexOf(document.activeElement);
     const buttons = all.map(([i, j]) => {
       const isOff = off.has(`${i}.${j}`);

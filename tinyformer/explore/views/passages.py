@@ -9,7 +9,8 @@ from typing import Any
 from tinyformer.common.errors import UserError
 from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.export.web import web_weights
-from tinytensor.common.wording import counted
+from tinyformer.models.gpt import GPT
+from tinytensor.common.wording import a_or_an, counted
 
 LONGEST_TEXT = 200_000  # characters
 MOST_IDS = 20_000
@@ -64,6 +65,8 @@ def weights(subjects: Subjects, asked: Named) -> bytes:
     """The weights of a GPT in float32: a safetensors file, as ``web_weights`` gives it. Raises UserError for a model that a
     page cannot compute."""
     subject = subjects.get(asked.model)
+    if not isinstance(subject.model, GPT):
+        raise UserError(f"a page computes only a GPT, not {a_or_an(type(subject.model).__name__)}")
     return web_weights(subject.model, subject.tokenizer)
 
 

@@ -1,0 +1,195 @@
+"""A recorded function of a model as JSON, which ``tinyformer/javascript/program.js`` runs.
+
+The JSON object has the ``inputs`` and the ``constants`` by name, each with the number of its value and its shape; the numbers
+of the ``outputs``; and the ``calls``: an ``op``, its ``arguments`` by name, the number of the ``result``, and the ``module``
+that called it. In arguments and shapes, these are objects:
+
+- a value: {"value": number}
+- a number that depends on sizes: {"constant": 1, "factors": {"length": 2}}
+- a slice: {"slice": [start, stop, step]}
+- a number that JSON does not have: {"float": "Infinity"}
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from typing import Any, NamedTuple
+
+import tinyformer.models.cached_attention as cached
+import tinytensor as tt
+from tinyformer.common.errors import UserError
+from tinyformer.models import positions
+from tinyformer.models.caches import Cache, KeyValueCache
+from tinyformer.models.gpt import GPT
+from tinyformer.models.transformer import Transformer
+from tinytensor import Tensor
+from tinytensor.autograd.op import all_ops
+from tinytensor.common.wording import a_or_an
+from tinytensor.creation import arange, full
+from tinytensor.device.backend import Array, default_dtype, host, to_numpy
+from tinytensor.functional.attention import cached_attention, causal_mask
+from tinytensor.nn import Module
+from tinytensor.replay.recording import Call, Recording, RecordingError, Size, Value, record
+
+JAVASCRIPT = resources.files("tinyformer.javascript")
+_TABLES = positions.LearnedPositions, positions.SinusoidalPositions, positions.RotaryPositions
+# Functions that are no ops of tinytensor, by the names that they have in a page.
+_OTHERS: dict[str, Any] = {
+    "arange": arange,
+    "full": full,
+    "causal_mask": causal_mask,
+    "cached_attention": cached_attention,
+    "reserve": inspect.unwrap(cached._reserve),
+    "later_positions": inspect.unwrap(positions._later_positions),
+    "later_rotation": inspect.unwrap(positions._later_rotation),
+}
+_OF_BOOLEANS = {"invert": "logical_not", "bitwise_and": "logical_and"}  # a page's booleans are the numbers 0 and 1
+
+
+class Program(NamedTuple):
+    """A program for a page: what becomes JSON, and the arrays that it needs by name."""
+
+    description: dict[str, Any]
+    constants: dict[str, Array]
+
+
+@functools.cache
+def ops_of_pages() -> dict[str, Any]:
+    """The ops that a page computes, by name: those of the table in ops.js, which is the only list of them."""
+    source = (JAVASCRIPT / "ops.js").read_text(encoding="utf-8")
+    table = source.partition("export const OPS = {\n")[2].partition("\n};\n")[0]
+    names = re.findall(r"(?m)^  (\w+)(?=[:(])", table)
+    ops = {name: _OTHERS.get(name) or all_ops[name] for name in [*names, *_OF_BOOLEANS]}
+    return {name: op for name, op in ops.items() if op.__module__.startswith(("tinytensor.", "tinyformer."))}  # not a user's
+
+
+def recorded_model(model: Module) -> Program:
+    """The program of a model's own ``forward``, which computes ``logits``: from ``ids`` (1, length), or for a ``Transformer``
+    from ``source`` and ``target``. That of a GPT keeps keys and values in a cache, unless its context is very short or longer
+    than its sliding window.
+
+    Raises UserError as ``program_of``.
+    """
+    config = getattr(model, "config", None)
+    longest: int = getattr(config, "block_size", None) or getattr(config, "max_length", None) or 5
+
+    def ids(length: int, most: int) -> Tensor:  # near the longest text, where a sliding window and all rows of tables are used
+        return tt.zeros((1, length + max(longest - most, 0)), dtype=int)
+
+    if isinstance(model, GPT) and longest >= 12 and not 0 < model.config.sliding_window < longest:
+
+        def with_past(length: int, past: int) -> dict[str, Any]:
+            cache = model.new_cache()
+            model(tt.zeros((1, past), dtype=int), cache)
+            return {"ids": tt.zeros((1, length), dtype=int), "cache": cache}
+
+        return program_of(lambda ids, cache: {"logits": model(ids, cache)}, with_past, ("length", "past"), model, longest)
+    if isinstance(model, Transformer):
+        return program_of(
+            lambda source, target: {"logits": model(source, target)},
+            lambda source, target: {"source": ids(source, 5), "target": ids(target, 7)},
+            ("source", "target"),
+            model,
+            longest,
+        )
+    return program_of(lambda ids: {"logits": model(ids)}, lambda length: {"ids": ids(length, 5)}, ("length",), model, longest)
+
+
+def program_of(
+    function: Callable[..., Mapping[str, Tensor]],
+    inputs: Callable[..., Mapping[str, Any]],
+    sizes: Sequence[str],
+    model: Module,
+    longest: int,
+) -> Program:
+    """Record ``function``, as ``tinytensor.replay.recording.record`` does, for a page. The tables of positions that come after
+    those in a cache have rows for ``longest`` tokens.
+
+    Raises UserError, which names the op, the module and the line, for what a page cannot compute.
+    """
+    try:
+        with tt.no_grad():
+            recording = record(function, inputs, sizes, model, ops_of_pages().values())
+        return _Writer(recording, model, longest).program()
+    except (TypeError, ValueError) as error:
+        raise UserError(f"a page cannot compute {a_or_an(type(model).__name__)}: {error}") from error
+
+
+class _Writer:
+    """Writes a recording as JSON."""
+
+    def __init__(self, recording: Recording, model: Module, longest: int):
+        self.recording, self.longest = recording, longest
+        self.constants: dict[str, tuple[int, Array]] = {
+            name: (value.number, array) for name, (value, array) in recording.constants.items()
+        }
+        named = [*model.named_buffers(), *model.named_parameters()]
+        self.names = {id(x.data): name for name, x in named}
+        self.names_of_ops = {id(op): name for name, op in ops_of_pages().items()}
+
+    def program(self) -> Program:
+        """The program."""
+        kinds, calls = self.recording.kinds, [self._call(call) for call in self.recording.calls]
+        description = {
+            "inputs": {
+                name: {"value": value.number, "shape": self._written(kinds[value].shape)}
+                for name, value in self.recording.inputs.items()
+            },
+            "constants": {
+                name: {"value": number, "shape": list(array.shape)} for name, (number, array) in self.constants.items()
+            },
+            "outputs": {name: value.number for name, value in self.recording.outputs.items()},
+            "calls": calls,
+        }
+        return Program(description, {name: array for name, (_, array) in self.constants.items()})
+
+    def _call(self, call: Call) -> dict[str, Any]:
+        name = self.names_of_ops.get(id(call.op))
+        if name in _OF_BOOLEANS:
+            name = _OF_BOOLEANS[name] if self.recording.kinds[call.result].dtype == bool else None
+        if name is None:
+            name = getattr(call.op, "name", call.op.__name__)
+            raise RecordingError(f"there is no {name} in a page: {call.where} calls it")
+        arguments = {name: self._written(argument) for name, argument in call.arguments.items()}
+        if name == "getitem" and "'value'" in str(arguments["index"]):
+            raise RecordingError(f"a page has no arrays as indices: {call.where} uses one")
+        return {"op": name, "arguments": arguments, "result": call.result.number, "module": call.where.module}
+
+    def _written(self, value: Any) -> Any:
+        """An argument or a shape as JSON."""
+        if isinstance(value, Value):
+            return {"value": value.number}
+        if isinstance(value, Size):
+            return {"constant": value.constant, "factors": dict(value.factors)}
+        if isinstance(value, (tuple, list)):
+            return [self._written(part) for part in value]
+        if isinstance(value, slice):
+            return {"slice": [self._written(end) for end in (value.start, value.stop, value.step)]}
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"float": str(value).replace("inf", "Infinity").replace("nan", "NaN")}
+        if isinstance(value, _TABLES):
+            return {"value": self._table(value)}
+        if value is Ellipsis:
+            return "..."
+        if isinstance(value, host.dtype):
+            return value.name
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        if isinstance(value, (Cache, KeyValueCache)):
+            return None  # a page has one cache, where a call finds its part by the number of its result
+        raise RecordingError(f"a call gets {a_or_an(type(value).__name__)}, which a page does not have")
+
+    def _table(self, of_positions: Any) -> int:
+        """The number of the constant with these positions."""
+        is_rotary = isinstance(of_positions, positions.RotaryPositions)
+        table = of_positions.table_for(self.longest, *[default_dtype] if is_rotary else []).data
+        name = self.names.setdefault(id(table), f"positions_{len(self.constants)}")
+        if name not in self.constants:
+            number = len(self.recording.kinds) + len(self.constants)
+            self.constants[name] = number, to_numpy(table)[: self.longest]
+        return self.constants[name][0]
