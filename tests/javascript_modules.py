@@ -91,7 +91,8 @@ def run(page: Any, script: str, **given: Any) -> Any:
     - ``told(f)``: the error that a function throws.
     """
     body = """async (given) => {
-      const modules = await Promise.all(["safetensors", "ops", "program", "gpt", "writing"].map((name) => import(`/${name}.js`)));
+      const names = ["safetensors", "ops", "program", "gpt", "writing"];
+      const modules = await Promise.all(names.map((name) => import(`/${name}.js`)));
       const all = Object.assign({}, ...modules);
       const bytes = async (name) => (await fetch(`/${name}`)).arrayBuffer();
       const load = async (name) => new all.GPT(all.readSafetensors(await bytes(name)));
