@@ -23,6 +23,7 @@ from tinyformer.common.errors import SettingError, UserError, plain_errors, rena
 from tinyformer.common.files import read_json, write_json
 from tinyformer.common.settings import changed_settings, check_effects, is_changeable, one_of, setting, settings_from
 from tinyformer.data.pair_files import PairFiles
+from tinyformer.models.transformer import TransformerConfig
 from tinyformer.programs.main import ALL
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.scripting.command_line import (
@@ -439,6 +440,7 @@ def settings_of_programs() -> list[type]:
     modules = {module for _, _, module, _ in ALL.values()}
     programs = [vars(importlib.import_module(f"tinyformer.programs.{name}")) for name in sorted(modules)]
     kinds = {kind for program in programs for kind in program.values() if isinstance(kind, type) and is_dataclass(kind)}
+    kinds.add(TransformerConfig)  # which train translator has in a table
     return sorted(kinds, key=lambda kind: (kind.__module__, kind.__name__))
 
 
