@@ -43,6 +43,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "activation": "swiglu",
         "norm_eps": 1e-3,
     },
+    "Gemma": {"positions": "rotary", "norm": "rms", "activation": "geglu", "scale_embeddings": True, "d_head": 6},
     "Mistral": {"positions": "rotary", "norm": "rms", "sliding_window": 5, "num_key_value_heads": 2, "d_ff": 20},
     "window": {"sliding_window": 3, "query_key_norm": True, "bias": True},
     "gated, with biases": {"activation": "swiglu", "bias": True, "norm_eps": 1e-2},

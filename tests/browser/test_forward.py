@@ -39,7 +39,7 @@ def test_all_settings_are_tried() -> None:
     configs = [random_gpt(**settings).config for settings in CONFIGS.values()]
     assert len(configs) > 10
     for field in dataclasses.fields(GPTConfig):
-        if field.name not in ("block_size", "dropout", "scale_embeddings"):  # dropout is of training, the last is refused
+        if field.name not in ("block_size", "dropout"):  # dropout is of training
             assert {getattr(config, field.name) for config in configs} - {getattr(defaults, field.name)}, field.name
 
 

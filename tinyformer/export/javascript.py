@@ -158,6 +158,8 @@ class _Writer:
         arguments = {name: self._written(argument) for name, argument in call.arguments.items()}
         if name == "getitem" and "'value'" in str(arguments["index"]):
             raise RecordingError(f"a page has no arrays as indices: {call.where} uses one")
+        if name == "matmul" and min(len(self.recording.kinds[x].shape) for x in call.arguments.values()) < 2:
+            raise RecordingError(f"a page multiplies matrices, not vectors: {call.where} does")
         return {"op": name, "arguments": arguments, "result": call.result.number, "module": call.where.module}
 
     def _written(self, value: Any) -> Any:

@@ -37,4 +37,4 @@ export const FUNCTIONS = {
 };
 
 /** The activations with a gate: which function of the gate is the factor. */
-export const GATED = { swiglu: "silu" };
+export const GATED = { swiglu: "silu", geglu: "gelu_tanh" };

@@ -76,13 +76,13 @@ export function record(config, weights, ids) {
   const text = keep({ name: "ids", kind: "constant", shape: [length], axes: ["token"], values: Float64Array.from(ids), inputs: [], formula: "the text, cut into tokens" });
   let x = step("token_embedding", "embedding", [length, config.d_model], [parameter("token_embedding.weight"), text],
     { ids, source: `${GPT}: x = self.token_embedding(ids)` });
-  if (config.positions === "sinusoidal") {
-    x = step("scaled", "scale", x.shape, [x], { times: Math.sqrt(config.d_model), source: `${GPT}: x = x * math.sqrt(` });
+  if (config.scale_embeddings || config.positions === "sinusoidal") {
+    x = step("scaled", "scale", x.shape, [x], { times: Math.sqrt(config.d_model), source: `${GPT}: x = x * self.config.embedding_scale` });
   }
   const positions = config.positions === "sinusoidal" ? keep(table(x.shape)) : config.positions === "learned" &&
     step("position_embedding", "embedding", x.shape, [parameter("position_embedding.weight")],
       { ids: ids.map((_, place) => place), formula: "y[t, i] = table[t, i]", source: "tinyformer.models.positions: x + (positions(x.shape[1]) if cache" });
-  if (positions) x = step("embeddings", "sum", x.shape, [x, positions], { source: `${GPT}: add_positions(x, self.position_embedding` });
+  if (positions) x = step("embeddings", "sum", x.shape, [x, positions], { source: `${GPT}: x = self.dropout(add_positions(` });
 
   for (let layer = 0; layer < config.num_layers; layer++) {
     const block = `blocks.${layer}`;
@@ -117,7 +117,7 @@ export function record(config, weights, ids) {
     const looks = step(`${name}.weights`, "softmax", shape, [masked], { ...square, source: `${KERNELS}: return weights / where(` });
     const mixed = step(`${name}.heads`, "mix", queries.shape, [looks, values], { source: `${KERNELS}: return matmul(weights, value)` });
     const joined = step(`${name}.joined`, "join", [length, heads * width], [mixed], { source: `${ATTENTION}: return join_heads(scaled_dot` });
-    return linear(`${name}.output`, joined, `${ATTENTION}: return self.output(self.show("heads"`);
+    return linear(`${name}.output`, joined, `${ATTENTION}: return self.output(show(self, "heads"`);
   }
 
   function feedForward(block, x) {
