@@ -168,7 +168,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def check_record(run: Path) -> None:
     """Check what a run says of itself. Runs of before say nothing, and from its settings the same must be known of it."""
     settings = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    assert Maker(**settings.pop("made_by")) == maker_of(settings, run)
+    assert Maker(**settings.pop("made_by")) == maker_of(settings)
 
 
 def log_of(run: Path) -> list[dict[str, str]]:

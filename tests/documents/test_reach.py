@@ -32,8 +32,8 @@ tinyformer/markov/transitions.py: sentence[i - order : i]), sentence[i]] += 1 ->
     tinyformer/test_markov.py::test_a_transition_table_counts_within_sentences
 tinyformer/models/attention.py: (num_heads + 2 * self -> (num_heads + 3 * self
     tinyformer/models/test_attention.py::test_without_a_mask
-tinyformer/plots/curves.py: [norm or math.nan for norm -> [norm and math.nan for norm
-    tinyformer/plots/test_curves.py::test_gradients_have_panels_with_the_same_axis
+tinyformer/plots/curves.py: [100 * fraction for -> [10 * fraction for
+    tinyformer/plots/test_curves.py::test_accuracies_have_a_line_for_each_model_and_one_for_guessing
 tinyformer/pretrained/sentences.py: skipped = 0 -> skipped = 1
     tinyformer/pretrained/test_sentences.py::test_batches_and_cores_change_nothing
 tinyformer/programs/main.py: if words == ["--version"]: -> if words == ["--versions"]:

@@ -1,7 +1,7 @@
 """The commands of ``tinyformer`` for what a folder holds, and how runs that do not say what they are tell it.
 
 A run says in its config.json what made it (``makers.Maker``). Runs of the first versions do not. Those of later ones name a
-script, each of which is a command now. Pretrained models and word vectors have no such record.
+script; what most of these did, commands do now. Pretrained models and word vectors have no such record.
 """
 
 from __future__ import annotations
