@@ -194,7 +194,7 @@ def test_nothing_else_opens_files() -> None:
         "explore/serving/server.py",
         "data/reading.py",
         "runs/run_folder.py",
-        "export/program.py",
+        "export/javascript.py",
         "export/web.py",
     }
     root = Path(__file__).parents[2] / "tinyformer"

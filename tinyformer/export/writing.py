@@ -56,7 +56,6 @@ def export_onnx(model: Module, path: str | Path, cache: bool = True, inputs: Map
     [PosixPath('doubled.onnx')]
     """
     path = check_path(path)
-    import_onnx()  # before the work, in case it is missing
     refuse_additions(model, "exported")
     refuse_quantized(model, "exported", "export it in float32")
     try:
@@ -65,6 +64,7 @@ def export_onnx(model: Module, path: str | Path, cache: bool = True, inputs: Map
         raise
     except (RecordingError, ValueError, RuntimeError) as error:  # of a length that the model does not take; random numbers
         raise UserError(f"{type(model).__name__} cannot be exported to ONNX: {error}") from error
+    import_onnx()  # before a file is begun, in case it is missing
     return [written for file, graph in graphs.items() for written in _write(graph.without_unread(), file)]
 
 

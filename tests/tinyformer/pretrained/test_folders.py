@@ -361,7 +361,7 @@ def test_a_name_of_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (b"{}", "config.json: model_type is missing"),
         (
             b'{"model_type": "t5"}',
-            "config.json: the architecture 't5' is not known; there are gpt2, llama, qwen2, qwen3, mistral, bert, ",
+            "config.json: the architecture 't5' is not known; there are gpt2, llama, qwen2, qwen3, mistral, gemma, bert, ",
         ),
     ],
 )
