@@ -64,8 +64,7 @@ def ops_of_pages() -> dict[str, Any]:
     source = (JAVASCRIPT / "ops.js").read_text(encoding="utf-8")
     table = source.partition("export const OPS = {\n")[2].partition("\n};\n")[0]
     names = re.findall(r"(?m)^  (\w+)(?=[:(])", table)
-    ops = {name: _OTHERS.get(name) or all_ops[name] for name in [*names, *_OF_BOOLEANS]}
-    return {name: op for name, op in ops.items() if op.__module__.startswith(("tinytensor.", "tinyformer."))}  # not a user's
+    return {name: _OTHERS.get(name) or all_ops[name] for name in [*names, *_OF_BOOLEANS]}
 
 
 def recorded_model(model: Module) -> Program:

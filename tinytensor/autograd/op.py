@@ -117,7 +117,7 @@ class Op:
         ]
         self.none_needed = (False,) * len(self.inputs)  # what ``needed`` is when no input needs a gradient
         self._check_rules()
-        all_ops[self.name] = self
+        all_ops.setdefault(self.name, self)  # one that a user writes may have the name of one of ours
 
     def _check_rules(self) -> None:
         known = {"g", "out", *self.names, *(f"{n}_shape" for n in self.names)}
