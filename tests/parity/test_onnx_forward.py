@@ -295,7 +295,7 @@ def test_a_text_that_is_longer_than_a_table_is_an_error_when_the_graph_runs(tmp_
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: x[x > 0], "values cannot decide how many elements there are"),
+        (lambda x: x[x > 0], "which is no sum of the sizes"),
         (lambda x: x[::2], "which is no sum of the sizes"),
         (lambda x: x[None][tt.arange(1), tt.arange(1), 1:3], "several tensors in an index must be on the first axes"),
         (lambda x: x[tt.arange(1), None, tt.arange(1)], "several tensors in an index must be on the first axes"),
@@ -309,6 +309,52 @@ def test_what_no_graph_can_be(tmp_path, function, message):
     with pytest.raises(UserError, match=f"^Function cannot be exported to ONNX: .*({message})"):
         export_onnx(Function(function), tmp_path / "model.onnx", inputs={"x": X})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[:10],
+        lambda x: x * (2.0 if len(x) > 10 else 1.0),
+        lambda x: x + tt.tensor(numpy.minimum(numpy.arange(len(x)), 9))[:, None],
+        lambda x: x + tt.tensor(x.data * 2),
+        lambda x: x + x.data.mean(),
+    ],
+    ids=["crop", "branch", "array", "data", "mean of data"],
+)
+def test_what_differs_for_long_inputs_or_other_values_is_refused(tmp_path, function):
+    with pytest.raises(UserError, match=r"^Function cannot be exported .* \(.*test_onnx_forward.py:\d+\): it gets"):
+        export_onnx(Function(lambda x: function(x.T)), tmp_path / "model.onnx", inputs={"x": ("float32", 3, "n")})
+
+
+def test_constants_without_axes(tmp_path):
+    two = tt.nn.Parameter(2.0)
+    function = Function(lambda x: {"scaled": x.mean() * two, "row": x[numpy.int64(0)], "nan": tt.where(x > 0, x, float("nan"))})
+    export_onnx(function, tmp_path / "model.onnx", inputs={"x": ("float32", "n", 6)})
+    x = numpy.random.default_rng(0).standard_normal((5, 6), "float32")
+    theirs = run(tmp_path / "model.onnx", x=x)
+    for name, ours in function(x=tt.tensor(x)).items():
+        close(ours, theirs[name])
+
+
+WRONG_INPUTS = {
+    "text": ({"x": "float32"}, r"inputs\['x'\] must be like"),
+    "no dtype": ({"x": ("n", 3)}, r"inputs\['x'\] must be like"),
+    "no axis": ({"x": ("float32", None)}, r"an axis in inputs\['x'\] must be a name or a positive number"),
+    "no argument": ({"x": X, "y": X}, "unexpected keyword argument 'y'"),
+}
+
+
+@pytest.mark.parametrize("inputs, message", WRONG_INPUTS.values(), ids=WRONG_INPUTS)
+def test_inputs_that_cannot_be(tmp_path, inputs, message):
+    with pytest.raises(UserError, match=message):
+        export_onnx(Function(lambda x: x), tmp_path / "model.onnx", inputs=inputs)
+
+
+@pytest.mark.parametrize("output", [None, 3, {}, (tt.ones(1), None), {0: tt.ones(1)}], ids=repr)
+def test_outputs_that_cannot_be(tmp_path, output):
+    with pytest.raises(UserError, match="forward must return a tensor, a list of tensors or a dict"):
+        export_onnx(Function(lambda x: output), tmp_path / "model.onnx", inputs={"x": X})
 
 
 def test_an_input_with_the_name_of_a_weight(tmp_path):

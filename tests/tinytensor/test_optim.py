@@ -246,6 +246,25 @@ def test_a_loaded_state_takes_the_dtype_of_the_model():
     assert {t.dtype.name for name, t in state_of(other).items() if not name.endswith("steps")} == {"float64"}
 
 
+@pytest.mark.parametrize(
+    "make, setting",
+    [
+        (lambda parameters, **changed: optim.SGD(parameters, **{"momentum": 0.9} | changed), {"momentum": 0.0}),
+        (lambda parameters, **changed: optim.Adam(parameters, **{"amsgrad": True} | changed), {"amsgrad": False}),
+        (lambda parameters, **changed: optim.RMSprop(parameters, **{"centered": True} | changed), {"centered": False}),
+    ],
+)
+def test_a_setting_that_needs_less_state_leaves_a_state_that_loads(make, setting):
+    model = network()
+    optimizer = make(model.parameters())
+    train(model, optimizer, 1)
+    optimizer.param_groups[0].update(setting)
+    train(model, optimizer, 1)
+    for other in (make(model.parameters()), make(model.parameters(), **setting)):
+        other.load_state_dict(optimizer.state_dict())
+        assert state_of(other).keys() == state_of(optimizer).keys()
+
+
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
     model = network()
     adam = optim.Adam(model.parameters())

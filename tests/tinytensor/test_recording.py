@@ -73,8 +73,8 @@ def test_the_least_of_each_size_that_is_tried() -> None:
         return texts(batch, length)
 
     record(lambda x: {"y": x + 1}, inputs, {"batch": 2, "length": 5})
-    assert set(tried) == {(2, 5), (3, 5), (2, 6), (4, 7)}
-    assert tried[0] == (4, 7)  # which makes what is made once
+    assert set(tried) == {(2, 5), (3, 5), (2, 6), (4, 7), (102, 5), (2, 105)}
+    assert tried[:2] == [(102, 5), (2, 105)]  # which make what is made once
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_an_opaque_function_is_a_call_with_its_objects() -> None:
     call = only_call(lambda x: opaque(noted)(x, seen, x.shape[1]))
     assert call.op is noted
     assert call.arguments["count"] == LENGTH
-    assert len(seen) == 5
+    assert len(seen) == 8  # two are far larger, to find out how far the function goes
     assert "there is no noted where this program is to run" in refusal(lambda x: opaque(noted)(x, seen, 1), known=[])
 
 

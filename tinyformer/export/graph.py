@@ -153,7 +153,7 @@ class Graph:
     def weight(self, name: str, array: Any, dtype: str) -> Value:
         """A constant with a name, the same for each call with that."""
         if name not in self.constants:
-            self.constants[name] = host.ascontiguousarray(array, dtype)
+            self.constants[name] = host.require(array, dtype, "C")  # and of no axes, if it has none
         return Value(self, name)
 
     def concatenate(self, values: list[Value], axis: int) -> Value:

@@ -9,6 +9,7 @@ files the decoder does, from ``last_hidden_state``: it then needs a third file, 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -33,6 +34,7 @@ from tinytensor.kernels.heads import split_heads
 from tinytensor.nn import Module
 from tinytensor.replay.recording import Recording, record
 
+_DTYPES = "float32", "float64", "float16", "int64", "int32", "bool"  # of inputs
 LONGEST = 2048  # positions in a table of sinusoidal or rotary ones, where the model has no limit or a lower one
 
 
@@ -42,18 +44,28 @@ def module_graph(model: Module, inputs: Mapping[str, tuple[str | int, ...]]) -> 
     What ``forward`` returns are the outputs: a tensor is ``output``, several are ``output_0`` and so on, and a dict has names.
     """
 
+    turn = itertools.count()  # the inputs are all 0 or all 1: what is computed from their values without ops is noticed
+
     def made(**sizes: int) -> dict[str, Tensor]:
         lengths = {name: [sizes[n] if isinstance(n, str) else n for n in axes] for name, (_, *axes) in inputs.items()}
-        return {name: tt.zeros(lengths[name], dtype=dtype) for name, (dtype, *_) in inputs.items()}
+        value = next(turn) % 2
+        return {name: tt.full(lengths[name], value, dtype=dtype) for name, (dtype, *_) in inputs.items()}
 
     def outputs(**tensors: Tensor) -> Mapping[str, Tensor]:
         found = model(**tensors)
-        if isinstance(found, (tuple, list)):
-            return {f"output_{i}": x for i, x in enumerate(found)}
-        return found if isinstance(found, dict) else {"output": found}
+        named = {f"output_{i}": x for i, x in enumerate(found)} if isinstance(found, (tuple, list)) else found
+        named = named if isinstance(named, dict) else {"output": named}
+        if not named or not all(isinstance(name, str) and isinstance(x, Tensor) for name, x in named.items()):
+            raise UserError("forward must return a tensor, a list of tensors or a dict of tensors by their names")
+        return named
 
-    names = dict.fromkeys(n for _, *axes in inputs.values() for n in axes if isinstance(n, str))
-    return Writer(_recorded(model, outputs, made, [*names]), OPERATORS).declare_inputs().write()
+    for name, axes in inputs.items():
+        if not isinstance(axes, (tuple, list)) or not axes or axes[0] not in _DTYPES:
+            raise UserError(f"inputs[{name!r}] must be like ('int64', 'batch', 5), with a dtype of {_DTYPES}, not {axes!r}")
+        if not all(isinstance(n, str) or (isinstance(n, int) and n > 0) for n in axes[1:]):
+            raise UserError(f"an axis in inputs[{name!r}] must be a name or a positive number: {axes!r}")
+    names = dict.fromkeys((n for _, *axes in inputs.values() for n in axes if isinstance(n, str)), 3)
+    return Writer(_recorded(model, outputs, made, names), OPERATORS).declare_inputs().write()
 
 
 def gpt_graph(model: GPT, cache: bool = True) -> Graph:

@@ -95,6 +95,7 @@ def _softplus(write: Writer, x: Value, beta: float) -> Value:
 
 
 def _silu(write: Writer, x: Value, factor: Value | None) -> Value:
+    x = write.cast(x, write.dtype)
     out = x * x.function("Sigmoid")
     return out if factor is None else out * factor
 
@@ -340,6 +341,7 @@ def _einsum(write: Writer, arrays: Sequence[Value], terms: Sequence[str], output
 
 
 def _layer_norm(write: Writer, x: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:
+    x = write.cast(x, write.dtype)
     if weight is None:
         distance = x - x.mean()
         out = distance / ((distance * distance).mean() + eps).function("Sqrt")

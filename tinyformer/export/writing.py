@@ -16,7 +16,6 @@ from tinyformer.models.sentences import SentenceModel
 from tinyformer.models.transformer import Transformer
 from tinytensor.device.disk import atomic_write
 from tinytensor.nn import Module
-from tinytensor.replay.recording import RecordingError
 
 OPSET = 20  # the first with the operator Gelu
 IR_VERSION = 9  # of the file's format: the one that came with this opset, which every program reads that knows the opset
@@ -41,8 +40,8 @@ def export_onnx(model: Module, path: str | Path, cache: bool = True, inputs: Map
     GB go into a file of their own, NAME.data, which must stay beside the other.
 
     Any other module needs ``inputs``, the arguments of its ``forward``: the dtype of each and its axes, of which those with a
-    name may have any length (of 3 or more, if the module treats shorter ones in another way). What it returns are the
-    outputs: a tensor is ``output``, several are ``output_0`` and so on, and a dict has names.
+    name may have any length: ``forward`` must do the same for all from 3 to 100, and for others it is taken to. What it returns
+    are the outputs: a tensor is ``output``, several are ``output_0`` and so on, and a dict has names.
 
     Raises UserError for a model with an op that a graph cannot compute or whose values decide what is computed, for one of
     another kind without ``inputs`` or with quantized weights, for a ``path`` that does not end in .onnx or whose folder does
@@ -62,7 +61,7 @@ def export_onnx(model: Module, path: str | Path, cache: bool = True, inputs: Map
         graphs = _graphs(model, path, cache, inputs)
     except UserError:
         raise
-    except (RecordingError, ValueError, RuntimeError) as error:  # of a length that the model does not take; random numbers
+    except (TypeError, ValueError, RuntimeError) as error:  # of a length that the model does not take; random numbers; inputs
         raise UserError(f"{type(model).__name__} cannot be exported to ONNX: {error}") from error
     import_onnx()  # before a file is begun, in case it is missing
     return [written for file, graph in graphs.items() for written in _write(graph.without_unread(), file)]

@@ -252,7 +252,9 @@ class Optimizer:
         Later steps do not change it. Without ``copy`` they do, as its arrays are the optimizer's own. That saves the memory
         where the state is written to a file at once.
         """
-        values = {f"{i}.{name}": value for i, s in enumerate(self.state) for name, value in s.items()}
+        # What a setting needed that has changed since, such as a momentum, is left out, as ``load_state_dict`` would refuse it.
+        known = [{"steps", *names} for names in self.array_names()]
+        values = {f"{i}.{n}": value for i, s in enumerate(self.state) for n, value in s.items() if n in known[i]}
         for i, group in enumerate(self.param_groups):
             values |= {f"groups.{i}.{name}": value for name, value in settings_of(group).items()}
         array = xp.array if copy else xp.asarray

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -22,12 +23,13 @@ from tinytensor.autograd.tensor import Tensor
 from tinytensor.autograd.tracing import tracing
 from tinytensor.common.arguments import shown
 from tinytensor.creation import arange, full
-from tinytensor.device.backend import Array, DType, host, is_array, to_numpy
+from tinytensor.device.backend import Array, DType, host, is_array, to_numpy, xp
 from tinytensor.functional.attention import causal_mask
 from tinytensor.kernels.masks import causal_array
 from tinytensor.nn.module import Module
 from tinytensor.replay.trace import Tracer, parts_of
 
+_FAR = 100, 50, 20, 3  # how much larger one size is in turn
 _LEAST = 3  # of the sizes that are tried: larger than 1, which broadcasts, and than 2, which may be a constant
 
 
@@ -123,12 +125,22 @@ def record(
     sizes in a way that is no sum of them.
     """
     base = dict(sizes) if isinstance(sizes, Mapping) else {name: _LEAST + 2 * i for i, name in enumerate(sizes)}
-    trials = [base, *[{**base, name: base[name] + 1} for name in sizes], {name: size + 2 for name, size in base.items()}]
+    far = [_far(function, inputs, base, name) for name in sizes]  # first: what is made once, such as longer tables, is made now
+    near = [{**base, name: base[name] + 1} for name in sizes]
+    trials = [base, *near, {name: size + 2 for name, size in base.items()}, *far]
     names = {} if model is None else _names(model)
-    with no_grad():
-        function(**inputs(**trials[-1]))  # what is made once, such as a longer table of positions, is no part of the program
     runs = [_Recorder(names, known).run(function, inputs(**trial)) for trial in trials]
     return _Merger(runs, trials, names).merged()
+
+
+def _far(function: Callable[..., Any], inputs: Callable[..., Any], base: dict[str, int], name: str) -> dict[str, int]:
+    """Sizes of which this one is far larger, as far as the function takes it: so a crop to a fixed length is noticed."""
+    for step in _FAR:
+        sizes = {**base, name: base[name] + step}
+        with suppress(ValueError, IndexError), no_grad():
+            function(**inputs(**sizes))
+            return sizes
+    return base
 
 
 def _names(model: Module) -> dict[int, str]:
@@ -282,6 +294,8 @@ class _Merger:
         first = values[0]
         if other := next((x for x in values if type(x) is not type(first)), None):
             self._refuse(f"it gets {shown(first)}, and for other sizes {shown(other)}")
+        if isinstance(first, (int, host.integer)) and not isinstance(first, bool):
+            return self._number([int(x) for x in values])
         if isinstance(first, Tensor) or is_array(first):
             return self._value([run.slot(x) for run, x in zip(self.runs, values)])
         if isinstance(first, slice):
@@ -290,10 +304,9 @@ class _Merger:
             return type(first)([self._merge(parts) for parts in zip(*values)])
         if isinstance(first, dict):
             return {key: self._merge([x[key] for x in values]) for key in first}
-        if isinstance(first, (int, host.integer)) and not isinstance(first, bool):
-            return self._number([int(x) for x in values])
-        if isinstance(first, (float, str, bool, type(None), tuple, list)) and any(x != first for x in values):
-            self._refuse(f"it gets {shown(first)}, and for other sizes {shown(next(x for x in values if x != first))}")
+        others = [x for x in values if x != first and x == x]  # NaN differs from itself
+        if isinstance(first, (float, str, bool, type(None), tuple, list)) and others:
+            self._refuse(f"it gets {shown(first)}, and for other sizes {shown(others[0])}")
         return first
 
     def _number(self, values: Sequence[int]) -> Any:
@@ -341,7 +354,7 @@ class _Merger:
         first = arrays[0]
         if not all(x.size for x in arrays):
             return None
-        if all((x == x.ravel()[0]).all() for x in arrays):
+        if all(_is_same(x, xp.full_like(x, x.ravel()[0])) for x in arrays):
             return full, {"shape": shape, "value": self._merge([x.ravel()[0].item() for x in arrays]), "dtype": first.dtype}
         if first.ndim == 1 and first.dtype.kind == "i" and all(_counts(x) for x in map(to_numpy, arrays)):
             start = self._number([int(x[0]) for x in arrays])
@@ -360,4 +373,4 @@ def _counts(x: Array) -> bool:
 
 
 def _is_same(x: Array, y: Array) -> bool:
-    return bool(x.shape == y.shape and x.dtype == y.dtype and (x == y).all())
+    return bool(x.shape == y.shape and x.dtype == y.dtype and ((x == y) | ((x != x) & (y != y))).all())
