@@ -12,6 +12,7 @@ import tinytensor as tt
 from tinytensor import creation
 from tinytensor.autograd.op import op
 from tinytensor.functional.attention import causal_mask
+from tinytensor.device.backend import xp
 from tinytensor.kernels.masks import causal_array
 from tinytensor.nn import Linear, Module
 from tinytensor.ops import activations
@@ -207,7 +208,7 @@ def test_arrays_that_depend_on_the_sizes_and_are_of_no_known_form() -> None:
 
 
 def test_arrays_that_belong_to_no_tensor() -> None:
-    said = refusal(lambda x: tt.where(np.ones(4, dtype=bool), x, 0.0))
+    said = refusal(lambda x: tt.where(xp.ones(4, dtype=bool), x, 0.0))
     assert said == "the function: an op gets an array that no op made: compute it with ops on tensors"
 
 

@@ -76,5 +76,5 @@ def block_rows(ids: Any, weight: Any, parts: Parts, inputs: int, unpack: Unpack 
     out = xp.empty((flat.size, inputs), xp.float32)
     for block_type, part, blocks in cut(weight, parts, inputs):
         rows = unpack(blocks[(flat - part.start).clip(0, len(blocks) - 1)], block_type, inputs)
-        xp.copyto(out, rows, where=((flat >= part.start) & (flat < part.stop))[:, None])
+        out = xp.where(((flat >= part.start) & (flat < part.stop))[:, None], rows, out)
     return out.reshape(*ids.shape, inputs)
