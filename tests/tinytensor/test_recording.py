@@ -11,8 +11,8 @@ import pytest
 import tinytensor as tt
 from tinytensor import creation
 from tinytensor.autograd.op import op
-from tinytensor.functional.attention import causal_mask
 from tinytensor.device.backend import xp
+from tinytensor.functional.attention import causal_mask
 from tinytensor.kernels.masks import causal_array
 from tinytensor.nn import Linear, Module
 from tinytensor.ops import activations
