@@ -37,9 +37,9 @@ def agrees(page: Any, model: Any, **inputs: list[int]) -> bool:
     with tt.no_grad():
         expected = model(**{name: tt.tensor([ids]) for name, ids in inputs.items()}).numpy()
     arrays = {name: {"shape": [1, len(ids)], "values": ids} for name, ids in inputs.items()}
-    found = run(page_of_modules(page, {"file": web_weights(model)}), RUN, inputs=arrays)
-    assert found["shape"] == list(expected.shape) and expected.std() > 0.1
-    return bool(abs(np.array(found["values"]) - expected.ravel()).max() < 1e-5 * abs(expected).max())
+    logits = run(page_of_modules(page, {"file": web_weights(model)}), RUN, inputs=arrays)
+    assert logits["shape"] == list(expected.shape) and expected.std() > 0.1
+    return bool(abs(np.array(logits["values"]) - expected.ravel()).max() < 1e-5 * abs(expected).max())
 
 
 @pytest.mark.parametrize("name", ENCODERS)
