@@ -59,6 +59,19 @@ def test_an_encoder_decoder_translates(tab: Any, name: str) -> None:
     assert agrees(tab.page, model, source=[8], target=[6, 2, 8, 1, 8, 2])
 
 
+@pytest.mark.parametrize("positions", ["learned", "rotary", "sinusoidal"])
+def test_gpts_of_short_contexts(tab: Any, positions: str) -> None:
+    for block_size in range(4, 15):
+        gpt = random_gpt(positions=positions, block_size=block_size, num_layers=1)
+        page, ids = page_of_modules(tab.page, {"file": web_weights(gpt)}), list(range(1, min(block_size, 12) + 1))
+        with tt.no_grad():
+            expected = gpt(tt.tensor([ids])).numpy()[0]
+        logits = run(page, "return [...(await load('file')).forward(given.ids)]", ids=ids)
+        assert abs(np.array(logits).reshape(expected.shape) - expected).max() < 1e-5 * abs(expected).max()
+    with pytest.raises(UserError, match="a page needs a model with a context of at least 4 tokens, got 3"):
+        web_weights(random_gpt(positions=positions, block_size=3))
+
+
 class Softened(GPT):
     """A GPT with a setting that no page knows of."""
 

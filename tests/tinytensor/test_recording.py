@@ -75,7 +75,22 @@ def test_the_least_of_each_size_that_is_tried() -> None:
 
     record(lambda x: {"y": x + 1}, inputs, {"batch": 2, "length": 5})
     assert set(tried) == {(2, 5), (3, 5), (2, 6), (4, 7), (102, 5), (2, 105)}
-    assert tried[:2] == [(102, 5), (2, 105)]  # which make what is made once
+    assert tried[:3] == [(4, 7), (102, 5), (2, 105)]  # which make what is made once
+
+
+def test_tables_that_grow_are_made_before_the_recorded_runs() -> None:
+    tables = [tt.zeros((1, 6, 4))]
+
+    def function(x: tt.Tensor) -> dict[str, tt.Tensor]:
+        length = x.shape[1]
+        if length > 7:
+            raise ValueError("too long")
+        if length > tables[-1].shape[1]:
+            tables.append(tt.zeros((1, 12, 4)))
+        return {"y": x + tables[-1][:, :length]}
+
+    recording = record(function, texts, {"batch": 2, "length": 5})
+    assert [array.shape for _, array in recording.constants.values()] == [(1, 12, 4)]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +179,7 @@ def test_an_opaque_function_is_a_call_with_its_objects() -> None:
     call = only_call(lambda x: opaque(noted)(x, seen, x.shape[1]))
     assert call.op is noted
     assert call.arguments["count"] == LENGTH
-    assert len(seen) == 8  # two are far larger, to find out how far the function goes
+    assert len(seen) == 9  # with three runs of larger sizes that are not recorded
     assert "there is no noted where this program is to run" in refusal(lambda x: opaque(noted)(x, seen, 1), known=[])
 
 

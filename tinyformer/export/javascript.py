@@ -76,9 +76,11 @@ def recorded_model(model: Module) -> Program:
     """
     config = getattr(model, "config", None)
     longest: int = getattr(config, "block_size", None) or getattr(config, "max_length", None) or 5
+    if longest < 4:
+        raise UserError(f"a page needs a model with a context of at least 4 tokens, got {longest}")
 
     def ids(length: int, most: int) -> Tensor:  # near the longest text, where a sliding window and all rows of tables are used
-        return tt.zeros((1, length + max(longest - most, 0)), dtype=int)
+        return tt.zeros((1, length + longest - most), dtype=int)
 
     if isinstance(model, GPT) and longest >= 12 and not 0 < model.config.sliding_window < longest:
 

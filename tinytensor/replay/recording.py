@@ -125,9 +125,12 @@ def record(
     sizes in a way that is no sum of them.
     """
     base = dict(sizes) if isinstance(sizes, Mapping) else {name: _LEAST + 2 * i for i, name in enumerate(sizes)}
-    far = [_far(function, inputs, base, name) for name in sizes]  # first: what is made once, such as longer tables, is made now
     near = [{**base, name: base[name] + 1} for name in sizes]
-    trials = [base, *near, {name: size + 2 for name, size in base.items()}, *far]
+    longer = {name: size + 2 for name, size in base.items()}
+    with no_grad():  # the larger sizes first: what is made once, such as a longer table, is made before the recorded runs
+        function(**inputs(**longer))
+    far = [_far(function, inputs, base, name) for name in sizes]
+    trials = [base, *near, longer, *far]
     names = {} if model is None else _names(model)
     runs = [_Recorder(names, known).run(function, inputs(**trial)) for trial in trials]
     return _Merger(runs, trials, names).merged()
