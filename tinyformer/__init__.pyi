@@ -72,7 +72,7 @@ from tinyformer.decoding.filling import fill_masks as fill_masks, hide_words as 
 from tinyformer.decoding.sampling import Sampling as Sampling, generate as generate, sample as sample
 from tinyformer.decoding.streaming import stream_text as stream_text
 from tinyformer.decoding.token_losses import token_losses as token_losses, token_losses_in_parts as token_losses_in_parts
-from tinyformer.export import export_onnx as export_onnx
+from tinyformer.export import export_onnx as export_onnx, export_page as export_page
 from tinyformer.markov import KneserNey as KneserNey, SkipVotes as SkipVotes, TransitionTable as TransitionTable
 from tinyformer.models.attention import MultiHeadAttention as MultiHeadAttention, recording_attention as recording_attention
 from tinyformer.models.bert import (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,10 @@ import pytest
 from javascript_modules import page_of_modules, random_gpt, randomized, run
 
 import tinytensor as tt
-from tinyformer import GPT, Bert, BertConfig, BertForMaskedLM, Transformer, TransformerConfig, UserError
+from tinyformer import GPT, Bert, BertConfig, BertForMaskedLM, Transformer, TransformerConfig, UserError, export_page
 from tinyformer.export.javascript import ops_of_pages
 from tinyformer.export.web import web_weights
+from tinyformer.models.blocks import Block, BlockConfig
 
 RUN = """
   const model = await program("file");
@@ -114,6 +117,58 @@ def test_what_a_subclass_computes_else_is_computed_in_a_page(tab: Any) -> None:
     assert agrees(tab.page, randomized(Doubled(BertConfig(23, num_layers=1, **SIZES))), ids=[4, 5, 6])
     config = TransformerConfig(19, 19, encoder_layers=1, decoder_layers=1, **SIZES)
     assert agrees(tab.page, randomized(Averaged(config)), source=[3, 1, 4], target=[2, 7])
+
+
+class Stack(tt.nn.Module):
+    """A model that no page knows of, with positions, as in the lesson about blocks: it takes texts of 8 tokens."""
+
+    def __init__(self) -> None:
+        config = BlockConfig(16, 4, 32, 0.0, norm_first=True)
+        self.tokens = tt.nn.Embedding(13, 16)
+        self.positions = tt.nn.Embedding(8, 16)
+        self.blocks = tt.nn.ModuleList(Block(config) for _ in range(2))
+        self.output = tt.nn.Linear(16, 13)
+
+    def forward(self, x: tt.Tensor) -> dict[str, tt.Tensor]:
+        hidden = self.tokens(x) + self.positions.weight
+        for block in self.blocks:
+            hidden = block(hidden, is_causal=True)
+        return {"logits": self.output(hidden), "mean": hidden.mean()}
+
+
+def test_a_page_runs_any_model(tab: Any, tmp_path: Path) -> None:
+    model = randomized(Stack())
+    path = export_page(model, tmp_path / "stack.html", inputs={"x": ("int64", "batch", 8)})
+    page = tab.page
+    tab.context.set_offline(True)
+    page.goto(path.as_uri())
+    ids = np.arange(16).reshape(2, 8) % 13
+    with tt.no_grad():
+        expected = model(tt.tensor(ids))
+    outputs = page.evaluate("(x) => model.run({ x })", ids.tolist())
+    for name, values in expected.items():
+        assert np.array(outputs[name]).shape == values.shape
+        assert abs(np.array(outputs[name]) - values.numpy()).max() < 1e-5 * abs(values.numpy()).max()
+    result = page.locator("[role=status]")
+    page.get_by_label("x (batch, 8)").fill(json.dumps(ids.tolist()))
+    page.get_by_role("button", name="Run").click()
+    assert result.locator("h2").all_text_contents() == ["logits (2, 8, 13)", "mean ()"]
+    assert float(result.locator("pre").last.text_content()) == pytest.approx(expected["mean"].item(), rel=1e-4)
+    for text, message in [("[[1, 2]]", "x must be numbers of shape (batch, 8), got shape (1, 2)"), ("[[1, 2", "JSON")]:
+        page.get_by_label("x (batch, 8)").fill(text)
+        page.get_by_role("button", name="Run").click()
+        assert message in result.text_content()
+
+
+def test_mistakes_in_a_page_of_any_model(tmp_path: Path) -> None:
+    for name, inputs, message in [
+        ("a.htm", {"x": ("int64", "batch", 8)}, "must end in .html"),
+        ("a.html", {"x": ("int", 8)}, r"inputs\['x'\] must be like"),
+        ("a.html", {"x": ("int64", "batch", "length")}, "a page cannot compute a Stack: add of shapes"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            export_page(Stack(), tmp_path / name, inputs=inputs)
+    assert not [*tmp_path.iterdir()]
 
 
 class Ranked(GPT):

@@ -8,8 +8,10 @@ place of their lengths (``tinytensor/replay/recording.py``). ``program.py`` writ
 by tables in ``operators.py``, ``attention.py`` and ``caches.py``.
 
 ``web_page`` writes a page with a GPT, which ``tinyformer/javascript`` computes: ``tinyformer export RUN --web page.html``.
+``export_page`` writes a page that runs any model.
 """
 
+from tinyformer.export.web import export_page
 from tinyformer.export.writing import export_onnx
 
-__all__ = ["export_onnx"]
+__all__ = ["export_onnx", "export_page"]

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import tinyformer.models.cached_attention as cached
 import tinytensor as tt
 from tinyformer.common.errors import UserError
+from tinyformer.export.models import LONGEST, Axes, arguments_of
 from tinyformer.models import positions
 from tinyformer.models.caches import Cache, KeyValueCache
 from tinyformer.models.gpt import GPT
@@ -67,13 +68,15 @@ def ops_of_pages() -> dict[str, Any]:
     return {name: _OTHERS.get(name) or all_ops[name] for name in [*names, *_OF_BOOLEANS]}
 
 
-def recorded_model(model: Module) -> Program:
+def recorded_model(model: Module, inputs: Mapping[str, Axes] | None = None) -> Program:
     """The program of a model's own ``forward``, which computes ``logits``: from ``ids`` (1, length), or for a ``Transformer``
     from ``source`` and ``target``. That of a GPT keeps keys and values in a cache, unless its context is very short or longer
-    than its sliding window.
+    than its sliding window. With ``inputs`` it is the program of any module, as for ``export_onnx``.
 
     Raises UserError as ``program_of``.
     """
+    if inputs is not None:
+        return program_of(*arguments_of(model, inputs), model, LONGEST)
     config = getattr(model, "config", None)
     longest: int = getattr(config, "block_size", None) or getattr(config, "max_length", None) or 5
     if longest < 4:
@@ -104,7 +107,7 @@ def recorded_model(model: Module) -> Program:
 def program_of(
     function: Callable[..., Mapping[str, Tensor]],
     inputs: Callable[..., Mapping[str, Any]],
-    sizes: Sequence[str],
+    sizes: Sequence[str] | Mapping[str, int],
     model: Module,
     longest: int,
 ) -> Program:

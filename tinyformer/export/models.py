@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import tinytensor as tt
 from tinyformer.common.errors import UserError
@@ -34,14 +34,24 @@ from tinytensor.kernels.heads import split_heads
 from tinytensor.nn import Module
 from tinytensor.replay.recording import Recording, record
 
+Axes = tuple[str | int, ...]  # the dtype of an input, and the length of each axis: a number, or a name if it may vary
 _DTYPES = "float32", "float64", "float16", "int64", "int32", "bool"  # of inputs
 LONGEST = 2048  # positions in a table of sinusoidal or rotary ones, where the model has no limit or a lower one
 
 
-def module_graph(model: Module, inputs: Mapping[str, tuple[str | int, ...]]) -> Graph:
-    """Any module. ``inputs`` are the arguments of its ``forward``: the dtype of each, and its axes, numbers or names.
+class Arguments(NamedTuple):
+    """What ``record`` needs to call a module's ``forward`` with tensors of some sizes."""
+
+    outputs: Callable[..., Mapping[str, Tensor]]
+    made: Callable[..., dict[str, Tensor]]
+    sizes: dict[str, int]
+
+
+def arguments_of(model: Module, inputs: Mapping[str, Axes]) -> Arguments:
+    """Return how to call any module. ``inputs``, the arguments of its ``forward``, have a dtype and axes: numbers or names.
 
     What ``forward`` returns are the outputs: a tensor is ``output``, several are ``output_0`` and so on, and a dict has names.
+    Raises UserError if ``inputs`` are of another form.
     """
 
     turn = itertools.count()  # the inputs are all 0 or all 1: what is computed from their values without ops is noticed
@@ -52,8 +62,8 @@ def module_graph(model: Module, inputs: Mapping[str, tuple[str | int, ...]]) -> 
         return {name: tt.full(lengths[name], value, dtype=dtype) for name, (dtype, *_) in inputs.items()}
 
     def outputs(**tensors: Tensor) -> Mapping[str, Tensor]:
-        found = model(**tensors)
-        named = {f"output_{i}": x for i, x in enumerate(found)} if isinstance(found, (tuple, list)) else found
+        results = model(**tensors)
+        named = {f"output_{i}": x for i, x in enumerate(results)} if isinstance(results, (tuple, list)) else results
         named = named if isinstance(named, dict) else {"output": named}
         if not named or not all(isinstance(name, str) and isinstance(x, Tensor) for name, x in named.items()):
             raise UserError("forward must return a tensor, a list of tensors or a dict of tensors by their names")
@@ -64,8 +74,12 @@ def module_graph(model: Module, inputs: Mapping[str, tuple[str | int, ...]]) -> 
             raise UserError(f"inputs[{name!r}] must be like ('int64', 'batch', 5), with a dtype of {_DTYPES}, not {axes!r}")
         if not all(isinstance(n, str) or (isinstance(n, int) and n > 0) for n in axes[1:]):
             raise UserError(f"an axis in inputs[{name!r}] must be a name or a positive number: {axes!r}")
-    names = dict.fromkeys((n for _, *axes in inputs.values() for n in axes if isinstance(n, str)), 3)
-    return Writer(_recorded(model, outputs, made, names), OPERATORS).declare_inputs().write()
+    return Arguments(outputs, made, dict.fromkeys((n for _, *axes in inputs.values() for n in axes if isinstance(n, str)), 3))
+
+
+def module_graph(model: Module, inputs: Mapping[str, Axes]) -> Graph:
+    """Any module: see ``arguments_of``."""
+    return Writer(_recorded(model, *arguments_of(model, inputs)), OPERATORS).declare_inputs().write()
 
 
 def gpt_graph(model: GPT, cache: bool = True) -> Graph:

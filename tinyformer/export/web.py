@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from html import escape
 from importlib import resources
@@ -16,7 +17,9 @@ from typing import Any
 from safetensors.numpy import save
 
 from tinyformer.common.errors import UserError
-from tinyformer.export.javascript import recorded_model
+from tinyformer.export.javascript import JAVASCRIPT, recorded_model
+from tinyformer.export.models import Axes
+from tinyformer.export.writing import check_path
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.quantizing import num_weights, refuse_additions, refuse_quantized
@@ -25,17 +28,21 @@ from tinyformer.tasks.trained import open_run
 from tinyformer.tokenizers import CharTokenizer, Tokenizer
 from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.backend import host
+from tinytensor.device.disk import atomic_write
 from tinytensor.nn import Module
 
 LARGEST = 40_000_000  # bytes that a page is given
 PAGE = resources.files("tinyformer.export") / "page"
 
 
-def web_weights(model: Module, tokenizer: Tokenizer | None = None, dtype: str = "float32") -> bytes:
+def web_weights(
+    model: Module, tokenizer: Tokenizer | None = None, dtype: str = "float32", inputs: Mapping[str, Axes] | None = None
+) -> bytes:
     """The program and the weights of a model as the bytes of a safetensors file. The weights are "float32" or "float16".
 
     The program is what the model's own ``forward`` computes from ``ids`` (1, length), or for a ``Transformer`` from ``source``
-    and ``target``: the ``logits``. That of a GPT keeps keys and values in a cache.
+    and ``target``: the ``logits``. That of a GPT keeps keys and values in a cache. With ``inputs`` it is that of any module,
+    as for ``export_onnx``.
 
     The metadata are the ``format``, the ``program``, the ``config``, a JSON object with each setting of the model's
     configuration, and with a ``CharTokenizer`` the ``characters``, a JSON list with the text of each id, then the ``special``
@@ -49,8 +56,8 @@ def web_weights(model: Module, tokenizer: Tokenizer | None = None, dtype: str = 
         takes = f"the weights take {size / 1e6:,.1f} MB in {dtype}"
         raise UserError(f"{takes}: a page computes models of up to {LARGEST / 1e6:.0f} MB")
     with evaluating(model):
-        description, constants = recorded_model(model)
-    kind = "GPT" if isinstance(model, GPT) else "Program"
+        description, constants = recorded_model(model, inputs)
+    kind = "GPT" if isinstance(model, GPT) and inputs is None else "Program"
     metadata = {"format": f"tinyformer.{kind}", "program": json.dumps(description, separators=(",", ":"))}
     if (config := getattr(model, "config", None)) is not None:
         metadata["config"] = json.dumps(asdict(config))
@@ -85,15 +92,37 @@ def web_page(path: str | Path) -> str:
     if not isinstance(opened.tokenizer, CharTokenizer):
         kind = type(opened.tokenizer).__name__
         raise UserError(f"{path} has {a_or_an(kind)}: only a run whose tokens are characters becomes a page")
-    name = folder.path.resolve().name
     size = counted(num_weights(opened.model), "parameter")
     about = f"A GPT with {size}, trained with tinyformer. It runs in this page, without any network."
+    show = 'show(document.getElementById("model"), new GPT(file), file.metadata);'
+    return _page(folder.path.resolve().name, about, weights, live_modules(), show)
+
+
+def export_page(model: Module, path: str | Path, inputs: Mapping[str, Axes]) -> Path:
+    """Write a page, in one file, that runs any model: it has a field for each input, and shows the outputs. Returns the path.
+
+    ``inputs`` are the arguments of the model's ``forward``, as for ``export_onnx``. Scripts in the page call
+    ``model.run(inputs)`` with nested arrays. Raises UserError as ``web_weights``, and for a ``path`` that does not end in .html
+    or whose folder does not exist.
+    """
+    path, name = check_path(path, ".html"), type(model).__name__
+    weights = web_weights(model, inputs=inputs)
+    modules = _script("safetensors", "functions", "products", "ops", "program") + _without_imports(PAGE / "runner.js")
+    show = 'showProgram(document.getElementById("model"), new Program(JSON.parse(file.metadata.program), file.arrays));'
+    about = f"A {name} with {counted(num_weights(model), 'parameter')}. It runs in this page, without any network."
+    with atomic_write(path) as file:
+        file.write(_page(name, about, weights, modules, show).encode())
+    return path
+
+
+def _page(title: str, about: str, weights: bytes, modules: str, show: str) -> str:
     return Template((PAGE / "index.html").read_text(encoding="utf-8")).substitute(
-        title=escape(name),
+        title=escape(title),
         about=escape(about),
         style=live_style(),
         weights=base64.b64encode(weights).decode(),
-        modules=live_modules(),
+        modules=modules,
+        show=show,
     )
 
 
@@ -104,8 +133,13 @@ def live_style() -> str:
 
 def live_modules() -> str:
     """All modules as one script, which needs no other file: without their imports and exports."""
-    folder = resources.files("tinyformer.javascript")
-    files = [*(folder / f"{name}.js" for name in ("safetensors", "functions", "products", "ops", "program", "gpt", "writing"))]
-    files.append(PAGE / "livegpt.js")
-    sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    return re.sub(r"(?m)^(import .*\n|export )", "", sources)
+    modules = _script("safetensors", "functions", "products", "ops", "program", "gpt", "writing")
+    return modules + _without_imports(PAGE / "livegpt.js")
+
+
+def _script(*names: str) -> str:
+    return "".join([_without_imports(JAVASCRIPT / f"{name}.js") + "\n" for name in names])
+
+
+def _without_imports(file: Any) -> str:
+    return re.sub(r"(?m)^(import .*\n|export )", "", file.read_text(encoding="utf-8"))

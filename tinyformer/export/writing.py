@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from tinyformer.common.errors import UserError
 from tinyformer.export.graph import DTYPES, Graph, Port
-from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph, module_graph, sentence_graph
+from tinyformer.export.models import Axes, bert_graph, decoder_graph, encoder_graph, gpt_graph, module_graph, sentence_graph
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.quantizing import refuse_additions, refuse_quantized
@@ -23,9 +23,6 @@ IR_VERSION = 9  # of the file's format: the one that came with this opset, which
 LARGEST_FILE = 2_000_000_000  # bytes of weights: a file of the format, which is protobuf's, holds at most 2 GiB
 _SMALL = 1024  # bytes: constants up to this size, such as shapes, are never put aside
 _ALIGNMENT = 4096  # so that a program can map the weights into memory
-
-
-Axes = tuple[str | int, ...]  # the dtype of an input, and the length of each axis: a number, or a name if it may vary
 
 
 def export_onnx(model: Module, path: str | Path, cache: bool = True, inputs: Mapping[str, Axes] | None = None) -> list[Path]:
