@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -486,6 +487,19 @@ def test_bad_settings_of_a_sample(finished: Program, words: list[str], message: 
 
 def test_a_sample_of_no_run(program: Program) -> None:
     assert "runs/char_gpt does not exist: train first" in program.bad("sample").replace("\\", "/")
+
+
+def test_a_sample_without_a_folder_is_of_the_newest_run(copied: Program) -> None:
+    for name, written in (("old", 100), ("new", 300), ("middle", 200)):
+        run = shutil.copytree(copied.folder / "run", copied.folder / "runs" / name)
+        os.utime(run / "best.safetensors", (written, written))
+        (run / "latest.safetensors").unlink()
+    result = copied("sample", "--length", "9")
+    assert result.stderr.replace("\\", "/") == (
+        "runs/new is the newest of 3 runs in runs. To use others, name them: runs/middle, runs/old\n"
+    )
+    assert result.stdout == copied("sample", "runs/old", "--length", "9").stdout
+    assert "runs/fill_mask does not exist" in copied.bad("fill", "a [MASK]").replace("\\", "/")
 
 
 def test_a_sample_of_a_truncated_checkpoint(copied: Program) -> None:

@@ -21,13 +21,12 @@ from tinyformer.explore.serving.server import ExplorerServer
 from tinyformer.explore.views.opening import opening
 from tinyformer.explore.views.passages import Named
 from tinyformer.explore.views.questions import ask
-from tinyformer.explore.views.subjects import Subjects, runs_to_explore
+from tinyformer.explore.views.subjects import Subjects
 from tinyformer.runs.commands import command
+from tinyformer.runs.makers import RUNS, newest_run
 from tinyformer.scripting.command_line import Parser, some_path
-from tinyformer.tasks.trained import names_of_kinds
-from tinytensor.common.wording import counted
+from tinyformer.tasks.trained import KINDS, names_of_kinds
 
-RUNS = "runs"  # where the commands put their runs
 PORT = 8642  # if it is free: the same address each time lets the page keep its texts
 LONGEST_START = 60.0  # seconds that a browser may take to open the page
 SLOW_START = 15.0  # seconds after which the user is told how to open it
@@ -61,25 +60,21 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def newest_run() -> Path:
-    """The newest run in runs, for who names none; a line says so where there are others. Raises UserError if there is none."""
-    found = runs_to_explore(RUNS)
-    if not found:
-        raise UserError(
-            f"name the folder of a run or of a pretrained model, as there is no run to explore in {RUNS}:",
-            f"{command('train', 'gpt')} makes one in some minutes, and {command('explore', f'{RUNS}/char_gpt')} shows it",
-        )
-    if len(found) > 1:
-        others = ", ".join(map(str, found[1:5]))
-        print_line(f"{found[0]} is the newest of {counted(len(found), 'run')} in {RUNS}. To see others, name them: {others}")
-    return found[0]
+def newest() -> Path:
+    """The newest run in runs. Raises UserError if there is none."""
+    if run := newest_run(KINDS, "explore"):
+        return run
+    raise UserError(
+        f"name the folder of a run or of a pretrained model, as there is no run to explore in {RUNS}:",
+        f"{command('train', 'gpt')} makes one in some minutes, and {command('explore', f'{RUNS}/char_gpt')} shows it",
+    )
 
 
 def serve(arguments: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C."""
     if arguments.port is not None and not 0 <= arguments.port <= 65535:
         raise UserError(f"--port must be from 0 to 65535, not {arguments.port}")
-    subjects = Subjects(arguments.folders or [newest_run()])
+    subjects = Subjects(arguments.folders or [newest()])
     first = subjects.names[0]
     subjects.get(first)  # what cannot be read is told now
     server = _server(subjects, arguments.host, arguments.port)

@@ -7,13 +7,14 @@ asks this file for a message that helps.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+import sys
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import SettingError, UserError, shortened
+from tinyformer.common.errors import SettingError, UserError, print_line, shortened
 from tinyformer.common.files import parse_json, read_file
 from tinyformer.common.schema import check_fields, read_dataclass
 from tinyformer.runs import commands
@@ -21,6 +22,7 @@ from tinytensor.common.wording import a_or_an
 
 RECORD = "made_by"  # the part of config.json that holds a ``Maker``
 PRETRAINED = "pretrained model"
+RUNS = "runs"  # the folder where the commands put their runs
 LONGEST_NAME = 255  # bytes, of a file on most systems
 
 
@@ -149,6 +151,26 @@ def resume_command(path: str | Path, part: Path | None = None) -> str:
 def runs_below(path: str | Path) -> list[Path]:
     """The folders in a folder that hold runs."""
     return sorted(file.parent for file in Path(path).glob("*/config.json"))
+
+
+def newest_runs(path: str | Path, kinds: Container[str]) -> list[Path]:
+    """The folders in a folder that hold runs of these ``kinds`` with a checkpoint, the newest first."""
+    runs = []
+    for folder in runs_below(path):
+        contents = found_in(folder)
+        written = [file.stat().st_mtime for file in folder.glob("*.safetensors") if file.stem in ("best", "latest")]
+        if written and contents is not None and contents.kind in kinds:
+            runs.append((max(written), folder))
+    return [folder for _, folder in sorted(runs, reverse=True)]
+
+
+def newest_run(kinds: Container[str], use: str) -> Path | None:
+    """The newest run of these ``kinds`` in runs, or None. If there are others, a line on stderr names some to ``use``."""
+    runs = newest_runs(RUNS, kinds)
+    if len(runs) > 1:
+        others = ", ".join(map(str, runs[1:5]))
+        print_line(f"{runs[0]} is the newest of {len(runs)} runs in {RUNS}. To {use} others, name them: {others}", sys.stderr)
+    return runs[0] if runs else None
 
 
 def _is_file_name(name: str) -> bool:

@@ -314,7 +314,7 @@ class Commands:
         ``sample runs/char_gpt``."""
         command = self.add(use, help, description)
         command.set_defaults(uses_run=True)
-        where = f"the run's folder (default: {self.out})"
+        where = f"the run's folder (default: {'the newest in runs' if self._kind else self.out})"
         if run:
             command.add_argument("run_folder", help=where, nargs="?", type=some_path, metavar="RUN")
             command.has_no_effect("out", lambda given: given.run_folder, "where the run's folder comes first")
@@ -323,11 +323,16 @@ class Commands:
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """The arguments; ``arguments.run(arguments)`` runs the command. Without --out, the data (--data or --source) name the
-        folder, as ``folder_for`` says."""
+        folder, as ``folder_for`` says. A command that uses a run takes the newest of its kind."""
         arguments = parse_command(self._parser, self._commands.choices, words)
-        arguments.out = getattr(arguments, "run_folder", None) or _run_of(arguments, self.out)
-        uses_run = getattr(arguments, "uses_run", False) and not getattr(arguments, "model", None)
-        if self._kind and (uses_run or getattr(arguments, "resume", False)):
+        uses_run = self._kind and getattr(arguments, "uses_run", False) and not getattr(arguments, "model", None)
+        arguments.out = getattr(arguments, "run_folder", None) or arguments.out
+        if uses_run and not arguments.out:
+            from tinyformer.runs.makers import newest_run
+
+            arguments.out = newest_run([self._kind], "use")
+        arguments.out = str(_run_of(arguments, self.out))
+        if uses_run or (self._kind and getattr(arguments, "resume", False)):
             from tinyformer.runs.makers import check_kind
 
             check_kind(self._kind, arguments.out)

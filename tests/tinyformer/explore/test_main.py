@@ -24,7 +24,7 @@ from explored import gpt_run
 
 from tinyformer.common.errors import plain_errors
 from tinyformer.programs import explore as explore_main
-from tinyformer.programs.explore import _open, newest_run, parse, serve
+from tinyformer.programs.explore import _open, newest, parse, serve
 
 ROOT = Path(__file__).resolve().parents[3]
 PLACES = [str(ROOT), *(os.path.abspath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place)]
@@ -119,9 +119,9 @@ def test_who_names_no_folder_gets_the_newest_run_or_is_told_what_to_do(
         copied = shutil.copytree(run, tmp_path / "runs" / name)
         os.utime(copied / "best.safetensors", (written, written))
     (tmp_path / "runs" / "unfinished").mkdir()
-    assert newest_run() == Path("runs/new")
-    assert capsys.readouterr().out == (
-        "runs/new is the newest of 3 runs in runs. To see others, name them: runs/middle, runs/old\n"
+    assert newest() == Path("runs/new")
+    assert capsys.readouterr().err == (
+        "runs/new is the newest of 3 runs in runs. To explore others, name them: runs/middle, runs/old\n"
     )
 
 

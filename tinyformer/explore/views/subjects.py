@@ -22,7 +22,7 @@ from tinyformer.pretrained.adapter_settings import model_folder
 from tinyformer.pretrained.folders import gguf_at
 from tinyformer.pretrained.weights import weight_files
 from tinyformer.runs.checkpoints import read_state
-from tinyformer.runs.makers import found_in, runs_below
+from tinyformer.runs.makers import newest_runs
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tasks.opened import Opened
 from tinyformer.tasks.trained import KINDS, kind_of, open_pretrained, open_run
@@ -284,7 +284,7 @@ class Subjects:
         """The other runs in the folders where these are, the newest first: they could be explored, too."""
         places = {Path(folder).parent for folder in self._paths}
         known = {path.resolve() for path in self._paths}
-        return [_as_text(run) for place in places for run in runs_to_explore(place) if run.resolve() not in known]
+        return [_as_text(run) for place in places for run in newest_runs(place, KINDS) if run.resolve() not in known]
 
     def decoder(self, subject: Subject, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
         """A new decoder as ``Subject.decoder`` makes it. While a language model reads a long text, others have their turns. The
@@ -318,17 +318,6 @@ class _InParts:
     def select(self, rows: Any) -> None:
         """Go on with these rows of the batch."""
         self.decoder.select(rows)
-
-
-def runs_to_explore(place: str | Path) -> list[Path]:
-    """The folders in a folder that hold runs which can be explored, the newest first."""
-    found = []
-    for folder in runs_below(place):
-        run, holds = RunFolder(folder), found_in(folder)
-        written = [file.stat().st_mtime for file in (run.best, run.latest) if file.is_file()]
-        if written and holds is not None and holds.kind in KINDS:
-            found.append((max(written), folder))
-    return [folder for _, folder in sorted(found, reverse=True)]
 
 
 def _as_text(folder: str | Path) -> str:
