@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import gc
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from tinyformer import GPT, CharTokenizer, GPTConfig, RunFolder, Snapshots, User
 from tinyformer.runs.checkpoints import load_checkpoint
 from tinyformer.runs.makers import found_in
 from tinyformer.runs.run_folder import load_weights
+from tinyformer.scripting.command_line import some_code
 from tinyformer.tasks.trained import open_run
 
 ROWS = [{"step": 10, "train_loss": 2.5, "validation_loss": None}, {"step": 20, "train_loss": 2.0, "validation_loss": 2.25}]
@@ -38,6 +42,48 @@ def test_a_finished_run_opens_as_those_of_trainers_do(parts, tmp_path: Path) -> 
     assert (path / "log.csv").read_text(encoding="utf-8") == "step,train_loss,validation_loss\n10,2.5,\n20,2.0,2.25\n"
     found = found_in(path)
     assert found is not None and found.what == "a run of a language model"
+
+
+class Halved(GPT):
+    """A model that tinyformer does not have."""
+
+    def logits_of(self, x: tt.Tensor) -> tt.Tensor:
+        return super().logits_of(x) * 0.5
+
+
+def test_a_run_of_a_model_of_ones_own_is_opened_as_that(parts, tmp_path: Path) -> None:
+    plain, *others = parts
+    model = Halved(plain.config)
+    snapshots = Snapshots(model, steps=1, count=2)
+    snapshots.keep(0)
+    save_run(tmp_path / "mine", "language model", model, *others, snapshots, model=model.config)
+    folder = RunFolder(tmp_path / "mine")
+    for file in (folder.best, *folder.snapshots().values()):
+        assert type(open_run(folder, file).model) is Halved
+    with pytest.raises(UserError, match=r"best.safetensors holds the weights of a Halved, not of a GPT"):
+        load_weights(plain, folder.best)
+    load_weights(model, folder.best)
+
+
+def test_a_run_of_a_model_of_a_file_that_is_not_there(parts, tmp_path: Path) -> None:
+    plain, *others = parts
+    model = type("Absent", (GPT,), {})(plain.config)
+    save_run(tmp_path / "mine", "language model", model, *others, model=model.config)
+    del model
+    gc.collect()
+    with pytest.raises(UserError, match=r"mine holds an Absent, not a model of tinyformer: name its file with --code FILE.py"):
+        open_run(RunFolder(tmp_path / "mine"))
+
+
+def test_code_that_defines_models(tmp_path: Path) -> None:
+    path = tmp_path / "json.py"  # the name of another module
+    path.write_text("from tinyformer import GPT\nclass Named(GPT): pass\n")
+    module = some_code(str(path))
+    assert module.Named in GPT.__subclasses__() and json.loads("1") == 1
+    (tmp_path / "bad.py").write_text("1 / 0")
+    for name, message in (("bad.py", "bad.py: ZeroDivisionError: division by zero"), ("none.py", "none.py: FileNotFoundError")):
+        with pytest.raises(argparse.ArgumentTypeError, match=message):
+            some_code(str(tmp_path / name))
 
 
 def test_snapshots_are_saved_with_a_run(parts, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.runs.commands import command
 from tinyformer.runs.makers import RUNS, newest_run
-from tinyformer.scripting.command_line import Parser, some_path
+from tinyformer.scripting.command_line import Parser, add_code_flag, some_path
 from tinyformer.tasks.trained import KINDS, names_of_kinds
 
 PORT = 8642  # if it is free: the same address each time lets the page keep its texts
@@ -48,6 +48,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "no network. Ctrl-C ends it. Without a folder it is the newest run in runs.",
     )
     parser.add_argument("folders", help="the folders, such as runs/char_gpt", type=some_path, metavar="FOLDER", nargs="*")
+    add_code_flag(parser)
     parser.add_argument("--no-browser", help="print the address, and do not open it", action="store_true")
     parser.add_argument("--port", help=f"the port; 0: any free one. Without this, {PORT} if it is free", type=int)
     parser.add_argument(

@@ -11,7 +11,7 @@ from tinyformer.export.usage import lines_that_run
 from tinyformer.export.web import web_page
 from tinyformer.export.writing import check_path, export_onnx
 from tinyformer.runs.run_folder import RunFolder
-from tinyformer.scripting.command_line import Parser, some_path
+from tinyformer.scripting.command_line import Parser, add_code_flag, some_path
 from tinyformer.tasks.trained import names_of_kinds
 from tinytensor.device.disk import atomic_write, write_text
 
@@ -26,6 +26,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "encoder_model.onnx and decoder_model.onnx. With --web, a GPT whose tokens are characters becomes one page, which "
         "writes on as one types, in any browser, without a server or a network.",
     )
+    add_code_flag(parser)
     parser.add_argument("folder", help="the run's folder, such as runs/char_gpt", type=some_path, metavar="RUN")
     parser.add_argument("file", help="the file to write; its name ends in .onnx", type=some_path, metavar="FILE", nargs="?")
     parser.add_argument("--web", help="write a page instead; its name ends in .html", type=some_path, metavar="FILE")

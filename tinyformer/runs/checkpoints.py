@@ -13,6 +13,7 @@ from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import damaged, parse_json
 from tinyformer.common.old_names import new_weight_name, with_new_names
 from tinytensor import FileError, Tensor, save
+from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import is_floating
 from tinytensor.device.disk import UnsafeFileError
 from tinytensor.io import load_with_metadata, read_metadata
@@ -80,7 +81,32 @@ def read_state(path: Path) -> dict[str, Any]:
     except FileError as error:
         raise UserError(str(error)) from None
     except (KeyError, ValueError):
-        raise UserError(f"{path} is not a checkpoint of tinyformer: it holds no training state") from None
+        raise UserError(f"{path} is not a checkpoint of tinyformer: it holds tensors, but no training state") from None
+
+
+def class_of(model: Module) -> dict[str, str]:
+    """The class of a model for the state of its checkpoint, if it is no class of tinyformer."""
+    is_own = not type(model).__module__.startswith("tinyformer.")
+    return {"model_class": type(model).__name__} if is_own else {}
+
+
+def class_in(path: Path, base: type[Any]) -> type[Any]:
+    """The class of the model in a checkpoint: ``base`` or a subclass. Raises UserError if no imported file defines it."""
+    name: Any = read_state(path).get("model_class", base.__name__)
+    classes = [base]
+    for each in classes:
+        if each.__name__ == name:
+            return each
+        classes += each.__subclasses__()
+    own = a_or_an(shortened(str(name), 60))
+    raise UserError(f"{path.parent} holds {own}, not a model of tinyformer: name its file with --code FILE.py")
+
+
+def check_class(model: Module, state: Mapping[str, Any], path: Path) -> None:
+    """Raise UserError if the model is not of the class that the checkpoint's ``state`` names."""
+    name, own = state.get("model_class"), type(model).__name__
+    if name not in (None, own):
+        raise UserError(f"{path} holds the weights of {a_or_an(shortened(str(name), 60))}, not of {a_or_an(own)}")
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:

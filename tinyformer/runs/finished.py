@@ -13,7 +13,7 @@ from typing import Any
 
 from tinyformer.common.files import write_csv
 from tinyformer.runs import commands
-from tinyformer.runs.checkpoints import save_checkpoint
+from tinyformer.runs.checkpoints import class_of, save_checkpoint
 from tinyformer.runs.makers import RECORD, Maker
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.runs.snapshots import Snapshots, save_snapshot
@@ -49,10 +49,10 @@ def save_run(
     run.create({RECORD: Maker.of_kind(kind), **parts})
     tokenizer.save(run.tokenizer)
     result = {name: rows[-1][name] for name in ("step", "validation_loss")}
-    state = {"kind": "best", **result, "rows": [_losses(row) for row in rows], **run.identity(lasting=True)}
+    state = {"kind": "best", **result, "rows": [_losses(row) for row in rows], **class_of(model), **run.identity(lasting=True)}
     save_checkpoint(run.best, {"model": model.state_dict()}, state)
     for step, weights in (snapshots.kept if snapshots else {}).items():
-        save_snapshot(run, step, weights)
+        save_snapshot(run, step, weights, model)
     write_csv(run.log, [rows[0], *(row.values() for row in rows)])
     run.move_into_place()
 

@@ -28,7 +28,7 @@ from tinyformer.common.memory import check_settings_fit
 from tinyformer.common.old_names import with_new_names
 from tinyformer.common.schema import read_dataclass
 from tinyformer.common.settings import as_flag, changed_settings, differences, is_changeable
-from tinyformer.runs.checkpoints import UNFINISHED, load_checkpoint, put_weights
+from tinyformer.runs.checkpoints import UNFINISHED, check_class, load_checkpoint, put_weights
 from tinyformer.runs.lock import locked
 from tinyformer.runs.makers import PRETRAINED, RECORD, Maker, found_in, maker_of, resume_command, runs_below
 from tinytensor.device import disk
@@ -391,6 +391,7 @@ def load_weights(model: Module, path: Path) -> dict[str, Any]:
     kind = path.name.split(".")[0].split("-")[0]
     groups, state = load_checkpoint(path, kind if kind in ("best", "snapshot") else "latest")
     RunFolder(path.parent).check_identity(state, path)
+    check_class(model, state, path)
     put_weights(model, groups.get("model", {}), path)
     model.eval()
     return state

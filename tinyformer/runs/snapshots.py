@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import tinytensor as tt
 from tinyformer.common.errors import UserError
 from tinyformer.common.memory import in_bytes
-from tinyformer.runs.checkpoints import learned_state, save_checkpoint
+from tinyformer.runs.checkpoints import class_of, learned_state, save_checkpoint
 from tinyformer.runs.run_folder import RunFolder
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
@@ -59,7 +59,7 @@ class Snapshots:
     """
 
     def __init__(self, model: Module, steps: int, count: int = AUTOMATIC):
-        self._model = model
+        self.model = model
         self.num_bytes = sum(2 * tensor.size for tensor in learned_state(model).values())  # of each
         self.steps = snapshot_steps(steps, automatic_count(self.num_bytes) if count == AUTOMATIC else count)
         self.kept: dict[int, dict[str, Tensor]] = {}  # by step
@@ -71,7 +71,7 @@ class Snapshots:
 
     def weights(self) -> dict[str, Tensor]:
         """The weights now, by name, in float16."""
-        return {name: _narrow(tensor) for name, tensor in learned_state(self._model).items()}
+        return {name: _narrow(tensor) for name, tensor in learned_state(self.model).items()}
 
 
 class SnapshotFiles:
@@ -99,14 +99,14 @@ class SnapshotFiles:
         if step not in self._snapshots.steps:
             return
         try:
-            save_snapshot(self._folder, step, self._snapshots.weights())
+            save_snapshot(self._folder, step, self._snapshots.weights(), self._snapshots.model)
         except UserError as error:
             yield str(error)
 
 
-def save_snapshot(folder: RunFolder, step: int, weights: dict[str, Tensor]) -> None:
-    """Write the weights of a step to the folder of a run. Raises UserError if that fails."""
-    state = {"kind": "snapshot", "step": step, **folder.identity(lasting=True)}
+def save_snapshot(folder: RunFolder, step: int, weights: dict[str, Tensor], model: Module) -> None:
+    """Write the weights of a ``model`` at a step to the folder of a run. Raises UserError if that fails."""
+    state = {"kind": "snapshot", "step": step, **class_of(model), **folder.identity(lasting=True)}
     save_checkpoint(folder.snapshot(step), {"model": weights}, state)
 
 

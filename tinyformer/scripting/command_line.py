@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tinyformer.common.errors import SettingError, UserError, plain_errors
@@ -183,6 +184,21 @@ def some_path(text: str) -> str:
     return text
 
 
+def some_code(text: str) -> ModuleType:
+    """The ``type`` of --code: run the file, so that runs can be opened whose models are of its classes."""
+    module = sys.modules[text] = ModuleType(some_path(text))
+    try:
+        exec(compile(Path(text).read_bytes(), text, "exec"), vars(module))
+    except Exception as error:  # the user's own code may raise any
+        raise argparse.ArgumentTypeError(f"{text}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def add_code_flag(parser: argparse.ArgumentParser) -> None:
+    """Give the parser --code, for runs of models that tinyformer does not have."""
+    parser.add_argument("--code", help="the file with the model's class, if that is yours", type=some_code, metavar="FILE.py")
+
+
 def some_text(text: str) -> str:
     """The ``type`` of a flag for a name. An empty one is refused: it comes from a shell's variable that is not set."""
     if not text:
@@ -315,6 +331,7 @@ class Commands:
         command = self.add(use, help, description)
         command.set_defaults(uses_run=True)
         where = f"the run's folder (default: {'the newest in runs' if self._kind else self.out})"
+        add_code_flag(command)
         if run:
             command.add_argument("run_folder", help=where, nargs="?", type=some_path, metavar="RUN")
             command.has_no_effect("out", lambda given: given.run_folder, "where the run's folder comes first")

@@ -10,6 +10,7 @@ from tinyformer.common.errors import UserError, shortened
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import CELLS, RecurrentConfig, RecurrentLM
 from tinyformer.pretrained.writing import Writing
+from tinyformer.runs.checkpoints import class_in
 from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.tasks.adding import LoraConfig
 from tinyformer.tasks.opened import Opened, without_tokens
@@ -42,7 +43,7 @@ def open_run(folder: RunFolder, checkpoint: Path) -> Opened:
         model = with_additions(folder, config, checkpoint)
         merge_lora(model)
     else:
-        model = make(config)
+        model = class_in(checkpoint, make)(config)
         load_weights(model, checkpoint)
     first = tokenizer.encode(opening_text(tokenizer))
     return Opened(

@@ -7,6 +7,7 @@ from typing import Any
 
 from tinyformer.decoding.filling import with_wordpieces
 from tinyformer.models.bert import Bert, BertConfig, BertForMaskedLM, BertHead
+from tinyformer.runs.checkpoints import class_in
 from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.tasks.opened import Opened, without_tokens
 from tinyformer.tokenizers import load_tokenizer
@@ -19,7 +20,7 @@ def open_run(folder: RunFolder, checkpoint: Path) -> Opened:
     """The model of a run with the weights of a checkpoint. Raises UserError for a damaged run."""
     config = folder.read_part("model", BertConfig)
     tokenizer = with_wordpieces(load_tokenizer(folder.tokenizer, config.vocab_size), folder.tokenizer)
-    model = BertForMaskedLM(config)
+    model = class_in(checkpoint, BertForMaskedLM)(config)
     load_weights(model, checkpoint)
     return opened(model, tokenizer)
 

@@ -28,6 +28,7 @@ from tinyformer.pretrained.folders import find_folder
 from tinyformer.pretrained.loading import from_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.writing import read_writing
+from tinyformer.runs.checkpoints import class_in
 from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.tasks.opened import Opened, without_tokens
 from tinyformer.tokenizers import BPETokenizer, Tokenizer, load_tokenizer
@@ -242,8 +243,9 @@ def trained_translator(folder: RunFolder, checkpoint: Path | None = None) -> Tra
     tokenizer = load_tokenizer(folder.tokenizer, config.target_vocab_size)
     with damaged(folder.tokenizer):
         specials = specials_of(tokenizer)
-    translator = Translator(make(config), tokenizer, task, specials)
-    load_weights(translator.model, checkpoint or folder.best)
+    checkpoint = checkpoint or folder.best
+    translator = Translator(class_in(checkpoint, make)(config), tokenizer, task, specials)
+    load_weights(translator.model, checkpoint)
     return translator
 
 

@@ -43,6 +43,7 @@ class TrainingState:
     total_seconds: float = 0.0
     settings: dict[str, Any] | None = None
     tokenizer: str | None = None
+    model_class: str | None = None
 
     def __post_init__(self) -> None:
         steps = [row.step for row in self.rows]

@@ -18,7 +18,7 @@ from tinyformer.common.schema import read_dataclass
 from tinyformer.common.signals import stop_on_signals, write_or_stop
 from tinyformer.data.batches import Batches
 from tinyformer.models.quantizing import refuse_quantized
-from tinyformer.runs.checkpoints import learned_state, load_checkpoint, put_weights, save_checkpoint
+from tinyformer.runs.checkpoints import check_class, class_of, learned_state, load_checkpoint, put_weights, save_checkpoint
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.runs.snapshots import SnapshotFiles, Snapshots
 from tinyformer.training.config import TrainingConfig, best_workers, training_dtype
@@ -278,7 +278,8 @@ class Trainer:
 
     def _save_best(self, loss: float) -> None:
         self.best_loss, self.best_step = loss, self.step
-        state = {"kind": "best", "step": self.step, "validation_loss": loss, **self.folder.identity(lasting=True)}
+        state = {"kind": "best", "step": self.step, "validation_loss": loss, **class_of(self.model)}
+        state |= self.folder.identity(lasting=True)
         save_checkpoint(self.folder.best, {"model": learned_state(self.model)}, state)
 
     def _keep_snapshot(self, bar: Progress) -> None:
@@ -322,6 +323,7 @@ class Trainer:
             "batches": self.batches.get_state(),
             "rows": self.rows,
             "unread": self._unread,
+            **class_of(self.model),
             **self.folder.identity(lasting=False),
         }
         groups = {"model": learned_state(self.model), "optimizer": self.optimizer.state_dict(copy=False)}
@@ -343,6 +345,7 @@ class Trainer:
         with damaged(latest):
             found = read_dataclass(TrainingState, state)
         self.folder.check_identity(state, latest)
+        check_class(self.model, state, latest)
         if found.step > self.config.steps:
             raise SettingError(f"steps must be at least {found.step}, the number taken already, not {self.config.steps}")
         put_weights(self.model, groups.get("model", {}), latest)
