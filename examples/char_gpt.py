@@ -70,7 +70,7 @@ for step in steps:
     snapshots.keep(step)
 
 # The result: a run that other programs open, the losses as a picture, and a sample.
-save_run(out, "language model", model, tokenizer, rows, snapshots, model=config)
+save_run(out, "language model", model, tokenizer, rows, snapshots, model=config, data=source)
 with plots.if_possible():
     plots.loss_curve(rows, out / "loss.png", title=f"A GPT learns {source.name}")
     print(f"\nThe losses as a picture: {out / 'loss.png'}")

@@ -86,7 +86,7 @@ for start in [i for i in range(0, len(words) - 8, 8) if words[i + 4].isalpha()][
     values, best = tt.topk(probabilities, 3)
     guesses = ", ".join(f"{tokenizer.tokens[i]} {100 * p:.0f} %" for p, i in zip(values.tolist(), best.tolist()))
     print(f"    {' '.join(hidden):55s} {guesses}   (it was: {words[start + 4]})")
-save_run(out, "masked language model", model, tokenizer, rows, model=config)
+save_run(out, "masked language model", model, tokenizer, rows, model=config, data=source)
 with plots.if_possible():
     plots.loss_curve(rows, out / "loss.png", title=f"A BERT learns {source.name}")
     print(f"\nThe losses as a picture: {out / 'loss.png'}")

@@ -91,6 +91,7 @@ for passage in held_out[:4]:
     search(passage, skipped=1)  # the nearest is the passage itself
 while sys.stdin.isatty() and (words := input("\nWhat do you look for? (Nothing: end) ").strip()):
     search(words)
-with plots.if_possible():
-    plots.loss_curve(rows, out / "loss.png", title=f"An encoder learns {source.name}")
-    print(f"\nThe losses as a picture: {out / 'loss.png'}")
+if rows:  # a pretrained encoder learned nothing
+    with plots.if_possible():
+        plots.loss_curve(rows, out / "loss.png", title=f"An encoder learns {source.name}")
+        print(f"\nThe losses as a picture: {out / 'loss.png'}")
