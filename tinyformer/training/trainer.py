@@ -33,7 +33,7 @@ from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, distributed, parallel
 from tinytensor.common.wording import counted
 from tinytensor.device import capturing
-from tinytensor.device.disk import make_folder, remove
+from tinytensor.device.disk import remove
 from tinytensor.distributed import Alone, RankError, Team
 from tinytensor.nn import Module
 from tinytensor.nn.lora import lora_weights
@@ -160,7 +160,7 @@ class Trainer:
         checkpoints are then from before that step.
         """
         config, self.stopped_by = self.config, None
-        make_folder(self.folder.path)
+        self.folder.make()
         self.model.train()
         began, before = time.perf_counter(), self.total_seconds
         bar_of_steps = lasting_progress("training", config.steps, "step", self.step)
