@@ -95,7 +95,8 @@ LATER = """
     tinytensor/test_standin.py tinytensor/test_summation.py tinytensor/test_warnings.py tinytensor/test_wording.py
     tinyformer/models/test_quantized_models.py
     tinyformer/training/test_lock.py tinyformer/training/test_logging.py tinyformer/training/test_ranks.py
-    tinyformer/training/test_resuming.py tinyformer/training/test_runs.py tinyformer/training/test_snapshots.py
+    tinyformer/training/test_resuming.py tinyformer/training/test_runs.py tinyformer/training/test_safety.py
+    tinyformer/training/test_snapshots.py
 """.split()
 # Of a parametrized test, the first and the last case run again. Here all do: each case gives a backend or a kernel something
 # else to compute.

@@ -30,7 +30,7 @@ from attempts import parse, repeat
 from forked import leave_pictures_empty
 
 from tinyformer.common.errors import plain_errors
-from tinyformer.runs.run_folder import FILES, FOLDERS
+from tinyformer.runs.safety import FILES, FOLDERS
 
 SIZES = ["--num-heads", "2", "--d-model", "8", "--batch-size", "4", "--num-layers", "1", "--block-size", "8"]
 SHOWN = ["--tensorboard"] if find_spec("tensorboardX") and find_spec("PIL") else []

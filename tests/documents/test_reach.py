@@ -56,8 +56,8 @@ tinytensor/common/wording.py: what[:-1] + "ies" -> what[:-2] + "ies"
     tinytensor/test_wording.py::test_counts
 tinytensor/creation.py: steps = -((start - stop) -> steps = +((start - stop)
     tinytensor/test_creation.py::test_values
-tinytensor/device/disk.py: if self.number is None: -> if self.number is not None:
-    tinytensor/test_disk.py::test_only_what_a_killed_process_left_is_removed
+tinytensor/device/disk.py: if not usable: -> if usable:
+    tinytensor/test_disk.py::test_text_is_written_whole_or_not_at_all
 tinytensor/display/tensors.py: precision=4, max -> precision=5, max
     tinytensor/test_display.py::test_a_large_matrix_is_shortened_as_numpy_does
 tinytensor/distributed/agreement.py: raise RankError(message) -> pass

@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 import tinytensor as tt
+from tinyformer.training.replica import Replica
 from tinytensor import distributed, nn
 from tinytensor.device.backend import from_numpy, to_numpy, xp
 from tinytensor.distributed import Communicator
@@ -123,7 +124,7 @@ def training(workers: int, shards: int, dtype: str = "float32", steps: int = 6) 
     with trained.on_all_ranks():
         losses = experiments.losses_of(steps, trained)
         validation = trained._validation_loss()
-        trained._team.call_alike("check_weights")
+        trained._team.call_alike(Replica.check_weights)
     weights = {f"weights: {name}": experiments.wide(value) for name, value in trained.model.state_dict().items()}
     return {"losses": losses, "validation": np.array(validation), **weights}
 

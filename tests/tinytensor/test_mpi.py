@@ -89,7 +89,7 @@ class Member:
         self.ranks.barrier()
 def main():
     with distributed.team(Member) as team:
-        team.call_alike("work", "a reason")
+        team.call_alike(Member.work, "a reason")
 distributed.lead(main)
 """
 
@@ -117,12 +117,12 @@ def tell(ranks): return ranks.gather("run")
 def main():
     for _ in range(2):
         with distributed.team(Member) as team:
-            print(team.call_alike("rank_sum"))
+            print(team.call_alike(Member.rank_sum))
             try:
                 distributed.run(tell)
             except RuntimeError as error:
                 print(error)
-            print(team.call_alike("rank_sum"))
+            print(team.call_alike(Member.rank_sum))
     print(distributed.run(tell))
     return "done"
 outcome = distributed.lead(main)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tinyformer.common.files import open_file
 from tinytensor.common.wording import counted
-from tinytensor.device.disk import open_in_place
+from tinytensor.device.disk import write_text
 
 # What a run writes into its folder. A folder that was named itself may be that of a run as well: then these files of it are not
 # texts to learn from, and the others are.
@@ -28,7 +28,7 @@ SNIFFED = 1 << 16  # bytes at the beginning of a file that show whether it is te
 
 def mark_results(folder: Path) -> None:
     """Mark a folder as one of results: whoever trains on the texts of a folder around it does not train on them."""
-    os.close(open_in_place(folder / MARK))
+    write_text(folder / MARK, "")
 
 
 def texts_in(folder: Path) -> tuple[list[Path], str]:

@@ -31,6 +31,7 @@ from tinyformer.data.pairs import PairBatches, encode_pairs
 from tinyformer.decoding.beam_search import Hypothesis
 from tinyformer.runs.makers import Maker
 from tinyformer.runs.run_folder import RunFolder, load_weights
+from tinyformer.runs.safety import check_names
 from tinyformer.scripting.command_line import Commands, add_model_flag, add_pair_flags, add_run_settings, as_flags, first_choice
 from tinyformer.scripting.inputs import piped_lines, typed_lines
 from tinyformer.scripting.scripts import RunSetup, tell_next, train_to_end
@@ -281,6 +282,7 @@ def print_translations(translator: Translator, lines: Sequence[str], arguments: 
     if arguments.heat_map:
         folder = RunFolder(arguments.out)
         make_folder(folder.path)  # that of a pretrained model is only for pictures
+        check_names(folder.path, ("attention*.png",))
         for sentence in filter(None, lines):
             print(drawn(draw_attention(translator, sentence, folder)), file=sys.stderr)
 

@@ -28,6 +28,7 @@ from tinyformer.programs.asked_vectors import answer, check_words, common_words,
 from tinyformer.runs import commands
 from tinyformer.runs.makers import found_in
 from tinyformer.runs.run_folder import RunFolder
+from tinyformer.runs.safety import check_names
 from tinyformer.scripting.command_line import Commands, Parser, add_settings, add_text_flag, some_path
 from tinyformer.word_vectors import (
     Corpus,
@@ -42,7 +43,6 @@ from tinyformer.word_vectors import (
 )
 from tinyformer.word_vectors.corpus import composed
 from tinytensor.common.wording import counted
-from tinytensor.device.disk import check_names
 from tinytensor.parallel import one_blas_thread
 
 DEFAULT_OUT = "runs/word_vectors"

@@ -15,7 +15,6 @@ from tinyformer.common.old_names import new_weight_name, with_new_names
 from tinytensor import FileError, Tensor, save
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import is_floating
-from tinytensor.device.disk import UnsafeFileError
 from tinytensor.io import load_with_metadata, read_metadata
 from tinytensor.nn import Module, lora_state
 from tinytensor.nn.lora import lora_weights
@@ -34,8 +33,6 @@ def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], stat
         raise UserError(f"{name} became NaN or infinite: {path} is not written{_and_before(path, ', and the checkpoint')}")
     try:
         save(tensors, path, {"state": json.dumps(state)})
-    except UnsafeFileError as error:
-        raise UserError(str(error)) from None
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"the checkpoint {path} could not be written ({reason}){_and_before(path, '; the one')}") from None

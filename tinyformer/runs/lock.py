@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tinyformer.common.errors import UserError
-from tinytensor.device import disk
+from tinyformer.runs.safety import open_in_place
+from tinytensor.device.disk import remove
 
 # The errors of file systems without locks, as some network file systems are. Runs there are not locked.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -36,7 +37,7 @@ def locked(path: Path) -> Iterator[None]:
     finally:
         if file in _held:  # a fork that comes here leaves the lock to its parent
             with contextlib.suppress(OSError):  # it is removed while it is still held, so it cannot be another process's
-                disk.remove(path)
+                remove(path)
             _held.remove(file)
             os.close(file)
 
@@ -63,11 +64,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 def _take(path: Path) -> int:
     """Open and lock the lock file. Returns its file descriptor."""
     while True:
-        file = disk.open_in_place(path)
+        file = open_in_place(path)
         try:
             _lock(file)
-            if disk.is_at(file, path):
-                return file
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file), os.lstat(path)):
+                    return file
         except BlockingIOError:
             holder = os.read(file, 1000).decode("utf-8", "replace").strip() or "another process"
             os.close(file)

@@ -31,31 +31,24 @@ from tinyformer.common.settings import as_flag, changed_settings, differences, i
 from tinyformer.runs.checkpoints import UNFINISHED, check_class, load_checkpoint, put_weights
 from tinyformer.runs.lock import locked
 from tinyformer.runs.makers import PRETRAINED, RECORD, Maker, found_in, maker_of, resume_command, runs_below
-from tinytensor.device import disk
+from tinyformer.runs.safety import EVENTS, check_folder, remove_stale
+from tinytensor.device.disk import make_folder, remove, write_text
 from tinytensor.nn import Module
 
 Settings = TypeVar("Settings")
-
-# What a run writes into its folder. All else in it is the user's.
-FILES = (
-    "config.json", "tokenizer.json", "best.safetensors", "latest.safetensors", "weights-*.safetensors",
-    "snapshot-*.safetensors", "log.csv", "sample.txt", "loss.png", "attention.png", "attention_heads.png",
-)  # fmt: skip
-FOLDERS = (".tinyformer.new", ".tinyformer.complete", ".tinyformer.moving")
-EVENTS = "events.out.tfevents.*"
 
 
 class RunFolder:
     """The folder of a run: the paths of its files, and methods that write and read them.
 
-    The folder may be somebody else's. So whatever this process writes in it from now on, no link, pipe or device is written to
-    or moved through: they raise UnsafeFileError, an OSError. ``path`` itself may be a link to the folder.
+    The folder may be somebody else's. So before a run is written, links, pipes and devices under the names of its files raise
+    UnsafeFileError, an OSError. ``path`` itself may be a link to the folder.
     """
 
     def __init__(self, path: str | Path, within: str | Path | None = None):
         """``within``: a folder that this one is a part of. The path to that folder may lead through links; not the rest."""
         self.path = Path(path)
-        disk.guard(self.path if within is None else within, "a run's folder")
+        self._within = self.path if within is None else Path(within)
         self._new = self.path / UNFINISHED  # the files of a new run, before its first step
         self._complete = self.path / ".tinyformer.complete"  # the same, while the files of the run that it replaces are removed
         self._moving = self.path / ".tinyformer.moving"  # the same, while they are moved into place
@@ -123,11 +116,9 @@ class RunFolder:
         The folder is made if it does not exist, and removed in the end if it is empty. Half-written files of a run that was
         killed are removed. Raises UserError if another process holds the folder, and names that process.
         """
-        check_folder(self.path)
-        made = disk.make_folder(self.path)
+        made = self.make()
         try:
             with locked(self.path / ".lock"):
-                self._check_files()
                 self._clean_up()
                 try:
                     yield self
@@ -137,28 +128,25 @@ class RunFolder:
         finally:
             with suppress(OSError):  # stop at the first folder that is not empty
                 for folder in made:
-                    disk.remove_folder(folder)
+                    folder.rmdir()
 
-    def _check_files(self) -> None:
-        """Raise UnsafeFileError if what has the name of a file or folder of a run is a link, a pipe, or anything else."""
-        disk.check_names(self.path, FILES, FOLDERS)
-        if self.tensorboard.is_symlink() or not self.tensorboard.is_file():  # a file is in the way only of who logs there
-            disk.check_names(self.tensorboard, (EVENTS,))
-        for folder in (self._new, self._complete, self._moving):
-            disk.check_names(folder, ("*",))
+    def make(self) -> list[Path]:
+        """Make the folder if it does not exist, and return the folders that were made. Raises as ``check_folder``."""
+        check_folder(self.path, self._within)
+        return make_folder(self.path)
 
     def _clean_up(self) -> None:
         """Finish or remove what a process that was killed left unfinished."""
-        disk.remove_stale(self.path)
+        remove_stale(self.path)
         self._finish_moving()
         self._drop_new()
 
     def _drop_new(self) -> None:
         self._use(self.path)
         with suppress(FileNotFoundError):
-            for file in disk.list_folder(self._new):
-                disk.remove(file)
-            disk.remove_folder(self._new)
+            for file in sorted(self._new.iterdir()):
+                remove(file)
+            self._new.rmdir()
 
     # ----------------------------------------------------------------------------------------------------- a new run
 
@@ -168,12 +156,12 @@ class RunFolder:
         Raises UserError if the folder holds a run already, unless ``overwrite``. In that case the files of the old run stay
         until ``move_into_place``.
         """
-        check_folder(self.path)
+        check_folder(self.path, self._within)
         self._drop_new()
         self.replaces = bool(self._files())
         if self.replaces:
             self._check_replacing(settings, overwrite)
-        disk.make_folder(self._new)
+        make_folder(self._new)
         self._use(self._new)
         self._settings, self._tokenizer_hash, self._tokenizer_text = json.loads(as_json(settings)), None, None
         self._parts = {name: type(part) for name, part in settings.items() if dataclasses.is_dataclass(part)}
@@ -196,7 +184,7 @@ class RunFolder:
         """Move the files of a new run into place, and remove those of the run that was there before."""
         if self._inside == self._new:
             self._use(self.path)
-            disk.move(self._new, self._complete)
+            self._new.rename(self._complete)
             self._finish_moving()
             self.replaces = False
 
@@ -204,14 +192,14 @@ class RunFolder:
         """Finish ``move_into_place``, also after a process was killed at any point of it."""
         if self._complete.exists():
             for file in self._files():
-                disk.remove(file)
+                remove(file)
             with suppress(OSError):  # it is not there, or holds something else, too
-                disk.remove_folder(self.tensorboard)
-            disk.move(self._complete, self._moving)
+                self.tensorboard.rmdir()
+            self._complete.rename(self._moving)
         if self._moving.exists():
-            for file in disk.list_folder(self._moving):
-                disk.move(file, self.path / file.name)
-            disk.remove_folder(self._moving)
+            for file in sorted(self._moving.iterdir()):
+                file.replace(self.path / file.name)
+            self._moving.rmdir()
 
     # ------------------------------------------------------------------------------------------------- a run that is there
 
@@ -357,7 +345,7 @@ class RunFolder:
             write_json(self.settings, self._settings)
         if self._tokenizer_text is not None and not self.tokenizer.exists():
             missing.append(self.tokenizer)
-            disk.write_text(self.tokenizer, self._tokenizer_text)
+            write_text(self.tokenizer, self._tokenizer_text)
         return missing
 
     def keep_changes(self) -> None:
@@ -369,14 +357,6 @@ def _has_defaults(kind: type) -> bool:
     """Whether every field of a dataclass has a default."""
     without = dataclasses.MISSING
     return all(field.default is not without or field.default_factory is not without for field in dataclasses.fields(kind))
-
-
-def check_folder(path: Path) -> None:
-    """Raise UserError for a path that cannot be made a folder: a file, or a link to nothing."""
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file, not a folder: choose another folder")
-    if path.is_symlink() and not path.exists():
-        raise UserError(f"{path} is a link to {os.readlink(path)}, which does not exist: make that folder first")
 
 
 def _sha256(path: Path) -> str | None:

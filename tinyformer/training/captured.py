@@ -8,14 +8,16 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.training.evaluation import Work
+from tinyformer.training.replica import Replica
 from tinytensor import Tensor
 from tinytensor.device.backend import is_host_array
 
-Step = Callable[[Sequence[Work], float], tuple[Tensor, Tensor]]
+Step = Callable[[Replica, Sequence[Work], float], tuple[Tensor, Tensor]]
 
 
 class CapturedSteps:
-    """Does what ``step`` does, and captures it for batches like the first: of the same shapes, with as many targets.
+    """Does what ``step`` does, and captures it for batches like the first: of the same shapes, with as many targets. Replicas
+    must have the same model and optimizer.
 
     Other batches are given to ``step`` itself, as the last of an epoch may be. So is a batch of several shards. If two others
     that are alike come one after the other before anything is captured, it is captured for batches like these: a run may be
@@ -28,21 +30,21 @@ class CapturedSteps:
         self._captured: Any = None
         self._before: Any = None  # the kind of the last batches
 
-    def __call__(self, work: Sequence[Work], rate: float) -> tuple[Tensor, Tensor]:
+    def __call__(self, replica: Replica, work: Sequence[Work], rate: float) -> tuple[Tensor, Tensor]:
         """One step, with the losses and norms in memory of their own."""
         kind, before = _kind(work), self._before
         self._before = kind
         if kind is not None and kind != self._kind and self._may_change(kind == before):
-            self._kind, self._captured = kind, tt.capture(self._with_tensors_for(work))
+            self._kind, self._captured = kind, tt.capture(self._with_tensors_for(replica, work))
         if kind is None or kind != self._kind:
-            return self._step(work, rate)
+            return self._step(replica, work, rate)
         loss, norm = self._captured(*[tensor for batch in work for tensor in _tensors(batch).values()], rate)
         return loss.copy(), norm.copy()
 
     def _may_change(self, is_repeated: bool) -> bool:
         return self._captured is None or (is_repeated and not self._captured.is_captured)
 
-    def _with_tensors_for(self, work: Sequence[Work]) -> Callable[..., tuple[Tensor, Tensor]]:
+    def _with_tensors_for(self, replica: Replica, work: Sequence[Work]) -> Callable[..., tuple[Tensor, Tensor]]:
         """The step as a function of the tensors of such batches, and of the rate."""
 
         def step(*inputs: Any) -> tuple[Tensor, Tensor]:
@@ -52,7 +54,7 @@ class CapturedSteps:
                 replace(batch, shards=[replace(batch.shards[0], **{name: next(left) for name in _tensors(batch)})])
                 for batch in work
             ]
-            return self._step(same, rate)
+            return self._step(replica, same, rate)
 
         return step
 

@@ -138,6 +138,13 @@ class TrainingConfig:
             return InverseSquareRoot(self.warmup, d_model=1 / max(self.warmup, 1))  # with this width its peak is 1
         return Constant(self.warmup)
 
+    def remedy(self) -> str:
+        """Return a sentence about the settings that usually help where training diverged."""
+        rates = ["learning_rate", *(["muon_learning_rate"] if self.optimizer == "muon" else [])]
+        ways = [f"a lower {name}" for name in rates if getattr(self, name)]
+        ways += [] if 0 < self.clip <= 1 else ["clip 1"]
+        return f" What usually helps: {' or '.join(ways)}" if ways else ""
+
 
 def training_dtype(name: str) -> Any:
     """The dtype "float32" or "bfloat16". Raises SettingError if the backend cannot train in it."""

@@ -79,9 +79,9 @@ def evaluate(
     own = copy.deepcopy(tt.random.generator())  # so that evaluating does not change the random numbers of training
     with tt.random.using(own):
         for batch in batches.validation_batches():
-            team.call("evaluate", [(work,) for work in deal(batch, shards, team.ranks)])
+            team.call(Evaluator.evaluate, [(work,) for work in deal(batch, shards, team.ranks)])
             counts.append(batch.num_targets)
-    losses = team.call_alike("losses")
+    losses = team.call_alike(Evaluator.losses)
     return sum(loss * count for of_batch, count in zip(losses, counts) for loss in of_batch) / max(sum(counts), 1)
 
 

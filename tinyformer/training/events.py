@@ -19,7 +19,8 @@ from tensorboardX.record_writer import masked_crc32c
 
 from tinyformer.common.files import read_file
 from tinyformer.runs.run_folder import RunFolder
-from tinytensor.device.disk import atomic_write, make_folder, new_file, remove, remove_stale
+from tinyformer.runs.safety import new_file, remove_stale
+from tinytensor.device.disk import atomic_write, make_folder, remove
 
 
 class EventFiles:

@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, SupportsFloat
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError, shortened
@@ -21,8 +22,9 @@ from tinyformer.models.quantizing import refuse_quantized
 from tinyformer.runs.checkpoints import check_class, class_of, learned_state, load_checkpoint, put_weights, save_checkpoint
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.runs.snapshots import SnapshotFiles, Snapshots
+from tinyformer.training.captured import CapturedSteps, Step
 from tinyformer.training.config import TrainingConfig, best_workers, training_dtype
-from tinyformer.training.evaluation import accuracy, deal, evaluate, perplexity
+from tinyformer.training.evaluation import Work, accuracy, deal, evaluate, perplexity
 from tinyformer.training.logging import CsvLog, Logger, at_work, measured, tell
 from tinyformer.training.losses import LossFunction, class_loss, next_token_loss
 from tinyformer.training.optimizing import OPTIMIZERS, optimizer_for
@@ -30,10 +32,38 @@ from tinyformer.training.replica import Replica
 from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, distributed, parallel
 from tinytensor.common.wording import counted
-from tinytensor.device.disk import make_folder, remove
+from tinytensor.device import capturing
+from tinytensor.device.disk import remove
 from tinytensor.distributed import Alone, RankError, Team
 from tinytensor.nn import Module
 from tinytensor.nn.lora import lora_weights
+from tinytensor.optim import norm_and_scale
+
+
+def take_step(replica: Replica, work: Sequence[Work], rate: SupportsFloat) -> tuple[Tensor, Tensor]:
+    """Take one optimizer step on every rank: forward, backward, clip, update.
+
+    ``work`` holds this rank's shards of each batch whose gradients are added. ``rate`` multiplies the learning rate. Returns
+    the mean loss over all targets of all ranks, and the norm of the gradient before clipping, both of shape ().
+    """
+    model, optimizer, ranks = replica.model, replica.optimizer, replica.ranks
+    num_targets = max(sum(batch.num_targets for batch in work), 1)  # a batch may have none, as where all are ignored
+    mean_loss: Tensor = tt.zeros(())
+
+    def forward(weight: float, shard: Any) -> Tensor:
+        return replica.loss_function(model, shard) * weight
+
+    optimizer.zero_grad()
+    for batch in work:
+        if batch.shards:
+            # Weighted by its number of targets, so that the sum is the mean over all targets, as in one large batch.
+            loss = partial(forward, batch.num_targets / num_targets)
+            # For each shard loss(shard).backward(), in a thread of its own if there are several.
+            mean_loss = mean_loss + parallel.backward(loss, batch.shards, batch.seeds)
+    ranks.sum_gradients(model.parameters(), [mean_loss.data])  # does nothing for a single rank
+    norm, gradient_scale = norm_and_scale(model.parameters(), replica.clip)
+    optimizer.step(rate, max(len(batch.shards) for batch in work) or 1, ranks, gradient_scale)
+    return mean_loss, norm
 
 
 class Trainer:
@@ -74,7 +104,8 @@ class Trainer:
         self.shards = config.shards or (ranks if ranks > 1 else parallel.default_shards())
         self.optimizer = optimizer_for(model, config)
         self.schedule = config.make_schedule()
-        self._team = Team(Alone(), Replica(Alone(), *self._replica()))
+        self._team = Team(Alone(), Replica(Alone(), model, self.optimizer, loss_function, config.clip))
+        self._take_step: Step = CapturedSteps(take_step) if capturing.is_wanted and ranks == 1 else take_step
         self.snapshots = SnapshotFiles(folder, Snapshots(model, config.steps, config.snapshots))
         self.step = 0
         self.best_loss = math.inf
@@ -93,13 +124,9 @@ class Trainer:
         drawn = [self.batches.sample() for _ in range(self.config.gradient_accumulation_steps)]
         work = zip(*[deal(batch, self.shards, self._team.ranks) for batch in drawn])
         rate = self.schedule(self.step)
-        loss, norm = self._team.call("step", [(own, rate) for own in work])
+        loss, norm = self._team.call(self._take_step, [(own, rate) for own in work])  # on every rank
         self.step += 1
         return loss, norm, sum(batch.num_targets for batch in drawn)
-
-    def _replica(self) -> tuple[Any, ...]:
-        """What every rank makes its ``Replica`` of."""
-        return self.model, self.optimizer, self.loss_function, self.config.clip
 
     @contextmanager
     def on_all_ranks(self) -> Iterator[None]:
@@ -107,9 +134,9 @@ class Trainer:
 
         ``train`` enters it. Raises UserError if another rank is killed or cannot be reached.
         """
-        alone = self._team
+        alone, parts = self._team, (self.model, self.optimizer, self.loss_function, self.config.clip)
         try:
-            with distributed.team(Replica, *self._replica(), workers=self.workers) as self._team:
+            with distributed.team(Replica, *parts, workers=self.workers) as self._team:
                 yield
         except RankError as error:
             if self._team is alone:  # it did not even begin
@@ -133,7 +160,7 @@ class Trainer:
         checkpoints are then from before that step.
         """
         config, self.stopped_by = self.config, None
-        make_folder(self.folder.path)
+        self.folder.make()
         self.model.train()
         began, before = time.perf_counter(), self.total_seconds
         bar_of_steps = lasting_progress("training", config.steps, "step", self.step)
@@ -216,16 +243,8 @@ class Trainer:
                 "are too large"
             )
         saved = f" The checkpoints in {self.folder.path} are from before that." if self._is_saved() else ""
-        message = f"the {what} became {value} at step {step}: training stops.{saved}{self._remedy()}"
+        message = f"the {what} became {value} at step {step}: training stops.{saved}{self.config.remedy()}"
         raise SettingError(message, "learning_rate", "muon_learning_rate", "clip")
-
-    def _remedy(self) -> str:
-        """Return what usually helps where training diverged."""
-        config = self.config
-        rates = ["learning_rate", *(["muon_learning_rate"] if config.optimizer == "muon" else [])]
-        ways = [f"a lower {name}" for name in rates if getattr(config, name)]
-        ways += [] if 0 < config.clip <= 1 else ["clip 1"]
-        return f" What usually helps: {' or '.join(ways)}" if ways else ""
 
     def _log(self) -> None:
         """Add the mean loss since the log's last row, and the last gradient norm, to the log."""
@@ -256,7 +275,7 @@ class Trainer:
         return f"validation loss {loss:.4f}, {100 * right:.1f} % right"
 
     def _evaluate(self, bar: Progress) -> None:
-        self._team.call_alike("check_weights")
+        self._team.call_alike(Replica.check_weights)
         loss = self._validation_loss()
         self._check_finite("validation loss", loss, self.step, self.step)
         self._row()["validation_loss"] = loss
@@ -297,14 +316,14 @@ class Trainer:
         own = {name: tensor.copy() for name, tensor in learned_state(self.model).items()}
         states = [load_checkpoint(path, "weights")[0]["model"] for path in self.folder.kept_weights()]
         self.model.load_state_dict({name: _mean([s[name] for s in states]) for name in own}, strict=False)
-        self._team.call_alike("take_weights")
+        self._team.call_alike(Replica.take_weights)
         loss = self._validation_loss()
         mean = f"the mean of the weights of the last {counted(len(states), 'evaluation')}"
         self._print(bar.write, f"{mean}: {self._told(loss)}")
         if loss < self.best_loss:
             self._save_best(loss)
         self.model.load_state_dict(own, strict=False)
-        self._team.call_alike("take_weights")
+        self._team.call_alike(Replica.take_weights)
 
     def _save_latest(self) -> None:
         self._read_losses()

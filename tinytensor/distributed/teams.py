@@ -20,35 +20,40 @@ Member = TypeVar("Member")
 
 
 class Team(Generic[Member]):
-    """One object on each rank. Rank 0 calls a method of all of them at once."""
+    """One object on each rank: its member. Rank 0 calls a function with all members at once."""
 
     def __init__(self, ranks: Communicator, member: Member):
         self.ranks = ranks
         self.member = member
         self.is_whole = True  # whether all ranks wait for the next call
 
-    def call(self, method: str, each: Sequence[tuple[Any, ...]]) -> Any:
-        """Call the method on every rank, with each rank's own arguments. Returns what it returns on rank 0."""
+    def call(self, function: Callable[..., Result], each: Sequence[tuple[Any, ...]]) -> Result:
+        """Call ``function(member, *arguments)`` on every rank, with the arguments that ``each`` has for it. Returns the result
+        of rank 0.
+
+        The function is one that a module defines, or a method of its class, such as ``Member.work``: other processes are sent
+        its name. With a single rank this only calls it.
+        """
         if self.ranks.size == 1:
-            return getattr(self.member, method)(*each[0])
+            return function(self.member, *each[0])
         self.is_whole = False
         with parallel.one_blas_thread():
-            self.ranks.scatter([(method, arguments) for arguments in each])
-            result = getattr(self.member, method)(*each[0])
+            self.ranks.scatter([(function, arguments) for arguments in each])
+            result = function(self.member, *each[0])
         self.is_whole = True
         return result
 
-    def call_alike(self, method: str, *arguments: Any) -> Any:
-        """The same with the same arguments on every rank."""
-        return self.call(method, [arguments] * self.ranks.size)
+    def call_alike(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call the function with the same arguments on every rank."""
+        return self.call(function, [arguments] * self.ranks.size)
 
 
 def _serve(ranks: Communicator, make: Callable[..., Any], *arguments: Any) -> None:
-    """On another rank than 0: make this rank's member of a team, and call the methods that rank 0 names until it names none."""
+    """On another rank than 0: make this rank's member of a team, and call the functions that rank 0 sends."""
     member = make(ranks, *arguments)
     while call := ranks.tell():
-        method, own = call
-        getattr(member, method)(*own)
+        function, own = call
+        function(member, *own)
 
 
 @contextmanager

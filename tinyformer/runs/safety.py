@@ -1,0 +1,109 @@
+"""What may be in the folder of a run: only files and folders of its own.
+
+Somebody else may have made the folder, and a link in it would lead what is written, moved or removed to any other file of this
+user. So before a run is written, links, pipes, devices and second names of other files are refused by name. The path *to* the
+folder may lead through links: that is the user's own choice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from io import FileIO
+from pathlib import Path
+
+from tinyformer.common.errors import UserError
+from tinytensor.device.disk import TEMPORARY, type_of
+
+# What a run writes into its folder. All else in it is the user's.
+FILES = (
+    "config.json", "tokenizer.json", "best.safetensors", "latest.safetensors", "weights-*.safetensors",
+    "snapshot-*.safetensors", "log.csv", "sample.txt", "loss.png", "attention.png", "attention_heads.png",
+)  # fmt: skip
+FOLDERS = (".tinyformer.new", ".tinyformer.complete", ".tinyformer.moving")
+EVENTS = "events.out.tfevents.*"
+
+_JUNCTION = 0xA0000003  # the tag of what Windows has beside links to folders
+_NOT_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_WHY = ": a run's folder may hold only files and folders of its own"
+
+
+class UnsafeFileError(OSError):
+    """A link, a pipe, a device or a folder is in the place of a file. The message names it and says what to do."""
+
+
+def check_is(expected: str, path: Path) -> None:
+    """Raise UnsafeFileError if there is something at ``path``, but not the ``expected``: "a file" or "a folder"."""
+    with suppress(FileNotFoundError):
+        status = os.lstat(path)
+        found = "a link" if getattr(status, "st_reparse_tag", 0) == _JUNCTION else type_of(status)
+        if found != expected:
+            raise _refusal(path, f"{found}, not {expected}" if found in ("a file", "a folder") else f"{found}{_WHY}")
+
+
+def _refusal(path: Path, found: str) -> UnsafeFileError:
+    return UnsafeFileError(f"{path} is {found}. Remove it, or choose another folder")
+
+
+def check_names(folder: Path, files: Sequence[str], folders: Sequence[str] = ()) -> None:
+    """Raise UnsafeFileError if something in a folder has a name of these patterns, but is no file, or no folder."""
+    with suppress(FileNotFoundError):
+        for name in sorted(os.listdir(folder)):
+            for patterns, expected in ((files, "a file"), (folders, "a folder")):
+                if any(fnmatchcase(name, pattern) for pattern in patterns):
+                    check_is(expected, folder / name)
+
+
+def check_folder(path: Path, within: Path) -> None:
+    """Check the folder of a run before the run is written. The path to ``within`` may lead through links.
+
+    Raises UserError for a path that cannot be made a folder, and UnsafeFileError if what has the name of a file or folder of a
+    run is a link, a pipe, or anything else.
+    """
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file, not a folder: choose another folder")
+    if path.is_symlink() and not path.exists():
+        raise UserError(f"{path} is a link to {os.readlink(path)}, which does not exist: make that folder first")
+    for folder in (path, *path.parents):
+        if within in folder.parents:
+            check_is("a folder", folder)
+    check_names(path, FILES, FOLDERS)
+    events = path / "tensorboard"
+    if events.is_symlink() or not events.is_file():  # a file is in the way only of who logs there
+        check_is("a folder", events)
+        check_names(events, (EVENTS,))
+    for name in FOLDERS:
+        check_names(path / name, ("*",))
+
+
+def new_file(path: Path) -> FileIO:
+    """A new file that is written to at once, without a buffer. Raises FileExistsError if anything has its name already."""
+    return FileIO(path, "x")
+
+
+def open_in_place(path: Path) -> int:
+    """Open a file that is read and written where it is, such as a lock, and make it if it is missing. Returns its descriptor.
+
+    Raises UnsafeFileError for what is no file, and for a file with another name: what is written would change that as well.
+    """
+    check_is("a file", path)
+    with suppress(FileNotFoundError):
+        if os.lstat(path).st_nlink > 1:
+            raise _refusal(path, f"a file with several names (hard links){_WHY}")
+    return os.open(path, os.O_RDWR | os.O_CREAT | _NOT_LINKS, 0o666)
+
+
+def remove_stale(folder: Path) -> list[Path]:
+    """Remove the temporary files that killed processes left in a folder, and return their paths.
+
+    Other files, and folders, stay. Use it only while nobody writes to the folder: a file that is being written looks the same.
+    """
+    removed = []
+    with suppress(OSError):  # the folder is not there, or may not be read
+        for path in sorted(folder.iterdir()):
+            if TEMPORARY.fullmatch(path.name) and type_of(path.lstat()) == "a file":
+                path.unlink()
+                removed.append(path)
+    return removed
