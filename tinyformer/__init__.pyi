@@ -60,16 +60,18 @@ from tinyformer.decoding.beam_search import (
     beam_search as beam_search,
     log_softmax as log_softmax,
 )
-from tinyformer.decoding.decoders import (
+from tinyformer.decoding.filling import fill_masks as fill_masks, hide_words as hide_words, with_wordpieces as with_wordpieces
+from tinyformer.decoding.generation import (
     Decoder as Decoder,
     GPTDecoder as GPTDecoder,
     RecurrentDecoder as RecurrentDecoder,
     TransformerDecoder as TransformerDecoder,
+    generate as generate,
     language_decoder as language_decoder,
+    sample as sample,
     translation_decoder as translation_decoder,
 )
-from tinyformer.decoding.filling import fill_masks as fill_masks, hide_words as hide_words, with_wordpieces as with_wordpieces
-from tinyformer.decoding.sampling import Sampling as Sampling, generate as generate, sample as sample
+from tinyformer.decoding.sampling import Sampling as Sampling
 from tinyformer.decoding.streaming import stream_text as stream_text
 from tinyformer.decoding.token_losses import token_losses as token_losses, token_losses_in_parts as token_losses_in_parts
 from tinyformer.export import export_onnx as export_onnx

@@ -11,11 +11,8 @@ from typing import Any
 from tinyformer.common.errors import SettingError
 from tinyformer.common.settings import check_counts
 from tinyformer.decoding.beam_rules import BeamRule, WuRule
-from tinyformer.decoding.decoders import Decoder, batch_of_ids
-from tinyformer.decoding.likeliest import likeliest
-from tinyformer.decoding.logits_rules import LogitsRule
-from tinyformer.decoding.sampling import useless_logits
-from tinyformer.decoding.token_rules import TokenRules
+from tinyformer.decoding.generation import Decoder, batch_of_ids
+from tinyformer.decoding.sampling import LogitsRule, TokenRules, likeliest, useless_logits
 from tinytensor.device.backend import host
 
 

@@ -13,8 +13,7 @@ from tinyformer.common.settings import at_least, setting, settings_from
 from tinyformer.common.vectors import Vectors, check_vectors
 from tinyformer.models.activations import CHOICES
 from tinyformer.models.attention import padding_mask
-from tinyformer.models.blocks import Block, BlockConfig
-from tinyformer.models.caches import Cache
+from tinyformer.models.blocks import Block, BlockConfig, Cache
 from tinyformer.models.positions import RotaryPositions, absolute_positions, add_positions, check_positions, rotary_positions
 from tinyformer.models.vectors import VectorAndPosition, length_mask
 from tinytensor import Tensor

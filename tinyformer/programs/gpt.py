@@ -29,7 +29,8 @@ from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import check_effects, one_of, setting, settings_from
 from tinyformer.data.conversations import ConversationBatches, conversations_in
 from tinyformer.data.text import TextBatches
-from tinyformer.decoding.sampling import Sampling, compile_first, generate, note_on_length
+from tinyformer.decoding.generation import compile_first, generate, note_on_length
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.decoding.streaming import stream_text
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.quantizing import num_weights, quantize

@@ -27,7 +27,7 @@ from tinyformer.data.downloads import download
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.reading import TextSource, default_text, open_text, read_text, standard_library_text
 from tinyformer.data.text import TextBatches
-from tinyformer.decoding.sampling import generate
+from tinyformer.decoding.generation import generate
 from tinyformer.models.gpt import GPT
 from tinytensor import parallel
 from tinytensor.common.wording import counted

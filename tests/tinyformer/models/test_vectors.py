@@ -16,7 +16,7 @@ from tinyformer.common.vectors import Vectors, padded_vectors
 from tinyformer.data.pairs import Specials
 from tinyformer.data.vector_pairs import VectorPairBatch, vector_pair_batch
 from tinyformer.decoding.beam_search import beam_search
-from tinyformer.decoding.decoders import TransformerDecoder
+from tinyformer.decoding.generation import TransformerDecoder
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.models.vectors import StridedConvolution, length_mask

@@ -14,7 +14,7 @@ from typing import Any
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.data.batches import check_ids
-from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder, translation_decoder
+from tinyformer.decoding.generation import Decoder, batch_of_ids, language_decoder, translation_decoder
 from tinyformer.explore.serving.turns import Turns
 from tinyformer.models.bert import BertHead
 from tinyformer.models.quantizing import num_weights
