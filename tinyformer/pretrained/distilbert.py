@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tinyformer.models.activations import published_names
 from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
 from tinyformer.pretrained.encoders import QUESTIONS, TOKENS, AnyBert, Head, with_heads
 from tinyformer.pretrained.families import Family
-from tinyformer.pretrained.settings import PretrainedSettings, must_be
+from tinyformer.pretrained.settings import ACTIVATION, PROBABILITY, PretrainedSettings, Row, described, must_be
 
 NAMES = {
     "token_embedding": "distilbert.embeddings.word_embeddings",
@@ -23,41 +22,30 @@ NAMES = {
     "encoder.blocks.*.feed_forward_norm": "distilbert.transformer.layer.*.output_layer_norm",
     "pooler": "pre_classifier",
 }
+SETTINGS = (
+    Row("vocab_size", "vocab_size", int, 30522),
+    Row("pad", "pad_token_id", int, 0),
+    Row("max_length", "max_position_embeddings", int, 512),
+    Row("num_layers", "n_layers", int, 6, "num_hidden_layers"),
+    Row("num_heads", "n_heads", int, 12, "num_attention_heads"),
+    Row("d_model", "dim", int, 768, "hidden_size"),
+    Row("d_ff", "hidden_dim", int, 3072),
+    Row("dropout", "dropout attention_dropout", PROBABILITY, 0.1),
+    Row("activation", "activation", ACTIVATION, "gelu"),
+    Row("tie_output", "tie_word_embeddings", bool, True),
+)
 
 
 def config_of(settings: PretrainedSettings) -> BertConfig:
     """The configuration that a config.json describes."""
-    return BertConfig(
-        vocab_size=settings.read(int, "vocab_size", 30522),
-        pad=settings.read(int, "pad_token_id", 0),
-        num_segments=0,
-        max_length=settings.read(int, "max_position_embeddings", 512),
-        num_layers=settings.read(int, "n_layers", 6),
-        num_heads=settings.read(int, "n_heads", 12),
-        d_model=settings.read(int, "dim", 768),
-        d_ff=settings.read(int, "hidden_dim", 3072),
-        dropout=settings.probability("dropout", 0.1),
-        activation=settings.activation("activation", "gelu"),
-        norm_eps=1e-12,
-        tie_output=settings.read(bool, "tie_word_embeddings", True),
-    )
+    return BertConfig(**settings.ours(SETTINGS), num_segments=0, norm_eps=1e-12)
 
 
 def describe(model: AnyBert) -> dict[str, Any]:
     """The config.json of a model."""
     config = model.config
     must_be("DistilBERT", config, norm_eps=1e-12, pooler="relu" if isinstance(model, BertForClassification) else "")
-    return {
-        "model_type": "distilbert",
-        "max_position_embeddings": config.max_length,
-        "n_layers": config.num_layers,
-        "n_heads": config.num_heads,
-        "dim": config.d_model,
-        "hidden_dim": config.d_ff,
-        "dropout": config.dropout,
-        "attention_dropout": config.dropout,
-        "activation": published_names()[config.activation],
-    }
+    return {**described(SETTINGS, config), "model_type": "distilbert"}
 
 
 DISTILBERTS = with_heads(

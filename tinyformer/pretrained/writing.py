@@ -22,8 +22,7 @@ from tinyformer.decoding.sampling import (
     RepetitionPenalty,
     Sampling,
 )
-from tinyformer.pretrained.adapter_settings import model_folder
-from tinyformer.pretrained.loading import read_settings
+from tinyformer.pretrained.folders import model_folder, read_settings
 from tinyformer.pretrained.marian import MARIAN
 from tinyformer.pretrained.settings import PretrainedSettings
 

@@ -35,9 +35,8 @@ from tinyformer.decoding.streaming import stream_text
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.quantizing import num_weights, quantize
 from tinyformer.models.recurrent import RecurrentLM
-from tinyformer.pretrained.adapter_settings import model_folder
 from tinyformer.pretrained.adapters import save_adapter
-from tinyformer.pretrained.folders import find_folder
+from tinyformer.pretrained.folders import find_folder, model_folder
 from tinyformer.pretrained.loading import load_differentiable
 from tinyformer.pretrained.saving import save_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
