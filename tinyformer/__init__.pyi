@@ -29,18 +29,18 @@ from tinyformer.common.settings import (
 )
 from tinyformer.common.terminal import escaped as escaped
 from tinyformer.common.vectors import Vectors as Vectors, padded_vectors as padded_vectors
-from tinyformer.data.batches import Batch as Batch, Batches as Batches, padded as padded
-from tinyformer.data.labelled import LabelledBatches as LabelledBatches
+from tinyformer.data.batches import Batch as Batch, Batches as Batches, LabelledBatches as LabelledBatches, padded as padded
 from tinyformer.data.masking import MaskedBatches as MaskedBatches, Masking as Masking
-from tinyformer.data.pair_columns import read_tsv as read_tsv
-from tinyformer.data.pair_files import PairFiles as PairFiles, one_line as one_line
+from tinyformer.data.pair_files import PairFiles as PairFiles, one_line as one_line, read_tsv as read_tsv
 from tinyformer.data.pairs import (
     PairBatch as PairBatch,
     PairBatches as PairBatches,
     Specials as Specials,
+    VectorPairBatch as VectorPairBatch,
     encode_pairs as encode_pairs,
     read_two_files as read_two_files,
     split_pairs as split_pairs,
+    vector_pair_batch as vector_pair_batch,
 )
 from tinyformer.data.reading import default_text as default_text, open_text as open_text, read_text as read_text
 from tinyformer.data.sentences import (
@@ -51,7 +51,6 @@ from tinyformer.data.sentences import (
     sentences_before as sentences_before,
 )
 from tinyformer.data.text import TextBatches as TextBatches
-from tinyformer.data.vector_pairs import VectorPairBatch as VectorPairBatch, vector_pair_batch as vector_pair_batch
 from tinyformer.decoding.beam_rules import HuggingFaceRule as HuggingFaceRule, WuRule as WuRule
 from tinyformer.decoding.beam_search import (
     BeamCandidate as BeamCandidate,
@@ -104,9 +103,12 @@ from tinyformer.models.intervening import (
     recording_means as recording_means,
 )
 from tinyformer.models.quantizing import quantize as quantize
-from tinyformer.models.recording import recording_outputs as recording_outputs, residual_streams as residual_streams
+from tinyformer.models.recording import (
+    attention_rollout as attention_rollout,
+    recording_outputs as recording_outputs,
+    residual_streams as residual_streams,
+)
 from tinyformer.models.recurrent import RecurrentConfig as RecurrentConfig, RecurrentLM as RecurrentLM
-from tinyformer.models.rollout import attention_rollout as attention_rollout
 from tinyformer.models.sentences import SentenceModel as SentenceModel
 from tinyformer.models.seq2seq import (
     AdditiveAttentionModel as AdditiveAttentionModel,

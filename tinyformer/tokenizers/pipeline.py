@@ -16,7 +16,7 @@ import regex
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import damaged, write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved
-from tinyformer.tokenizers.byte_letters import can_be_hidden, hidden
+from tinyformer.tokenizers.bpe import can_be_hidden, hidden
 from tinyformer.tokenizers.limits import check_content, parts_of
 from tinyformer.tokenizers.special import skippable, special_names
 from tinytensor.device.backend import host

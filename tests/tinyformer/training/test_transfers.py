@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.data.labelled import LabelledBatches
+from tinyformer.data.batches import LabelledBatches
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.data.text import TextBatches
