@@ -51,11 +51,12 @@ from tinyformer.data.sentences import (
     sentences_before as sentences_before,
 )
 from tinyformer.data.text import TextBatches as TextBatches
-from tinyformer.decoding.beam_rules import HuggingFaceRule as HuggingFaceRule, WuRule as WuRule
 from tinyformer.decoding.beam_search import (
     BeamCandidate as BeamCandidate,
     BeamStep as BeamStep,
+    HuggingFaceRule as HuggingFaceRule,
     Hypothesis as Hypothesis,
+    WuRule as WuRule,
     beam_search as beam_search,
     log_softmax as log_softmax,
 )

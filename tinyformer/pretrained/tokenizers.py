@@ -14,8 +14,7 @@ from tinyformer.pretrained.gguf_tokenizers import gguf_tokenizer
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.tokenizer_classes import CLASSES, CONFIG, ROLES, check_settings, class_name, content_of
 from tinyformer.tokenizers import CharTokenizer, MarianTokenizer, PipelineTokenizer, Tokenizer
-from tinyformer.tokenizers.limits import parts_of
-from tinyformer.tokenizers.pipeline import Around, Section, read_from
+from tinyformer.tokenizers.pipeline import Around, Section, parts_of, read_from
 from tinyformer.tokenizers.tokenizer_json import added_token, tokenizer_json, write_tokenizer_files
 from tinytensor.common.wording import a_or_an, counted
 

@@ -12,8 +12,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
-from tinyformer.decoding.beam_rules import WuRule
-from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search, log_softmax
+from tinyformer.decoding.beam_search import BeamStep, Hypothesis, WuRule, beam_search, log_softmax
 from tinyformer.decoding.generation import GPTDecoder, TransformerDecoder, sample
 from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.transformer import Transformer, TransformerConfig

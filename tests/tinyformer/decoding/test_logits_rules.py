@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tinyformer.common.errors import SettingError
-from tinyformer.decoding.beam_rules import HuggingFaceRule
-from tinyformer.decoding.beam_search import beam_search
+from tinyformer.decoding.beam_search import HuggingFaceRule, beam_search
 from tinyformer.decoding.generation import GPTDecoder, generate, sample
 from tinyformer.decoding.sampling import (
     ForbiddenFirst,

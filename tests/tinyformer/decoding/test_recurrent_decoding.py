@@ -10,8 +10,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import UserError
-from tinyformer.decoding.beam_rules import WuRule
-from tinyformer.decoding.beam_search import beam_search
+from tinyformer.decoding.beam_search import WuRule, beam_search
 from tinyformer.decoding.generation import (
     GPTDecoder,
     RecurrentDecoder,
