@@ -180,9 +180,8 @@ class Text:
 
 def read(path: str | None, test_fraction: float) -> Text:
     """The text at a path, or Tiny Shakespeare, which is downloaded once. Raises UserError if it cannot be read."""
-    from tinyformer.data.downloads import download
     from tinyformer.data.files import decoded
-    from tinyformer.data.reading import TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256, fingerprint, read_text
+    from tinyformer.data.reading import TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256, download, fingerprint, read_text
     from tinyformer.tokenizers.char import CharTokenizer
 
     if path is None:

@@ -29,18 +29,18 @@ from tinyformer.common.settings import (
 )
 from tinyformer.common.terminal import escaped as escaped
 from tinyformer.common.vectors import Vectors as Vectors, padded_vectors as padded_vectors
-from tinyformer.data.batches import Batch as Batch, Batches as Batches, padded as padded
-from tinyformer.data.labelled import LabelledBatches as LabelledBatches
+from tinyformer.data.batches import Batch as Batch, Batches as Batches, LabelledBatches as LabelledBatches, padded as padded
 from tinyformer.data.masking import MaskedBatches as MaskedBatches, Masking as Masking
-from tinyformer.data.pair_columns import read_tsv as read_tsv
-from tinyformer.data.pair_files import PairFiles as PairFiles, one_line as one_line
+from tinyformer.data.pair_files import PairFiles as PairFiles, one_line as one_line, read_tsv as read_tsv
 from tinyformer.data.pairs import (
     PairBatch as PairBatch,
     PairBatches as PairBatches,
     Specials as Specials,
+    VectorPairBatch as VectorPairBatch,
     encode_pairs as encode_pairs,
     read_two_files as read_two_files,
     split_pairs as split_pairs,
+    vector_pair_batch as vector_pair_batch,
 )
 from tinyformer.data.reading import default_text as default_text, open_text as open_text, read_text as read_text
 from tinyformer.data.sentences import (
@@ -51,25 +51,27 @@ from tinyformer.data.sentences import (
     sentences_before as sentences_before,
 )
 from tinyformer.data.text import TextBatches as TextBatches
-from tinyformer.data.vector_pairs import VectorPairBatch as VectorPairBatch, vector_pair_batch as vector_pair_batch
-from tinyformer.decoding.beam_rules import HuggingFaceRule as HuggingFaceRule, WuRule as WuRule
 from tinyformer.decoding.beam_search import (
     BeamCandidate as BeamCandidate,
     BeamStep as BeamStep,
+    HuggingFaceRule as HuggingFaceRule,
     Hypothesis as Hypothesis,
+    WuRule as WuRule,
     beam_search as beam_search,
     log_softmax as log_softmax,
 )
-from tinyformer.decoding.decoders import (
+from tinyformer.decoding.filling import fill_masks as fill_masks, hide_words as hide_words, with_wordpieces as with_wordpieces
+from tinyformer.decoding.generation import (
     Decoder as Decoder,
     GPTDecoder as GPTDecoder,
     RecurrentDecoder as RecurrentDecoder,
     TransformerDecoder as TransformerDecoder,
+    generate as generate,
     language_decoder as language_decoder,
+    sample as sample,
     translation_decoder as translation_decoder,
 )
-from tinyformer.decoding.filling import fill_masks as fill_masks, hide_words as hide_words, with_wordpieces as with_wordpieces
-from tinyformer.decoding.sampling import Sampling as Sampling, generate as generate, sample as sample
+from tinyformer.decoding.sampling import Sampling as Sampling
 from tinyformer.decoding.streaming import stream_text as stream_text
 from tinyformer.decoding.token_losses import token_losses as token_losses, token_losses_in_parts as token_losses_in_parts
 from tinyformer.export import export_onnx as export_onnx, export_page as export_page
@@ -102,9 +104,12 @@ from tinyformer.models.intervening import (
     recording_means as recording_means,
 )
 from tinyformer.models.quantizing import quantize as quantize
-from tinyformer.models.recording import recording_outputs as recording_outputs, residual_streams as residual_streams
+from tinyformer.models.recording import (
+    attention_rollout as attention_rollout,
+    recording_outputs as recording_outputs,
+    residual_streams as residual_streams,
+)
 from tinyformer.models.recurrent import RecurrentConfig as RecurrentConfig, RecurrentLM as RecurrentLM
-from tinyformer.models.rollout import attention_rollout as attention_rollout
 from tinyformer.models.sentences import SentenceModel as SentenceModel
 from tinyformer.models.seq2seq import (
     AdditiveAttentionModel as AdditiveAttentionModel,

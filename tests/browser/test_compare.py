@@ -12,7 +12,8 @@ import pytest
 from browsing import Explorer, Tab
 
 from tinyformer import perplexity, token_losses
-from tinyformer.decoding.sampling import Sampling, sample
+from tinyformer.decoding.generation import sample
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.explore.views.writing import SEED

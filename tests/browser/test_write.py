@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from browsing import Tab, exploring, wait_until
 
-from tinyformer.decoding.sampling import Sampling, generate
+from tinyformer.decoding.generation import generate
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.explore.views.passages import Passage
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.explore.views.writing import SEED, Fill, Next, fill, next_token

@@ -26,7 +26,7 @@ from mutations import mutated, with_another_value
 import tinytensor as tt
 from tinyformer.audio.wav import read_wav, write_wav
 from tinyformer.common.errors import UserError
-from tinyformer.data.pair_columns import read_tsv
+from tinyformer.data.pair_files import read_tsv
 from tinyformer.data.pairs import read_two_files
 from tinyformer.data.reading import read_text
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer

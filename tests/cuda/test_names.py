@@ -176,6 +176,6 @@ def test_what_is_read():
     assert "nccl.NCCL_SUM" in texts["tinytensor/distributed/nccl.py"]
     assert "xp.cumsum" in texts["tinytensor/device/summation.py"]
     assert "xp.isfinite" in texts["tinytensor/ops/reductions.py"]
-    assert "xp.zeros" in texts["tinyformer/models/caches.py"]
+    assert "xp.zeros" in texts["tinyformer/models/attention.py"]
     assert "def same_lead" in texts["tinytensor/kernels/numpy/attention.py"]
     assert "xp.vecdot" not in texts["tinytensor/kernels/numpy/normalization.py"]

@@ -24,8 +24,8 @@ from op_cases import OPS, exact
 
 import tinytensor as tt
 from tinyformer.data.text import TextBatches
-from tinyformer.decoding.decoders import GPTDecoder
-from tinyformer.decoding.sampling import Sampling, sample
+from tinyformer.decoding.generation import GPTDecoder, sample
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig

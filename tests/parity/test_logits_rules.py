@@ -12,7 +12,7 @@ import torch
 from parity.test_generate import PAD, SOURCES, SameNumbers, gpt2, marian, texts
 
 from tinyformer import Sampling, generate, read_writing, save_pretrained
-from tinyformer.decoding.logits_rules import (
+from tinyformer.decoding.sampling import (
     ForbiddenFirst,
     ForbiddenSequences,
     ForcedAfterStart,

@@ -29,7 +29,7 @@ from tinyformer import (
     load_tokenizer,
     load_weights,
 )
-from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
+from tinyformer.decoding.generation import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling
 from tinyformer.export import writing
 from tinyformer.export.runs import load_run

@@ -33,10 +33,9 @@ from tinyformer import (
     save_pretrained,
 )
 from tinyformer.models.positions import RotaryScaling
-from tinyformer.pretrained import loading
+from tinyformer.pretrained import bert as berts, gpt2 as gpts, llama as llamas, marian as marians
 from tinyformer.pretrained.choosing import FAMILIES, families_of, family_among
-from tinyformer.pretrained.loading import read_settings
-from tinyformer.pretrained.weights import read_weights
+from tinyformer.pretrained.folders import read_settings, read_weights
 
 transformers = pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
@@ -212,8 +211,10 @@ def test_settings_by_their_common_names(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_common_names_are_those_of_transformers() -> None:
+    own = {"gpt2": gpts.SETTINGS, "distilbert": berts.DISTILBERT_SETTINGS, "marian": marians.SETTINGS}
     for kind in {name for family in FAMILIES for name in family.model_types}:
-        assert loading._NAMES.get(kind, {}) == transformers.AutoConfig.for_model(kind).attribute_map, kind
+        names = {row.common: row.theirs.split()[0] for row in own.get(kind, berts.SETTINGS + llamas.SETTINGS) if row.common}
+        assert names == transformers.AutoConfig.for_model(kind).attribute_map, kind
 
 
 def vectors(model: Any, ids: np.ndarray) -> tt.Tensor:

@@ -18,7 +18,7 @@ from parity.difficult_strings import BLOCKS, strings
 
 from tinyformer.data.reading import standard_library_text
 from tinyformer.tokenizers import BPETokenizer, WordPieceTokenizer
-from tinyformer.tokenizers.byte_letters import shown as _shown
+from tinyformer.tokenizers.bpe import shown as _shown
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 

@@ -13,8 +13,7 @@ from tinyformer.common.vectors import Vectors
 from tinyformer.models.attention import MultiHeadAttention, recording_attention
 from tinyformer.models.bert import Bert, BertConfig
 from tinyformer.models.blocks import Block, BlockConfig
-from tinyformer.models.transformer import Stack, Transformer, TransformerConfig
-from tinyformer.models.vectors import StridedConvolution
+from tinyformer.models.transformer import Stack, StridedConvolution, Transformer, TransformerConfig
 
 WIDTH, HEADS, INNER = 16, 4, 24
 PYTORCH_ACTIVATIONS = {"relu": "relu", "gelu_exact": "gelu"}  # PyTorch's gelu is the exact one unless told otherwise

@@ -15,7 +15,7 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
-from tinyformer.plots.lettering import Lettering, fonts_of_any_weight
+from tinyformer.plots.drawing import Lettering, fonts_of_any_weight
 
 pytestmark = pytest.mark.usefixtures("shipped_fonts_only")
 

@@ -14,7 +14,7 @@ import pytest
 from tinyformer.common import memory
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.memory import check_fits, check_step_fits, check_training_fits, in_bytes, training_memory
-from tinyformer.data.labelled import LabelledBatches
+from tinyformer.data.batches import LabelledBatches
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.data.text import TextBatches

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyformer.data.downloads import cache_folder
+from tinyformer.data.reading import cache_folder
 from tinyformer.pretrained import folders
 from tinyformer.pretrained.folders import find_folder
 from tinytensor.device import caches
@@ -134,7 +134,7 @@ def test_a_forked_child_leaves_its_parents_folder(tmp_path: Path) -> None:
 def test_a_user_whom_nobody_knows(tmp_path: Path) -> None:
     """As in a container: no HOME, no entry in /etc/passwd."""
     code = (
-        "import os; from tinytensor.device.caches import user_cache; from tinyformer.data.downloads import cache_folder; "
+        "import os; from tinytensor.device.caches import user_cache; from tinyformer.data.reading import cache_folder; "
         "os.environ.pop('HOME'); os.setgid(54321); os.setuid(54321); print(user_cache('x'), cache_folder())"
     )
     path = os.pathsep.join(filter(None, sys.path))

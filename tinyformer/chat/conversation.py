@@ -11,12 +11,11 @@ from typing import Any
 from tinyformer.chat.template import ChatTemplate, find_chat_template
 from tinyformer.common.errors import UserError, renamed_settings
 from tinyformer.common.settings import check_counts
-from tinyformer.decoding.decoders import GPTDecoder
-from tinyformer.decoding.sampling import Sampling, sample
+from tinyformer.decoding.generation import GPTDecoder, sample
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.gpt import GPT
-from tinyformer.pretrained.adapter_settings import model_folder
-from tinyformer.pretrained.folders import find_folder
-from tinyformer.pretrained.loading import from_pretrained, read_settings
+from tinyformer.pretrained.folders import find_folder, model_folder, read_settings
+from tinyformer.pretrained.loading import from_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.writing import Writing, read_writing
 from tinyformer.runs import commands

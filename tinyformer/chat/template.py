@@ -16,11 +16,10 @@ from tqdm import tqdm
 from tinyformer.chat import rendering
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import read_file, read_json, read_utf8, write_json
-from tinyformer.pretrained.adapter_settings import model_folder
-from tinyformer.pretrained.folders import gguf_at
+from tinyformer.pretrained.folders import gguf_at, model_folder
 from tinyformer.pretrained.gguf_tokenizers import gguf_chat_template
-from tinyformer.pretrained.published_tokenizers import json_of, settings_of
 from tinyformer.pretrained.tokenizer_classes import CLASSES, CONFIG, ROLES, class_name
+from tinyformer.pretrained.tokenizers import json_of, settings_of
 from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.disk import write_text
 

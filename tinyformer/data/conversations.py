@@ -10,8 +10,7 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.settings import check_counts
-from tinyformer.data.batches import Batch, check_fraction, padded
-from tinyformer.data.labelled import LabelledBatches
+from tinyformer.data.batches import Batch, LabelledBatches, check_fraction, padded
 from tinytensor.common.wording import counted
 
 IGNORED = -100  # the target of a token that is not learned

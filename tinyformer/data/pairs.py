@@ -16,6 +16,7 @@ from tinyformer.common.errors import UserError
 from tinyformer.common.files import open_file, read_file
 from tinyformer.common.memory import check_fits, enough_memory
 from tinyformer.common.settings import check_counts
+from tinyformer.common.vectors import Vectors, padded_vectors
 from tinyformer.data.batches import Rows, padded
 from tinyformer.data.files import READING, check_file, decoded
 from tinytensor import Tensor
@@ -258,3 +259,36 @@ class PairBatches:
 
 def _lengths(pair: EncodedPair) -> tuple[int, int]:
     return len(pair[1]), len(pair[0])
+
+
+# ---------------------------------------------------------------------------------------------------- pairs of vectors and ids
+
+
+VectorPair = tuple[Any, Sequence[int]]  # a NumPy array (frames, features), and the ids of its target
+
+
+@dataclass
+class VectorPairBatch(Rows):
+    """What a ``PairBatch`` is for two texts: padded vectors (batch, frames, features) with their lengths, and padded ids."""
+
+    values: Tensor
+    lengths: Tensor
+    target_inputs: Tensor
+    target_outputs: Tensor
+    num_targets: int
+
+    @property
+    def source(self) -> Vectors:
+        """What the encoder reads."""
+        return Vectors(self.values, self.lengths)
+
+
+def vector_pair_batch(pairs: Sequence[VectorPair], specials: Specials) -> VectorPairBatch:
+    """A batch of these pairs. The decoder reads a start token first, and should predict an end token last."""
+    vectors = padded_vectors([values for values, _ in pairs])
+    return VectorPairBatch(
+        *vectors,
+        tt.tensor(padded([[specials.start, *ids] for _, ids in pairs], specials.pad)),
+        tt.tensor(padded([[*ids, specials.end] for _, ids in pairs], specials.pad)),
+        sum(len(ids) + 1 for _, ids in pairs),
+    )

@@ -1,12 +1,16 @@
-"""Reading texts: from files and folders, from the network, and again when a run is resumed."""
+"""Reading texts: from files and folders, from the network with a cache, and again when a run is resumed."""
 
 from __future__ import annotations
 
 import hashlib
+import http.client
+import os
 import stat
 import sysconfig
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +18,12 @@ from tinyformer.common.errors import UserError, print_line
 from tinyformer.common.files import read_file
 from tinyformer.common.memory import check_fits, enough_memory
 from tinyformer.data.conversations import conversations_in
-from tinyformer.data.downloads import download, downloaded
 from tinyformer.data.fields import field_of, kind_of, notice
 from tinyformer.data.files import READING, check_file, decoded, status
 from tinyformer.data.folders import texts_in
 from tinytensor.common.wording import counted
+from tinytensor.device.caches import user_cache
+from tinytensor.device.disk import atomic_write, make_folder
 
 TINY_SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -198,3 +203,64 @@ def standard_library_text(limit: int = 1_100_000) -> str:
     if not parts:
         raise UserError("this Python comes without the sources of its library: choose a text file")
     return "\n".join(parts)[:limit]
+
+
+# ------------------------------------------------------------------------------------------------------------------- downloads
+
+
+def cache_folder() -> Path | None:
+    """The folder for downloads: $TINYFORMER_CACHE if it is set, else "tinyformer" in the user's cache folder. None where there
+    is no home to have it in."""
+    chosen = os.path.expanduser(os.environ.get("TINYFORMER_CACHE", ""))
+    if chosen.startswith("~"):
+        return None
+    return Path(chosen) if chosen else user_cache("tinyformer")
+
+
+def kept_at(url: str, sha256: str) -> Path | None:
+    """Where the cache has the file at ``url`` once it was downloaded. None where there is no cache."""
+    folder = cache_folder()
+    return folder / sha256[:16] / url.rsplit("/", 1)[-1] if folder is not None else None
+
+
+def downloaded(url: str, sha256: str) -> bytes | None:
+    """What ``download`` has kept; None where it is not in the cache."""
+    path = kept_at(url, sha256)
+    if path is not None:
+        with suppress(OSError, UserError):
+            content = read_file(path)
+            if hashlib.sha256(content).hexdigest() == sha256:
+                return content
+    return None
+
+
+def download(url: str, sha256: str, timeout: float = 10.0) -> bytes:
+    """The content of the file at ``url``, which is downloaded once and then kept in the cache. Where it cannot be kept, a line
+    says so. Raises OSError if there is none (no network, no such file), and UserError if its checksum is not ``sha256``."""
+    kept = downloaded(url, sha256)
+    if kept is not None:
+        return kept
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as response:
+            content = response.read()
+    except http.client.HTTPException as error:  # such as a connection that ends too early
+        raise OSError(f"{type(error).__name__}: {error}") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise UserError(f"the download from {url} is not the expected file (its checksum differs)")
+    _keep(kept_at(url, sha256), content)
+    return content
+
+
+def _keep(path: Path | None, content: bytes) -> None:
+    """Write a download to the cache, or say that it cannot be."""
+    try:
+        if path is None:
+            raise OSError("there is no home folder")
+        make_folder(path.parent)
+        with atomic_write(path) as file:
+            file.write(content)
+    except OSError as error:
+        where = f" in {path.parent}" if path is not None else ""
+        print_line(
+            f"What was downloaded cannot be kept{where} ({error.strerror or error}): TINYFORMER_CACHE may name another folder."
+        )

@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from tinyformer.common.errors import SettingError, print_line
-from tinyformer.data.labelled import Labelled
+from tinyformer.data.batches import Labelled
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 

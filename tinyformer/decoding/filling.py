@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.decoding.beam_search import log_softmax
-from tinyformer.decoding.likeliest import likeliest
+from tinyformer.decoding.sampling import likeliest
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.evaluating import evaluating
 from tinyformer.tokenizers.special import MASK, mask_name

@@ -1,27 +1,26 @@
-"""Sampling: picking the next token, greedily or at random, with temperature, top-k, top-p, min-p and typical-p."""
+"""The next token, from a model's scores: which tokens may be written, and which of these is picked.
+
+``TokenRules`` leaves out tokens; the rules below it change scores by what was written so far, as those of Hugging Face's
+``generate`` do. ``Sampling`` picks one of what is left, greedily or at random.
+
+Scores are logits when a token is sampled, and log-probabilities in beam search. -inf is a token that may not be written.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import numbers
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, setting
-from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder
-from tinyformer.decoding.likeliest import likeliest
-from tinyformer.decoding.logits_rules import LogitsRule
-from tinyformer.decoding.token_rules import TokenRules
-from tinyformer.models.gpt import GPT
-from tinyformer.models.recurrent import RecurrentLM
-from tinytensor import Tensor, kernels_name, random
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-# -------------------------------------------------------------------------------------------------- picking a token
-
+# ------------------------------------------------------------------------------------------------------------- picking a token
 
 _GREEDY = {"temperature": [0], "top_k": [1]}
 
@@ -152,81 +151,225 @@ def useless_logits(highest: float) -> UserError:
     return UserError(f"the model's outputs are {problem}")
 
 
-def sample(
-    decoder: Decoder,
-    prompts: Any,
-    num_tokens: int,
-    sampling: Sampling,
-    end: int | Iterable[int] | None = None,
-    forbidden: Iterable[int] = (),
-    force_end: bool = False,
-    rules: Iterable[LogitsRule] = (),
-) -> Iterator[Any]:
-    """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens. Yields the ids of each step, (batch,).
+_GROUPS = 1024
 
-    ``TokenRules`` explains ``end``, ``forbidden``, ``force_end`` and ``rules``. A row that has written an end token repeats it
-    from then on. The iteration stops when all rows have written one. Raises UserError if the prompts have no tokens or
-    different lengths, and if num_tokens is negative. A batch without rows yields nothing.
+
+def likeliest(scores: Any, count: int) -> Any:
+    """The places of the ``count`` highest of some scores (n,), a NumPy array: the highest first, and the first of equal ones
+    first. Those that are -inf, as the logarithm of probability 0 is, are left out. Returns int64 (count or fewer,)."""
+    least = host.finfo(scores.dtype).min
+    if count < len(scores):
+        least = max(least, _reached(scores, count))
+    places = host.flatnonzero(scores >= least)
+    return places[host.argsort(-scores[places], kind="stable")][:count]
+
+
+def _reached(scores: Any, count: int) -> Any:
+    """A number that at least ``count`` scores reach, and few more: it takes much less time than to sort all.
+
+    Of many scores, groups are compared by their highest. The highest of all seldom share a group, so that few scores besides
+    them reach the lowest of the ``count`` highest groups.
     """
-    if num_tokens < 0:
-        raise UserError(f"the length must be at least 0, not {num_tokens}")
-    tokens = TokenRules(end, forbidden, force_end, rules)
-    return _sample(decoder, batch_of_ids(prompts, "prompts"), num_tokens, sampling, tokens) if len(prompts) else iter(())
+    size = len(scores) // _GROUPS
+    if size > 1 and count <= _GROUPS // 4:
+        scores = scores[: size * _GROUPS].reshape(size, _GROUPS).max(axis=0)
+    return host.partition(scores, len(scores) - count)[-count]
 
 
-def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, tokens: TokenRules) -> Iterator[Any]:
-    rng = random.generator() if sampling.seed is None else host.random.default_rng(sampling.seed)
-    texts, new, finished = prompts, prompts, [False] * len(prompts)
-    for step in range(1, num_tokens + 1):
-        logits = tokens.restrict(decoder.next_logits(new), step == num_tokens, texts, step - 1)
-        rows = zip(logits, new[:, -1], finished)
-        ids = host.array([last if is_finished else sampling.pick(row, rng) for row, last, is_finished in rows], host.int64)
-        yield ids
-        finished = [is_finished or i in tokens.ends for i, is_finished in zip(ids.tolist(), finished)]
-        if all(finished):
-            return
-        new = ids[:, None]
-        if tokens.rules:
-            texts = host.concatenate([texts, new], axis=1)
+# ------------------------------------------------------------------------------------------------- which tokens may be written
 
 
-def generate(
-    model: GPT | RecurrentLM,
-    prompt: Sequence[int],
-    num_tokens: int,
-    sampling: Sampling | None = None,
-    end: int | Iterable[int] | None = None,
-    use_cache: bool = True,
-    forbidden: Iterable[int] = (),
-    force_end: bool = False,
-    rules: Iterable[LogitsRule] = (),
-) -> Iterator[int]:
-    """Continue ``prompt``, one token id or more, with a language model. Yields up to ``num_tokens`` ids one by one, and stops
-    after ``end``, an id or several; ``TokenRules`` explains ``forbidden``, ``force_end`` and ``rules``. Raises
-    UserError if the prompt is empty or num_tokens is negative.
+class TokenRules:
+    """What sampling and beam search may write.
 
-    >>> from tinyformer import GPT, GPTConfig, Sampling, generate
-    >>> model = GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32)).eval()
-    >>> len(list(generate(model, [1, 2, 3], 10, Sampling(temperature=0.8, top_k=5))))
-    10
+    - ``end``: a text ends with this token, or with any of these. None: no token ends a text.
+    - ``forbidden``: these tokens are never written. Forbidding an end token keeps texts from ending with it.
+    - ``rules``: what else changes the scores, by what was written so far; see ``logits_rules``.
+    - ``force_end``: the last token that there is room for is an end token, whatever the model says.
+
+    Raises SettingError for ids that are not integers of at least 0, and if an end is forced and there is none.
     """
-    sampling = Sampling() if sampling is None else sampling
-    ids = batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")
-    decoder = language_decoder(model, use_cache, ids.shape[1] + max(num_tokens, 0))
-    steps = sample(decoder, ids, num_tokens, sampling, end, forbidden, force_end, rules)
-    return (int(ids[0]) for ids in steps)
+
+    def __init__(
+        self,
+        end: int | Iterable[int] | None,
+        forbidden: Iterable[int] = (),
+        force_end: bool = False,
+        rules: Iterable[LogitsRule] = (),
+    ):
+        ends = () if end is None else end
+        self.ends = _checked("end", ends if isinstance(ends, Iterable) else (ends,))
+        self.forbidden = _checked("forbidden", forbidden)
+        self.force_end = force_end
+        self.rules = tuple(rules)
+        if force_end and not self.ends:
+            raise SettingError("force_end needs an end token: pass its id as end", "force_end", "end")
+
+    def restrict(self, scores: Any, is_last: bool, texts: Any = None, written: int = 0) -> Any:
+        """The scores (batch, vocab_size) of the next tokens, logits or log-probabilities, with -inf for those that may not be
+        written. ``is_last`` says that there is room for one token only. The ``rules`` need the ids of the ``texts`` so far
+        (batch, length), and how many of them were ``written``.
+
+        What is left of log-probabilities is not normalised again: the other tokens keep the model's probabilities. A forced end
+        counts as certain; its score is 0. Hugging Face's ``generate`` does both in the same way. Raises UserError for ids
+        outside the vocabulary, and if all of it is forbidden.
+        """
+        if is_last and self.force_end:
+            _check_known(self.ends, scores.shape[1])
+            forced = host.full_like(scores, -host.inf)
+            forced[:, self.ends] = 0.0
+            return forced
+        if self.forbidden:
+            _check_known(self.forbidden, scores.shape[1])
+            if len(self.forbidden) == scores.shape[1]:
+                raise UserError(f"every token of the vocabulary is forbidden, {scores.shape[1]:,} in all: allow at least one")
+            scores = scores.copy()  # the decoder may go on using its logits
+            scores[:, self.forbidden] = -host.inf
+        for rule in self.rules:
+            scores = rule(scores, texts, written)
+        return scores
 
 
-def compile_first(model: GPT | RecurrentLM, sampling: Sampling) -> None:
-    """Have the kernels compiled that writing takes, if any are: what is said of that on standard error then comes before a
-    text, and not in the middle of it."""
-    if kernels_name == "numba":
-        list(generate(model, [0, 0], 3, replace(sampling, seed=0)))
+def _checked(name: str, ids: Iterable[int]) -> list[int]:
+    """The distinct ids. Raises SettingError for what is no id."""
+    ids = list(ids)
+    wrong = [i for i in ids if not isinstance(i, numbers.Integral) or isinstance(i, bool) or i < 0]
+    if wrong:
+        raise SettingError(f"{name} must be ids of tokens, integers of at least 0, not {wrong[0]!r}")
+    return sorted({int(i) for i in ids})
 
 
-def note_on_length(model: GPT | RecurrentLM, length: int) -> str:
-    """What to tell about a prompt of so many tokens, if that is more than the model reads; "" otherwise."""
-    most = model.config.block_size
-    if isinstance(model, RecurrentLM) or length <= most:
-        return ""
-    return f"The prompt has {counted(length, 'token')}. The model reads {most:,}, and so only the end of it."
+def _check_known(ids: list[int], vocab_size: int) -> None:
+    if ids[-1] >= vocab_size:
+        raise UserError(
+            f"the token {ids[-1]} cannot be forbidden or forced: the vocabulary has only {counted(vocab_size, 'token')}"
+        )
+
+
+# -------------------------------------------------------------------------------------------- rules by what was written so far
+
+
+class LogitsRule(Protocol):
+    """A rule for the next token of each text of a batch."""
+
+    def __call__(self, scores: Any, texts: Any, written: int) -> Any:
+        """The new scores (batch, vocab_size). The given array is not changed, and is returned if nothing changes. ``texts`` are
+        the ids so far (batch, length), the prompt included, and ``written`` says how many of them were written."""
+
+
+@dataclass(frozen=True)
+class RepetitionPenalty:
+    """Tokens that a text has are made less likely (Keskar et al. 2019): a positive score is divided by the penalty, and a
+    negative one multiplied. A penalty below 1 makes them more likely. Raises SettingError unless it is above 0."""
+
+    penalty: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.penalty < math.inf:
+            raise SettingError(f"repetition_penalty must be a number above 0, not {self.penalty}")
+
+    def __call__(self, scores: Any, texts: Any, written: int) -> Any:
+        """The scores with those of the tokens in each text changed."""
+        seen = host.zeros(scores.shape, bool)
+        host.put_along_axis(seen, texts, True, axis=1)
+        return host.where(seen, host.where(scores < 0, scores * self.penalty, scores / self.penalty), scores)
+
+
+@dataclass(frozen=True)
+class NoRepeatedNgrams:
+    """No run of ``size`` tokens occurs twice in a text. Raises SettingError for a size below 1."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise SettingError(f"no_repeat_ngram_size must be at least 1, not {self.size}")
+
+    def __call__(self, scores: Any, texts: Any, written: int) -> Any:
+        """The scores without the tokens that would end a run that is there already."""
+        length = texts.shape[1]
+        if length < self.size:
+            return scores
+        runs = host.lib.stride_tricks.sliding_window_view(texts, self.size, axis=1)
+        begun = texts[:, length + 1 - self.size :]  # what the next token would make a run
+        rows, places = host.nonzero((runs[..., :-1] == begun[:, None]).all(axis=-1))
+        scores = scores.copy()
+        scores[rows, runs[rows, places, -1]] = -host.inf
+        return scores
+
+
+@dataclass(frozen=True)
+class ForbiddenSequences:
+    """None of these sequences of tokens is written."""
+
+    sequences: tuple[tuple[int, ...], ...]
+
+    def __call__(self, scores: Any, texts: Any, written: int) -> Any:
+        """The scores without the tokens that would end one of the sequences."""
+        scores = scores.copy()
+        for *begun, last in self.sequences:
+            if len(begun) <= texts.shape[1]:
+                rows = (texts[:, texts.shape[1] - len(begun) :] == host.array(begun, texts.dtype)).all(axis=1)
+                scores[rows, last] = -host.inf
+        return scores
+
+
+@dataclass(frozen=True)
+class MinimalLength:
+    """No text ends before it has ``length`` tokens, the prompt included, and ``new_tokens`` of them were written."""
+
+    ends: tuple[int, ...]
+    length: int = 0
+    new_tokens: int = 0
+
+    def __call__(self, scores: Any, texts: Any, written: int) -> Any:
+        """The scores without the end tokens while a text is too short."""
+        too_short = texts.shape[1] < self.length or written < self.new_tokens
+        return _without(scores, self.ends) if too_short else scores
+
+
+@dataclass(frozen=True)
+class ForcedAfterStart:
+    """This token follows a prompt of one token, such as the language that a translation is in."""
+
+    token: int
+
+    def __call__(self, scores: Any, texts: Any, written: int) -> Any:
+        """The scores of this token alone after one token: 0, as it is certain."""
+        if texts.shape[1] != 1:
+            return scores
+        forced = host.full_like(scores, -host.inf)
+        forced[:, self.token] = 0.0
+        return forced
+
+
+@dataclass(frozen=True)
+class ForbiddenFirst:
+    """None of these tokens is the first that is written. ``after_forced``: a first token that ``ForcedAfterStart`` forces does
+    not count."""
+
+    tokens: tuple[int, ...]
+    after_forced: bool = False
+
+    def __call__(self, scores: Any, texts: Any, written: int) -> Any:
+        """The scores without these tokens at the beginning."""
+        prompt = texts.shape[1] - written
+        return _without(scores, self.tokens) if written == (self.after_forced and prompt == 1) else scores
+
+
+@dataclass(frozen=True)
+class Renormalized:
+    """What the rules before it leave becomes log-probabilities whose probabilities sum to 1."""
+
+    def __call__(self, scores: Any, texts: Any, written: int) -> Any:
+        """The logarithm of the softmax of the scores. A row in which no token is possible stays."""
+        highest = scores.max(axis=-1, keepdims=True)
+        shifted = scores - host.where(host.isfinite(highest), highest, 0)
+        total = host.exp(shifted).sum(axis=-1, keepdims=True)
+        return shifted - host.log(host.where(total > 0, total, 1))
+
+
+def _without(scores: Any, tokens: Iterable[int]) -> Any:
+    scores = scores.copy()
+    scores[:, list(tokens)] = -host.inf
+    return scores

@@ -10,7 +10,7 @@ import tinytensor as tt
 from tinyformer.common.errors import UserError
 from tinyformer.common.vectors import Vectors
 from tinyformer.data.batches import check_ids
-from tinyformer.decoding.decoders import batch_of_ids
+from tinyformer.decoding.generation import batch_of_ids
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT

@@ -12,12 +12,12 @@ from tinyformer.export.attention import attend, both, causal_mask, join_heads, s
 from tinyformer.export.graph import BOOL, FLOAT, INT, Graph, Value
 from tinyformer.export.operators import OPERATORS
 from tinyformer.export.program import Operators, Writer
-from tinyformer.models import cached_attention as caches, positions as places
+from tinyformer.models import attention, positions as places
 from tinytensor.functional.attention import cached_attention, memory_attention
 from tinytensor.nn import Module
 from tinytensor.replay.recording import Recording, Size
 
-_RESERVE, _READ = inspect.unwrap(caches._reserve), inspect.unwrap(caches._read)
+_RESERVE, _READ = inspect.unwrap(attention._reserve), inspect.unwrap(attention._read)
 KeysValues = tuple[Value, Value]  # each (batch, heads, number of keys, d_head)
 
 

@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-import tinyformer.models.cached_attention as cached
 import tinytensor as tt
 from tinyformer.common.errors import UserError
 from tinyformer.export.models import LONGEST, Axes, arguments_of
-from tinyformer.models import positions
-from tinyformer.models.caches import Cache, KeyValueCache
+from tinyformer.models import attention, positions
+from tinyformer.models.attention import KeyValueCache
+from tinyformer.models.blocks import Cache
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
 from tinytensor import Tensor
@@ -45,7 +45,7 @@ _OTHERS: dict[str, Any] = {
     "full": full,
     "causal_mask": causal_mask,
     "cached_attention": cached_attention,
-    "reserve": inspect.unwrap(cached._reserve),
+    "reserve": inspect.unwrap(attention._reserve),
     "later_positions": inspect.unwrap(positions._later_positions),
     "later_rotation": inspect.unwrap(positions._later_rotation),
 }

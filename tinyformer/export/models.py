@@ -20,10 +20,9 @@ from tinyformer.export.caches import CACHED, CachedWriter
 from tinyformer.export.graph import FLOAT, INT, Graph
 from tinyformer.export.operators import OPERATORS
 from tinyformer.export.program import Writer
-from tinyformer.models.attention import MultiHeadAttention
+from tinyformer.models.attention import KeyValueCache, MultiHeadAttention
 from tinyformer.models.bert import Bert, BertForMaskedLM
-from tinyformer.models.blocks import Block
-from tinyformer.models.caches import Cache, KeyValueCache
+from tinyformer.models.blocks import Block, Cache
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.positions import SinusoidalPositions

@@ -10,7 +10,7 @@ for the middle, which compute the same:
    evaluation without a cache.
 2. In steps: split into heads, attend, join the heads. It runs where the fused op cannot: with fewer heads of keys and values
    than of queries, and while ``recording_attention`` keeps the weights for a picture.
-3. With a cache, when decoding passes one: ``cached_attention.py``.
+3. With a cache, when decoding passes one: ``_attend_with_cache``.
 
 Before any of them, norms of queries and keys and their rotary positions are one more op, ``norm_and_rotate``.
 """
@@ -23,12 +23,13 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.models.cached_attention import attend_with_cache
-from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
 from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
+from tinytensor.autograd.calling import wrap
 from tinytensor.common.arguments import checked
-from tinytensor.functional.attention import masked_softmax
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import host, xp
+from tinytensor.functional.attention import attention_of_arrays, cached_attention, masked_softmax, memory_attention
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.nn import Dropout, Linear, Module, RMSNorm
 from tinytensor.nn.hooks import Hook, hooked, show
@@ -144,7 +145,7 @@ class MultiHeadAttention(RecordsAttention):
         """From the projections to the mixed values of all heads, side by side: (batch, length, num_heads * d_head)."""
         dropout_p = self.dropout.p if self.training else 0.0
         if cache is not None:
-            return attend_with_cache(self, cache, projected, key_value, mask, is_causal, dropout_p)
+            return _attend_with_cache(self, cache, projected, key_value, mask, is_causal, dropout_p)
         if self.num_key_value_heads == self.num_heads and not self.is_recorded:
             return multi_head_attention(projected, self.num_heads, key_value, mask, is_causal, dropout_p)
         query, key, value = self.heads(projected, key_value)
@@ -230,3 +231,148 @@ def recording_attention(
 
     with hooked([(layer, "weights", keep_in(recorded[name])) for name, layer in layers.items()]), tt.no_grad():
         yield recorded
+
+
+# ---------------------------------------------------------------------------------------------------------------- with a cache
+
+# The new tokens' queries attend to the keys and values of all tokens so far, which a cache holds. This works on arrays, and no
+# gradient flows. The cache changes at each call, so ``tt.trace`` writes down opaque steps. Plain self-attention is two: the
+# cache makes room, and ``cached_attention`` computes. So is attention to a memory that the cache has: it is read, and
+# ``memory_attention`` computes. The second needs nothing but arrays, so compiled kernels can join it with the steps around it.
+# All else, such as keeping the weights for a picture, is one step.
+
+
+class KeyValueCache:
+    """The keys and values of one attention layer for all tokens so far.
+
+    Memory for ``capacity`` tokens is allocated once, by the first token. ``append`` takes and returns arrays of the backend,
+    not tensors, because no gradient flows through a cache.
+    """
+
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self.length = 0
+        self._stored: Any = None
+
+    def append(self, key: Any, value: Any) -> tuple[Any, Any]:
+        """Add the keys and values (batch, heads, new tokens, d_head) of new tokens. Return those of all tokens so far.
+
+        Raises ValueError if the cache has no room for them, or if the batch has another size than before.
+        """
+        start = self.length
+        keys, values = self.reserve(key.shape, key.dtype)
+        keys[:, :, start:] = key
+        values[:, :, start:] = value
+        return keys, values
+
+    def reserve(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Make room for keys and values of this ``shape``, (batch, heads, new tokens, d_head). Return those of all tokens so
+        far, (2, batch, heads, length, d_head). The caller writes the new ones to the last places.
+
+        Raises ValueError as ``append`` does.
+        """
+        batch, heads, new, width = shape
+        end = self.length + new
+        if end > self.capacity:
+            raise ValueError(f"a cache for {counted(self.capacity, 'token')} cannot hold {end}")
+        if self._stored is None:
+            self._stored = xp.zeros((2, batch, heads, self.capacity, width), dtype)
+        if batch != self._stored.shape[1]:  # otherwise a batch of one row would be broadcast to all rows
+            raise ValueError(
+                f"a cache of {counted(self._stored.shape[1], 'text')} got keys of {batch}: it needs a new one for other texts"
+            )
+        self.length = end
+        return self._stored[:, :, :, :end]
+
+    def read(self) -> Any:
+        """The keys and values of all tokens so far: (2, batch, heads, length, d_head)."""
+        assert self._stored is not None, "nothing was appended to this cache"
+        return self._stored[:, :, :, : self.length]
+
+    def select(self, rows: Any, shared: int = 0) -> None:
+        """Keep these rows of the batch, in this order. A row may occur several times, as beam search needs.
+
+        ``shared``: so many first tokens are the same in each row as in the row that had its place, and need not be moved.
+        """
+        if self._stored is None:
+            return
+        old, rows, places = self.read(), host.asarray(rows), host.arange(len(rows))
+        if len(rows) == old.shape[1]:
+            places = places[rows != places]
+        else:
+            self._stored, shared = xp.zeros((2, len(rows), *self._stored.shape[2:]), old.dtype), 0
+        sources, places = tt.tensor(rows[places]).data, tt.tensor(places).data
+        for before, after in zip(old[:, :, :, shared:], self.read()[:, :, :, shared:]):  # keys, and values
+            after[places] = before[sources]
+
+
+def _attend_with_cache(
+    layer: MultiHeadAttention,
+    cache: KeyValueCache,
+    projected: Tensor,
+    key_value: Tensor | None,
+    mask: Tensor | None,
+    is_causal: bool,
+    dropout_p: float,
+) -> Tensor:
+    """The mixed values (batch, length, num_heads * d_head) of a layer's new tokens. ``key_value`` is None for self-attention,
+    and for a cross-attention whose cache is filled."""
+    if layer.cross and key_value is None and not dropout_p and not layer.is_recorded:
+        return _attend_to_memory(projected, _read(cache), mask, layer.num_heads)
+    if layer.cross or mask is not None or dropout_p or layer.is_recorded:
+        return _attend_to_cache(projected, key_value, mask, is_causal, dropout_p, layer, cache)
+    batch, length, _ = projected.shape
+    stored = _reserve(cache, (batch, layer.num_key_value_heads, length, layer.d_head), projected.dtype)
+    return _attend_to_stored(projected, stored, layer.num_heads, is_causal)
+
+
+@tt.opaque
+def _reserve(cache: KeyValueCache, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Room for the keys and values of new tokens, behind those of all tokens before: see ``KeyValueCache.reserve``."""
+    return cache.reserve(shape, dtype)
+
+
+@tt.opaque
+def _read(cache: KeyValueCache) -> Any:
+    """The keys and values of a memory."""
+    return cache.read()
+
+
+_attend_to_stored = tt.opaque(cached_attention)
+_attend_to_memory = tt.opaque(memory_attention)
+
+
+@tt.opaque
+def _attend_to_cache(
+    projected: Any,
+    key_value: Any,
+    mask: Any,
+    is_causal: bool,
+    dropout_p: float,
+    layer: MultiHeadAttention,
+    cache: KeyValueCache,
+) -> Any:
+    """Add the new keys and values to the cache, and let the new queries of ``layer`` attend to everything in it.
+
+    ``key_value`` is None for a cross-attention whose cache is filled already: then nothing is added. The cache may then have
+    fewer rows than the batch: each is for several rows, one after the other.
+    """
+    memory = None if key_value is None else wrap(key_value)
+    query, key, value = layer.heads(wrap(projected), memory)
+    keys, values = cache.read() if key is None else cache.append(key.data, value.data)
+    if len(keys) != len(projected):
+        each = len(projected) // len(keys)
+        keys, values, mask = [None if x is None else xp.repeat(x, each, axis=0) for x in (keys, values, mask)]
+    if layer.is_recorded:
+        wrapped = None if mask is None else wrap(mask)
+        replaced = layer.record_weights(query, layer.for_each_query(wrap(keys)), wrapped, is_causal)
+        if replaced is not None:
+            return join_heads((replaced @ layer.for_each_query(wrap(values))).data)
+    batch, num_heads, length, d_head = query.shape
+    if length == 1 and mask is None:
+        # Keys and values need not be repeated: the heads of queries that share them become queries of one head.
+        shared = query.data.reshape(batch, layer.num_key_value_heads, -1, d_head)
+        mixed = attention_of_arrays(shared, keys, values, None, False, dropout_p)
+        return join_heads(mixed.reshape(batch, num_heads, 1, d_head))
+    keys, values = layer.for_each_query(wrap(keys)).data, layer.for_each_query(wrap(values)).data
+    return join_heads(attention_of_arrays(query.data, keys, values, mask, is_causal, dropout_p))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tinyformer.common.errors import SettingError
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, one_of
 from tinyformer.models.activations import ACTIVATIONS
-from tinyformer.models.attention import MultiHeadAttention, head_sizes
-from tinyformer.models.caches import BlockCache
+from tinyformer.models.attention import KeyValueCache, MultiHeadAttention, head_sizes
 from tinyformer.models.positions import RotaryPositions
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, LayerNorm, Linear, Module, RMSNorm
@@ -159,3 +159,36 @@ class Block(Module):
         if self.norm_first:
             return self.dropout(f(norm(x)), residual=x)
         return norm(self.dropout(f(x), residual=x))
+
+
+class BlockCache:
+    """The caches of one block. The cache of its cross-attention is filled once, by the first call."""
+
+    def __init__(self, capacity: int, memory_length: int = 0):
+        self.self_attention = KeyValueCache(capacity)
+        self.cross_attention = KeyValueCache(memory_length)
+
+
+class Cache:
+    """The caches of all blocks of a model, for up to ``capacity`` tokens."""
+
+    def __init__(self, num_blocks: int, capacity: int, memory_length: int = 0):
+        self.blocks = [BlockCache(capacity, memory_length) for _ in range(num_blocks)]
+        self.capacity = capacity
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that the cache holds."""
+        return self.blocks[0].self_attention.length
+
+    def keep(self, count: int) -> None:
+        """Keep the first ``count`` tokens of what it holds, and forget those after them."""
+        for block in self.blocks:
+            block.self_attention.length = count
+
+    def select(self, rows: Any, shared: int = 0, of_memory: Any = None) -> None:
+        """Keep these rows of the batch, in this order. ``KeyValueCache.select`` explains ``shared``. Of the memory, keep these
+        rows ``of_memory``; None: the same."""
+        for block in self.blocks:
+            block.self_attention.select(rows, shared)
+            block.cross_attention.select(rows if of_memory is None else of_memory)

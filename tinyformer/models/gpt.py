@@ -11,8 +11,7 @@ from tinyformer.common.memory import check_cache_fits, check_model_fits
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, changed_settings, setting, settings_from
 from tinyformer.models.activations import ACTIVATIONS, CHOICES
-from tinyformer.models.blocks import Block, BlockConfig
-from tinyformer.models.caches import Cache
+from tinyformer.models.blocks import Block, BlockConfig, Cache
 from tinyformer.models.positions import RotaryScaling, absolute_positions, add_positions, check_positions, rotary_positions
 from tinytensor import Tensor
 from tinytensor.common.arguments import checked

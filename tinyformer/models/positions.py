@@ -17,7 +17,8 @@ from tinytensor.device.backend import host
 from tinytensor.nn import Embedding, Module
 
 if TYPE_CHECKING:
-    from tinyformer.models.caches import Cache, KeyValueCache
+    from tinyformer.models.attention import KeyValueCache
+    from tinyformer.models.blocks import Cache
 
 
 KINDS = ("learned", "sinusoidal", "sinusoidal_halves", "rotary")

@@ -1,8 +1,8 @@
-"""What a model computes inside: the outputs of its modules, and the residual stream between its blocks."""
+"""What a model computes inside: outputs of its modules, the residual stream between its blocks, and what reaches the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tinytensor as tt
@@ -85,3 +85,44 @@ def _states(calls: list[Any], layers: Recurrent[Any], kind: int) -> list[Tensor]
     each_time = layers.num_layers * layers.directions
     ways = [tt.concatenate([states[kind] for states in calls[i::each_time]]).swapaxes(0, 1) for i in range(each_time)]
     return [tt.concatenate(ways[i : i + layers.directions], -1) for i in range(0, each_time, layers.directions)]
+
+
+# -------------------------------------------------------------------------------------------------------- what reaches the end
+
+
+def attention_rollout(weights: Sequence[Tensor]) -> list[Tensor]:
+    """For each layer of a stack, how much of each input token is in each position after it: (batch, length, length), rows of
+    queries that sum to 1 (Abnar and Zuidema 2020, equation 1).
+
+    ``weights`` are those of the self-attention of each layer, the first one first, (batch, heads, length, length), as
+    ``recording_attention`` gives them. Their mean over the heads counts for one half, and the residual connection for the
+    other. Norms and feed-forward networks are left out, so this is an estimate. Raises ValueError for other shapes.
+
+    >>> from tinyformer import attention_rollout
+    >>> uniform = tt.full((1, 1, 2, 2), 0.5)
+    >>> [x.tolist() for x in attention_rollout([uniform, uniform])]
+    [[[[0.75, 0.25], [0.25, 0.75]]], [[[0.625, 0.375], [0.375, 0.625]]]]
+    """
+    found: list[Tensor] = []
+    for layer in weights:
+        if layer.ndim != 4 or layer.shape[-1] != layer.shape[-2] or layer.shape[0::2] != weights[0].shape[0::2]:
+            raise ValueError(f"the weights must be (batch, heads, length, length), as of self-attention, not {layer.shape}")
+        mixed = 0.5 * (layer.mean(axis=1) + tt.eye(layer.shape[-1], dtype=layer.dtype))
+        mixed = mixed / mixed.sum(axis=-1, keepdims=True)
+        found.append(mixed @ found[-1] if found else mixed)
+    return found
+
+
+def input_gradients(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Any:
+    """The norm of the gradient of the outputs with respect to the input of each step: a NumPy array (batch, length).
+
+    ``function`` turns inputs (batch, length, width) into outputs (batch, n), each row by itself. The norm is that of the
+    whole matrix of n * width derivatives (Frobenius), so it does not matter which of the outputs is the right one.
+    """
+    inputs = tt.tensor(inputs.detach(), requires_grad=True)
+    outputs = function(inputs)
+    squares: Any = 0.0
+    for i in range(outputs.shape[1]):
+        gradient = tt.grad(outputs[:, i].sum(), inputs, retain_graph=True)
+        squares = squares + (gradient * gradient).sum(axis=-1)
+    return tt.sqrt(squares).numpy()

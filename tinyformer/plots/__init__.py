@@ -1,16 +1,15 @@
 """Pictures of runs. They need matplotlib, pip install matplotlib, except for ``attention_html``.
 
-``curves`` draws losses, ``attention`` and ``attention_html`` weights, ``words`` word vectors, ``recordings`` sound; ``drawing``
+``curves`` draws losses, ``attention`` and ``attention_html`` weights, ``words`` word vectors; ``drawing``
 has what they share. The room imports common/ and audio/.
 """
 
 import typing
 
-from tinyformer.plots.attention import alignments, attention_maps, attention_means
+from tinyformer.plots.attention import alignments, attention_maps, attention_means, listening
 from tinyformer.plots.attention_html import AttentionHTML, attention_html
 from tinyformer.plots.curves import accuracy_by_distance, loss_by_order, loss_curve, note_on_losses, scores_by_length
 from tinyformer.plots.drawing import if_possible
-from tinyformer.plots.recordings import listening
 from tinyformer.plots.words import word_map
 from tinytensor.common.missing import names_of as _names_of
 

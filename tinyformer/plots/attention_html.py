@@ -10,7 +10,7 @@ from typing import Any
 
 from tinyformer.common.errors import shortened
 from tinyformer.plots.attention import axes_of
-from tinyformer.plots.lettering import CIRCLE, NAMED, SPACE, UNSEEN
+from tinyformer.plots.drawing import CIRCLE, NAMED, SPACE, UNSEEN
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.disk import make_folder, write_text

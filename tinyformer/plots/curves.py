@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinyformer.plots.drawing import save
-from tinyformer.plots.lettering import Lettering
+from tinyformer.plots.drawing import Lettering, save
 
 if TYPE_CHECKING:
     from tinyformer.tasks.comparison import ScoreTable

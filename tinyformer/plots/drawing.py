@@ -1,13 +1,17 @@
-"""What all pictures need: drawing where matplotlib is installed, and writing a file."""
+"""What all pictures need: drawing where matplotlib is installed, writing a file, and text.
+
+A character that no font can draw becomes an escape such as U+4E2D.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import unicodedata
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tinyformer.plots.lettering import fonts_of_any_weight
 from tinytensor.device.disk import atomic_write, make_folder
 
 
@@ -27,3 +31,132 @@ def save(figure: Any, path: str | Path, dpi: float) -> Path:
     with atomic_write(path) as file, fonts_of_any_weight():
         figure.savefig(file, format="png", dpi=dpi)
     return path
+
+
+# ------------------------------------------------------------------------------------------------------------------------ text
+
+
+LONGEST = 120  # the most characters of a text: no picture has room for more
+NARROWEST = 0.25  # the least width of a character, in ems: a label of marks without a width must end, too
+SPACE, ELLIPSIS, CIRCLE = "␣", "…", "◌"  # a mark without a letter is drawn on the CIRCLE
+NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+# Unicode's categories of characters without a picture: controls, formats, surrogates and separators. Private characters are
+# among them, as each font has other pictures for them.
+UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs", "Co"}
+PLAIN = {ELLIPSIS, SPACE, CIRCLE, *map(chr, range(33, 127))}  # any label may need these, for escapes
+BOXES = ("last resort", "lastresort", "unicode bmp fallback")  # these fonts draw a box for every character
+
+
+class Lettering:
+    """The fonts of one picture, and its texts as they can draw them.
+
+    ``texts`` are all texts that will be drawn. ``families`` are the names of the fonts: matplotlib's own, and others on this
+    system that have the characters it lacks. Raises ImportError without matplotlib.
+    """
+
+    def __init__(self, texts: Iterable[str]):
+        from matplotlib.font_manager import FontProperties, findfont
+
+        characters = PLAIN.union(*(text[:LONGEST] for text in texts))
+        characters = {c for c in characters if unicodedata.category(c) not in UNSEEN}
+        properties = FontProperties()
+        self.families: list[str] = list(properties.get_family())
+        self._widths = _widths(findfont(properties), characters)
+        self._font = dict.fromkeys(self._widths, 0)  # for each character the number of the font that has it
+        for face in _regular_faces():
+            missing = characters - self._widths.keys()
+            if not missing:
+                break
+            if found := _widths(face.fname, missing, getattr(face, "index", 0)):
+                self._font |= dict.fromkeys(found, len(self.families))
+                self._widths |= found
+                self.families.append(face.name)
+        self._widths[" "] = NARROWEST
+
+    def token(self, text: str, widest: float) -> str:
+        """A token's label, which shows spaces and control characters, too. It is cut after ``widest`` ems, with an ellipsis."""
+        if text[:1] in self._widths and unicodedata.category(text[0]).startswith("M"):
+            text = CIRCLE + text
+        return self._fitted(text.replace(" ", SPACE), widest) or "(empty)"
+
+    def line(self, text: str, widest: float) -> str:
+        """A text as one line. It is cut after ``widest`` ems, with an ellipsis."""
+        return self._fitted(" ".join(text.split()), widest)
+
+    def width(self, shown: str) -> float:
+        """The width of a label in ems. Each character counts at least NARROWEST."""
+        return sum(max(self._widths[c], NARROWEST) for c in shown)
+
+    def _fitted(self, text: str, widest: float) -> str:
+        """As much of the text's beginning as is not too wide. Spaces stand around an escape."""
+        shown, width, after_escape = "", 0.0, False
+        for part in self._parts(text[:LONGEST]):
+            escape = len(part) > 1
+            if (escape or after_escape) and shown and not shown.endswith(" ") and part != " ":
+                part = " " + part
+            width += self.width(part)
+            if width > widest:
+                return shown + ELLIPSIS
+            shown, after_escape = shown + part, escape
+        return shown + ELLIPSIS * (len(text) > LONGEST)
+
+    def _parts(self, text: str) -> Iterator[str]:
+        """Each character as it is drawn: as itself or as an escape."""
+        base = ""
+        for c in text:
+            mark = unicodedata.category(c).startswith("M")
+            # A letter and its marks are drawn together, so one font must have them all.
+            if c in self._widths and not (mark and self._font.get(base) != self._font[c]):
+                yield c
+            else:
+                yield NAMED.get(c, f"U+{ord(c):04X}")
+            base = base if mark else c
+
+
+@contextmanager
+def fonts_of_any_weight() -> Iterator[None]:
+    """A context in which matplotlib does not log that a font is lighter or bolder than the one asked for.
+
+    It often takes a regular font for a bold one, and would complain of it.
+    """
+
+    def is_logged(record: logging.LogRecord) -> bool:
+        return "find font weight" not in record.getMessage()
+
+    log = logging.getLogger("matplotlib.font_manager")
+    log.addFilter(is_logged)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_logged)
+
+
+def _regular_faces() -> list[Any]:
+    """Return the most regular face of each font family on this system, sans serif first."""
+    from matplotlib.font_manager import fontManager
+
+    upright: list[Any] = [face for face in fontManager.ttflist if face.style == "normal"]
+    ordered = sorted(upright, key=lambda face: (abs(face.weight - 400), face.stretch != "normal"))
+    faces = {face.name: face for face in reversed(ordered) if not face.name.lower().startswith(BOXES)}  # the first of each name
+    return sorted(faces.values(), key=lambda face: ("sans" not in face.name.lower(), face.name))
+
+
+def _widths(path: Any, characters: Iterable[str], face: int | None = None) -> dict[str, float]:
+    """The widths in ems of the characters that a font draws. A character without ink is left out."""
+    from matplotlib.ft2font import FT2Font
+
+    face = getattr(path, "face_index", 0) if face is None else face  # an older matplotlib knows only the first face in a file
+    try:
+        options: dict[str, Any] = {"face_index": face} if face else {}
+        font = FT2Font(str(path), **options)
+    except (OSError, RuntimeError):  # the file was removed or damaged since matplotlib listed it
+        return {}
+    font.set_size(100, 72)
+    widths = {}
+    for c in characters:
+        if font.get_char_index(ord(c)):
+            glyph = font.load_char(ord(c))
+            left, bottom, right, top = glyph.bbox
+            if right > left and top > bottom:
+                widths[c] = glyph.linearHoriAdvance / 65536 / 100
+    return widths

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.plots.curves import COLORS
-from tinyformer.plots.drawing import save
-from tinyformer.plots.lettering import Lettering
+from tinyformer.plots.drawing import Lettering, save
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 

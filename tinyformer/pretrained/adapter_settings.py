@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import Counter
@@ -14,11 +13,11 @@ from typing import Any, TypeVar
 import regex
 
 from tinyformer.common.errors import UserError, shortened
-from tinyformer.pretrained.folders import find_folder
+from tinyformer.pretrained.folders import ADAPTER
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinytensor.nn.lora import Addition
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS = "adapter_model.safetensors"
 # Settings that are read here, and those that say how it was made. With any other an adapter is more than products of matrices.
 _KNOWN = {
     "peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save", "bias",
@@ -35,38 +34,14 @@ REMEDY = "merge it with PEFT (model.merge_and_unload().save_pretrained(FOLDER)),
 Value = TypeVar("Value")
 
 
-def model_folder(folder: Path) -> Path:
-    """The folder itself, or if it holds an adapter and no model, that of the model which the adapter belongs to. Raises
-    UserError if it does not say which, or names another adapter, and as ``find_folder`` does."""
-    if not _is_adapter(folder):
-        return folder
-    settings = PretrainedSettings(folder / CONFIG)
-    base, revision = settings.read(str, "base_model_name_or_path", ""), settings.read(str, "revision", "")
-    if not base:
-        raise settings.error("base_model_name_or_path is empty: load that model, and then load_adapter(model, FOLDER)")
-    try:
-        found = find_folder(base, None if os.path.isdir(base) else revision or None)  # a folder has no revision, as in PEFT
-    except UserError as error:
-        raise settings.error(f"base_model_name_or_path: {error}") from None
-    if _is_adapter(found):
-        raise settings.error(f"base_model_name_or_path: {found} holds an adapter, too: name the model that both belong to")
-    return found
-
-
-def _is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and no model. The config.json of a model may lie beside an adapter."""
-    weights = ("model*.safetensors", "pytorch_model*.bin") if (folder / "config.json").exists() else ()
-    return (folder / CONFIG).exists() and not any(any(folder.glob(pattern)) for pattern in weights)
-
-
 class AdapterSettings:
     """What an adapter_config.json says. Raises UserError for an adapter of another kind than LoRA, and for what LoRA can be in
     PEFT and not here."""
 
     def __init__(self, folder: Path):
-        path = folder / CONFIG
+        path = folder / ADAPTER
         if not path.exists():
-            raise UserError(f"{folder} has no {CONFIG}: pass the folder of a LoRA adapter in PEFT's layout")
+            raise UserError(f"{folder} has no {ADAPTER}: pass the folder of a LoRA adapter in PEFT's layout")
         self._settings = settings = PretrainedSettings(path)
         self._known, self._left = dict[str, Any](), _SECONDS_OF_ALL
         kind = settings.read(str, "peft_type")

@@ -21,11 +21,11 @@ from tinyformer.common.files import write_json
 from tinyformer.models.bert import Bert
 from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.models.transformer import Transformer
-from tinyformer.pretrained.adapter_settings import CONFIG, REMEDY, WEIGHTS, AdapterSettings, described
+from tinyformer.pretrained.adapter_settings import REMEDY, WEIGHTS, AdapterSettings, described
 from tinyformer.pretrained.choosing import PretrainedModel, family_for
 from tinyformer.pretrained.families import Family, Source
-from tinyformer.pretrained.folders import find_folder
-from tinyformer.pretrained.weights import listed, misfits, put_together, read_tensors, weight_beside
+from tinyformer.pretrained.folders import ADAPTER, find_folder, read_tensors
+from tinyformer.pretrained.weights import listed, misfits, put_together, weight_beside
 from tinytensor import Tensor
 from tinytensor.device.backend import Array, host
 from tinytensor.device.disk import make_folder
@@ -73,7 +73,7 @@ def load_adapter(model: AnyModule, path_or_name: str | Path, revision: str | Non
     problems = _missing(settings, family, places, factors) + _unfit(model, settings, places, factors)
     replaced, more = _whole_weights(model, family, whole, settings)
     if problems := problems + more:
-        raise UserError(f"{folder / WEIGHTS} does not fit this {type(model).__name__} and {CONFIG}: {listed(problems, '; ')}")
+        raise UserError(f"{folder / WEIGHTS} does not fit this {type(model).__name__} and {ADAPTER}: {listed(problems, '; ')}")
     model.load_state_dict(replaced, strict=False)
     learned = [
         p for name, p in model.named_parameters() if name in replaced and all(map(settings.is_saved, family.source(name).names))
@@ -132,7 +132,7 @@ def save_adapter(model: PretrainedModel, folder: str | Path, base: str = "") -> 
     folder = Path(folder)
     make_folder(folder)
     save(tensors, folder / WEIGHTS, {"format": "pt"})
-    write_json(folder / CONFIG, described(additions, places, layers, base, is_turned, _TASKS.get(type(model))))
+    write_json(folder / ADAPTER, described(additions, places, layers, base, is_turned, _TASKS.get(type(model))))
 
 
 def _places(model: Module, family: Family) -> dict[str, _Place]:

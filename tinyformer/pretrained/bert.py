@@ -1,5 +1,6 @@
-"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), with XLM-RoBERTa and CamemBERT, which are one, and MPNet (Song et al.
-2020), which is a RoBERTa without segments and with relative positions."""
+"""BERT (Devlin et al. 2019) and its relatives: RoBERTa (Liu et al. 2019), with XLM-RoBERTa and CamemBERT, which are one; MPNet
+(Song et al. 2020), which is a RoBERTa without segments and with relative positions; and DistilBERT (Sanh et al. 2019), which is
+a BERT without segments and without pooler."""
 
 from __future__ import annotations
 
@@ -7,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tinyformer.models.activations import published_names
 from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM, BertForNextSentence
 from tinyformer.pretrained.encoders import OF_CLASSES, QUESTIONS, TOKENS, AnyBert, Head, with_heads
 from tinyformer.pretrained.families import Family
-from tinyformer.pretrained.settings import PretrainedSettings
+from tinyformer.pretrained.settings import ACTIVATION, PROBABILITY, PretrainedSettings, Row, described, must_be
 
 _LAYERS = {
     "token_embedding": "embeddings.word_embeddings",
@@ -26,25 +26,25 @@ _LAYERS = {
     "encoder.blocks.*.feed_forward_norm": "encoder.layer.*.output.LayerNorm",
     "pooler": "pooler.dense",
 }
+SETTINGS = (
+    Row("vocab_size", "vocab_size", int, 30522),
+    Row("pad", "pad_token_id", int, 0),
+    Row("max_length", "max_position_embeddings", int, 512),
+    Row("num_layers", "num_hidden_layers", int, 12),
+    Row("num_heads", "num_attention_heads", int, 12),
+    Row("d_model", "hidden_size", int, 768),
+    Row("d_ff", "intermediate_size", int, 3072),
+    Row("dropout", "hidden_dropout_prob attention_probs_dropout_prob", PROBABILITY, 0.1),
+    Row("activation", "hidden_act", ACTIVATION, "gelu"),
+    Row("norm_eps", "layer_norm_eps", float, 1e-12),
+    Row("tie_output", "tie_word_embeddings", bool, True),
+)
 
 
 def config_of(settings: PretrainedSettings) -> BertConfig:
     """The configuration that a config.json describes."""
     settings.refuse(position_embedding_type="absolute", is_decoder=False)
-    return BertConfig(
-        vocab_size=settings.read(int, "vocab_size", 30522),
-        pad=settings.read(int, "pad_token_id", 0),
-        num_segments=settings.read(int, "type_vocab_size", 2),
-        max_length=settings.read(int, "max_position_embeddings", 512),
-        num_layers=settings.read(int, "num_hidden_layers", 12),
-        num_heads=settings.read(int, "num_attention_heads", 12),
-        d_model=settings.read(int, "hidden_size", 768),
-        d_ff=settings.read(int, "intermediate_size", 3072),
-        dropout=settings.probability("hidden_dropout_prob", 0.1),
-        activation=settings.activation("hidden_act", "gelu"),
-        norm_eps=settings.read(float, "layer_norm_eps", 1e-12),
-        tie_output=settings.read(bool, "tie_word_embeddings", True),
-    )
+    return BertConfig(**settings.ours(SETTINGS), num_segments=settings.read(int, "type_vocab_size", 2))
 
 
 def config_of_roberta(settings: PretrainedSettings) -> BertConfig:
@@ -69,19 +69,11 @@ def config_of_mpnet(settings: PretrainedSettings) -> BertConfig:
 def describe(model: AnyBert) -> dict[str, Any]:
     """The config.json of a model."""
     config = model.config
-    own = {"model_type": "mpnet" if config.relative_ranges else "roberta" if config.skip_padding else "bert"}
     return {
-        **own,
+        **described(SETTINGS, config),
+        "model_type": "mpnet" if config.relative_ranges else "roberta" if config.skip_padding else "bert",
         **({"relative_attention_num_buckets": 32} if config.relative_ranges else {"type_vocab_size": config.num_segments}),
         "max_position_embeddings": config.num_positions,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "hidden_size": config.d_model,
-        "intermediate_size": config.d_ff,
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.dropout,
-        "hidden_act": published_names()[config.activation],
-        "layer_norm_eps": config.norm_eps,
     }
 
 
@@ -190,4 +182,85 @@ MPNETS = with_heads(
     config_of_mpnet,
     _heads_of_roberta("mpnet.", ("", None)),
     named=("MPNet",),
+)
+
+
+# ------------------------------------------------------------------------------------------------------------------ DistilBERT
+
+_LAYERS_OF_DISTILBERT = {
+    "token_embedding": "distilbert.embeddings.word_embeddings",
+    "position_embedding": "distilbert.embeddings.position_embeddings",
+    "norm": "distilbert.embeddings.LayerNorm",
+    "encoder.blocks.*.attention.query_key_value": "distilbert.transformer.layer.*.attention.[q,k,v]_lin",
+    "encoder.blocks.*.attention.output": "distilbert.transformer.layer.*.attention.out_lin",
+    "encoder.blocks.*.attention_norm": "distilbert.transformer.layer.*.sa_layer_norm",
+    "encoder.blocks.*.feed_forward.up": "distilbert.transformer.layer.*.ffn.lin1",
+    "encoder.blocks.*.feed_forward.down": "distilbert.transformer.layer.*.ffn.lin2",
+    "encoder.blocks.*.feed_forward_norm": "distilbert.transformer.layer.*.output_layer_norm",
+    "pooler": "pre_classifier",
+}
+DISTILBERT_SETTINGS = (
+    Row("vocab_size", "vocab_size", int, 30522),
+    Row("pad", "pad_token_id", int, 0),
+    Row("max_length", "max_position_embeddings", int, 512),
+    Row("num_layers", "n_layers", int, 6, "num_hidden_layers"),
+    Row("num_heads", "n_heads", int, 12, "num_attention_heads"),
+    Row("d_model", "dim", int, 768, "hidden_size"),
+    Row("d_ff", "hidden_dim", int, 3072),
+    Row("dropout", "dropout attention_dropout", PROBABILITY, 0.1),
+    Row("activation", "activation", ACTIVATION, "gelu"),
+    Row("tie_output", "tie_word_embeddings", bool, True),
+)
+
+
+def config_of_distilbert(settings: PretrainedSettings) -> BertConfig:
+    """The configuration that a config.json describes."""
+    return BertConfig(**settings.ours(DISTILBERT_SETTINGS), num_segments=0, norm_eps=1e-12)
+
+
+def describe_distilbert(model: AnyBert) -> dict[str, Any]:
+    """The config.json of a model."""
+    config = model.config
+    must_be("DistilBERT", config, norm_eps=1e-12, pooler="relu" if isinstance(model, BertForClassification) else "")
+    return {**described(DISTILBERT_SETTINGS, config), "model_type": "distilbert"}
+
+
+DISTILBERTS = with_heads(
+    Family(
+        name="DistilBERT",
+        model_types=("distilbert",),
+        names=_LAYERS_OF_DISTILBERT,
+        make=lambda settings: Bert(config_of_distilbert(settings)),
+        describe=describe_distilbert,
+        kind=Bert,
+        suits=lambda model: not (model.config.num_segments or model.config.skip_padding or model.config.relative_ranges),
+        prefix="distilbert.",
+        ignored=r".*\.position_ids",
+        unused=r"(vocab_\w+|classifier|qa_outputs)\..*",
+    ),
+    config_of_distilbert,
+    (
+        Head(
+            BertForMaskedLM,
+            {
+                "transform": "vocab_transform",
+                "norm": "vocab_layer_norm",
+                "output": "vocab_projector",
+                "bias": "vocab_projector.bias",
+            },
+            (r"vocab_transform\..*",),
+            copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+        ),
+        replace(QUESTIONS, dropout=("qa_dropout", 0.1)),
+        Head(
+            BertForClassification,
+            {"output": "classifier"},
+            (r"pre_classifier\..*",),
+            pooler="relu",
+            dropout=("seq_classif_dropout", 0.2),
+        ),
+        replace(TOKENS, dropout=("", None)),
+    ),
+    pooler="",
+    named=("DistilBert",),
 )

@@ -8,8 +8,7 @@ from tinyformer.common.errors import UserError, shortened
 from tinyformer.models.bert import Bert, BertForMaskedLM, BertHead
 from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.models.transformer import Transformer
-from tinyformer.pretrained.bert import BERTS, MPNETS, ROBERTAS
-from tinyformer.pretrained.distilbert import DISTILBERTS
+from tinyformer.pretrained.bert import BERTS, DISTILBERTS, MPNETS, ROBERTAS
 from tinyformer.pretrained.families import Family
 from tinyformer.pretrained.gpt2 import GPT2, GPT2_VECTORS
 from tinyformer.pretrained.llama import LLAMAS, LLAMAS_VECTORS

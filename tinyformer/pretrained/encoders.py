@@ -130,7 +130,6 @@ def _described(base: Family, head: Head, model: AnyBert, architecture: str) -> d
     must_be(base.name, config, positions="learned", norm_first=False, activation=head.activation or tuple(published_names()))
     must_be(base.name, config, query_key_norm=False)
     described = {**base.describe(model), "architectures": [architecture]}
-    described |= {"vocab_size": config.vocab_size, "pad_token_id": config.pad, "tie_word_embeddings": config.tie_output}
     if head.dropout[0] and config.head_dropout is not None:
         described[head.dropout[0]] = config.head_dropout
     if isinstance(model, BertHead) and type(model) in WITH_CLASSES:

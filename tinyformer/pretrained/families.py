@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tinyformer.models.gpt import GPT, GPTVectors
+from tinyformer.models.gpt import GPT, GPTConfig, GPTVectors
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinytensor.device.backend import Array, default_dtype
 from tinytensor.nn import Module
@@ -110,3 +110,35 @@ def _expanded(name: str) -> list[str]:
     """The names that a name with a list in brackets stands for."""
     found = re.fullmatch(r"(.*)\[(.*)\](.*)", name)
     return [name] if found is None else [f"{found[1]}{choice}{found[3]}" for choice in found[2].split(",")]
+
+
+# ------------------------------------------------------------------------------------------------------------- language models
+
+# With an output layer they are a ``GPT``, and without one a ``GPTVectors``.
+OTHER_HEADS = r"(score|classifier|qa_outputs|multiple_choice_head|v_head)\..*"
+_WITH_OUTPUT = ("ForCausalLM", "LMHeadModel")
+
+
+def has_output(name: str, is_tied: bool) -> Callable[[PretrainedSettings, Collection[str]], bool]:
+    """A function that tells by the settings of a folder, and by the names of its tensors, whether the model has an output
+    layer. ``name`` is that of the layer's weight, and ``is_tied`` says if it is the token embedding where nothing is said."""
+
+    def is_there(settings: PretrainedSettings, names: Collection[str]) -> bool:
+        if settings.read(bool, "tie_word_embeddings", is_tied) or name in names:
+            return True
+        return any(named.endswith(_WITH_OUTPUT) for named in settings.read(list[str], "architectures", []))
+
+    return is_there
+
+
+def without_output(family: Family, config_of: Callable[[PretrainedSettings], GPTConfig]) -> Family:
+    """The same family for models without output layer."""
+    return replace(
+        family,
+        names={f"gpt.{name}": theirs for name, theirs in family.names.items()},
+        make=lambda settings: GPTVectors(config_of(settings)),
+        kind=GPTVectors,
+        found=lambda settings, names: True,
+        copies={},
+        biases=r"gpt\.(" + family.biases + ")",
+    )

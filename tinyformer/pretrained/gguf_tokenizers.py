@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tinyformer.common.errors import shortened
-from tinyformer.pretrained.gguf_file import read_gguf, whole
+from tinyformer.pretrained.gguf import read_gguf, whole
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.tokenizers.bpe import GPT2_WORDS
 from tinyformer.tokenizers.pipeline import PipelineTokenizer, Section, read_from

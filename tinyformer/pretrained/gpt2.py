@@ -6,9 +6,8 @@ from typing import Any
 
 from tinyformer.models.activations import published_names
 from tinyformer.models.gpt import GPT, GPTConfig, GPTVectors
-from tinyformer.pretrained.decoders import OTHER_HEADS, has_output, without_output
-from tinyformer.pretrained.families import Family
-from tinyformer.pretrained.settings import PretrainedSettings, must_be
+from tinyformer.pretrained.families import OTHER_HEADS, Family, has_output, without_output
+from tinyformer.pretrained.settings import ACTIVATION, PROBABILITY, PretrainedSettings, Row, described, must_be
 
 NAMES = {
     "token_embedding": "transformer.wte",
@@ -22,24 +21,24 @@ NAMES = {
     "blocks.*.feed_forward.up": "transformer.h.*.mlp.c_fc^T",
     "blocks.*.feed_forward.down": "transformer.h.*.mlp.c_proj^T",
 }
+SETTINGS = (
+    Row("vocab_size", "vocab_size", int, 50257),
+    Row("block_size", "n_positions", int, 1024, "max_position_embeddings"),
+    Row("num_layers", "n_layer", int, 12, "num_hidden_layers"),
+    Row("num_heads", "n_head", int, 12, "num_attention_heads"),
+    Row("d_model", "n_embd", int, 768, "hidden_size"),
+    Row("d_ff", "n_inner", int, 0),
+    Row("dropout", "resid_pdrop embd_pdrop attn_pdrop", PROBABILITY, 0.1),
+    Row("activation", "activation_function", ACTIVATION, "gelu_new"),
+    Row("norm_eps", "layer_norm_epsilon", float, 1e-5),
+    Row("tie_output", "tie_word_embeddings", bool, True),
+)
 
 
 def config_of(settings: PretrainedSettings) -> GPTConfig:
     """The configuration that a config.json describes."""
     settings.refuse(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
-    return GPTConfig(
-        vocab_size=settings.read(int, "vocab_size", 50257),
-        block_size=settings.read(int, "n_positions", 1024),
-        num_layers=settings.read(int, "n_layer", 12),
-        num_heads=settings.read(int, "n_head", 12),
-        d_model=settings.read(int, "n_embd", 768),
-        dropout=settings.probability("resid_pdrop", 0.1),
-        bias=True,
-        activation=settings.activation("activation_function", "gelu_new"),
-        d_ff=settings.read(int, "n_inner", 0),
-        norm_eps=settings.read(float, "layer_norm_epsilon", 1e-5),
-        tie_output=settings.read(bool, "tie_word_embeddings", True),
-    )
+    return GPTConfig(**settings.ours(SETTINGS), bias=True)
 
 
 def describe(model: GPT | GPTVectors) -> dict[str, Any]:
@@ -49,19 +48,9 @@ def describe(model: GPT | GPTVectors) -> dict[str, Any]:
     must_be("GPT-2", config, sliding_window=0, scale_embeddings=False)
     must_be("GPT-2", config, d_head=(0, config.d_model // config.num_heads), activation=tuple(published_names()))
     return {
+        **described(SETTINGS, config),
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel" if isinstance(model, GPT) else "GPT2Model"],
-        "vocab_size": config.vocab_size,
-        "n_positions": config.block_size,
-        "n_layer": config.num_layers,
-        "n_head": config.num_heads,
-        "n_embd": config.d_model,
-        "n_inner": config.block.d_ff,
-        "activation_function": published_names()[config.activation],
-        "layer_norm_epsilon": config.norm_eps,
-        "resid_pdrop": config.dropout,
-        "embd_pdrop": config.dropout,
-        "attn_pdrop": config.dropout,
         "tie_word_embeddings": config.tie_output and isinstance(model, GPT),
         "bos_token_id": None,  # GPT-2's own may be outside of this vocabulary
         "eos_token_id": None,

@@ -8,9 +8,8 @@ from typing import Any
 from tinyformer.common.errors import shortened
 from tinyformer.models.gpt import GPT, GPTConfig, GPTVectors
 from tinyformer.models.positions import RotaryScaling
-from tinyformer.pretrained.decoders import OTHER_HEADS, has_output, without_output
-from tinyformer.pretrained.families import Family
-from tinyformer.pretrained.settings import PretrainedSettings, must_be
+from tinyformer.pretrained.families import OTHER_HEADS, Family, has_output, without_output
+from tinyformer.pretrained.settings import PROBABILITY, PretrainedSettings, Row, described, must_be
 
 NAMES = {
     "token_embedding": "model.embed_tokens",
@@ -26,6 +25,17 @@ NAMES = {
     "blocks.*.feed_forward.up": "model.layers.*.mlp.up_proj",
     "blocks.*.feed_forward.down": "model.layers.*.mlp.down_proj",
 }
+SETTINGS = (
+    Row("vocab_size", "vocab_size", int),
+    Row("block_size", "max_position_embeddings", int, 2048),
+    Row("num_layers", "num_hidden_layers", int),
+    Row("num_heads", "num_attention_heads", int),
+    Row("d_model", "hidden_size", int),
+    Row("d_ff", "intermediate_size", int),
+    Row("dropout", "attention_dropout", PROBABILITY, 0.0),
+    Row("norm_eps", "rms_norm_eps", float, 1e-6),
+    Row("tie_output", "tie_word_embeddings", bool, False),
+)
 GEMMA_NAMES = {name: f"{theirs}^-1" if name.endswith("norm") else theirs for name, theirs in NAMES.items()}
 _LLAMA: dict[str, Any] = {
     "query_key_value_bias": False,
@@ -56,23 +66,14 @@ def config_of(settings: PretrainedSettings) -> GPTConfig:
         settings.refuse(hidden_act=GATES[ONLY[kind]["activation"]])
     settings.refuse(hidden_activation="gelu_pytorch_tanh", attention_bias=False, mlp_bias=False, partial_rotary_factor=1.0)
     settings.refuse(use_sliding_window=False, use_bidirectional_attention=False)
-    d_model, num_heads = settings.read(int, "hidden_size"), settings.read(int, "num_attention_heads")
-    base, scaling = rotary_settings(settings)
+    ours, (base, scaling) = settings.ours(SETTINGS), rotary_settings(settings)
     has_window = kind == "mistral" and settings.values.get("sliding_window", 0) is not None  # one that is missing has a default
     return GPTConfig(
-        vocab_size=settings.read(int, "vocab_size"),
-        block_size=settings.read(int, "max_position_embeddings", 2048),
-        num_layers=settings.read(int, "num_hidden_layers"),
-        num_heads=num_heads,
-        d_model=d_model,
-        dropout=settings.probability("attention_dropout", 0.0),
+        **ours,
         positions="rotary",
         norm="rms",
-        d_ff=settings.read(int, "intermediate_size"),
-        norm_eps=settings.read(float, "rms_norm_eps", 1e-6),
-        tie_output=settings.read(bool, "tie_word_embeddings", False),
-        num_key_value_heads=settings.read(int, "num_key_value_heads", num_heads),
-        d_head=settings.read(int, "head_dim", d_model // max(num_heads, 1)),
+        num_key_value_heads=settings.read(int, "num_key_value_heads", ours["num_heads"]),
+        d_head=settings.read(int, "head_dim", ours["d_model"] // max(ours["num_heads"], 1)),
         rotary_base=base,
         rotary_scaling=scaling,
         sliding_window=settings.read(int, "sliding_window", 4096) if has_window else 0,
@@ -110,19 +111,12 @@ def describe(kind: str) -> Callable[[GPT | GPTVectors], dict[str, Any]]:
         must_be(name, config, sliding_window=config.sliding_window if kind == "mistral" else 0)
         num_key_value_heads, d_head = config.block.head_sizes
         return {
+            **described(SETTINGS, config),
             "model_type": kind,
             "architectures": [f"{name}ForCausalLM" if isinstance(model, GPT) else f"{name}Model"],
-            "vocab_size": config.vocab_size,
-            "max_position_embeddings": config.block_size,
-            "num_hidden_layers": config.num_layers,
-            "num_attention_heads": config.num_heads,
             "num_key_value_heads": num_key_value_heads,
             "head_dim": d_head,
-            "hidden_size": config.d_model,
-            "intermediate_size": config.block.d_ff,
             "hidden_act": GATES[config.activation],
-            "rms_norm_eps": config.norm_eps,
-            "attention_dropout": config.dropout,
             "tie_word_embeddings": config.tie_output and isinstance(model, GPT),
             "rope_parameters": describe_rotary(config),
             **({"sliding_window": config.sliding_window} if kind == "mistral" else {}),

@@ -1,4 +1,8 @@
-"""Loading a pretrained model: its settings and its weights."""
+"""Loading a pretrained model, step by step.
+
+``folders`` opens its settings and tensors, ``choosing`` finds its family, the family makes the model from the settings, and
+``weights`` puts the tensors into it.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,13 @@ from tinyformer.common.errors import SettingError, UserError, shortened
 from tinyformer.common.memory import only_as_large_as
 from tinyformer.models.bert import Bert, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTVectors
-from tinyformer.pretrained.adapter_settings import CONFIG, model_folder
 from tinyformer.pretrained.adapters import load_adapter
 from tinyformer.pretrained.choosing import PretrainedModel, families_of, family_among
-from tinyformer.pretrained.folders import find_folder, gguf_at, ggufs_in
-from tinyformer.pretrained.gguf_models import gguf_settings
-from tinyformer.pretrained.kept import kept_for
-from tinyformer.pretrained.settings import PretrainedSettings
-from tinyformer.pretrained.weights import load_into, read_weights
-from tinyformer.runs.makers import PRETRAINED, found_in
+from tinyformer.pretrained.folders import ADAPTER, find_folder, gguf_at, model_folder, read_settings, read_weights
+from tinyformer.pretrained.weights import kept_for, load_into
 from tinytensor.nn import Module, init
 
 ENCODERS = (Bert, GPT, GPTVectors)
-# Of architectures with names of their own, these by the common names of settings. Where a file has both, the common one counts.
-_COMMON = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
-_NAMES: dict[str, dict[str, str]] = {
-    "gpt2": dict(zip(_COMMON, ("n_embd", "n_layer", "n_head", "n_positions"))),
-    "distilbert": dict(zip(_COMMON, ("dim", "n_layers", "n_heads"))),
-    "marian": dict(zip(_COMMON, ("d_model", "encoder_layers", "encoder_attention_heads"))),
-}
 
 
 def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype: str | None = None) -> PretrainedModel:
@@ -62,7 +54,7 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype
     base = model_folder(folder)
     if base != folder:
         return load_adapter(_load(base, dtype), folder)
-    if (folder / CONFIG).exists():
+    if (folder / ADAPTER).exists():
         logging.getLogger("tinyformer").warning("%s has an adapter, too, which is not used: load_adapter reads it", folder)
     return _load(folder, dtype)
 
@@ -105,21 +97,3 @@ def _load(folder: Path, dtype: str | None, kinds: tuple[type[Module], ...] = ())
     if any(name.endswith("weight") for name in left_out) and isinstance(bert, Bert) and bert.pooler is not None:
         bert.config.initialise(bert.pooler)
     return model.eval()
-
-
-def read_settings(folder: Path) -> PretrainedSettings:
-    """The config.json of a folder, or what a GGUF file says instead. Raises UserError if there is none, and if it is that of a
-    run."""
-    if (file := gguf_at(folder)) is not None:
-        return gguf_settings(file)
-    found = found_in(folder)
-    if found is not None and found.kind != PRETRAINED:
-        raise found.refusal(folder, f"a {PRETRAINED}")
-    if not (folder / "config.json").exists():
-        if folder.is_dir() and (files := ggufs_in(folder)):
-            raise UserError(f"{folder} has no config.json, but {len(files)} GGUF files: pass one of them, such as {files[0]}")
-        raise UserError(f"{folder} has no config.json: pass the folder of a pretrained model in Hugging Face's layout")
-    settings = PretrainedSettings(folder / "config.json")
-    names = _NAMES.get(str(settings.values.get("model_type")), {})
-    own = {name: settings.values[common] for common, name in names.items() if settings.values.get(common) is not None}
-    return PretrainedSettings(settings.path, {**settings.values, **own})

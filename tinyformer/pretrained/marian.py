@@ -9,7 +9,7 @@ from tinyformer.common.errors import UserError
 from tinyformer.models.activations import published_names
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.pretrained.families import Family
-from tinyformer.pretrained.settings import PretrainedSettings, must_be
+from tinyformer.pretrained.settings import ACTIVATION, PROBABILITY, PretrainedSettings, Row, described, must_be
 
 _SELF = {
     "attention.query_key_value": "self_attn.[q,k,v]_proj",
@@ -33,32 +33,36 @@ NAMES = {
     **{f"encoder.blocks.*.{name}": f"model.encoder.layers.*.{theirs}" for name, theirs in _SELF.items()},
     **{f"decoder.blocks.*.{name}": f"model.decoder.layers.*.{theirs}" for name, theirs in {**_SELF, **_CROSS}.items()},
 }
+SETTINGS = (
+    Row("source_vocab_size", "vocab_size", int),
+    Row("source_pad", "pad_token_id", int),
+    Row("d_model", "d_model", int, None, "hidden_size"),
+    Row("num_heads", "encoder_attention_heads decoder_attention_heads", int, None, "num_attention_heads"),
+    Row("encoder_layers", "encoder_layers", int, None, "num_hidden_layers"),
+    Row("decoder_layers", "decoder_layers", int),
+    Row("d_ff", "encoder_ffn_dim decoder_ffn_dim", int),
+    Row("dropout", "dropout attention_dropout", PROBABILITY, 0.1),
+    Row("max_length", "max_position_embeddings", int, 1024),
+    Row("activation", "activation_function", ACTIVATION, "gelu"),
+    Row("tie_output", "tie_word_embeddings", bool, True),
+    Row("scale_embeddings", "scale_embedding", bool, False),
+)
 
 
 def make(settings: PretrainedSettings) -> Transformer:
     """The model that a config.json describes."""
+    settings = settings.by_own_names(SETTINGS)
     settings.refuse(static_position_embeddings=True, normalize_before=False, normalize_embedding=False)
     settings.refuse(add_final_layer_norm=False, add_bias_final_layer_norm=False, is_encoder_decoder=True)
     for name in ("attention_heads", "ffn_dim"):
         settings.same(f"encoder_{name}", f"decoder_{name}")
-    vocab_size = settings.read(int, "vocab_size")
+    ours = settings.ours(SETTINGS)
     return Transformer(
         TransformerConfig(
-            source_vocab_size=vocab_size,
-            target_vocab_size=settings.read(int, "decoder_vocab_size", vocab_size),
-            source_pad=settings.read(int, "pad_token_id"),
-            d_model=settings.read(int, "d_model"),
-            num_heads=settings.read(int, "encoder_attention_heads"),
-            encoder_layers=settings.read(int, "encoder_layers"),
-            decoder_layers=settings.read(int, "decoder_layers"),
-            d_ff=settings.read(int, "encoder_ffn_dim"),
-            dropout=settings.probability("dropout", 0.1),
+            **ours,
+            target_vocab_size=settings.read(int, "decoder_vocab_size", ours["source_vocab_size"]),
             positions="sinusoidal_halves",
-            max_length=settings.read(int, "max_position_embeddings", 1024),
-            activation=settings.activation("activation_function", "gelu"),
             share_embeddings=_share_embeddings(settings),
-            tie_output=settings.read(bool, "tie_word_embeddings", True),
-            scale_embeddings=settings.read(bool, "scale_embedding", False),
             learn_padding=False,
             output_bias=True,
         )
@@ -81,27 +85,13 @@ def describe(model: Transformer) -> dict[str, Any]:
     if config.share_embeddings and not config.tie_output:
         raise UserError("Marian's models with one embedding for both languages use it as the output layer, too")
     return {
+        **described(SETTINGS, config),
         "model_type": "marian",
         "architectures": ["MarianMTModel"],
         "is_encoder_decoder": True,
-        "vocab_size": config.source_vocab_size,
         "decoder_vocab_size": config.target_vocab_size,
-        "pad_token_id": config.source_pad,
         "decoder_start_token_id": config.source_pad,
-        "d_model": config.d_model,
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "encoder_attention_heads": config.num_heads,
-        "decoder_attention_heads": config.num_heads,
-        "encoder_ffn_dim": config.d_ff,
-        "decoder_ffn_dim": config.d_ff,
-        "dropout": config.dropout,
-        "attention_dropout": config.dropout,
-        "activation_function": published_names()[config.activation],
-        "max_position_embeddings": config.max_length,
-        "scale_embedding": config.scale_embeddings,
         "share_encoder_decoder_embeddings": config.share_embeddings,
-        "tie_word_embeddings": config.tie_output,
     }
 
 

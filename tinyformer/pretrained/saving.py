@@ -12,10 +12,11 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.files import write_json
 from tinyformer.models.quantizing import refuse_additions
-from tinyformer.pretrained import kept
+from tinyformer.pretrained import weights
 from tinyformer.pretrained.choosing import PretrainedModel, family_for
 from tinyformer.pretrained.families import Family, Source
-from tinyformer.pretrained.weights import INDEX, WHOLE, weight_beside
+from tinyformer.pretrained.folders import INDEX, WHOLE
+from tinyformer.pretrained.weights import weight_beside
 from tinyformer.pretrained.writing import Writing
 from tinytensor import Tensor
 from tinytensor.device.backend import Array, host
@@ -40,7 +41,7 @@ def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing
     """
     refuse_additions(model, "saved so (save_adapter saves them alone)")
     family = family_for(model)
-    described = {**family.describe(model), **kept.described(model)}
+    described = {**family.describe(model), **weights.described(model)}
     tensors = dict(_tensors(model, family))
     folder = Path(folder)
     make_folder(folder)

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import read_json
 from tinyformer.common.schema import read_value
-from tinyformer.models.activations import names_of_published
+from tinyformer.models.activations import names_of_published, published_names
+
+ACTIVATION, PROBABILITY = "activation", "probability"  # types of settings, besides Python's: each is read by that method
+
+
+class Row(NamedTuple):
+    """A setting of a model here and in a config.json, whose ``default`` is that of transformers. None: it must be there.
+
+    ``theirs`` are one name or several, with spaces between them: all are written, and the first is read. Where a file has the
+    ``common`` name, too, that one counts: transformers takes it for any architecture.
+    """
+
+    ours: str
+    theirs: str
+    type: Any
+    default: Any = None
+    common: str = ""
 
 
 class PretrainedSettings:
@@ -35,6 +51,22 @@ class PretrainedSettings:
             return read_value(kind, value, name)
         except UserError as error:
             raise self.error(str(error)) from None
+
+    def by_own_names(self, rows: Sequence[Row]) -> PretrainedSettings:
+        """The same settings, with those that have a common name by the architecture's own."""
+        common = {row.theirs.split()[0]: self.values.get(row.common) for row in rows if row.common}
+        own = {name: value for name, value in common.items() if value is not None}
+        return PretrainedSettings(self.path, {**self.values, **own})
+
+    def ours(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """The settings of a model here that the rows name."""
+        settings, values = self.by_own_names(rows), dict[str, Any]()
+        for ours, theirs, kind, default, _ in rows:
+            name = theirs.split()[0]
+            values[ours] = (
+                getattr(settings, kind)(name, default) if isinstance(kind, str) else settings.read(kind, name, default)
+            )
+        return values
 
     def probability(self, name: str, default: float | None) -> Any:
         """The probability of dropping that a setting says; where it is missing or null, the default, which may be None."""
@@ -72,6 +104,15 @@ class PretrainedSettings:
         if len(set(map(str, found.values()))) > 1:
             values = ", ".join(shortened(str(value), 40) for value in found.values())
             raise self.error(f"{' and '.join(found)} must be equal here, not {values}")
+
+
+def described(rows: Sequence[Row], config: Any) -> dict[str, Any]:
+    """The settings of a config.json that the rows name, of a model here."""
+    values = dict[str, Any]()
+    for row in rows:
+        value = getattr(config, row.ours)
+        values |= dict.fromkeys(row.theirs.split(), published_names()[value] if row.type == ACTIVATION else value)
+    return values
 
 
 def must_be(architecture: str, config: Any, **values: Any) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 
 from tinyformer.common.errors import shortened
 from tinyformer.pretrained.settings import PretrainedSettings
-from tinyformer.tokenizers.limits import parts_of
-from tinyformer.tokenizers.pipeline import Section
+from tinyformer.tokenizers.pipeline import Section, parts_of
 from tinyformer.tokenizers.tokenizer_json import (
     BYTE_LEVEL,
     METASPACE,

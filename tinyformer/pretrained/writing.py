@@ -11,7 +11,7 @@ from typing import Any
 
 from tinyformer.common.errors import SettingError, shortened
 from tinyformer.common.terminal import escaped
-from tinyformer.decoding.logits_rules import (
+from tinyformer.decoding.sampling import (
     ForbiddenFirst,
     ForbiddenSequences,
     ForcedAfterStart,
@@ -20,10 +20,9 @@ from tinyformer.decoding.logits_rules import (
     NoRepeatedNgrams,
     Renormalized,
     RepetitionPenalty,
+    Sampling,
 )
-from tinyformer.decoding.sampling import Sampling
-from tinyformer.pretrained.adapter_settings import model_folder
-from tinyformer.pretrained.loading import read_settings
+from tinyformer.pretrained.folders import model_folder, read_settings
 from tinyformer.pretrained.marian import MARIAN
 from tinyformer.pretrained.settings import PretrainedSettings
 

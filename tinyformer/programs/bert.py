@@ -21,7 +21,7 @@ import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError, print_line, renamed_settings, stop_script
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, setting
-from tinyformer.data.labelled import LabelledBatches
+from tinyformer.data.batches import LabelledBatches
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.reading import STANDARD_LIBRARY
 from tinyformer.data.sentences import check_marks, likely_marks, sentence_parts
@@ -38,7 +38,7 @@ from tinyformer.scripting.inputs import piped_lines, typed_lines
 from tinyformer.scripting.scripts import RunSetup, draw_losses, tell_next, train_to_end
 from tinyformer.tasks.masked import KIND, open_run
 from tinyformer.tokenizers import WordPieceTokenizer
-from tinyformer.tokenizers.unknown import note_on_unknown
+from tinyformer.tokenizers.texts import note_on_unknown
 from tinyformer.tokenizers.wordpiece import SPECIAL
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import accuracy

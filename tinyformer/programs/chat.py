@@ -19,7 +19,8 @@ from tinyformer.common.errors import SettingError, UserError, print_line, shorte
 from tinyformer.common.files import parse_json
 from tinyformer.common.settings import check_effects, settings_from
 from tinyformer.common.signals import stop_on_signals
-from tinyformer.decoding.sampling import Sampling, compile_first
+from tinyformer.decoding.generation import compile_first
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.quantizing import DTYPES
 from tinyformer.scripting.command_line import Parser, add_settings, some_path
 from tinyformer.scripting.inputs import text_of_input

@@ -25,10 +25,9 @@ from tinyformer.common.errors import UserError, print_line, renamed_settings, st
 from tinyformer.common.settings import check_counts, check_effects, settings_from
 from tinyformer.data.reading import open_text
 from tinyformer.data.text import TextBatches
-from tinyformer.decoding.beam_rules import HuggingFaceRule
-from tinyformer.decoding.beam_search import beam_search
-from tinyformer.decoding.decoders import language_decoder
-from tinyformer.decoding.sampling import Sampling, compile_first, generate, note_on_length
+from tinyformer.decoding.beam_search import HuggingFaceRule, beam_search
+from tinyformer.decoding.generation import compile_first, generate, language_decoder, note_on_length
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.decoding.streaming import stream_text, until
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.quantizing import DTYPES

@@ -29,14 +29,14 @@ from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import check_effects, one_of, setting, settings_from
 from tinyformer.data.conversations import ConversationBatches, conversations_in
 from tinyformer.data.text import TextBatches
-from tinyformer.decoding.sampling import Sampling, compile_first, generate, note_on_length
+from tinyformer.decoding.generation import compile_first, generate, note_on_length
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.decoding.streaming import stream_text
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.quantizing import num_weights, quantize
 from tinyformer.models.recurrent import RecurrentLM
-from tinyformer.pretrained.adapter_settings import model_folder
 from tinyformer.pretrained.adapters import save_adapter
-from tinyformer.pretrained.folders import find_folder
+from tinyformer.pretrained.folders import find_folder, model_folder
 from tinyformer.pretrained.loading import load_differentiable
 from tinyformer.pretrained.saving import save_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer

@@ -46,7 +46,7 @@ from tinyformer.tasks.translation import (
     specials_of,
     trained_translator,
 )
-from tinyformer.tokenizers.unknown import note_on_unknown
+from tinyformer.tokenizers.texts import note_on_unknown
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import translation_loss
 from tinyformer.training.trainer import Trainer

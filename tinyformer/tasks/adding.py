@@ -11,9 +11,8 @@ from tinyformer.common.files import open_file
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, setting
 from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.pretrained.folders import find_folder
+from tinyformer.pretrained.folders import find_folder, weight_files
 from tinyformer.pretrained.loading import load_differentiable
-from tinyformer.pretrained.weights import weight_files
 from tinytensor.nn import Linear, add_lora
 
 _ALL = {"lora_rank": [0]}

@@ -17,8 +17,7 @@ from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, check_counts, setting
 from tinyformer.data.batches import check_batch_fits
-from tinyformer.data.pairs import Specials
-from tinyformer.data.vector_pairs import VectorPair, VectorPairBatch, vector_pair_batch
+from tinyformer.data.pairs import Specials, VectorPair, VectorPairBatch, vector_pair_batch
 from tinyformer.tasks import sounds
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host

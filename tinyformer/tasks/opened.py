@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinyformer.decoding.logits_rules import LogitsRule
+from tinyformer.decoding.sampling import LogitsRule
 from tinyformer.tokenizers import Tokenizer
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.vectors import padded_vectors
 from tinyformer.decoding.beam_search import beam_search
-from tinyformer.decoding.decoders import TransformerDecoder
+from tinyformer.decoding.generation import TransformerDecoder
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.transformer import Transformer

@@ -16,10 +16,9 @@ from tinyformer.common.settings import at_least, one_of, setting
 from tinyformer.data.batches import padded
 from tinyformer.data.pair_files import one_line
 from tinyformer.data.pairs import Pair, Specials
-from tinyformer.decoding.beam_rules import BeamRule, HuggingFaceRule, WuRule
-from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search, check_n_best
-from tinyformer.decoding.decoders import translation_decoder
-from tinyformer.decoding.logits_rules import LogitsRule
+from tinyformer.decoding.beam_search import BeamRule, BeamStep, HuggingFaceRule, Hypothesis, WuRule, beam_search, check_n_best
+from tinyformer.decoding.generation import translation_decoder
+from tinyformer.decoding.sampling import LogitsRule
 from tinyformer.models.attention import RecordsAttention, recording_attention
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, EncoderDecoder, Seq2SeqConfig

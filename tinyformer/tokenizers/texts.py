@@ -1,13 +1,16 @@
-"""The text of each token by itself, to be shown, and a text to begin with."""
+"""Texts for people: of each token by itself, to begin with, and the words that a tokenizer does not know."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tinyformer.common.errors import shortened
 from tinyformer.tokenizers.base import Tokenizer, checked
 from tinyformer.tokenizers.bpe import BPETokenizer
 from tinyformer.tokenizers.marian import MarianTokenizer
 from tinyformer.tokenizers.pipeline import PipelineTokenizer
+from tinyformer.tokenizers.special import UNKNOWN, cut_at_special
+from tinytensor.common.wording import counted
 
 
 def token_texts(tokenizer: Tokenizer, ids: Iterable[int], is_source: bool = False) -> list[str]:
@@ -43,3 +46,28 @@ def opening_text(tokenizer: Tokenizer) -> str:
     known = getattr(tokenizer, "characters", "\n")
     opening = "\n" if "\n" in known else known[0]
     return opening if len(tokenizer.encode(opening)) else "."  # a tokenizer of words has no token for white space
+
+
+_NAMES = (UNKNOWN, "<unk>")  # the latter is that of Marian's models
+
+
+def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The words of a text, as they stand between spaces, in which the tokenizer has its unknown token; each once. The names of
+    special tokens are no words."""
+    unknown = next((tokenizer.special[name] for name in _NAMES if name in tokenizer.special), None)
+    if unknown is None:  # as with byte pairs, which can spell everything
+        return []
+    parts = (part for part, special in cut_at_special(text, tokenizer.special) if special is None)
+    words = dict.fromkeys(word for part in parts for word in part.split())
+    return [word for word in words if unknown in tokenizer.encode(word)]
+
+
+def note_on_unknown(tokenizer: Tokenizer, text: str) -> str:
+    """A line that names the words of a text that the model cannot read; empty if there are none."""
+    words = unknown_words(tokenizer, text)
+    if not words:
+        return ""
+    name = next(name for name in _NAMES if name in tokenizer.special)
+    shown = ", ".join(repr(shortened(word, 30)) for word in words[:3]) + (", ..." if words[3:] else "")
+    what = f"{counted(len(words), 'word')} are" if words[1:] else "a word is"
+    return f"({what} too long for this model, or with characters that it does not know, and read as {name}: {shown})"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyformer.data.labelled import LabelledBatches
+from tinyformer.data.batches import LabelledBatches
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.data.text import TextBatches

@@ -21,13 +21,12 @@ import pytest
 import tinytensor as tt
 from tinyformer.common import memory
 from tinyformer.common.errors import SettingError, UserError
-from tinyformer.data import downloads, reading
+from tinyformer.data import reading
 from tinyformer.data.batches import Rows, check_ids
-from tinyformer.data.downloads import download
 from tinyformer.data.masking import MaskedBatches, Masking
-from tinyformer.data.reading import TextSource, default_text, open_text, read_text, standard_library_text
+from tinyformer.data.reading import TextSource, default_text, download, open_text, read_text, standard_library_text
 from tinyformer.data.text import TextBatches
-from tinyformer.decoding.sampling import generate
+from tinyformer.decoding.generation import generate
 from tinyformer.models.gpt import GPT
 from tinytensor import parallel
 from tinytensor.common.wording import counted
@@ -344,7 +343,7 @@ def test_a_text_that_cannot_be_kept_is_used_all_the_same(
         cache.write_text("in the way")
     elif problem == "no home":
         monkeypatch.delenv("TINYFORMER_CACHE")
-        monkeypatch.setattr(downloads, "user_cache", lambda name: None)
+        monkeypatch.setattr(reading, "user_cache", lambda name: None)
     else:
 
         def full(number: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tinyformer.audio.features import power_spectrum
 from tinyformer.common.errors import SettingError, UserError
-from tinyformer.data.vector_pairs import VectorPairBatch
+from tinyformer.data.pairs import VectorPairBatch
 from tinyformer.tasks import dial_tones, sounds
 from tinyformer.tasks.dial_tones import (
     KEYS,

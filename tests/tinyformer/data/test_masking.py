@@ -9,8 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
-from tinyformer.data.batches import Batch
-from tinyformer.data.labelled import LabelledBatches
+from tinyformer.data.batches import Batch, LabelledBatches
 from tinyformer.data.masking import IGNORED, MaskedBatches, Masking
 from tinyformer.models.bert import BertConfig, BertForMaskedLM
 from tinyformer.training.evaluation import accuracy

@@ -20,7 +20,7 @@ import tinytensor as tt
 from tinyformer.common import memory
 from tinyformer.common.errors import UserError
 from tinyformer.data.batches import padded
-from tinyformer.data.pair_columns import read_pairs, read_tsv
+from tinyformer.data.pair_files import read_pairs, read_tsv
 from tinyformer.data.pairs import (
     EncodedPair,
     PairBatch,

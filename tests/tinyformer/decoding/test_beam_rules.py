@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from tinyformer.common.errors import SettingError
-from tinyformer.decoding.beam_rules import BeamRule, HuggingFaceRule, WuRule
-from tinyformer.decoding.beam_search import beam_search
+from tinyformer.decoding.beam_search import BeamRule, HuggingFaceRule, WuRule, beam_search
 
 START, END = 3, 2
 

@@ -12,10 +12,9 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
-from tinyformer.decoding.beam_rules import WuRule
-from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search, log_softmax
-from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
-from tinyformer.decoding.sampling import Sampling, sample
+from tinyformer.decoding.beam_search import BeamStep, Hypothesis, WuRule, beam_search, log_softmax
+from tinyformer.decoding.generation import GPTDecoder, TransformerDecoder, sample
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.transformer import Transformer, TransformerConfig
 
 START, END = 1, 2

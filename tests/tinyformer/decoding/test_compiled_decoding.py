@@ -9,7 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import GPT
-from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
+from tinyformer.decoding.generation import GPTDecoder, TransformerDecoder
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.gpt import GPTConfig
 from tinyformer.models.quantizing import quantize

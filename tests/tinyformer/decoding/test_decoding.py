@@ -15,9 +15,9 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
-from tinyformer.decoding import sampling as sampling_module
-from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
-from tinyformer.decoding.sampling import Sampling, compile_first, generate, sample
+from tinyformer.decoding import generation
+from tinyformer.decoding.generation import GPTDecoder, TransformerDecoder, compile_first, generate, sample
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.transformer import Transformer, TransformerConfig
@@ -749,7 +749,7 @@ def test_kernels_are_compiled_before_a_text_begins(make_gpt, context: int, monke
     expected = list(generate(model, [1], 5, sampling))
     counts = []
     for kernels in ("numpy", "numba"):
-        monkeypatch.setattr(sampling_module, "kernels_name", kernels)
+        monkeypatch.setattr(generation, "kernels_name", kernels)
         with recording_attention(model) as recorded:
             tt.seed(0)
             compile_first(model, sampling)

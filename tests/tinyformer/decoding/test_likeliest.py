@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tinyformer.decoding.likeliest import likeliest
+from tinyformer.decoding.sampling import likeliest
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000, 2047, 2048, 5000])

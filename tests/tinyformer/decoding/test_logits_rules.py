@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from tinyformer.common.errors import SettingError
-from tinyformer.decoding.beam_rules import HuggingFaceRule
-from tinyformer.decoding.beam_search import beam_search
-from tinyformer.decoding.decoders import GPTDecoder
-from tinyformer.decoding.logits_rules import (
+from tinyformer.decoding.beam_search import HuggingFaceRule, beam_search
+from tinyformer.decoding.generation import GPTDecoder, generate, sample
+from tinyformer.decoding.sampling import (
     ForbiddenFirst,
     ForbiddenSequences,
     ForcedAfterStart,
@@ -20,8 +19,8 @@ from tinyformer.decoding.logits_rules import (
     NoRepeatedNgrams,
     Renormalized,
     RepetitionPenalty,
+    Sampling,
 )
-from tinyformer.decoding.sampling import Sampling, generate, sample
 
 OUT = -np.inf
 GREEDY = Sampling(temperature=0.0)

@@ -10,10 +10,17 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import UserError
-from tinyformer.decoding.beam_rules import WuRule
-from tinyformer.decoding.beam_search import beam_search
-from tinyformer.decoding.decoders import GPTDecoder, RecurrentDecoder, TransformerDecoder, language_decoder, translation_decoder
-from tinyformer.decoding.sampling import Sampling, generate, sample
+from tinyformer.decoding.beam_search import WuRule, beam_search
+from tinyformer.decoding.generation import (
+    GPTDecoder,
+    RecurrentDecoder,
+    TransformerDecoder,
+    generate,
+    language_decoder,
+    sample,
+    translation_decoder,
+)
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, EncoderDecoder, Seq2SeqConfig

@@ -10,11 +10,9 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
-from tinyformer.decoding.beam_rules import HuggingFaceRule, WuRule
-from tinyformer.decoding.beam_search import beam_search
-from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
-from tinyformer.decoding.sampling import Sampling, generate, sample
-from tinyformer.decoding.token_rules import TokenRules
+from tinyformer.decoding.beam_search import HuggingFaceRule, WuRule, beam_search
+from tinyformer.decoding.generation import GPTDecoder, TransformerDecoder, generate, sample
+from tinyformer.decoding.sampling import Sampling, TokenRules
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer, TransformerConfig
 

@@ -19,9 +19,9 @@ from explored import gpt_run, masked_run, recurrent_run, translation_run
 
 import tinytensor as tt
 from tinyformer.common.errors import UserError
-from tinyformer.decoding.decoders import language_decoder, translation_decoder
 from tinyformer.decoding.filling import fill_masks
-from tinyformer.decoding.sampling import Sampling, generate, sample
+from tinyformer.decoding.generation import generate, language_decoder, sample, translation_decoder
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.explore.serving.server import ExplorerServer
 from tinyformer.explore.views import writing
 from tinyformer.explore.views.passages import Passage

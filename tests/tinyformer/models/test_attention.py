@@ -9,8 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.models.attention import MultiHeadAttention, attention_weights, padding_mask, recording_attention
-from tinyformer.models.caches import KeyValueCache
+from tinyformer.models.attention import KeyValueCache, MultiHeadAttention, attention_weights, padding_mask, recording_attention
 from tinyformer.models.positions import RotaryPositions
 from tinytensor.device.backend import to_numpy, xp
 from tinytensor.nn.hooks import hooked

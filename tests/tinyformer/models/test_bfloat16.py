@@ -11,7 +11,8 @@ import pytest
 import tinytensor as tt
 from tinyformer.common.errors import UserError
 from tinyformer.data.text import TextBatches
-from tinyformer.decoding.sampling import Sampling, generate
+from tinyformer.decoding.generation import generate
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM

@@ -9,8 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.models.blocks import Block, BlockConfig, FeedForward
-from tinyformer.models.caches import BlockCache, Cache
+from tinyformer.models.blocks import Block, BlockCache, BlockConfig, Cache, FeedForward
 from tinytensor.device.backend import to_numpy
 
 

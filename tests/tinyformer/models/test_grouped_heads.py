@@ -9,8 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.models.attention import MultiHeadAttention, head_sizes, recording_attention
-from tinyformer.models.caches import KeyValueCache
+from tinyformer.models.attention import KeyValueCache, MultiHeadAttention, head_sizes, recording_attention
 from tinyformer.models.positions import RotaryPositions
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.models.input_gradients import input_gradients
+from tinyformer.models.recording import input_gradients
 from tinytensor import Tensor
 
 

@@ -11,7 +11,7 @@ from blocks import MIXED, random_weight
 
 import tinytensor as tt
 from tinyformer import GPT
-from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
+from tinyformer.decoding.generation import GPTDecoder, TransformerDecoder
 from tinyformer.models.bert import BertConfig, BertForMaskedLM
 from tinyformer.models.gpt import GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig

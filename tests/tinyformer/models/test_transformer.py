@@ -13,7 +13,7 @@ from trainings import FirstWords, check_that_it_learns, check_that_it_learns_and
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.decoding.decoders import TransformerDecoder
+from tinyformer.decoding.generation import TransformerDecoder
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.training.config import TrainingConfig

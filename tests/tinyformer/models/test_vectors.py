@@ -13,13 +13,11 @@ from trainings import check_that_it_learns_and_resumes
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.vectors import Vectors, padded_vectors
-from tinyformer.data.pairs import Specials
-from tinyformer.data.vector_pairs import VectorPairBatch, vector_pair_batch
+from tinyformer.data.pairs import Specials, VectorPairBatch, vector_pair_batch
 from tinyformer.decoding.beam_search import beam_search
-from tinyformer.decoding.decoders import TransformerDecoder
+from tinyformer.decoding.generation import TransformerDecoder
 from tinyformer.models.attention import recording_attention
-from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.models.vectors import StridedConvolution, length_mask
+from tinyformer.models.transformer import StridedConvolution, Transformer, TransformerConfig, length_mask
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import translation_loss

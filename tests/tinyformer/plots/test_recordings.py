@@ -10,7 +10,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.audio.features import MelConfig
-from tinyformer.plots import listening, recordings
+from tinyformer.plots import attention, listening
 from tinyformer.plots.drawing import save
 
 pytest.importorskip("matplotlib")
@@ -22,7 +22,7 @@ def test_what_was_listened_to_stands_under_the_sound(tmp_path: Path, monkeypatch
     weights = np.zeros((2, 3, 26), np.float32)  # a position for every four frames
     weights[0, 0, 5] = weights[1, 0, 5] = weights[0, 1, 9] = 1
     drawn: list[Any] = []
-    monkeypatch.setattr(recordings, "save", lambda figure, path, dpi: (drawn.append(figure), save(figure, path, dpi))[1])
+    monkeypatch.setattr(attention, "save", lambda figure, path, dpi: (drawn.append(figure), save(figure, path, dpi))[1])
     layers = [tt.tensor(weights)] * 2
     path = listening(decibels, config, layers, 4, ["$1", "7", "end"], "it.wav: $x$", tmp_path / "a.png")
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -33,8 +33,7 @@ from tinyformer import (
 from tinyformer.chat.template import ChatTemplate, find_chat_template
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.positions import RotaryScaling
-from tinyformer.pretrained import gguf_file
-from tinyformer.pretrained.gguf_file import read_gguf
+from tinyformer.pretrained.gguf import _Reader, read_gguf
 from tinyformer.pretrained.gguf_tokenizers import WORDS
 from tinyformer.tasks.trained import open_pretrained
 from tinyformer.tokenizers.tokenizer_json import split_by
@@ -373,8 +372,8 @@ def test_numbers_for_each_block(folder: Path, tmp_path: Path) -> None:
 def test_the_header_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To open a model reads it once; another file, or one in its place, is read anew, and weights that train change nothing."""
     read: list[Any] = []
-    inner = gguf_file._Reader.value
-    monkeypatch.setattr(gguf_file._Reader, "value", lambda self, kind: (read.append(kind), inner(self, kind))[1])
+    inner = _Reader.value
+    monkeypatch.setattr(_Reader, "value", lambda self, kind: (read.append(kind), inner(self, kind))[1])
     folders = [write_model(tmp_path / str(size), tie_output=True, d_ff=size) for size in (32, 64)]
     path = write_gguf(folders[0], tmp_path / "a.gguf", tokenizer=tokenizer_metadata(content_of(trained(), tmp_path), "gpt-2"))
     opened = open_pretrained(path)

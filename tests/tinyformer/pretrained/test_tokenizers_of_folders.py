@@ -12,7 +12,7 @@ import tinyformer
 from tinyformer.common.errors import UserError
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, PipelineTokenizer, WordTokenizer
-from tinyformer.tokenizers.byte_letters import BYTES, shown
+from tinyformer.tokenizers.bpe import BYTES, shown
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tinyformer import GPT, GPTConfig, UserError, Writing, read_writing, save_pretrained
-from tinyformer.decoding.logits_rules import (
+from tinyformer.decoding.sampling import (
     ForbiddenFirst,
     ForbiddenSequences,
     ForcedAfterStart,

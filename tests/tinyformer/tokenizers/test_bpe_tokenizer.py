@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 
 from tinyformer.common.errors import UserError
 from tinyformer.tokenizers import BPETokenizer, Tokenizer, WordPieceTokenizer, bpe
-from tinyformer.tokenizers.byte_letters import BYTES
+from tinyformer.tokenizers.bpe import BYTES
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
 
 # Every character that UTF-8 can hold: surrogates are halves of one, and no text.

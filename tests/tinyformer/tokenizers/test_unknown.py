@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tinyformer import BPETokenizer, CharTokenizer, WordPieceTokenizer, WordTokenizer
-from tinyformer.tokenizers.unknown import note_on_unknown, unknown_words
+from tinyformer.tokenizers.texts import note_on_unknown, unknown_words
 
 TEXT = "a red fox and a blue dog. " * 3
 LONG = "fox" * 40

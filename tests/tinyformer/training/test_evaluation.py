@@ -11,8 +11,7 @@ import pytest
 from trainings import GivenBatches
 
 import tinytensor as tt
-from tinyformer.data.batches import Batch
-from tinyformer.data.labelled import LabelledBatches
+from tinyformer.data.batches import Batch, LabelledBatches
 from tinyformer.models.bert import BertConfig, BertForClassification
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig

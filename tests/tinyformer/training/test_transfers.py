@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.data.labelled import LabelledBatches
+from tinyformer.data.batches import LabelledBatches
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.data.text import TextBatches
 from tinyformer.decoding.beam_search import beam_search
-from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
-from tinyformer.decoding.sampling import Sampling, sample
+from tinyformer.decoding.generation import GPTDecoder, TransformerDecoder, sample
+from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.runs.run_folder import RunFolder

@@ -24,8 +24,7 @@ from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.attention import MultiHeadAttention, RecordsAttention, recording_attention
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
-from tinyformer.models.recording import below_output
-from tinyformer.models.rollout import attention_rollout
+from tinyformer.models.recording import attention_rollout, below_output
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host

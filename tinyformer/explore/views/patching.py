@@ -8,7 +8,7 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import UserError
-from tinyformer.decoding.likeliest import likeliest
+from tinyformer.decoding.sampling import likeliest
 from tinyformer.explore.views.ablating import can_intervene, place_of
 from tinyformer.explore.views.attending import Reading, read
 from tinyformer.explore.views.passages import Answer, Passage

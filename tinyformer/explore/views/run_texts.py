@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from tinyformer.common.errors import UserError
-from tinyformer.data.downloads import kept_at
-from tinyformer.data.reading import STANDARD_LIBRARY, TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256, TextSource
+from tinyformer.data.reading import STANDARD_LIBRARY, TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256, TextSource, kept_at
 from tinyformer.explore.views.kept import Kept
 from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.runs.run_folder import RunFolder

@@ -14,13 +14,11 @@ from typing import Any
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.data.batches import check_ids
-from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder, translation_decoder
+from tinyformer.decoding.generation import Decoder, batch_of_ids, language_decoder, translation_decoder
 from tinyformer.explore.serving.turns import Turns
 from tinyformer.models.bert import BertHead
 from tinyformer.models.quantizing import num_weights
-from tinyformer.pretrained.adapter_settings import model_folder
-from tinyformer.pretrained.folders import gguf_at
-from tinyformer.pretrained.weights import weight_files
+from tinyformer.pretrained.folders import gguf_at, model_folder, weight_files
 from tinyformer.runs.checkpoints import read_state
 from tinyformer.runs.makers import newest_runs
 from tinyformer.runs.run_folder import RunFolder

@@ -9,11 +9,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tinyformer.common.errors import UserError
-from tinyformer.decoding.decoders import Decoder
 from tinyformer.decoding.filling import filling_logits
-from tinyformer.decoding.likeliest import likeliest
-from tinyformer.decoding.sampling import Sampling, sample
-from tinyformer.decoding.token_rules import TokenRules
+from tinyformer.decoding.generation import Decoder, sample
+from tinyformer.decoding.sampling import Sampling, TokenRules, likeliest
 from tinyformer.explore.views.passages import Answer, Passage
 from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.models.quantizing import num_weights

@@ -1,12 +1,14 @@
-"""Decoders: a ``Decoder`` takes the newest tokens of each text in a batch and returns the logits for the next token.
+"""Generation: a ``Decoder`` returns the logits of the next token, ``Sampling`` picks it, and the decoder takes it next.
 
-Sampling and beam search work with any decoder. They use NumPy arrays on the CPU, where picking a token is cheap.
+``sample`` is this loop. A decoder keeps what its model computed for the tokens so far, in a cache or a state, and takes only
+the newest ones. Sampling and beam search work with any decoder, on NumPy arrays: picking a token is cheap on the CPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import tinytensor as tt
@@ -14,16 +16,100 @@ from tinyformer.common.errors import UserError
 from tinyformer.common.settings import check_counts
 from tinyformer.common.vectors import Vectors, check_lengths, check_vectors
 from tinyformer.data.batches import check_ids, check_integers
-from tinyformer.models.caches import Cache
+from tinyformer.decoding.sampling import LogitsRule, Sampling, TokenRules
+from tinyformer.models.blocks import Cache
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recurrent import RecurrentLM, State
 from tinyformer.models.seq2seq import EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer
-from tinytensor import Tensor
+from tinytensor import Tensor, kernels_name, random
 from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.backend import host
 from tinytensor.nn import Module
+
+
+def sample(
+    decoder: Decoder,
+    prompts: Any,
+    num_tokens: int,
+    sampling: Sampling,
+    end: int | Iterable[int] | None = None,
+    forbidden: Iterable[int] = (),
+    force_end: bool = False,
+    rules: Iterable[LogitsRule] = (),
+) -> Iterator[Any]:
+    """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens. Yields the ids of each step, (batch,).
+
+    ``TokenRules`` explains ``end``, ``forbidden``, ``force_end`` and ``rules``. A row that has written an end token repeats it
+    from then on. The iteration stops when all rows have written one. Raises UserError if the prompts have no tokens or
+    different lengths, and if num_tokens is negative. A batch without rows yields nothing.
+    """
+    if num_tokens < 0:
+        raise UserError(f"the length must be at least 0, not {num_tokens}")
+    tokens = TokenRules(end, forbidden, force_end, rules)
+    return _sample(decoder, batch_of_ids(prompts, "prompts"), num_tokens, sampling, tokens) if len(prompts) else iter(())
+
+
+def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, tokens: TokenRules) -> Iterator[Any]:
+    rng = random.generator() if sampling.seed is None else host.random.default_rng(sampling.seed)
+    texts, new, finished = prompts, prompts, [False] * len(prompts)
+    for step in range(1, num_tokens + 1):
+        logits = tokens.restrict(decoder.next_logits(new), step == num_tokens, texts, step - 1)
+        rows = zip(logits, new[:, -1], finished)
+        ids = host.array([last if is_finished else sampling.pick(row, rng) for row, last, is_finished in rows], host.int64)
+        yield ids
+        finished = [is_finished or i in tokens.ends for i, is_finished in zip(ids.tolist(), finished)]
+        if all(finished):
+            return
+        new = ids[:, None]
+        if tokens.rules:
+            texts = host.concatenate([texts, new], axis=1)
+
+
+def generate(
+    model: GPT | RecurrentLM,
+    prompt: Sequence[int],
+    num_tokens: int,
+    sampling: Sampling | None = None,
+    end: int | Iterable[int] | None = None,
+    use_cache: bool = True,
+    forbidden: Iterable[int] = (),
+    force_end: bool = False,
+    rules: Iterable[LogitsRule] = (),
+) -> Iterator[int]:
+    """Continue ``prompt``, one token id or more, with a language model. Yields up to ``num_tokens`` ids one by one, and stops
+    after ``end``, an id or several; ``TokenRules`` explains ``forbidden``, ``force_end`` and ``rules``. Raises
+    UserError if the prompt is empty or num_tokens is negative.
+
+    >>> from tinyformer import GPT, GPTConfig, Sampling, generate
+    >>> model = GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32)).eval()
+    >>> len(list(generate(model, [1, 2, 3], 10, Sampling(temperature=0.8, top_k=5))))
+    10
+    """
+    sampling = Sampling() if sampling is None else sampling
+    ids = batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")
+    decoder = language_decoder(model, use_cache, ids.shape[1] + max(num_tokens, 0))
+    steps = sample(decoder, ids, num_tokens, sampling, end, forbidden, force_end, rules)
+    return (int(ids[0]) for ids in steps)
+
+
+def compile_first(model: GPT | RecurrentLM, sampling: Sampling) -> None:
+    """Have the kernels compiled that writing takes, if any are: what is said of that on standard error then comes before a
+    text, and not in the middle of it."""
+    if kernels_name == "numba":
+        list(generate(model, [0, 0], 3, replace(sampling, seed=0)))
+
+
+def note_on_length(model: GPT | RecurrentLM, length: int) -> str:
+    """What to tell about a prompt of so many tokens, if that is more than the model reads; "" otherwise."""
+    most = model.config.block_size
+    if isinstance(model, RecurrentLM) or length <= most:
+        return ""
+    return f"The prompt has {counted(length, 'token')}. The model reads {most:,}, and so only the end of it."
+
+
+# -------------------------------------------------------------------------------------------------------------------- decoders
 
 
 class Decoder(Protocol):
