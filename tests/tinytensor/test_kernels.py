@@ -56,11 +56,11 @@ def test_what_kernels_import_imports_no_kernels(module):
 
 def test_the_check_of_imports_sees_them():
     text = (
-        "from tinytensor.autograd.changes import x\nfrom tinytensor import kernels, random\n"
+        "from tinytensor.autograd.inputs import x\nfrom tinytensor import kernels, random\n"
         "def f():\n    import tinytensor.autograd.engine"
     )
     assert set(imported(ast.parse(text))) == {
-        "tinytensor.autograd.changes", "tinytensor.kernels", "tinytensor.random", "tinytensor.autograd.engine",
+        "tinytensor.autograd.inputs", "tinytensor.kernels", "tinytensor.random", "tinytensor.autograd.engine",
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tinytensor as tt
 from tinyformer.models.caches import KeyValueCache
 from tinytensor import Tensor
-from tinytensor.autograd.calling import wrap
+from tinytensor.autograd.tensor import wrap
 from tinytensor.device.backend import xp
 from tinytensor.functional.attention import attention_of_arrays, cached_attention, memory_attention
 from tinytensor.kernels.heads import join_heads

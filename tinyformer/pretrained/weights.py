@@ -16,7 +16,7 @@ from tinyformer.pretrained.families import Family, Source
 from tinyformer.pretrained.folders import gguf_at
 from tinyformer.pretrained.gguf_models import gguf_weights
 from tinyformer.pretrained.kept import AS_FLOAT32, SCALE, Kept, PackedArray, is_packed, packed
-from tinytensor.autograd.calling import wrap
+from tinytensor.autograd.tensor import wrap
 from tinytensor.device.backend import Array, default_dtype, host, xp
 from tinytensor.device.disk import FileError
 from tinytensor.io import HALVES, as_numbers, give_back, load_mapped

@@ -19,11 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinytensor.autograd import engine
-from tinytensor.autograd.changes import Replacements
-from tinytensor.autograd.checks import check_dtype, check_not_masked
-from tinytensor.autograd.conversion import as_array
+from tinytensor.autograd.inputs import as_array, check_dtype, check_not_masked
 from tinytensor.autograd.modes import enable_grad
-from tinytensor.autograd.tracing import read_values, refuse_in_trace
+from tinytensor.autograd.tracing import Replacements, read_values, refuse_in_trace
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import Count, missing
 from tinytensor.device.backend import Array, DType, default_dtype, host, is_floating, no_warnings, to_numpy, xp
@@ -73,7 +71,7 @@ class Tensor(Methods):
 
     @classmethod
     def _wrap(cls, array: Array, node: engine.Node | None = None) -> Tensor:
-        """A tensor that holds this array of the backend, without copying it."""
+        """A tensor that holds this array, without a copy. ``node`` records the call that computed it, if one was recorded."""
         tensor = object.__new__(Tensor)
         tensor._data = array
         tensor.node = node
@@ -296,6 +294,9 @@ class Tensor(Methods):
         twin = memo[id(self)] = object.__new__(type(self))  # before the attributes, which may refer back to it
         twin.__setstate__((self.data, self.requires_grad, copy.deepcopy(_attributes(self), memo)))
         return twin
+
+
+wrap = Tensor._wrap
 
 
 def _attributes(tensor: Tensor) -> dict[str, Any]:

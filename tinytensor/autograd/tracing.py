@@ -1,12 +1,13 @@
 """The seam between the core and ``replay``: what is asked while a function is being traced, and where it may not go.
 
 A tracer writes down what a function does, so that it can be repeated without Python's part. The core knows of it only what
-``Tracer`` says, and asks only here (``calling.py`` reads the mode itself, as it is asked at every call).
+``Tracer`` says, and asks only here (``op.py`` reads the mode itself, as it is asked at every call).
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,6 +33,18 @@ class Tracer(Protocol):
 
     def refuse_values_of(self, value: Any) -> None:
         """Raise TypeError if the function that is being traced computed this array or tensor, or part of it."""
+
+
+class Replacements:
+    """When a part of a module, or a tensor's array, was last replaced: a traced program has the parts and arrays of before."""
+
+    latest = 0
+    _next = itertools.count(1).__next__
+
+    @classmethod
+    def note(cls) -> None:
+        """Note a replacement, after it was made. No two threads note the same number."""
+        cls.latest = cls._next()
 
 
 def tracing(tracer: Tracer | None) -> Switched:

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.autograd.changes import PLAIN
-from tinytensor.autograd.checks import check_not_masked
 from tinytensor.autograd.engine import Part
+from tinytensor.autograd.inputs import PLAIN, check_not_masked
 from tinytensor.autograd.modes import modes
 from tinytensor.autograd.op import op
 from tinytensor.autograd.tracing import array_of

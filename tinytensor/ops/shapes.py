@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.autograd.calling import wrap
-from tinytensor.autograd.checks import check_fits
+from tinytensor.autograd.inputs import check_fits
 from tinytensor.autograd.op import op
+from tinytensor.autograd.tensor import wrap
 from tinytensor.common.arguments import composite
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host, is_array, is_floating, xp

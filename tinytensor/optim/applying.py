@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, parallel
-from tinytensor.autograd.changes import note_change
+from tinytensor.autograd.engine import note_change
 from tinytensor.device import capturing
 from tinytensor.device.backend import no_warnings, xp
 from tinytensor.kernels.numpy.optimizers import current

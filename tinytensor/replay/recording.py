@@ -15,8 +15,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
-from tinytensor.autograd.binding import bind
 from tinytensor.autograd.fused import FusedOp
+from tinytensor.autograd.inputs import bind
 from tinytensor.autograd.modes import no_grad
 from tinytensor.autograd.op import Op
 from tinytensor.autograd.tensor import Tensor
