@@ -19,6 +19,7 @@ BELOW = {
     f"tinytensor.{name}"
     for name in (
         "autograd.modes",
+        "common.contexts",
         "device.allocator",
         "device.caches",
         "device.backend",
