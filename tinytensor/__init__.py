@@ -18,8 +18,7 @@ from tinytensor import (
     random as random,
 )
 from tinytensor.device.backend import BackendError as BackendError, name as _backend_name
-from tinytensor.replay.capture import capture as capture
-from tinytensor.device.capturing import CaptureError as CaptureError
+from tinytensor.replay.capture import CaptureError as CaptureError, capture as capture
 from tinytensor.transforms.checkpoint import checkpoint as checkpoint
 from tinytensor.creation import *
 from tinytensor.transforms.derivatives import grad as grad, hessian as hessian, hvp as hvp, jacobian as jacobian

@@ -12,10 +12,10 @@ from tinyformer.training.captured import CapturedSteps
 from tinyformer.training.evaluation import Evaluator, Work
 from tinyformer.training.losses import LossFunction
 from tinytensor import Tensor, parallel
-from tinytensor.device import capturing
 from tinytensor.distributed import Communicator, check_same
 from tinytensor.nn import Module
 from tinytensor.optim import Optimizer, norm_and_scale
+from tinytensor.replay import capture
 
 
 class Replica(Evaluator):
@@ -25,7 +25,7 @@ class Replica(Evaluator):
         super().__init__(ranks, model, loss_function)
         self.optimizer = optimizer
         self.clip = clip or math.inf
-        self._captured = CapturedSteps(self._step) if capturing.is_wanted and ranks.size == 1 else None
+        self._captured = CapturedSteps(self._step) if capture.is_wanted and ranks.size == 1 else None
 
     def step(self, work: Sequence[Work], rate: float) -> tuple[Tensor, Tensor]:
         """Take one optimizer step with the gradients of all ranks. Returns the mean loss over all targets of all ranks, and the

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor.autograd.modes import modes
-from tinytensor.autograd.tracing import read_values
+from tinytensor.autograd.replaying import current_step, read_values
 from tinytensor.common.arguments import NUMBER, TENSOR, shown
 from tinytensor.common.missing import unknown_argument
 from tinytensor.common.wording import counted
@@ -33,7 +33,6 @@ from tinytensor.device.backend import (
     wide,
     xp,
 )
-from tinytensor.device.capturing import refuse
 
 if TYPE_CHECKING:
     from tinytensor.autograd.op import Op
@@ -209,7 +208,8 @@ def as_array(data: Any, dtype: DType = None) -> Array:
     data = read_values(data.data if not is_plain and hasattr(data, "node") else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
-    refuse("the numbers that a tensor is made of", "make it before, and pass it in", before=False)  # for tables that are kept
+    # Before a capture it is allowed, for tables that are kept.
+    current_step().refuse("the numbers that a tensor is made of", "make it before, and pass it in", before=False)
     return from_numpy(data if is_plain else on_host(data, dtype))
 
 

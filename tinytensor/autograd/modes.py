@@ -36,6 +36,7 @@ class Modes:
         "keeping_values",
         "outer",
         "recording",
+        "step",
         "switch",
         "tracer",
     )
@@ -46,7 +47,8 @@ class Modes:
         self.detecting_anomalies = False
         self.keeping_values = False
         self.full_precision = _is_full_everywhere()  # how a GPU computes float32 products
-        self.tracer: Any = None  # who writes down every call of an op, if anyone: see tracing.py
+        self.tracer: Any = None  # who writes down every call of an op, if anyone: see replaying.py
+        self.step: Any = None  # the step that is being captured, if any: see replaying.py
         self.generator: Any = None  # the random numbers' generator inside ``random.using``
         self.switch: Switched | None = None  # the innermost context
         self.outer: Modes | None = None  # the modes outside of it
@@ -60,6 +62,7 @@ class Modes:
         modes.keeping_values = self.keeping_values
         modes.full_precision = self.full_precision
         modes.tracer = self.tracer
+        modes.step = self.step
         modes.generator = self.generator
         modes.switch, modes.outer = switch, self
         setattr(modes, switch.name, switch.value)

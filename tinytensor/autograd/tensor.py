@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tinytensor.autograd import engine
 from tinytensor.autograd.inputs import as_array, check_dtype, check_not_masked
 from tinytensor.autograd.modes import enable_grad
-from tinytensor.autograd.tracing import Replacements, read_values, refuse_in_trace
+from tinytensor.autograd.replaying import Replacements, current_step, read_values, refuse_in_trace
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import Count, missing
 from tinytensor.device.backend import Array, DType, default_dtype, host, is_floating, no_warnings, to_numpy, xp
-from tinytensor.device.capturing import before_gradient
 from tinytensor.device.forks import free_in_forks
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ class Tensor(Methods):
             raise TypeError(f"a gradient must be a tensor, not {shown(value)}: make it one with tt.tensor(...)")
         if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
             raise ValueError(f"a gradient of {value.dtype}{value.shape} does not fit a tensor of {self.dtype}{self.shape}")
-        before_gradient(self, is_set=True)
+        current_step().before_gradient(self, is_set=True)
         self._grad = value
 
     # ------------------------------------------------------------------------------------------------- its values
@@ -344,7 +343,7 @@ def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile
                 continue
-            before_gradient(tensor, is_set=False)
+            current_step().before_gradient(tensor, is_set=False)
             if tensor._grad is None:
                 tensor._grad = with_own_memory(value)
             else:

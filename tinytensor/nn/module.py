@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 from tinytensor.autograd.engine import note_change
 from tinytensor.autograd.inputs import as_array
+from tinytensor.autograd.replaying import Replacements
 from tinytensor.autograd.tensor import Tensor
-from tinytensor.autograd.tracing import Replacements
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import missing
 from tinytensor.common.wording import a_or_an

@@ -16,8 +16,8 @@ from tinytensor import ops
 from tinytensor.autograd.engine import note_change
 from tinytensor.autograd.inputs import as_array, check_fits
 from tinytensor.autograd.modes import modes
+from tinytensor.autograd.replaying import read_values
 from tinytensor.autograd.tensor import Tensor
-from tinytensor.autograd.tracing import read_values
 from tinytensor.device.backend import Array, host, is_floating, is_host_array, no_warnings, xp
 
 Self = TypeVar("Self", bound=Tensor)

@@ -19,8 +19,8 @@ from tinytensor.autograd.fused import FusedOp
 from tinytensor.autograd.inputs import bind
 from tinytensor.autograd.modes import no_grad
 from tinytensor.autograd.op import Op
+from tinytensor.autograd.replaying import tracing
 from tinytensor.autograd.tensor import Tensor
-from tinytensor.autograd.tracing import tracing
 from tinytensor.common.arguments import shown
 from tinytensor.creation import arange, full
 from tinytensor.device.backend import Array, DType, host, is_array, to_numpy, xp

@@ -16,8 +16,8 @@ from tinytensor.autograd.fused import FusedOp
 from tinytensor.autograd.inputs import PLAIN, bind
 from tinytensor.autograd.modes import modes, no_grad
 from tinytensor.autograd.op import Function, Op
+from tinytensor.autograd.replaying import Replacements, is_traced, tracing
 from tinytensor.autograd.tensor import Tensor, wrap
-from tinytensor.autograd.tracing import Replacements, is_traced, tracing
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import bool_dtype, default_dtype, host, no_warnings, xp
