@@ -15,13 +15,13 @@ from tinytensor.optim.clipping import clip_grad_norm as clip_grad_norm, norm_and
 from tinytensor.optim.lion import Lion as Lion
 from tinytensor.optim.muon import Muon as Muon
 from tinytensor.optim.optimizer import Optimizer as Optimizer
-from tinytensor.optim.plateau import Plateau as Plateau
 from tinytensor.optim.schedules import (
     Constant as Constant,
     Cosine as Cosine,
     InverseSquareRoot as InverseSquareRoot,
     LinearDecay as LinearDecay,
     OneCycle as OneCycle,
+    Plateau as Plateau,
     Schedule as Schedule,
     Step as Step,
 )
