@@ -95,9 +95,9 @@ def on_cupy(block: int, make: Callable[..., Any], *arguments: Any) -> Any:
 
 def captured(make: Callable[..., Any], *arguments: Any) -> Any:
     """A side whose trainer captures its steps."""
-    from tinytensor.device import capturing
+    from tinytensor.replay import capture
 
-    capturing.is_wanted = True
+    capture.is_wanted = True
     return make(*arguments)
 
 

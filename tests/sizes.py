@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("tinytensor", "tinyformer")
 OTHERS = ("benchmarks", "examples", "tests")
-CORE = [f"tinytensor/autograd/{name}.py" for name in ("engine", "op", "calling")]
+CORE = [f"tinytensor/autograd/{name}.py" for name in ("engine", "op")]
 # The most lines, which only fall: what comes must make room.
 MOST_OF_PACKAGES, MOST_OF_BENCHMARKS = 56_850, 3_665
 
@@ -53,7 +53,8 @@ def budgets() -> list[Budget]:
     largest = max(files, key=lambda name: files[name])
     return [
         Budget(f"the largest file of the packages, {largest}", files[largest], 400),
-        Budget("the core: engine, op and calling", sum(files[name] for name in CORE), 599),
+        Budget("the core: engine and op", sum(files[name] for name in CORE), 599),
+        Budget("autograd: the core and the files around it", sum(lines_of("tinytensor/autograd").values()), 1_815),
         Budget("benchmarks", sum(lines_of("benchmarks").values()), MOST_OF_BENCHMARKS),
         Budget("both packages", sum(files.values()), MOST_OF_PACKAGES),
     ]

@@ -1,6 +1,6 @@
 """tinytensor: tensors with reverse-mode automatic differentiation on NumPy or CuPy.
 
-Its rooms, from the ground up: ``device``, ``common``, ``autograd`` (begin there: engine, op, calling), ``kernels``, ``ops``,
+Its rooms, from the ground up: ``device``, ``common``, ``autograd`` (begin there: engine, op, tensor), ``kernels``, ``ops``,
 ``functional``, ``nn``, ``parallel``, ``optim``, ``transforms``, ``replay``, ``display``, ``distributed``. A room imports only
 those before it. docs/guides/reading_the_source.md has a map, and the path of one call.
 
@@ -18,11 +18,10 @@ from tinytensor import (
     random as random,
 )
 from tinytensor.device.backend import BackendError as BackendError, name as _backend_name
-from tinytensor.replay.capture import capture as capture
-from tinytensor.device.capturing import CaptureError as CaptureError
+from tinytensor.replay.capture import CaptureError as CaptureError, capture as capture
 from tinytensor.transforms.checkpoint import checkpoint as checkpoint
 from tinytensor.creation import *
-from tinytensor.transforms.derivatives import hessian as hessian, hvp as hvp, jacobian as jacobian
+from tinytensor.transforms.derivatives import grad as grad, hessian as hessian, hvp as hvp, jacobian as jacobian
 from tinytensor.device.disk import FileError as FileError
 from tinytensor.common.missing import CalledModule as _CalledModule, names_of as _names_of, public as _public
 from tinytensor.autograd.modes import (
@@ -57,7 +56,6 @@ from tinytensor.ops.sequences import *
 from tinytensor.ops.shapes import *
 from tinytensor.ops.sorting import *
 from tinytensor.random import seed as seed
-from tinytensor.autograd.gradients import grad as grad
 from tinytensor.autograd.tensor import Tensor as Tensor
 from tinytensor.replay.trace import opaque as opaque, trace as trace
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinytensor.autograd.checks import check_dtype, check_fits, check_not_masked
-from tinytensor.autograd.conversion import as_array, on_host
+from tinytensor.autograd.inputs import as_array, check_dtype, check_fits, check_not_masked, on_host
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked, makers
 from tinytensor.common.wording import a_or_an

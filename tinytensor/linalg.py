@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tinytensor.autograd.op import op
+from tinytensor.autograd.replaying import current_step
 from tinytensor.common.arguments import composite
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.device.backend import faults_are_errors, host, xp
-from tinytensor.device.capturing import refuse
 from tinytensor.device.summation import widened
 from tinytensor.ops import broadcast_to, expand_dims, matmul, moveaxis, reshape, stack, tril, where
 from tinytensor.ops.linear_algebra import T
@@ -32,7 +32,7 @@ __all__ = [
 
 def _matrices(x: Any) -> Any:
     """x in the dtype in which it is computed. Raises ValueError unless these are square matrices."""
-    refuse("what linear algebra finds out about matrices on the CPU", "compute it before, and pass it in")
+    current_step().refuse("what linear algebra finds out about matrices on the CPU", "compute it before, and pass it in")
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ValueError("the matrices must be square: (..., n, n)")
     return widened(x)

@@ -14,12 +14,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tinytensor.autograd.modes import Switched, modes
+from tinytensor.autograd.replaying import current_step, refuse_in_trace
 from tinytensor.autograd.tensor import Tensor
-from tinytensor.autograd.tracing import refuse_in_trace
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.common.wording import a_or_an, counted
-from tinytensor.device import capturing
 from tinytensor.device.backend import from_numpy, host, is_floating, to_numpy
 from tinytensor.device.forks import free_in_forks
 from tinytensor.kernels.numpy.dropout import RandomKey
@@ -92,7 +91,7 @@ def seed(value: int) -> None:
 def generator() -> host.random.Generator:
     """The generator that this thread draws from. Raises RuntimeError inside a function that is being traced or captured."""
     refuse_in_trace("a traced function would draw the same random numbers in each call: pass them in as a tensor")
-    capturing.refuse("the same random numbers", "draw them before, and pass them in")
+    current_step().refuse("the same random numbers", "draw them before, and pass them in")
     return modes().generator or _of_this_thread()
 
 
@@ -295,7 +294,7 @@ def random_key() -> RandomKey:
             first, second = generator().integers(0, high, 2, dtype=host.uint64, endpoint=True).tolist()
         return first, second
 
-    key: RandomKey = capturing.numbers(draw, host.uint64)
+    key: RandomKey = current_step().numbers(draw, host.uint64)
     return key
 
 

@@ -58,7 +58,7 @@ tinytensor/creation.py: steps = -((start - stop) -> steps = +((start - stop)
     tinytensor/test_creation.py::test_values
 tinytensor/device/disk.py: if not usable: -> if usable:
     tinytensor/test_disk.py::test_text_is_written_whole_or_not_at_all
-tinytensor/display/tensors.py: precision=4, max -> precision=5, max
+tinytensor/display/notebook.py: precision=4, max -> precision=5, max
     tinytensor/test_display.py::test_a_large_matrix_is_shortened_as_numpy_does
 tinytensor/distributed/agreement.py: raise RankError(message) -> pass
     tinytensor/test_distributed.py::test_the_contract

@@ -7,8 +7,9 @@ from closeness import assert_close, assert_same_bits
 from test_device import waits
 
 from tinytensor import kernels
-from tinytensor.device import capturing
+from tinytensor.autograd.replaying import Step
 from tinytensor.device.backend import xp
+from tinytensor.replay import capture
 
 dtypes = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 
@@ -29,13 +30,13 @@ def test_products_by_cublaslt_equal_those_of_numpy(by_cublaslt, on_numpy, name, 
 @dtypes
 def test_a_run_of_captured_steps_is_the_run(by_cublaslt, monkeypatch, dtype):
     expected = experiments.training(dtype)
-    monkeypatch.setattr(capturing, "is_wanted", True)
+    monkeypatch.setattr(capture, "is_wanted", True)
     assert_same_bits(experiments.training(dtype), expected)
 
 
 @dtypes
 def test_a_captured_step_waits_for_nothing(monkeypatch, dtype):
-    monkeypatch.setattr(capturing, "is_wanted", True)
+    monkeypatch.setattr(capture, "is_wanted", True)
     trainer = experiments.trainer(experiments.model(dropout=0.1), dtype=dtype)
     experiments.losses_of(6, trainer)
     xp.cuda.Device().synchronize()
@@ -43,12 +44,12 @@ def test_a_captured_step_waits_for_nothing(monkeypatch, dtype):
 
 
 def test_a_captured_step_reads_no_values(monkeypatch):
-    monkeypatch.setattr(capturing, "is_wanted", True)
+    monkeypatch.setattr(capture, "is_wanted", True)
     trainer = experiments.trainer(experiments.model())
     loss = trainer.loss_function
     experiments.losses_of(3, trainer)
     trainer._team.member.loss_function = lambda *given: loss(*given) * float(loss(*given))
-    with pytest.raises(capturing.CaptureError, match="reading a value"):
+    with pytest.raises(capture.CaptureError, match="reading a value"):
         trainer.train_step()
     xp.cuda.Device().synchronize()
     assert float(xp.ones(3).sum()) == 3.0  # the GPU goes on
@@ -60,5 +61,5 @@ def test_ids_are_sorted_as_by_cupy(monkeypatch, count):
 
     ids = xp.array(np.random.default_rng(0).zipf(1.2, count).clip(max=50303))
     expected = order_of(ids, 50304).get()
-    monkeypatch.setattr(capturing, "is_on", lambda: True)
+    monkeypatch.setattr(Step, "is_captured", True)
     np.testing.assert_array_equal(order_of(ids, 50304).get(), expected)

@@ -27,7 +27,7 @@ def test_every_instruction_set_computes_the_products(instructions):
     import numba
 
     from tinytensor.kernels.numba import block_dots, processor
-    from tinytensor.kernels.numba.quantized_loops import round_inputs, rounded_size
+    from tinytensor.kernels.numba.quantized import round_inputs, rounded_size
 
     if FEATURES[instructions] and not any(map(processor.has, FEATURES[instructions])):
         pytest.skip(f"this processor does not have {instructions}")

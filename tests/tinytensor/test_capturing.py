@@ -7,18 +7,20 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import CaptureError
-from tinytensor.device import backend, capturing
+from tinytensor.autograd.replaying import current_step
+from tinytensor.device import backend
+from tinytensor.replay import capture
 
 
 def test_outside_of_a_captured_step_everything_is_done_at_once():
-    done = []
-    assert capturing.numbers(lambda: (1.5, 2.5), "float32") == (1.5, 2.5)
-    assert capturing.changing(lambda: 3) == 3
-    capturing.repeat(lambda: done.append(1))
-    assert done == [1] and not capturing.is_on()
-    assert float(capturing.Number(lambda: 2)) == 2.0
-    assert capturing.table(np.arange(3)).tolist() == [0, 1, 2]
-    assert capturing.constant(lambda n: capturing.table(np.arange(n)), 4).tolist() == [0, 1, 2, 3]
+    done, step = [], current_step()
+    assert step.numbers(lambda: (1.5, 2.5), "float32") == (1.5, 2.5)
+    assert step.changing(lambda: 3) == 3
+    step.repeat(lambda: done.append(1))
+    assert done == [1] and not step.is_captured
+    assert float(capture.Number(lambda: 2)) == 2.0
+    assert step.table(np.arange(3)).tolist() == [0, 1, 2]
+    assert step.constant(lambda n: step.table(np.arange(n)), 4).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.needs("numpy")
@@ -33,6 +35,6 @@ def test_the_environment_variable(python, monkeypatch):
     for value, expected in [("0", False), ("", False), ("1", "needs a GPU"), ("yes", unknown)]:
         monkeypatch.setenv("TINYTENSOR_CAPTURE", value)
         with nullcontext() if expected is False else pytest.raises(backend.BackendError, match=expected):
-            assert capturing._is_wanted() is expected
+            assert capture._is_wanted() is expected
     run = python("import tinytensor", TINYTENSOR_CAPTURE="1")
     assert "BackendError: TINYTENSOR_CAPTURE=1 needs a GPU" in run.stderr

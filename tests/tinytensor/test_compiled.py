@@ -96,7 +96,7 @@ def test_all_kernels_have_the_signatures_of_numpys():
 
 @pytest.mark.needs("numba")
 def test_exp_differs_by_one_unit_in_the_last_place():
-    from tinytensor.kernels.numba.exponential import exp_of
+    from tinytensor.kernels.numba.functions import exp_of
 
     bits = np.arange(0, 1 << 32, 997, dtype=np.uint64).astype(np.uint32)  # floats of all sizes, NaN and infinite ones, too
     x = np.concatenate([bits.view(np.float32), np.linspace(-110, 95, 1_000_003, dtype=np.float32)])
@@ -627,7 +627,7 @@ def test_compiled_code_is_kept_beside_the_sources_or_in_the_users_cache(tmp_path
     assert run(code, tmp_path, **here).stderr == ""
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.nb*")} == files
 
-    source = package / "kernels" / "numba" / "exponential.py"
+    source = package / "kernels" / "numba" / "functions.py"
     source.write_text(source.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
     assert "compiles" in run(code, tmp_path, **here).stderr
     assert [other.name == folder.name for other in cache.glob("compiled-*")] == [False]

@@ -24,7 +24,7 @@ from forking import in_a_fork, needs_fork
 
 import tinytensor as tt
 from tinytensor import distributed, nn, parallel
-from tinytensor.autograd import changes
+from tinytensor.autograd import engine
 from tinytensor.device import forks
 from tinytensor.nn import hooks
 
@@ -235,7 +235,7 @@ def test_no_lock_is_held_in_a_child() -> None:
 
     parallel.run(lambda shard: shard, [0, 1])  # so that there are some more
     own = tt.random.generator().bit_generator.lock
-    assert {id(changes._changing), id(hooks._lock), id(parallel.threads._blas._lock)} <= {id(lock) for lock in forks._held}
+    assert {id(engine._changing), id(hooks._lock), id(parallel.threads._blas._lock)} <= {id(lock) for lock in forks._held}
     assert own in forks._free and len(forks._free) > 1
     assert all(map(is_free, [*forks._held, own, *list(forks._free)[:3]]))
 

@@ -9,7 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor.autograd import modes
-from tinytensor.autograd.tracing import tracing
+from tinytensor.autograd.replaying import tracing
 
 
 def leaf(value):

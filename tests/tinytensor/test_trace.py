@@ -9,7 +9,7 @@ from cases import CASES_OF, run_checks
 
 import tinytensor as tt
 from tinytensor import nn, parallel
-from tinytensor.autograd.changes import Replacements
+from tinytensor.autograd.replaying import Replacements
 from tinytensor.device.backend import is_host_array
 
 

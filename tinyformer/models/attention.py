@@ -25,7 +25,7 @@ import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.models.positions import RotaryPositions
 from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
-from tinytensor.autograd.calling import wrap
+from tinytensor.autograd.tensor import wrap
 from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host, xp

@@ -32,12 +32,12 @@ from tinyformer.training.replica import Replica
 from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, distributed, parallel
 from tinytensor.common.wording import counted
-from tinytensor.device import capturing
 from tinytensor.device.disk import remove
 from tinytensor.distributed import Alone, RankError, Team
 from tinytensor.nn import Module
 from tinytensor.nn.lora import lora_weights
 from tinytensor.optim import norm_and_scale
+from tinytensor.replay import capture
 
 
 def take_step(replica: Replica, work: Sequence[Work], rate: SupportsFloat) -> tuple[Tensor, Tensor]:
@@ -105,7 +105,7 @@ class Trainer:
         self.optimizer = optimizer_for(model, config)
         self.schedule = config.make_schedule()
         self._team = Team(Alone(), Replica(Alone(), model, self.optimizer, loss_function, config.clip))
-        self._take_step: Step = CapturedSteps(take_step) if capturing.is_wanted and ranks == 1 else take_step
+        self._take_step: Step = CapturedSteps(take_step) if capture.is_wanted and ranks == 1 else take_step
         self.snapshots = SnapshotFiles(folder, Snapshots(model, config.steps, config.snapshots))
         self.step = 0
         self.best_loss = math.inf

@@ -1,6 +1,6 @@
 """Reverse-mode differentiation: the tensor, what an op is, what a call records, and how gradients flow back.
 
-Read engine.py first, then op.py, calling.py and tensor.py. It imports device/ and common/.
+Read engine.py first, then op.py and tensor.py. It imports device/ and common/.
 """
 
 import typing

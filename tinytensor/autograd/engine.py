@@ -13,17 +13,19 @@ See op.py for what an op is and how its gradient rules are declared.
 
 from __future__ import annotations
 
+import itertools
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tinytensor.autograd.changes import check_unchanged, next_number
-from tinytensor.autograd.checks import calling_line
+from tinytensor.autograd.inputs import arrays_in, calling_line
 from tinytensor.autograd.modes import Switched, modes
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.common.wording import a_or_an
-from tinytensor.device.backend import DType, converted, is_floating, no_warnings, xp
+from tinytensor.device.backend import Array, DType, converted, is_floating, no_warnings, owner, xp
+from tinytensor.device.forks import held_by_forks
 from tinytensor.device.summation import sum_over
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ __all__ = ["Node", "Part", "backpropagate", "check_finite", "leaf"]
 
 
 # ------------------------------------------------------------------------------------------------------------ nodes
+
+
+# The next number of one count, which nodes and changes in place share: the larger of two numbers came later.
+next_number = itertools.count(1).__next__
 
 
 class Node:
@@ -233,6 +239,52 @@ def check_finite(value: Any, what: str) -> None:
     if is_floating(array.dtype) and not bool(xp.isfinite(array).all()):
         kind = "NaN" if bool(xp.isnan(array).any()) else "infinite"
         raise FloatingPointError(f"{what} is {kind}: it is the first such value since detect_anomaly() was entered")
+
+
+# ------------------------------------------------------------------------------------------------- changes in place
+
+
+class _Change:
+    """When some memory was last changed in place: its number is larger than those of all nodes recorded before."""
+
+    __slots__ = ("memory", "number")
+    latest = 0  # the number of the latest change of any memory
+
+    def __init__(self, memory: Array):
+        key = id(memory)
+        self.memory = weakref.ref(memory, lambda _: _changes.pop(key, None))
+        self.number = 0
+
+
+_changes: dict[int, _Change] = {}  # by the id() of the array that owns the memory
+_changing = held_by_forks(threading.RLock())  # several threads of an optimizer's step may note changes at the same time
+
+
+def note_change(array: Array) -> None:
+    """Note that an array's memory was changed in place, and with it every view of that memory.
+
+    A graph that was recorded before, and that saved this memory, then refuses to run backward.
+    """
+    memory = owner(array)
+    with _changing:
+        change = _changes.get(id(memory))
+        if change is None:
+            change = _changes[id(memory)] = _Change(memory)
+        change.number = _Change.latest = next_number()
+
+
+def check_unchanged(node: Node, saved: Any) -> None:
+    """Raise RuntimeError if one of the saved arrays was changed in place after the node was recorded."""
+    if node.number > _Change.latest:  # true of all nodes in a training step
+        return
+    for array in arrays_in(saved):
+        change = _changes.get(id(owner(array)))
+        if change is not None and change.number > node.number:
+            assert node.op is not None
+            raise RuntimeError(
+                f"backward through {node.op.name!r}, but values that it used were changed in place since then (by an "
+                "optimizer's step, assign, load_state_dict or an initialiser): run the forward pass again"
+            )
 
 
 if not TYPE_CHECKING:

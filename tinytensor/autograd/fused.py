@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tinytensor.autograd.binding import explain
-from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.engine import Node, backpropagate
+from tinytensor.autograd.inputs import explain
 from tinytensor.autograd.op import Function, Op, op
+from tinytensor.autograd.tensor import wrap
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.device.backend import Array, DType, converted, default_dtype, host, is_array, is_floating, xp
 

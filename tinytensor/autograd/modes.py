@@ -8,13 +8,13 @@ Kernels read them, too, so this file imports nothing that lies above kernels.
 from __future__ import annotations
 
 import functools
-import inspect
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import ContextDecorator, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast, overload
 
+from tinytensor.common.contexts import around
 from tinytensor.device.backend import BackendError
 
 
@@ -36,6 +36,7 @@ class Modes:
         "keeping_values",
         "outer",
         "recording",
+        "step",
         "switch",
         "tracer",
     )
@@ -46,7 +47,8 @@ class Modes:
         self.detecting_anomalies = False
         self.keeping_values = False
         self.full_precision = _is_full_everywhere()  # how a GPU computes float32 products
-        self.tracer: Any = None  # who writes down every call of an op, if anyone: see tracing.py
+        self.tracer: Any = None  # who writes down every call of an op, if anyone: see replaying.py
+        self.step: Any = None  # the step that is being captured, if any: see replaying.py
         self.generator: Any = None  # the random numbers' generator inside ``random.using``
         self.switch: Switched | None = None  # the innermost context
         self.outer: Modes | None = None  # the modes outside of it
@@ -60,6 +62,7 @@ class Modes:
         modes.keeping_values = self.keeping_values
         modes.full_precision = self.full_precision
         modes.tracer = self.tracer
+        modes.step = self.step
         modes.generator = self.generator
         modes.switch, modes.outer = switch, self
         setattr(modes, switch.name, switch.value)
@@ -85,7 +88,7 @@ modes = _current.get  # ``modes().recording`` and so on
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Switched(ContextDecorator):
+class Switched:
     """A context (or decorator) that gives one of the switches another value. One object may be entered several times, also by
     several threads at once.
 
@@ -107,59 +110,7 @@ class Switched(ContextDecorator):
             raise TypeError(
                 f"no_grad() and the like decorate functions and methods, not {getattr(function, '__name__', function)}"
             )
-        return cast(Function, self._around(function))
-
-    def _around(self, function: Any) -> Any:
-        forms = function, getattr(function, "__call__", None)  # noqa: B004 (a callable object has the form of its method)
-        if any(map(inspect.isgeneratorfunction, forms)):
-            return self._around_items(function)
-        if any(map(inspect.isasyncgenfunction, forms)):
-            return self._around_awaited_items(function)
-        return self._around_await(function) if any(map(inspect.iscoroutinefunction, forms)) else super().__call__(function)
-
-    def _around_items(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            items = function(*args, **kwargs)
-            resume, given = items.send, None
-            while True:
-                with self:
-                    try:
-                        item = resume(given)
-                    except StopIteration as end:
-                        return end.value
-                try:
-                    resume, given = items.send, (yield item)
-                except BaseException as error:  # the caller threw it in, or closed the generator (GeneratorExit)
-                    resume, given = items.throw, error
-
-        return generate
-
-    def _around_awaited_items(self, function: Any) -> Any:
-        @functools.wraps(function)
-        async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            items = function(*args, **kwargs)
-            resume, given = items.asend, None
-            while True:
-                with self:
-                    try:
-                        item = await resume(given)
-                    except StopAsyncIteration:
-                        return
-                try:
-                    resume, given = items.asend, (yield item)
-                except BaseException as error:  # as above
-                    resume, given = items.athrow, error
-
-        return generate
-
-    def _around_await(self, function: Any) -> Any:
-        @functools.wraps(function)
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return await function(*args, **kwargs)
-
-        return call
+        return cast(Function, around(self, function))
 
     def __enter__(self) -> None:
         _current.set(_current.get().inside(self))

@@ -27,15 +27,14 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tinytensor.autograd.binding import explain
-from tinytensor.autograd.calling import call, wrap
+from tinytensor.autograd.engine import Node, check_finite
+from tinytensor.autograd.inputs import PLAIN, bind, calling_line, explain, operand, promoted, rounded, setting
+from tinytensor.autograd.modes import Modes, modes
+from tinytensor.autograd.tensor import Tensor, wrap
 from tinytensor.common.arguments import kinds_of
 from tinytensor.common.missing import names_of as _names_of
-from tinytensor.common.wording import counted
-from tinytensor.device.backend import Array, is_array, xp
-
-if TYPE_CHECKING:
-    from tinytensor.autograd.engine import Node
+from tinytensor.common.wording import a_or_an, counted
+from tinytensor.device.backend import Array, default_dtype, is_array, is_floating, mute, unmute, xp
 
 __all__ = ["Op", "op"]
 
@@ -137,13 +136,84 @@ class Op:
         """An op set on the Tensor class is a method."""
         return self if instance is None else types.MethodType(self, instance)
 
-    __call__ = call
-
     def input_name(self, place: int) -> str:
         """What an error message calls this input."""
         return f"operand {place}" if self.several else repr(self.inputs[place])
 
-    # -- forward: these are called in calling.py, and FusedOp overrides them
+    # -- a call
+
+    def __call__(self, /, *args: Any, **settings: Any) -> Any:
+        """Return the result: a tensor if an argument is a tensor, an array if a gradient rule passes raw arrays alone.
+
+        The function gets the tensors' arrays. The call is recorded, but not one with raw arrays alone.
+        """
+        now = modes()
+        if now.tracer is not None:
+            return now.tracer.call(self, args, settings)
+        arguments = bind(self, args, settings)
+        before = mute()  # NumPy's floating-point warnings
+        try:
+            for x in arguments[0] if self.several else arguments:
+                if isinstance(x, Tensor):
+                    return self._with_tensors(arguments, now)
+            if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if self.several else arguments)):
+                for place in () if self.several else self.input_places:
+                    operand(self, place, arguments[place])  # an error that names the first wrong one
+                kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
+                raise TypeError(f"{self.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
+            return self.compute(arguments, self.none_needed)[0]
+        finally:
+            unmute(before)
+
+    def _with_tensors(self, arguments: list[Any], now: Modes) -> Tensor:
+        """The result where at least one input is a tensor. The call is recorded if a gradient can flow back through it."""
+        operands, places = arguments, self.input_places
+        if self.several:
+            operands = arguments[0] = list(arguments[0])  # arrays are put into it, and the caller's list stays as it is
+            places = range(len(operands))
+        parents: list[Node | None] = []
+        all_default = True  # all tensors are in float32, so nothing has to be converted
+        for place in places:
+            x = operands[place]
+            if isinstance(x, Tensor):
+                operands[place] = array = x._data
+                parents.append(x.node)
+                all_default = all_default and array.dtype is default_dtype
+            else:
+                operands[place] = operand(self, place, x)
+                parents.append(None)
+        if not all_default:
+            for place, array in zip(places, promoted(self, [operands[place] for place in places])):
+                operands[place] = array
+        recording = now.recording and self.differentiable and any(parents)
+        for place in self.setting_places:
+            if type(arguments[place]) not in PLAIN:
+                arguments[place] = setting(self, place, arguments[place], recording)
+
+        needed = tuple([parent is not None for parent in parents]) if recording else self.none_needed
+        out, residuals = self.compute(arguments, needed)
+        if type(out) is not xp.ndarray:
+            out = self._single(out)
+        if not all_default:
+            out = rounded(self, out, [operands[place] for place in places])
+
+        node = None
+        if recording and is_floating(out.dtype):
+            node = Node(self, tuple(parents), self.saved(arguments, out, residuals, needed), out.shape, out.dtype)
+            if now.keeping_values:
+                node.value = out
+        if now.detecting_anomalies:
+            check_finite(out, f"the output of {self.name!r}, called at {node.line if node else calling_line()},")
+        return Tensor._wrap(out, node)
+
+    def _single(self, out: Any) -> Array:
+        """What the function returned, as an array. Raises TypeError for several."""
+        if isinstance(out, (tuple, list)):
+            returned = a_or_an(type(out).__name__)
+            raise TypeError(f"{self.name} returned {returned}: an op returns one array, so write an op for each")
+        return xp.asarray(out)
+
+    # -- forward: a call uses these, and FusedOp overrides them
 
     def compute(self, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
         """The output for these arrays, and the residuals: None, or what a fused op's gradients need besides the arrays.

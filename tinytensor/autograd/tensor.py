@@ -19,15 +19,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinytensor.autograd import engine
-from tinytensor.autograd.changes import Replacements
-from tinytensor.autograd.checks import check_dtype, check_not_masked
-from tinytensor.autograd.conversion import as_array
+from tinytensor.autograd.inputs import as_array, check_dtype, check_not_masked
 from tinytensor.autograd.modes import enable_grad
-from tinytensor.autograd.tracing import read_values, refuse_in_trace
+from tinytensor.autograd.replaying import Replacements, current_step, read_values, refuse_in_trace
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import Count, missing
 from tinytensor.device.backend import Array, DType, default_dtype, host, is_floating, no_warnings, to_numpy, xp
-from tinytensor.device.capturing import before_gradient
 from tinytensor.device.forks import free_in_forks
 
 if TYPE_CHECKING:
@@ -73,7 +70,7 @@ class Tensor(Methods):
 
     @classmethod
     def _wrap(cls, array: Array, node: engine.Node | None = None) -> Tensor:
-        """A tensor that holds this array of the backend, without copying it."""
+        """A tensor that holds this array, without a copy. ``node`` records the call that computed it, if one was recorded."""
         tensor = object.__new__(Tensor)
         tensor._data = array
         tensor.node = node
@@ -161,7 +158,7 @@ class Tensor(Methods):
             raise TypeError(f"a gradient must be a tensor, not {shown(value)}: make it one with tt.tensor(...)")
         if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
             raise ValueError(f"a gradient of {value.dtype}{value.shape} does not fit a tensor of {self.dtype}{self.shape}")
-        before_gradient(self, is_set=True)
+        current_step().before_gradient(self, is_set=True)
         self._grad = value
 
     # ------------------------------------------------------------------------------------------------- its values
@@ -298,6 +295,9 @@ class Tensor(Methods):
         return twin
 
 
+wrap = Tensor._wrap
+
+
 def _attributes(tensor: Tensor) -> dict[str, Any]:
     """The attributes that a subclass of Tensor added, in its ``__dict__`` or in slots."""
     kinds = [kind for kind in type(tensor).__mro__ if kind is not Tensor]
@@ -343,7 +343,7 @@ def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile
                 continue
-            before_gradient(tensor, is_set=False)
+            current_step().before_gradient(tensor, is_set=False)
             if tensor._grad is None:
                 tensor._grad = with_own_memory(value)
             else:

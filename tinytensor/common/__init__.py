@@ -1,4 +1,4 @@
-"""What every room asks for: checks of arguments, answers to names of other libraries, plurals, folders of one's own.
+"""What every room asks for: checks of arguments, answers to names of other libraries, contexts around functions, and plurals.
 
 It imports device/ alone.
 """

@@ -2,7 +2,7 @@
 
 So a function's body gets exactly what it says: a Python number for ``int`` and ``float`` (NumPy's numbers become one), True or
 False for ``bool``, a dtype that tensors can have for ``DType``, and for ``Sequence[int]`` a tuple, which nobody can change
-later. Any other argument raises TypeError. Ops do the same with their settings (see calling.py).
+later. Any other argument raises TypeError. Ops do the same with their settings (see op.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the arrays lie on: the choice between NumPy and CuPy, memory, cores, sums, and work that a GPU records.
+"""What the arrays lie on: the choice between NumPy and CuPy, memory, cores, sums, files and forks.
 
 The lowest room: it imports no other.
 """

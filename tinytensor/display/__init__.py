@@ -11,13 +11,13 @@ from tinytensor.nn.module import Module
 
 
 def _show_tensor(tensor: Tensor) -> str:
-    from tinytensor.display.tensors import tensor_html
+    from tinytensor.display.notebook import tensor_html
 
     return tensor_html(tensor)
 
 
 def _show_module(module: Module) -> str:
-    from tinytensor.display.modules import module_html
+    from tinytensor.display.notebook import module_html
 
     return module_html(module)
 

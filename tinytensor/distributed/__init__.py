@@ -11,26 +11,13 @@ be a rank: ``processes``, with its ``messages`` (sockets) and ``memory`` (what i
 
 import typing
 
-from tinytensor.common.missing import names_of as _names_of
-from tinytensor.distributed.agreement import check_same
-from tinytensor.distributed.communicator import Alone, Communicator, RankError
-from tinytensor.distributed.gpus import num_gpus
-from tinytensor.distributed.processes import default_method
-from tinytensor.distributed.teams import Team, lead, num_ranks, run, team
-
-__all__ = [
-    "Alone",
-    "Communicator",
-    "RankError",
-    "Team",
-    "check_same",
-    "default_method",
-    "lead",
-    "num_gpus",
-    "num_ranks",
-    "run",
-    "team",
-]
+from tinytensor.common.missing import names_of as _names_of, public as _public
+from tinytensor.distributed.agreement import check_same as check_same
+from tinytensor.distributed.communicator import Alone as Alone, Communicator as Communicator, RankError as RankError
+from tinytensor.distributed.gpus import num_gpus as num_gpus
+from tinytensor.distributed.processes import default_method as default_method
+from tinytensor.distributed.teams import Team as Team, lead as lead, num_ranks as num_ranks, run as run, team as team
 
 if not typing.TYPE_CHECKING:
+    __all__ = _public(globals(), "")
     __getattr__, __dir__ = _names_of(__name__)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tinytensor.autograd.changes import note_change
+from tinytensor.autograd.engine import note_change
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.device.backend import Array, owner, xp
 

@@ -9,9 +9,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
-from tinytensor.autograd.calling import wrap
-from tinytensor.autograd.checks import check_not_negative, check_probability
 from tinytensor.autograd.fused import fused
+from tinytensor.autograd.inputs import check_not_negative, check_probability
+from tinytensor.autograd.tensor import wrap
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import default_dtype, is_array, is_floating
 from tinytensor.kernels.heads import join_heads, queries_keys_values, split_heads

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.autograd.calling import wrap
 from tinytensor.autograd.fused import fused
 from tinytensor.autograd.op import op
-from tinytensor.autograd.tracing import value_check
+from tinytensor.autograd.replaying import value_check
+from tinytensor.autograd.tensor import wrap
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import host, is_floating, is_host_array, xp
 from tinytensor.functional.losses import at_least_float32, check_reduction, reduce, weighted

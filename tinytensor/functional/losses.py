@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from tinytensor.autograd.checks import check_not_negative
+from tinytensor.autograd.inputs import check_not_negative
 from tinytensor.autograd.op import Op, op
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import is_floating, is_host_array

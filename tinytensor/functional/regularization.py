@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
-from tinytensor.autograd.checks import check_probability
 from tinytensor.autograd.fused import fused
+from tinytensor.autograd.inputs import check_probability
 from tinytensor.common.arguments import checked
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.ops import where

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinytensor.autograd.checks import check_not_negative
+from tinytensor.autograd.inputs import check_not_negative
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import default_dtype, host, is_floating, xp
 from tinytensor.ops import astype, broadcast_to, clip, norm, sum

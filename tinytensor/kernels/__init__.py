@@ -1,8 +1,8 @@
 """Hand-written kernels. Every backend has the same functions with the same signatures.
 
-Kernels take and return raw arrays, never tensors. They import nothing of the library but device/ and ``autograd.modes``.
-``numpy`` holds the readable kernels, ``numba`` compiled loops that replace most of them, and ``cupy`` the GPU kernels. What
-several of them need is in the files of this folder, or is imported from ``numpy``.
+Kernels take and return raw arrays, never tensors. They import nothing of the library but device/, ``autograd.modes`` and
+``autograd.replaying``. ``numpy`` holds the readable kernels, ``numba`` compiled loops that replace most of them, and ``cupy``
+the GPU kernels. What several of them need is in the files of this folder, or is imported from ``numpy``.
 
 On the CPU the compiled loops are used where Numba is installed. TINYTENSOR_KERNELS=numpy or numba chooses.
 """

@@ -6,72 +6,40 @@ Read ``module`` first: what a module is. Then ``layers``, ``containers`` and, fo
 
 import typing
 
-from tinytensor.common.missing import names_of as _names_of
-from tinytensor.nn import init
-from tinytensor.nn.cells import GRUCell, LSTMCell, RNNCell
-from tinytensor.nn.containers import ModuleDict, ModuleList, Sequential
-from tinytensor.nn.hooks import recording_outputs
+from tinytensor.common.missing import names_of as _names_of, public as _public
+from tinytensor.nn import init as init
+from tinytensor.nn.cells import GRUCell as GRUCell, LSTMCell as LSTMCell, RNNCell as RNNCell
+from tinytensor.nn.containers import ModuleDict as ModuleDict, ModuleList as ModuleList, Sequential as Sequential
+from tinytensor.nn.hooks import recording_outputs as recording_outputs
 from tinytensor.nn.layers import (
-    ELU,
-    GELU,
-    Dropout,
-    Embedding,
-    Flatten,
-    GroupNorm,
-    Identity,
-    LayerNorm,
-    LeakyReLU,
-    Linear,
-    ReLU,
-    RMSNorm,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softplus,
-    Tanh,
+    ELU as ELU,
+    GELU as GELU,
+    Dropout as Dropout,
+    Embedding as Embedding,
+    Flatten as Flatten,
+    GroupNorm as GroupNorm,
+    Identity as Identity,
+    LayerNorm as LayerNorm,
+    LeakyReLU as LeakyReLU,
+    Linear as Linear,
+    ReLU as ReLU,
+    RMSNorm as RMSNorm,
+    Sigmoid as Sigmoid,
+    SiLU as SiLU,
+    Softmax as Softmax,
+    Softplus as Softplus,
+    Tanh as Tanh,
 )
-from tinytensor.nn.lora import add_lora, lora_state, merge_lora, unmerge_lora
-from tinytensor.nn.module import Module, Parameter
-from tinytensor.nn.quantization import quantize_
-from tinytensor.nn.recurrent import GRU, LSTM, RNN
-
-__all__ = [
-    "ELU",
-    "GELU",
-    "GRU",
-    "LSTM",
-    "RNN",
-    "Dropout",
-    "Embedding",
-    "Flatten",
-    "GRUCell",
-    "GroupNorm",
-    "Identity",
-    "LSTMCell",
-    "LayerNorm",
-    "LeakyReLU",
-    "Linear",
-    "Module",
-    "ModuleDict",
-    "ModuleList",
-    "Parameter",
-    "RMSNorm",
-    "RNNCell",
-    "ReLU",
-    "Sequential",
-    "SiLU",
-    "Sigmoid",
-    "Softmax",
-    "Softplus",
-    "Tanh",
-    "add_lora",
-    "init",
-    "lora_state",
-    "merge_lora",
-    "quantize_",
-    "recording_outputs",
-    "unmerge_lora",
-]
+from tinytensor.nn.lora import (
+    add_lora as add_lora,
+    lora_state as lora_state,
+    merge_lora as merge_lora,
+    unmerge_lora as unmerge_lora,
+)
+from tinytensor.nn.module import Module as Module, Parameter as Parameter
+from tinytensor.nn.quantization import quantize_ as quantize_
+from tinytensor.nn.recurrent import GRU as GRU, LSTM as LSTM, RNN as RNN
 
 if not typing.TYPE_CHECKING:
+    __all__ = _public(globals(), "init")
     __getattr__, __dir__ = _names_of(__name__)

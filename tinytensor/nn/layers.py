@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytensor import functional, ops
-from tinytensor.autograd.checks import check_probability
+from tinytensor.autograd.inputs import check_probability
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tinytensor import ops
-from tinytensor.autograd.changes import note_change
+from tinytensor.autograd.engine import note_change
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.creation import zeros_like
 from tinytensor.device.backend import Array, is_floating, no_warnings

@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar
 
-from tinytensor.autograd.changes import Replacements, note_change
-from tinytensor.autograd.conversion import as_array
+from tinytensor.autograd.engine import note_change
+from tinytensor.autograd.inputs import as_array
+from tinytensor.autograd.replaying import Replacements
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import missing

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from tinytensor import kernels
-from tinytensor.autograd.calling import wrap
-from tinytensor.autograd.tensor import Tensor
+from tinytensor.autograd.tensor import Tensor, wrap
 from tinytensor.common.arguments import checked
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import Array, xp

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tinytensor import functional, ops
-from tinytensor.autograd.checks import check_probability
+from tinytensor.autograd.inputs import check_probability
+from tinytensor.autograd.replaying import value_check
 from tinytensor.autograd.tensor import Tensor
-from tinytensor.autograd.tracing import value_check
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.wording import counted
 from tinytensor.creation import arange, tensor, zeros

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tinytensor.autograd.conversion import as_array
+from tinytensor.autograd.inputs import as_array
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.device.backend import Array, is_array
 from tinytensor.nn.leaves import overwrite, replace_data

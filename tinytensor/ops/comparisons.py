@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.autograd.checks import check_not_negative
+from tinytensor.autograd.inputs import check_not_negative
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import is_array, is_floating, xp

@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.autograd.changes import PLAIN
-from tinytensor.autograd.checks import check_not_masked
 from tinytensor.autograd.engine import Part
+from tinytensor.autograd.inputs import PLAIN, check_not_masked
 from tinytensor.autograd.modes import modes
 from tinytensor.autograd.op import op
-from tinytensor.autograd.tracing import array_of
+from tinytensor.autograd.replaying import array_of, current_step
 from tinytensor.common.arguments import composite, shown
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host, index_dtype, is_array, is_floating, is_host_array, scatter_add, xp
-from tinytensor.device.capturing import refuse
 from tinytensor.ops.shapes import moveaxis, normalize_axis, reshape
 
 if TYPE_CHECKING:
@@ -81,7 +79,7 @@ def _of_backend(index: Any) -> Any:
         index = host.asarray(index, dtype=None if len(index) else index_dtype)
     if isinstance(index, host.ndarray):
         check_not_masked(index)
-        refuse("the places of an index", "make it a tensor before, and pass it in", before=False)
+        current_step().refuse("the places of an index", "make it a tensor before, and pass it in", before=False)
         return xp.asarray(index)
     return index
 

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from tinytensor import ops
-from tinytensor.autograd.changes import note_change
-from tinytensor.autograd.checks import check_fits
-from tinytensor.autograd.conversion import as_array
+from tinytensor.autograd.engine import note_change
+from tinytensor.autograd.inputs import as_array, check_fits
 from tinytensor.autograd.modes import modes
+from tinytensor.autograd.replaying import read_values
 from tinytensor.autograd.tensor import Tensor
-from tinytensor.autograd.tracing import read_values
 from tinytensor.device.backend import Array, host, is_floating, is_host_array, no_warnings, xp
 
 Self = TypeVar("Self", bound=Tensor)

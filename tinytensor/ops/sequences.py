@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.autograd.calling import wrap
+from tinytensor.autograd.tensor import wrap
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import default_dtype, index_dtype, is_floating, xp
 from tinytensor.ops.elementwise import astype

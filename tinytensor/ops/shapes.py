@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.autograd.calling import wrap
-from tinytensor.autograd.checks import check_fits
+from tinytensor.autograd.inputs import check_fits
 from tinytensor.autograd.op import op
+from tinytensor.autograd.replaying import current_step
+from tinytensor.autograd.tensor import wrap
 from tinytensor.common.arguments import composite
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host, is_array, is_floating, xp
-from tinytensor.device.capturing import table
 
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
@@ -316,7 +316,7 @@ def pad(
     for axis, pair in enumerate(pairs):
         if any(pair):
             places: Any = host.pad(host.arange(x.shape[axis]), pair, mode=mode)  # type: ignore[call-overload]
-            x = x[(slice(None),) * axis + (table(places),)]
+            x = x[(slice(None),) * axis + (current_step().table(places),)]
     return x
 
 
@@ -338,7 +338,7 @@ def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> 
             f"repeat: {counted(len(counts), 'repeat')} for axis {axis} of length {x.shape[axis]}: give one for each, or one"
         )
     places = host.repeat(host.arange(x.shape[axis]), repeats)
-    return x[(slice(None),) * axis + (table(places),)]
+    return x[(slice(None),) * axis + (current_step().table(places),)]
 
 
 @composite

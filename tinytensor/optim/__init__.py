@@ -8,38 +8,25 @@ and what these stand on.
 
 import typing
 
-from tinytensor.common.missing import names_of as _names_of
-from tinytensor.optim.adam import Adam, AdamW
-from tinytensor.optim.adaptive import Adadelta, Adagrad, RMSprop
-from tinytensor.optim.clipping import clip_grad_norm, norm_and_scale
-from tinytensor.optim.lion import Lion
-from tinytensor.optim.muon import Muon
-from tinytensor.optim.optimizer import Optimizer
-from tinytensor.optim.plateau import Plateau
-from tinytensor.optim.schedules import Constant, Cosine, InverseSquareRoot, LinearDecay, OneCycle, Schedule, Step
-from tinytensor.optim.sgd import SGD
-
-__all__ = [
-    "SGD",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Constant",
-    "Cosine",
-    "InverseSquareRoot",
-    "LinearDecay",
-    "Lion",
-    "Muon",
-    "OneCycle",
-    "Optimizer",
-    "Plateau",
-    "RMSprop",
-    "Schedule",
-    "Step",
-    "clip_grad_norm",
-    "norm_and_scale",
-]
+from tinytensor.common.missing import names_of as _names_of, public as _public
+from tinytensor.optim.adam import Adam as Adam, AdamW as AdamW
+from tinytensor.optim.adaptive import Adadelta as Adadelta, Adagrad as Adagrad, RMSprop as RMSprop
+from tinytensor.optim.clipping import clip_grad_norm as clip_grad_norm, norm_and_scale as norm_and_scale
+from tinytensor.optim.lion import Lion as Lion
+from tinytensor.optim.muon import Muon as Muon
+from tinytensor.optim.optimizer import Optimizer as Optimizer
+from tinytensor.optim.schedules import (
+    Constant as Constant,
+    Cosine as Cosine,
+    InverseSquareRoot as InverseSquareRoot,
+    LinearDecay as LinearDecay,
+    OneCycle as OneCycle,
+    Plateau as Plateau,
+    Schedule as Schedule,
+    Step as Step,
+)
+from tinytensor.optim.sgd import SGD as SGD
 
 if not typing.TYPE_CHECKING:
+    __all__ = _public(globals(), "")
     __getattr__, __dir__ = _names_of(__name__)

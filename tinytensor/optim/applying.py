@@ -2,7 +2,7 @@
 
 ``take_step`` multiplies the gradients by their scale, divides the parameters among ranks and threads, and groups those that are
 alike. ``update`` takes the step of such a group: by a fused kernel if the rule has one, and otherwise by the rule, with float32
-copies of low-precision parameters. What a captured step repeats is noted on the way (see ``device/capturing.py``).
+copies of low-precision parameters. What a captured step repeats is noted on the way (see ``autograd/replaying.py``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, parallel
-from tinytensor.autograd.changes import note_change
-from tinytensor.device import capturing
+from tinytensor.autograd.engine import note_change
+from tinytensor.autograd.replaying import current_step
 from tinytensor.device.backend import no_warnings, xp
 from tinytensor.kernels.numpy.optimizers import current
 from tinytensor.optim.dividing import Ranks, Update, of_ranks
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 def take_step(optimizer: Optimizer, updates: Sequence[Update], threads: int, ranks: Ranks | None, gradient_scale: Any) -> None:
     """Change all these parameters. The arguments are those of ``Optimizer.step``."""
-    if capturing.is_on():
-        capturing.before_replays(_check_same(optimizer, updates))
+    step = current_step()
+    if step.is_captured:
+        step.before_replays(_changes_since(optimizer, updates))
     if gradient_scale is not None:
         unscaled = [p for p, _, group, _ in updates if group["gradient_scale"] is None]
         scale_gradients([p.grad.data for p in unscaled if p.grad is not None], gradient_scale)
@@ -44,7 +45,7 @@ def take_step(optimizer: Optimizer, updates: Sequence[Update], threads: int, ran
         for _, state, *_ in updates:
             _check_shared(optimizer, state)
         ranks.barrier()
-    capturing.repeat(partial(_note_changes, updates))  # not in the threads, which would only wait for each other
+    step.repeat(partial(_note_changes, updates))  # not in the threads, which would only wait for each other
 
 
 def scale_gradients(gradients: Arrays, scale: Any) -> None:
@@ -82,8 +83,9 @@ def update(
             optimizer.advance(parameter, state, group)
 
     is_first = not states[0].keys() >= set(optimizer.names_of_state(group))
-    capturing.repeat(advance)
-    t = capturing.changing(lambda: states[0].get("steps", 0))
+    step = current_step()
+    step.repeat(advance)
+    t = step.changing(lambda: states[0].get("steps", 0))
     settings = SimpleNamespace(**{**group, "lr": lr, "t": t, "is_first": is_first})
     rule = optimizer.rule_for(group)
     if fused := fused_of(rule, group):
@@ -107,26 +109,21 @@ def _check_shared(optimizer: Optimizer, state: State) -> None:
         )
 
 
-def _check_same(optimizer: Optimizer, updates: Sequence[Update]) -> Callable[[], None]:
-    """A function that raises CaptureError if a captured step would go on with what is no longer there: with the arrays of
-    parameters, the optimizer's state, or settings other than the learning rate."""
+def _changes_since(optimizer: Optimizer, updates: Sequence[Update]) -> Callable[[], str]:
+    """A function that says what has changed since now, so that a captured step would go on with what is no longer there: arrays
+    of parameters, the optimizer's state, or settings other than the learning rate. It returns an empty string for nothing."""
     parameters, state = [(p, p.data) for p, *_ in updates], optimizer.state
     settings = [_fixed_settings(group) for group in optimizer.param_groups]
 
-    def check() -> None:
-        changed = None
+    def changed() -> str:
         if any(p.data is not array for p, array in parameters):
-            changed = "a parameter was replaced"
-        elif optimizer.state is not state:
-            changed = "another state of the optimizer was loaded"
-        elif [_fixed_settings(group) for group in optimizer.param_groups] != settings:
-            changed = "a setting of the optimizer was changed that is not the learning rate"
-        if changed:
-            raise capturing.CaptureError(
-                f"{changed} since the step was captured, which would go on with the old one: capture the step anew"
-            )
+            return "a parameter was replaced"
+        if optimizer.state is not state:
+            return "another state of the optimizer was loaded"
+        same = [_fixed_settings(group) for group in optimizer.param_groups] == settings
+        return "" if same else "a setting of the optimizer was changed that is not the learning rate"
 
-    return check
+    return changed
 
 
 def _fixed_settings(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, SupportsFloat
 
+from tinytensor.autograd.replaying import current_step
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked, shown
-from tinytensor.device import capturing
 from tinytensor.device.backend import host, is_floating, no_warnings, xp
 from tinytensor.nn.leaves import clear_gradients
 from tinytensor.nn.module import Parameter
@@ -179,7 +179,7 @@ class Optimizer:
         updates: list[Update] = []
         for group, settings in zip(self.param_groups, self._checked_settings()):
             settings["gradient_scale"] = gradient_scale if self._reads_gradient_scale(settings) else None
-            lr = capturing.changing(partial(_learning_rate, group, scale))
+            lr = current_step().changing(partial(_learning_rate, group, scale))
             updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
         applying.take_step(self, updates, threads, ranks, gradient_scale)
 

@@ -19,11 +19,11 @@ import threadpoolctl
 from tinytensor import random
 from tinytensor.autograd import engine
 from tinytensor.autograd.modes import modes, restored
+from tinytensor.autograd.replaying import current_step, is_traced
 from tinytensor.autograd.tensor import Tensor, accumulate, leaf_gradients
-from tinytensor.autograd.tracing import is_traced
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import names_of as _names_of
-from tinytensor.device import backend, capturing, cores
+from tinytensor.device import backend, cores
 from tinytensor.device.backend import host, no_warnings
 from tinytensor.device.forks import held_by_forks
 
@@ -78,7 +78,7 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Seq
     """
     if is_traced() or (len(shards) < 2 and not seeds):
         return [function(shard) for shard in shards]
-    capturing.refuse("the random numbers of its shards, which have a seed each", "leave its batch whole")
+    current_step().refuse("the random numbers of its shards, which have a seed each", "leave its batch whole")
     work = _as_shard(function)
     return call_together([functools.partial(work, shard, seed) for shard, seed in zip(shards, seeds or new_seeds(len(shards)))])
 
@@ -96,7 +96,7 @@ def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
     Inside of a shard they run one after the other. So they do in a captured step, which is this thread's alone. Raises
     RuntimeError in a child that was forked by the first function, when that has ended.
     """
-    if _here.is_a_shard or len(functions) < 2 or capturing.is_on():
+    if _here.is_a_shard or len(functions) < 2 or current_step().is_captured:
         return [function() for function in functions]
     pools = _here.pools
     with one_blas_thread():

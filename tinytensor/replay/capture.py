@@ -3,26 +3,48 @@
 A step launches hundreds of kernels. Python needs a few microseconds for each, which is longer than the GPU needs for many of
 them. A CUDA graph holds all launches, with the addresses and numbers they got, and one call starts them all.
 
-So everything stays as it was when the step was captured: what Python decided, the memory, and the numbers. What must change is
-named in ``capturing.py``.
+So everything stays as it was when the step was captured: what Python decided, the memory, and the numbers. What must change
+goes through the methods of ``CapturedStep``. ``autograd/replaying.py`` says what they are for.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import operator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from tinytensor.autograd.modes import Switched
+from tinytensor.autograd.replaying import Step, current_step
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted
 from tinytensor.device import backend
-from tinytensor.device.backend import host, is_host_array, xp
-from tinytensor.device.capturing import CaptureError, Number, Step
+from tinytensor.device.backend import Array, BackendError, DType, from_numpy, host, is_host_array, xp
 from tinytensor.nn.hooks import any_hooks
 
 Result = TypeVar("Result")  # of a step
 _WARM_UPS = 3  # steps that run before: they compile kernels, choose algorithms, and make the optimizer's state
+
+
+def _is_wanted() -> bool:
+    value = os.environ.get("TINYTENSOR_CAPTURE", "") or "0"
+    if value not in ("0", "1"):
+        raise BackendError(f"TINYTENSOR_CAPTURE={value!r} must be '0' (the default) or '1' (capture training steps)")
+    if value == "1" and backend.name != "cupy":
+        raise BackendError("TINYTENSOR_CAPTURE=1 needs a GPU: set TINYTENSOR_BACKEND=cupy, too")
+    return value == "1"
+
+
+is_wanted = _is_wanted()  # for trainers, which ask for it before they capture their steps
+
+_NUMBERS = 1 << 16  # bytes of numbers in a step: those of thousands of random keys
+_ALIGNMENT = 16
+
+
+class CaptureError(RuntimeError):
+    """A step does something that cannot be captured, or is used in a way that does not fit what was captured."""
 
 
 class capture(Generic[Result]):
@@ -33,9 +55,9 @@ class capture(Generic[Result]):
     The results are those of the function, to the bit, and the next call overwrites them: copy what is to be kept.
 
     Inputs have the same shapes and dtypes in each call. The function gets a NumPy array as a tensor, and a Python number as a
-    ``capturing.Number``, which ``optimizer.step`` takes as its ``scale``. Dropout draws other random keys in each step, and
-    the learning rates of ``param_groups`` are read anew. All else that Python does happens once: a module's mode, an ``if``, a
-    number in a formula. After each call ``.grad`` is what the step leaves there, in the memory that the fourth call made.
+    ``Number``, which ``optimizer.step`` takes as its ``scale``. Dropout draws other random keys in each step, and the learning
+    rates of ``param_groups`` are read anew. All else that Python does happens once: a module's mode, an ``if``, a number in a
+    formula. After each call ``.grad`` is what the step leaves there, in the memory that the fourth call made.
 
     Raises CaptureError
 
@@ -68,7 +90,7 @@ class capture(Generic[Result]):
             raise CaptureError("only a GPU can capture a step: set TINYTENSOR_BACKEND=cupy")
         self.function = function
         self._runs = 0
-        self._step: Step | None = None
+        self._step: CapturedStep | None = None
         self._inputs: list[_Input] = []
         self._graph: Any = None
         self._memory: Any = None  # a pool of the graph's own, which must live as long as the graph
@@ -100,9 +122,9 @@ class capture(Generic[Result]):
         """Whether the step is captured by now, so that the GPU repeats it."""
         return self._graph is not None
 
-    def _prepare(self, inputs: tuple[Any, ...]) -> Step:
+    def _prepare(self, inputs: tuple[Any, ...]) -> CapturedStep:
         arrays = [x for x in inputs if _is_array(x)]
-        step = Step(sum(array.nbytes + 16 for array in arrays))
+        step = CapturedStep(sum(array.nbytes + 16 for array in arrays))
         self._inputs = [_Input(x, step) for x in inputs]
         step.end_inputs()
         return step
@@ -113,7 +135,7 @@ class capture(Generic[Result]):
         for i, (value, each) in enumerate(zip(inputs, self._inputs)):
             each.take(value, i)
 
-    def _capture(self, step: Step) -> None:
+    def _capture(self, step: CapturedStep) -> None:
         xp.get_default_memory_pool().free_all_blocks()  # what the first steps left, so that the graph can have it
         self._memory, stream = xp.cuda.MemoryPool(), xp.cuda.Stream(non_blocking=True)
         with step.running(is_capturing=True), xp.cuda.using_allocator(self._memory.malloc), stream:
@@ -136,7 +158,7 @@ class capture(Generic[Result]):
 class _Input:
     """An input of a captured step: where its values are copied, and what the function gets for it."""
 
-    def __init__(self, value: Any, step: Step):
+    def __init__(self, value: Any, step: CapturedStep):
         self.kind = _kind(value)
         self.passed: Any
         if isinstance(value, Tensor):
@@ -176,3 +198,202 @@ def _kind(value: Any) -> str:
     if isinstance(value, (int, float, host.number)):
         return "a number"
     raise TypeError(f"a captured step takes tensors, NumPy arrays and numbers, not {type(value).__name__}")
+
+
+class CapturedStep(Step):
+    """A step that is being captured: its work on the CPU, and its numbers on the GPU."""
+
+    is_captured = True
+
+    def __init__(self, bytes_of_inputs: int):
+        size = bytes_of_inputs + _NUMBERS
+        pinned = xp.cuda.alloc_pinned_memory(size)  # only from such memory can the GPU copy while the CPU goes on
+        self._host = host.frombuffer(pinned, host.uint8, size)
+        self._pinned = pinned
+        self._device = xp.empty(size, host.uint8)
+        self._tables = xp.cuda.MemoryPool()  # not the graph's, which gives an array memory that others had earlier in a step
+        self._copied = xp.cuda.Event(disable_timing=True)
+        self._end = 0  # of what is in use
+        self._inputs_end = 0
+        self._work: list[Callable[[], None]] = []
+        self._constants: list[tuple[Array, Any]] = []
+        self._gradients: dict[int, _Gradient] = {}
+        self._checks: list[Callable[[], str]] = []  # before each replay
+        self._kept: list[Array] = []
+        self.is_capturing = False
+        self.is_on_host = False  # whether work of the CPU is being done, which may read numbers and draw random ones
+
+    # ------------------------------------------------------------------------------------------------ while it runs
+
+    @contextlib.contextmanager
+    def running(self, is_capturing: bool) -> Iterator[None]:
+        """A context in which this thread's work is that of the step."""
+        if current_step().is_captured:
+            raise CaptureError("a step that is captured cannot capture another")
+        self._work, self._kept, self._end, self.is_capturing = [], [], self._inputs_end, is_capturing
+        self._gradients, self._checks = {}, []
+        try:
+            with Switched("step", self):
+                yield
+            for gradient in self._gradients.values() if is_capturing else ():
+                gradient.remember()
+        finally:
+            for array, values in self._constants:  # also after an error, as caches may hold these arrays
+                array[...] = from_numpy(values)
+            self._constants = []
+
+    def numbers(self, compute: Callable[[], Sequence[float]], dtype: DType) -> Array:
+        """An array on the GPU with numbers that ``compute`` makes anew in each step."""
+        with self._on_host():
+            values = compute()
+        on_host, on_device = self.slot((len(values),), dtype)
+
+        def fill() -> None:
+            on_host[...] = compute()
+
+        on_host[...] = values
+        self._work.append(fill)
+        if not self.is_capturing:
+            self.copy()
+        return on_device
+
+    def changing(self, compute: Callable[[], float]) -> Number:
+        """A number that may be another in each step."""
+        return Number(compute)
+
+    def repeat(self, work: Callable[[], None]) -> None:
+        """Do some work of the CPU, and keep it."""
+        with self._on_host():
+            work()
+        self._work.append(work)
+
+    def table(self, values: Any) -> Array:
+        """A NumPy array on the GPU."""
+        if not self.is_capturing:
+            return from_numpy(values)
+        with xp.cuda.using_allocator(self._tables.malloc):
+            array = xp.empty(values.shape, values.dtype)
+        self._constants.append((array, values))
+        return array
+
+    def constant(self, make: Callable[..., Any], *arguments: Any) -> Array:
+        """A table that stays as long as the step."""
+        self._kept.append(make(*arguments))
+        return self._kept[-1]
+
+    def before_replays(self, check: Callable[[], str]) -> None:
+        """Have this checked before each replay, and before anything is done for it."""
+        self._checks.append(check)
+
+    def before_gradient(self, tensor: Any, is_set: bool) -> None:
+        """Note that the ``.grad`` of a tensor will change."""
+        if id(tensor) not in self._gradients:
+            gradient = self._gradients[id(tensor)] = _Gradient(tensor, is_set)
+            self._checks.append(gradient.changed)
+
+    def refuse(self, what: str, remedy: str, before: bool = True) -> None:
+        """Raise CaptureError unless it is work that replays repeat."""
+        if not self.is_on_host and (before or self.is_capturing):
+            raise CaptureError(f"a captured step would repeat {what}: {remedy}")
+
+    # ------------------------------------------------------------------------------------------------ its numbers
+
+    def slot(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Array]:
+        """The next free memory of this shape: on the CPU, and on the GPU."""
+        dtype = host.dtype(dtype)
+        first = -(-self._end // _ALIGNMENT) * _ALIGNMENT
+        self._end = first + int(host.prod(shape)) * dtype.itemsize
+        if self._end > self._host.size:
+            raise CaptureError(f"the step has more than {_NUMBERS} bytes of numbers that change: capture a part of it")
+        parts = [memory[first : self._end].view(dtype).reshape(shape) for memory in (self._host, self._device)]
+        return parts[0], parts[1]
+
+    def end_inputs(self) -> None:
+        """What has a slot by now is an input, and stays when the step runs again."""
+        self._inputs_end = self._end
+
+    def begin(self) -> None:
+        """Wait until the GPU has read the numbers of the step before, so that they can be overwritten."""
+        if not self._copied.done:
+            self._copied.synchronize()
+
+    def copy(self) -> None:
+        """Copy all numbers to the GPU, while the CPU goes on."""
+        self._device.data.copy_from_host_async(self._pinned.ptr, self._end)
+        self._copied.record()
+
+    def work(self) -> None:
+        """Do the CPU's work of one more step."""
+        for check in self._checks:
+            if changed := check():
+                raise CaptureError(f"{changed} since the step was captured: capture the step anew")
+        for work in self._work:
+            work()
+        for gradient in self._gradients.values():
+            gradient.tensor.grad = gradient.after
+
+    @contextlib.contextmanager
+    def _on_host(self) -> Iterator[None]:
+        before, self.is_on_host = self.is_on_host, True
+        try:
+            yield
+        finally:
+            self.is_on_host = before
+
+
+class Number:
+    """A number that may be another in each step, such as a learning rate. Only ``numbers`` and ``repeat`` may read it.
+
+    Arithmetic with it gives other such numbers. With an array it gives an array, for which the GPU reads the number's value.
+    """
+
+    __array_ufunc__ = None  # arrays leave their operators to this class
+
+    def __init__(self, compute: Callable[[], float]):
+        self._compute = compute
+
+    def _combined(self, operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+        if not isinstance(left, xp.ndarray) and not isinstance(right, xp.ndarray):
+            return Number(lambda: operation(float(left), float(right)))
+        (value,) = current_step().numbers(lambda: [float(self)], (right if left is self else left).dtype)
+        return operation(value, right) if left is self else operation(left, value)
+
+    def __float__(self) -> float:
+        current_step().refuse(
+            "the value that a number has now, such as a learning rate",
+            "read it in what current_step().numbers(...) computes, as Adam, AdamW and Muon do",
+        )
+        return float(self._compute())
+
+
+for _operation in (operator.add, operator.sub, operator.mul, operator.truediv, operator.pow):
+    setattr(Number, f"__{_operation.__name__}__", lambda self, other, f=_operation: self._combined(f, self, other))
+    setattr(Number, f"__r{_operation.__name__}__", lambda self, other, f=_operation: self._combined(f, other, self))
+
+
+class _Gradient:
+    """The ``.grad`` of a tensor, which a captured step changes."""
+
+    def __init__(self, tensor: Any, is_set: bool):
+        self.tensor = tensor
+        self.is_set = is_set  # by the step, before anything is added to it
+        self.check_before()
+        self.after, self.is_frozen = None, False  # what they are after the step
+
+    def remember(self) -> None:
+        """The step has been captured."""
+        self.after, self.is_frozen = self.tensor.grad, not self.tensor.requires_grad
+
+    def check_before(self) -> None:
+        """Raise CaptureError if the step would add to what is there."""
+        if not self.is_set and self.tensor.grad is not None:
+            raise CaptureError(
+                f"a captured step cannot add to the gradient that a tensor of shape {self.tensor.shape} already has: let the "
+                "step itself begin with zero_grad()"
+            )
+
+    def changed(self) -> str:
+        """Say what has changed since the step was captured."""
+        self.check_before()
+        verb = "" if self.tensor.requires_grad != self.is_frozen else "unfrozen" if self.is_frozen else "frozen"
+        return verb and f"a tensor of shape {self.tensor.shape} was {verb}"

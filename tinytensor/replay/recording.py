@@ -15,12 +15,12 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
-from tinytensor.autograd.binding import bind
 from tinytensor.autograd.fused import FusedOp
+from tinytensor.autograd.inputs import bind
 from tinytensor.autograd.modes import no_grad
 from tinytensor.autograd.op import Op
+from tinytensor.autograd.replaying import tracing
 from tinytensor.autograd.tensor import Tensor
-from tinytensor.autograd.tracing import tracing
 from tinytensor.common.arguments import shown
 from tinytensor.creation import arange, full
 from tinytensor.device.backend import Array, DType, host, is_array, to_numpy, xp

@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from tinytensor import kernels
-from tinytensor.autograd.binding import bind
-from tinytensor.autograd.calling import wrap
-from tinytensor.autograd.changes import PLAIN, Replacements
 from tinytensor.autograd.fused import FusedOp
+from tinytensor.autograd.inputs import PLAIN, bind
 from tinytensor.autograd.modes import modes, no_grad
 from tinytensor.autograd.op import Function, Op
-from tinytensor.autograd.tensor import Tensor
-from tinytensor.autograd.tracing import is_traced, tracing
+from tinytensor.autograd.replaying import Replacements, is_traced, tracing
+from tinytensor.autograd.tensor import Tensor, wrap
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import bool_dtype, default_dtype, host, no_warnings, xp

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tinytensor import random
-from tinytensor.autograd.calling import wrap
-from tinytensor.autograd.changes import arrays_and_plain_in, check_unchanged, next_number
-from tinytensor.autograd.engine import Node, backpropagate
+from tinytensor.autograd.engine import Node, backpropagate, check_unchanged, next_number
 from tinytensor.autograd.fused import alias
+from tinytensor.autograd.inputs import arrays_and_plain_in
 from tinytensor.autograd.modes import Modes, modes, restored
 from tinytensor.autograd.op import Op
-from tinytensor.autograd.tensor import Tensor
+from tinytensor.autograd.tensor import Tensor, wrap
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import is_array, is_host_array, owner
 

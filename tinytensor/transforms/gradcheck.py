@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinytensor import random
-from tinytensor.autograd.gradients import grad
 from tinytensor.autograd.modes import full_precision
 from tinytensor.autograd.tensor import Tensor, is_differentiable
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import host
+from tinytensor.transforms.derivatives import grad
 
 
 class GradcheckError(AssertionError):

@@ -16,8 +16,8 @@ from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.trainer import Trainer
 from tinytensor import kernels
-from tinytensor.device import capturing
 from tinytensor.device.backend import xp
+from tinytensor.replay import capture
 
 pytestmark = pytest.mark.needs("standin")  # which counts launches
 SETTINGS = {"batch_size": 4, "eval_every": 6, "log_every": 3, "warmup": 4, "learning_rate": 1e-2, "shards": 1}
@@ -71,7 +71,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_captured_run_is_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     expected = run(tmp_path / "plain", **KINDS[kind])
-    monkeypatch.setattr(capturing, "is_wanted", True)
+    monkeypatch.setattr(capture, "is_wanted", True)
     found = run(tmp_path / "captured", **KINDS[kind])
     assert same(found, expected)
     assert [launches.count("graph") for launches in found["launches"]] == [0] * 3 + [1] * 9
@@ -83,7 +83,7 @@ def test_a_captured_run_is_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_captured_run_can_be_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for is_wanted in (False, True):
-        monkeypatch.setattr(capturing, "is_wanted", is_wanted)
+        monkeypatch.setattr(capture, "is_wanted", is_wanted)
         folder = tmp_path / str(is_wanted)
         run(folder, steps=6, schedule="constant")
         found.append(run(folder, steps=12, resume=True, schedule="constant"))
@@ -109,7 +109,7 @@ class OfTwoShapes(TextBatches):
 def test_other_batches_are_not_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = np.random.default_rng(0).integers(0, 11, 600)
     expected = run(tmp_path / "plain", OfTwoShapes(ids, 8, 4, 0), steps=18)
-    monkeypatch.setattr(capturing, "is_wanted", True)
+    monkeypatch.setattr(capture, "is_wanted", True)
     found = run(tmp_path / "captured", OfTwoShapes(ids, 8, 4, 0), steps=18)
     assert same(found, expected)
     # Steps 3, 4, 6, 8, 9, 12, 15, 16 and 18 have other batches; of the rest the first three prepare.
@@ -131,7 +131,7 @@ class FirstOfAnEpoch(TextBatches):
 def test_a_first_batch_that_is_unlike_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = np.random.default_rng(0).integers(0, 11, 600)
     expected = run(tmp_path / "plain", FirstOfAnEpoch(ids, 8, 4, 0))
-    monkeypatch.setattr(capturing, "is_wanted", True)
+    monkeypatch.setattr(capture, "is_wanted", True)
     found = run(tmp_path / "captured", FirstOfAnEpoch(ids, 8, 4, 0))
     assert same(found, expected)
     graphs = [number for number, launches in enumerate(found["launches"], 1) if "graph" in launches]
@@ -139,6 +139,6 @@ def test_a_first_batch_that_is_unlike_the_others(tmp_path: Path, monkeypatch: py
 
 
 def test_several_shards_are_not_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capturing, "is_wanted", True)
+    monkeypatch.setattr(capture, "is_wanted", True)
     found = run(tmp_path / "shards", steps=6, shards=2)
     assert not any("graph" in launches for launches in found["launches"])

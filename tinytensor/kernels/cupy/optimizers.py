@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy
 
+from tinytensor.autograd.replaying import current_step
 from tinytensor.device.backend import default_dtype, xp
-from tinytensor.device.capturing import constant, numbers, table
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 from tinytensor.kernels.numpy import optimizers as in_numpy
 
@@ -50,7 +50,7 @@ def adam_step(
     """One step of Adam, or with ``decoupled`` of AdamW. Masters, if there are any, are brought up to date first.
 
     The kernel reads ``gradient_scale`` on the GPU, so that nothing waits for it. In a captured step, ``step`` and ``lr`` may be
-    a ``capturing.Number`` each, and the kernel reads all that depends on them on the GPU, too.
+    a ``Number`` of ``replay/capture.py`` each, and the kernel reads all that depends on them on the GPU, too.
     """
     if not parameters:
         return
@@ -69,7 +69,7 @@ def adam_step(
             float(lr) / (1.0 - beta1 ** float(step)),
         ]
 
-    found = numbers(factors, dtype)
+    found = current_step().numbers(factors, dtype)
     on_gpu, by_value = (found, [0.0] * 9) if isinstance(found, xp.ndarray) else (None, found)
     lists = (parameters, gradients, firsts, seconds, masters)
     _step("adam_step", lists, None if scale is None else xp.asarray(scale, "float64"), on_gpu, *by_value)
@@ -158,8 +158,8 @@ def _launch(name: str, dtype: Any, lists: Sequence[Arrays], changed: Sequence[in
     """Launch a kernel on lists of arrays, which may be empty. It changes the arrays of the lists at the indices ``changed``."""
     held = [[contiguous(a) for a in arrays] for arrays in lists]
     addresses = [a.data.ptr if arrays else 0 for arrays in held for a in arrays or lists[0]]
-    places = constant(_on_device, numpy.array(addresses, numpy.uint64).tobytes())
-    chunks = constant(_chunks, _sizes(lists[0]))
+    places = current_step().constant(_on_device, numpy.array(addresses, numpy.uint64).tobytes())
+    chunks = current_step().constant(_chunks, _sizes(lists[0]))
     launch = kernel("optimizers.cu", name, dtype)
     launch(min(len(chunks), most_blocks), _THREADS, places, chunks, len(lists[0]), len(chunks), *arguments)
     for i in changed:
@@ -176,10 +176,10 @@ def _sizes(arrays: Arrays) -> tuple[int, ...]:
 def _chunks(sizes: tuple[int, ...]) -> Any:
     """Arrays of these sizes in chunks of at most _CHUNK elements: (chunks, 3), each with its array, first element and size."""
     chunks = [(i, first, min(_CHUNK, size - first)) for i, size in enumerate(sizes) for first in range(0, size, _CHUNK)]
-    return table(numpy.array(chunks, numpy.int64).reshape(-1, 3))
+    return current_step().table(numpy.array(chunks, numpy.int64).reshape(-1, 3))
 
 
 @functools.lru_cache(_TABLES)
 def _on_device(addresses: bytes) -> Any:
     """The table of addresses on the GPU. It may come from the cache: equal addresses make equal tables."""
-    return table(numpy.frombuffer(addresses, numpy.uint64))
+    return current_step().table(numpy.frombuffer(addresses, numpy.uint64))

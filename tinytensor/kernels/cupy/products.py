@@ -21,7 +21,7 @@ from cupy import cuda
 from cupy_backends.cuda.libs import cublas
 
 from tinytensor.autograd.modes import modes
-from tinytensor.device import capturing
+from tinytensor.autograd.replaying import current_step
 from tinytensor.device.backend import host, xp
 from tinytensor.kernels.cupy import cublaslt
 from tinytensor.kernels.rows import as_rows
@@ -111,7 +111,7 @@ def _with_bias(a: Any, b: Any, bias: Any) -> Any:
 
 
 def _is_by_cublaslt() -> bool:
-    return cublaslt.is_on_everywhere or capturing.is_on()
+    return cublaslt.is_on_everywhere or current_step().is_captured
 
 
 @functools.lru_cache(maxsize=16)

@@ -8,17 +8,16 @@ In this order:
 
 1. ``compiling``: how a loop is declared and compiled. ``cache`` and ``display``: where compiled code is kept, and what the user
    sees of it.
-2. ``exponential``, ``logarithm`` and ``hyperbolic_tangent``: exp, log and tanh in forms that are vectorised. ``numbers``,
-   ``half``, ``largest``, ``places`` and ``copying``: more functions that loops call.
+2. ``functions``: exp, log and tanh in forms that are vectorised, and other functions that loops call. ``half``: float16.
 3. ``gelu``, then ``silu``, ``erf`` and ``dropout``: loops over elements. ``elementwise``: the same for other ops, compiled from
    their own text.
 4. ``normalization``, then ``softmax``, ``cross_entropy``, ``rotation`` and ``sum_rows``: loops over rows.
 5. ``optimizers``: loops over parameters. ``negative_sampling``: a step of word2vec, which changes a few rows of them.
-6. ``tiles``: matrix products that fit the registers. ``product_loops``: large ones, of such tiles; then ``products``, which
-   decides when they are used. ``attention_blocks``, with smaller ones; then ``attention``, which decides when it is used.
+6. ``tiles``: matrix products that fit the registers. ``products``: large ones, of such tiles, and when they are
+   used. ``attention_blocks``, with smaller ones; then ``attention``, which decides when it is used.
 7. ``recurrence_loops``: recurrent layers, with the same products; then ``recurrence``, which decides when they are used.
-8. ``block_dots``: products with low-precision weights, by the processor's own instructions. ``quantized_loops`` and
-   ``quantized``: linear layers with such weights.
+8. ``block_dots``: products with low-precision weights, by the processor's own instructions. ``quantized``: linear layers
+   with such weights.
 9. ``programs``: a whole traced program as one call. ``instructions`` writes it, ``program_loops`` runs it, with the loops of
    ``program_kernels``; ``pointers`` and ``helper`` have what that needs of addresses and of a second thread.
 """

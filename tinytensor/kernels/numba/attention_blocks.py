@@ -16,7 +16,7 @@ from typing import Any
 import numpy
 
 from tinytensor.kernels.numba.compiling import loop, real
-from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.functions import exp
 from tinytensor.kernels.numba.tiles import COLUMNS, ROWS, add_product, contiguous, set_product, whole_tiles
 
 _QUERIES = 64  # of a block

@@ -11,9 +11,7 @@ import numpy
 
 from tinytensor.device.backend import index_dtype
 from tinytensor.kernels.numba.compiling import real, reduction
-from tinytensor.kernels.numba.exponential import exp
-from tinytensor.kernels.numba.largest import largest
-from tinytensor.kernels.numba.places import place
+from tinytensor.kernels.numba.functions import exp, largest, place
 from tinytensor.kernels.numba.products import matmul
 from tinytensor.kernels.numpy import cross_entropy as in_numpy
 

@@ -17,13 +17,10 @@ from typing import Any
 
 import numpy
 
-from tinytensor.kernels.numba import numbers
-from tinytensor.kernels.numba.compiling import Compilable, Loop, globals_in, loop, where
+from tinytensor.kernels.numba import functions
+from tinytensor.kernels.numba.compiling import ByDtype, Compilable, Loop, globals_in, loop, where
 from tinytensor.kernels.numba.erf import erf_of
-from tinytensor.kernels.numba.exponential import exp
 from tinytensor.kernels.numba.half import narrowed, widened
-from tinytensor.kernels.numba.hyperbolic_tangent import tanh
-from tinytensor.kernels.numba.logarithm import expm1, log, log1p
 from tinytensor.kernels.numba.silu import sigmoid_of
 
 _FEWEST = 2048  # elements: of fewer, the passes over the cache take no longer than a call
@@ -49,18 +46,8 @@ def _unchecked(x: Any, y: Any) -> Any:
 
 
 FUNCTIONS: dict[str, Compilable] = {
-    **{name: value for name, value in vars(numbers).items() if isinstance(value, Loop)},
-    **{
-        "where": where,
-        "exp": exp,
-        "expm1": expm1,
-        "log": log,
-        "log1p": log1p,
-        "tanh": tanh,
-        "sigmoid": sigmoid_of,
-        "erf": erf_of,
-    },
-    **{"absolute": numbers.absolute, "abs": numbers.absolute, "isinf": numbers.is_infinite},
+    **{name: value for name, value in vars(functions).items() if isinstance(value, (Loop, ByDtype))},
+    **{"where": where, "sigmoid": sigmoid_of, "erf": erf_of, "abs": functions.absolute, "isinf": functions.is_infinite},
     # Numbers of arrays are neither Python's, nor integers or booleans.
     **{"is_number": _false, "check_divisor": _unchecked, "_booleans_as_integers": _itself},
 }

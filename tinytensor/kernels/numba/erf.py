@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from tinytensor.kernels.numba.compiling import Later, inlined, real, where
-from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.functions import exp
 from tinytensor.kernels.numpy.erf import FLAT, atanh_erf_coefficients
 
 _LARGEST = FLAT * FLAT

@@ -13,7 +13,7 @@ import numpy
 
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numba.erf import atanh_erf
-from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.functions import exp
 from tinytensor.kernels.numba.silu import from_below, near
 
 _SCALE = math.sqrt(2.0 / math.pi)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy
 
 from tinytensor.kernels.numba.block_dots import CODES
-from tinytensor.kernels.numba.quantized_loops import rounded_size, whole_width
+from tinytensor.kernels.numba.quantized import rounded_size, whole_width
 from tinytensor.kernels.numpy.quantized import cut, num_rows
 from tinytensor.kernels.steps import Step
 

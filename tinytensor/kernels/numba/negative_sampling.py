@@ -9,8 +9,7 @@ import numpy
 
 from tinytensor.device.backend import index_dtype
 from tinytensor.kernels.numba.compiling import real, reduction
-from tinytensor.kernels.numba.exponential import exp
-from tinytensor.kernels.numba.places import place
+from tinytensor.kernels.numba.functions import exp, place
 from tinytensor.kernels.numpy.negative_sampling import negative_sampling_step as in_numpy
 
 

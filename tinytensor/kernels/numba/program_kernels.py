@@ -8,8 +8,7 @@ from typing import Any
 import numpy
 
 from tinytensor.kernels.numba.compiling import loop, real, reduction
-from tinytensor.kernels.numba.copying import copy_row
-from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.functions import copy_row, exp
 from tinytensor.kernels.numba.pointers import array_at, bytes_at
 from tinytensor.kernels.numba.rotation import norm_heads, rotate_heads
 

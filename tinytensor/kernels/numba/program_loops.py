@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 
 from tinytensor.kernels.numba.compiling import Loop, loop
-from tinytensor.kernels.numba.copying import copy_row
+from tinytensor.kernels.numba.functions import copy_row
 from tinytensor.kernels.numba.gelu import gelu_exact32, gelu_tanh
 from tinytensor.kernels.numba.instructions import (
     ADD,
@@ -62,7 +62,7 @@ from tinytensor.kernels.numba.program_kernels import (
     relu,
     rotate_rows_of_heads,
 )
-from tinytensor.kernels.numba.quantized_loops import block_part, round_inputs
+from tinytensor.kernels.numba.quantized import block_part, round_inputs
 from tinytensor.kernels.numba.row_dots import bfloat16_part, float32_part
 from tinytensor.kernels.numba.silu import silu_product
 

@@ -17,8 +17,7 @@ from typing import Any
 import numpy
 
 from tinytensor.kernels.numba.compiling import loop, real
-from tinytensor.kernels.numba.copying import copy_row
-from tinytensor.kernels.numba.hyperbolic_tangent import tanh
+from tinytensor.kernels.numba.functions import copy_row, tanh
 from tinytensor.kernels.numba.silu import sigmoid_of
 from tinytensor.kernels.numba.tiles import COLUMNS, ROWS, set_product
 

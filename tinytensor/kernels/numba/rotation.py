@@ -15,7 +15,7 @@ import numpy
 from tinytensor.device.backend import default_dtype
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import loop, real, reduction
-from tinytensor.kernels.numba.copying import copy_row
+from tinytensor.kernels.numba.functions import copy_row
 from tinytensor.kernels.numba.normalization import row_scale
 from tinytensor.kernels.numpy.normalization import TINY
 from tinytensor.kernels.rows import as_rows

@@ -10,7 +10,7 @@ import numpy
 from tinytensor.device.backend import default_dtype
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import inlined, loop, real
-from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.functions import exp
 from tinytensor.kernels.numpy.silu import FAR
 
 

@@ -13,8 +13,7 @@ from tinytensor.device.backend import default_dtype
 from tinytensor.device.summation import widened
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import Loop, real, reduction
-from tinytensor.kernels.numba.exponential import exp
-from tinytensor.kernels.numba.largest import largest
+from tinytensor.kernels.numba.functions import exp, largest
 
 _LONGEST = 1 << 17  # NumPy's kernels add up longer rows in blocks
 

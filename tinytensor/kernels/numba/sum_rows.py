@@ -10,7 +10,7 @@ import numpy
 from tinytensor.device.backend import index_dtype, is_floating
 from tinytensor.device.summation import widened
 from tinytensor.kernels.numba.compiling import loop
-from tinytensor.kernels.numba.places import place
+from tinytensor.kernels.numba.functions import place
 from tinytensor.kernels.numpy.sum_rows import sum_rows as in_numpy
 
 _MANY = 1024  # rows of one id: more are added up in float64

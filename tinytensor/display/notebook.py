@@ -1,4 +1,4 @@
-"""A tensor in a notebook: its values, and what it is."""
+"""Tensors and modules in a notebook: the values of a tensor, and a module as a tree with the numbers of parameters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from tinytensor.device.backend import Array, host, to_numpy, xp
 
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
+    from tinytensor.nn.module import Module
 
 MOST_SHOWN = 256  # a tensor with more elements is shortened, as NumPy does
 MOST_AT_ENDS = 1024  # elements at the ends of all axes; of more than that the first part alone is shown
 LINE = 100  # the letters in a line
+_ROW = "clear:both;padding-left:1.1em"  # the number of the row before, which may need a line of its own, stays with that row
 
 
 def tensor_html(tensor: Tensor) -> str:
@@ -54,3 +56,25 @@ def _printed(array: Any, **settings: Any) -> str:
     if array.dtype.name == "bfloat16":  # which NumPy cannot format
         array = array.astype("float32")
     return str(host.array2string(array, separator=", ", precision=4, max_line_width=LINE, **settings))
+
+
+def module_html(module: Module) -> str:
+    """The tree of modules that the module's repr prints. At first its own parts are shown, and theirs are closed."""
+    style = "font-family:monospace;max-width:48em;display:flow-root;overflow-wrap:anywhere"
+    return f'<div style="{style}">{_tree(module, "", ())}</div>'
+
+
+def _tree(module: Module, name: str, above: tuple[Module, ...]) -> str:
+    label = f"{escape(name)}: " if name else ""
+    kind = escape(type(module).__name__)
+    if any(module is other for other in above):
+        return f'<div style="{_ROW}">{label}{kind}, as above</div>'
+    count = module.num_parameters()
+    line = f"{label}<b>{kind}</b>({escape(module.extra_repr())})"
+    if count:
+        line += f' <span style="float:right" title="parameters">{count:,}</span>'
+    parts = "".join(_tree(child, child_name, (*above, module)) for child_name, child in module._own_modules())
+    if not parts:
+        return f'<div style="{_ROW}">{line}</div>'
+    opened = "" if above else " open"
+    return f'<details style="clear:both"{opened}><summary>{line}</summary><div style="{_ROW}">{parts}</div></details>'

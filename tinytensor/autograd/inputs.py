@@ -1,0 +1,340 @@
+"""What ops and tensors take: arguments in order, numbers and nested lists as arrays, and operands in one dtype.
+
+What does not fit is refused here, with an error that names the op or the value, and the remedy.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinytensor.autograd.modes import modes
+from tinytensor.autograd.replaying import current_step, read_values
+from tinytensor.common.arguments import NUMBER, TENSOR, shown
+from tinytensor.common.missing import unknown_argument
+from tinytensor.common.wording import counted
+from tinytensor.device.backend import (
+    Array,
+    DType,
+    bool_dtype,
+    converted,
+    default_dtype,
+    from_numpy,
+    host,
+    index_dtype,
+    is_array,
+    is_floating,
+    is_host_array,
+    wide,
+    xp,
+)
+
+if TYPE_CHECKING:
+    from tinytensor.autograd.op import Op
+
+PLAIN = {type(None), bool, int, float, str}
+
+
+# --------------------------------------------------------------------------------------------- the arguments of a call
+
+
+def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
+    """The arguments in the order of the function's parameters, with its defaults filled in, and settings of the right kinds.
+
+    Raises TypeError if there are too many, if a name is unknown or given twice, if a required setting is missing, and for a
+    setting of the wrong kind.
+    """
+    arguments = list(args) if len(args) == len(op.names) and not settings else _in_order(op, args, settings)
+    for place, name, kind in op.setting_kinds:
+        if type(arguments[place]) not in kind.usual:
+            arguments[place] = kind.of(op.name, name, arguments[place])
+    return arguments
+
+
+def _in_order(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
+    given = len(args)
+    if given > len(op.names):
+        raise TypeError(f"{op.name}() takes {counted(len(op.names), 'argument')}, but {given} were given")
+    arguments = [*args, *op.defaults[given:]]
+    for name, value in settings.items():
+        place = op.places.get(name, -1)
+        if place < 0:
+            raise unknown_argument(op.name, name, op.names)
+        if place < given:
+            raise explain(op, args, TypeError(f"it got {name!r} twice"))
+        arguments[place] = value
+    if missing := [name for name in op.required[given:] if name not in settings and name not in op.inputs]:
+        raise explain(op, args, TypeError(f"it also needs {', '.join(missing)}"))
+    return arguments
+
+
+def operand(op: Op, place: int, value: Any) -> Any:
+    """An operand that is not a tensor: a Python number, or None for an input that was left out. Raises TypeError for others."""
+    kind, name = (TENSOR, f"operand {place}") if op.several else (op.input_kinds[place], op.names[place])
+    if kind is None:
+        return value if value is None else NUMBER.of(op.name, name, value)
+    return value if type(value) in kind.usual else kind.of(op.name, name, value)
+
+
+def setting(op: Op, place: int, value: Any, recording: bool) -> Any:
+    """A setting that is more than a number: the array of a tensor; and of the caller's own arrays copies, if the call is
+    recorded, because a gradient rule may need them when the caller has changed them.
+
+    Settings get no gradient: TypeError if this one requires one.
+    """
+    if hasattr(value, "node"):  # a tensor
+        if value.node is not None and op.differentiable and modes().recording:
+            name = op.names[place]
+            raise TypeError(f"{op.name} gives no gradient to {name!r}, but it requires one: pass {name}.detach()")
+        return value.data
+    check_not_masked(value)
+    return owned(value) if recording else value
+
+
+# Parts of the error messages of NumPy and CuPy, and the remedy that is put before them.
+_REMEDIES = {
+    "could not be broadcast|not broadcastable|non-broadcastable|shape mismatch|axis remapping": (
+        "these do not broadcast; compare them from the last axis: each pair must be equal, or one of them 1"
+    ),
+    "is out of bounds for array of dimension": "axes run from -ndim to ndim - 1",
+    "zero-size array to reduction": "there is nothing to choose from, because an axis has length 0",
+}
+
+
+def explain(op: Op, arguments: Sequence[Any], error: Exception) -> Exception:
+    """An error of the same kind, in one line: the op, the shapes, a remedy if there is a usual one, and the original text."""
+    operands = [x for value in arguments for x in (value if isinstance(value, (tuple, list)) else [value])]
+    shapes = ", ".join(f"{tuple(v.shape)}" for v in operands if hasattr(v, "shape"))
+    reason = " ".join(str(error).split())
+    remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "")
+    reason = f"{remedy} ({reason})" if remedy else reason
+    kind = next(k for k in (IndexError, TypeError, OverflowError, ValueError) if isinstance(error, k))
+    return kind(f"{op.name} of shapes {shapes}: {reason}" if shapes else f"{op.name}: {reason}")
+
+
+# ------------------------------------------------------------------------------------------------ values that are kept
+
+
+def owned(value: Any) -> Any:
+    """The value, with copies of the arrays, lists, dicts and sets in it, which its owner may change later. Tensors, and objects
+    of other classes, stay the same."""
+    if type(value) in PLAIN:
+        return value
+    if isinstance(value, (xp.ndarray, host.ndarray)):
+        return value.copy()
+    if isinstance(value, tuple):
+        if PLAIN.issuperset(map(type, value)):
+            return value
+        return getattr(type(value), "_make", type(value))([owned(item) for item in value])
+    if isinstance(value, (list, deque, dict)):
+        value = copy.copy(value)
+        for place in value if isinstance(value, dict) else range(len(value)):
+            value[place] = owned(value[place])
+    return copy.copy(value) if isinstance(value, (set, bytearray)) else value
+
+
+def arrays_in(value: Any) -> list[Array]:
+    """The arrays in a value and in the dicts, tuples and lists in it."""
+    return arrays_and_plain_in(value)[0]
+
+
+def arrays_and_plain_in(value: Any) -> tuple[list[Array], list[Any]]:
+    """The arrays, and the numbers, texts and Nones, in a value and in the dicts, tuples and lists in it."""
+    arrays, plain, waiting = [], [], [value]
+    for value in waiting:  # the list grows meanwhile
+        kind = type(value)
+        if kind is xp.ndarray:
+            arrays.append(value)
+        elif kind in PLAIN:  # most values are plain, and this test is quick
+            plain.append(value)
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, (tuple, list)):
+            waiting.extend(value)
+    return arrays, plain
+
+
+# -------------------------------------------------------------------------------------------------------------- dtypes
+
+
+def promoted(op: Op, arrays: list[Any]) -> list[Any]:
+    """The operands, with the integers among them converted where they must be.
+
+    Next to floating-point operands they get the dtype of those (NumPy would make float64 of int64 and float32). Alone they
+    become float32 if the op needs floating-point numbers, or if a Python number among the operands is a float.
+    """
+    dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
+    floating = [d for d in dtypes if is_floating(d)]
+    if op.converts or len(floating) == len(dtypes):
+        return arrays
+    if floating:
+        dtype = functools.reduce(xp.promote_types, floating)
+    elif op.floating or (op.differentiable and any(type(x) is float for x in arrays)):
+        dtype = default_dtype
+    else:
+        return arrays
+    return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
+
+
+def rounded(op: Op, out: Array, arrays: Sequence[Any]) -> Array:
+    """The output, converted to half precision if all floating-point operands have it.
+
+    Some functions return float32 for such operands: sums do, and so does arithmetic of bfloat16 with a Python number.
+    """
+    floating = {x.dtype for x in arrays if hasattr(x, "dtype") and is_floating(x.dtype)}
+    if op.converts or len(floating) != 1 or "dtype" in op.places or not is_floating(out.dtype):
+        return out
+    (dtype,) = floating
+    return out if wide(dtype) is None or out.dtype == dtype else converted(out, dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------- new arrays
+
+
+def as_array(data: Any, dtype: DType = None) -> Array:
+    """A new array of the backend, from a tensor, an array, a number or a nested list.
+
+    Without ``dtype``, Python floats become float32 and arrays keep their dtype. Raises TypeError unless the data are numbers
+    or booleans, ValueError for nested lists of different lengths, and OverflowError for a Python number that the dtype cannot
+    hold.
+    """
+    is_plain = type(data) is host.ndarray and data.dtype.kind in "biuf" and data.itemsize <= 8
+    is_plain = is_plain and dtype in (None, data.dtype)
+    data = read_values(data.data if not is_plain and hasattr(data, "node") else data)
+    if is_array(data) and not is_host_array(data):
+        return xp.array(data, dtype=dtype)
+    # Before a capture it is allowed, for tables that are kept.
+    current_step().refuse("the numbers that a tensor is made of", "make it before, and pass it in", before=False)
+    return from_numpy(data if is_plain else on_host(data, dtype))
+
+
+def on_host(data: Any, dtype: DType = None) -> Any:
+    """``as_array`` as a NumPy array, with either backend; it may be ``data`` itself."""
+    try:
+        unwrapped = _unwrapped(data)
+        array = host.asarray(unwrapped)
+    except ValueError:
+        raise ValueError(f"a tensor needs nested lists of equal lengths at each level: {str(data)[:60]}") from None
+    if array.size and array.dtype.kind in "fO" and _are_all(unwrapped, "iub"):  # NumPy rounds integers that no dtype holds
+        array = _of_integers(host.array(unwrapped, object), dtype, data)
+    elif array.dtype.kind == "O" and _are_all(unwrapped, "iubf"):
+        raise _too_large(data)
+    check_dtype(array.dtype if dtype is None or array.dtype.kind != "f" else host.dtype(dtype), data)
+    if not is_host_array(data):
+        return _of_python(array, dtype, data)
+    with host.errstate(all="ignore"):  # a number may be infinite in a narrower dtype
+        return array.astype(dtype or array.dtype, copy=False)
+
+
+def _unwrapped(data: Any) -> Any:
+    """Nested lists with NumPy arrays in place of tensors."""
+    if isinstance(data, (list, tuple)):
+        return data if PLAIN.issuperset(map(type, data)) else [_unwrapped(item) for item in data]
+    if type(data) in PLAIN:
+        return data
+    check_not_masked(data)
+    if not hasattr(data, "node"):
+        return data
+    if data.node is not None and modes().recording:
+        raise TypeError("a list of tensors that require gradients would lose them: join them with tt.stack, or detach() them")
+    return data.numpy()
+
+
+def _of_python(array: Any, dtype: DType, data: Any) -> Any:
+    """What NumPy made of Python's numbers, in ``dtype``, or without it with float32 in place of float64. What came from NumPy
+    or is a tensor keeps its dtype in a list, too."""
+    if dtype is None and array.dtype.kind == "f" and not _has_dtype(data):
+        dtype = default_dtype
+    if dtype is None or dtype == array.dtype:
+        return array
+    with host.errstate(all="ignore"):
+        out = array.astype(dtype)
+    if out.dtype.kind in "iu" and not (fits := host.trunc(array) == out).all():
+        check_fits(array[~fits].flat[0].item(), out.dtype)
+    return out
+
+
+def _has_dtype(data: Any) -> bool:
+    """Whether a nested list holds an array, a tensor or a number of NumPy's."""
+    return any(map(_has_dtype, data)) if isinstance(data, (list, tuple)) else hasattr(data, "dtype")
+
+
+def _too_large(data: Any) -> OverflowError:
+    return OverflowError(f"no integer dtype holds {str(data)[:60]}: use floats, such as float(x)")
+
+
+def _of_integers(numbers: Any, dtype: DType, data: Any) -> Any:
+    """Integers in ``dtype``, or without it in int64 or uint64. Raises OverflowError for one that the dtype cannot hold."""
+    least, most = int(numbers.min()), int(numbers.max())
+    if dtype is None:
+        dtype = index_dtype if most < 2**63 else host.dtype("uint64")
+        if not iinfo(dtype).min <= least <= most <= iinfo(dtype).max:
+            raise _too_large(data)
+    for number in (least, most):
+        check_fits(number, host.dtype(dtype))
+    return numbers.astype(dtype)
+
+
+def _are_all(data: Any, kinds: str) -> bool:
+    """Whether a number, or all numbers of nested lists and of the arrays in them, are of dtypes of these kinds."""
+    if isinstance(data, (list, tuple)):
+        return all(_are_all(item, kinds) for item in data)
+    kind = getattr(getattr(data, "dtype", None), "kind", None)  # none of Python's numbers, and of PyTorch's tensors
+    return isinstance(data, (int, float)[: 1 + ("f" in kinds)]) if kind is None else kind in kinds
+
+
+# -------------------------------------------------------------------------------------------------------------- checks
+
+
+iinfo = functools.cache(host.iinfo)  # the smallest and the largest number of an integer dtype
+
+
+def check_not_masked(value: Any) -> None:
+    """Raise TypeError for NumPy's masked array, of which the masked values would be used."""
+    if hasattr(value, "mask"):
+        raise TypeError("a masked array has values that are not to be used: pass its .filled(...), or its .data")
+
+
+def check_fits(number: float, dtype: Any) -> None:
+    """Raise OverflowError for a Python number that an integer dtype cannot hold. NumPy would often drop bits instead."""
+    if dtype.kind in "iu" and not iinfo(dtype).min - 1 < number < iinfo(dtype).max + 1:
+        raise OverflowError(f"{dtype} cannot hold {shown(number)}: use a dtype that can")
+
+
+def check_divisor(x: Any, y: Any) -> None:
+    """Raise ZeroDivisionError where integers or booleans are divided by 0, as Python does. A GPU's numbers are not read."""
+    are_integers = not any(type(v) is float or getattr(v, "dtype", bool_dtype).kind not in "biu" for v in (x, y))
+    if are_integers and xp is host and not host.all(y):
+        raise ZeroDivisionError("an integer is divided by 0: divide floats, or put another number in its place with tt.where")
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """Raise ValueError for a setting that is negative or NaN."""
+    if not value >= 0:
+        raise ValueError(f"{name} must be at least 0, not {value}")
+
+
+def check_dtype(dtype: Any, data: Any = None) -> None:
+    """Raise TypeError for a dtype that tensors cannot have, with the data that have it."""
+    if dtype.kind not in "biuf" and dtype.name != "bfloat16":
+        raise TypeError(f"a tensor holds numbers or booleans, not {dtype}" + ("" if data is None else f": {str(data)[:60]!r}"))
+    if dtype.itemsize > 8:
+        raise TypeError(f"a tensor holds numbers of at most 64 bits, not {dtype}: give a dtype, such as 'float64'")
+
+
+def check_probability(p: float) -> None:
+    """Raise ValueError unless 0 <= p <= 1."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"a dropout probability must lie between 0 and 1, not at {p}")
+
+
+def calling_line() -> str:
+    """The line of the user's code that led here: the innermost one outside of this package."""
+    package = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(package)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"

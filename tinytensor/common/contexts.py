@@ -1,0 +1,75 @@
+"""A context around every call of a function. Generators and coroutines have it only while they run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractContextManager
+from typing import Any
+
+
+def around(context: AbstractContextManager[Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, with this context inside it. The context is entered anew by each call, and by each item."""
+    forms = function, getattr(function, "__call__", None)  # noqa: B004 (a callable object has the form of its method)
+    if any(map(inspect.isgeneratorfunction, forms)):
+        return _around_items(context, function)
+    if any(map(inspect.isasyncgenfunction, forms)):
+        return _around_awaited_items(context, function)
+    return _around_await(context, function) if any(map(inspect.iscoroutinefunction, forms)) else _around_call(context, function)
+
+
+def _around_call(context: Any, function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with context:
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _around_await(context: Any, function: Any) -> Any:
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with context:
+            return await function(*args, **kwargs)
+
+    return call
+
+
+def _around_items(context: Any, function: Any) -> Any:
+    @functools.wraps(function)
+    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        items = function(*args, **kwargs)
+        resume, given = items.send, None
+        while True:
+            with context:
+                try:
+                    item = resume(given)
+                except StopIteration as end:
+                    return end.value
+            try:
+                resume, given = items.send, (yield item)
+            except BaseException as error:  # the caller threw it in, or closed the generator (GeneratorExit)
+                resume, given = items.throw, error
+
+    return generate
+
+
+def _around_awaited_items(context: Any, function: Any) -> Any:
+    @functools.wraps(function)
+    async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        items = function(*args, **kwargs)
+        resume, given = items.asend, None
+        while True:
+            with context:
+                try:
+                    item = await resume(given)
+                except StopAsyncIteration:
+                    return
+            try:
+                resume, given = items.asend, (yield item)
+            except BaseException as error:  # as above
+                resume, given = items.athrow, error
+
+    return generate
