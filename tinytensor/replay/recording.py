@@ -9,7 +9,6 @@ nothing of the recording, and what it computes is said once.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -61,8 +60,8 @@ class Value(NamedTuple):
 
 
 class Where(NamedTuple):
-    """What called an op: the innermost module of the model that was running, by its name, and the line that called it, or the
-    layer of ``tinytensor.nn`` that did."""
+    """What called an op: the innermost module of the model that was running, by its name, and the line that called the op, or
+    the layer of ``tinytensor.nn`` that did."""
 
     module: str | None
     file: str
@@ -86,8 +85,7 @@ class Call(NamedTuple):
 
 
 _FUNCTION = Where(None, "", 0)  # no module, but the recorded function itself
-_HOME = Path(__file__).parents[1]
-_INSIDE = tuple([f"{_HOME / name}{os.sep}" for name in ("autograd", "common", "nn", "ops", "replay")])  # whose lines say little
+_INSIDE = tuple([str(Path(__file__).parents[1] / name) for name in ("autograd", "common", "nn", "ops", "replay")])
 
 
 class Kind(NamedTuple):
@@ -256,7 +254,7 @@ def _name(op: Any) -> str:
 
 
 def _where(names: dict[int, str]) -> Where:
-    """The innermost module of the model that is running, and the innermost line that is not one of the library's own ops."""
+    """The innermost module of the model that is running, and the innermost line that is outside of ops and layers."""
     frame: FrameType | None = sys._getframe()
     where = _FUNCTION
     while frame is not None and (where.module is None or not where.file):

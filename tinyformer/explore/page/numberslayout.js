@@ -115,9 +115,9 @@ function measureFree(boxes, width) {
   }
 }
 
-/** From each array to those that read it; parameters stand beside their steps. */
+/** From each array to those that read it; parameters stand beside their steps, and a line from the ids to the losses would cross all. */
 function linesOf(boxes) {
-  return [...boxes.values()].flatMap((box) => box.array.inputs.filter((input) => !isConstant(input)).map((input) => [boxes.get(input), box]));
+  return [...boxes.values()].flatMap((box) => box.array.inputs.filter((input) => !isConstant(input) && (input.name !== "ids" || box.array.name !== "losses")).map((input) => [boxes.get(input), box]));
 }
 
 /** The boxes moved so that the first begins at the top, below its title, and beside the labels. */
