@@ -55,7 +55,7 @@ RECORD = """async ([model, ids]) => {
   const arrays = pass.arrays.map((array, n) => {
     const places = [...new Set([0, 5, 11, 29].map((i) => (i * (n + 3)) % array.values.length))];
     const told = (place) => {
-      if (!pass.isComputed(array)) return null;
+      if (!array.source) return null;
       const { terms, lines } = pass.explain(array, place);
       const products = terms.map(({ factors, times }) => factors.reduce((x, [input, i]) => x * input.values[i], times));
       const multiplied = lines.length ? null : products.reduce((total, value) => total + value, 0);
@@ -428,14 +428,17 @@ class Softened(GPT):
         return tt.cross_entropy(self(ids), targets, reduction=reduction)
 
 
-def test_a_subclass_of_gpt_is_shown_as_it_computes(tab: Tab, folders: dict[str, Path], monkeypatch: Any) -> None:
+def test_a_subclass_of_gpt_is_shown_as_it_computes(
+    tab: Tab, explorer: Explorer, folders: dict[str, Path], monkeypatch: Any
+) -> None:
     subjects = Subjects([folders["plain"]])
     subject = subjects.get("best")
     model = Softened(subject.model.config)
     model.load_state_dict({**model.state_dict(), **subject.model.state_dict()})
     monkeypatch.setattr(Subjects, "get", lambda *_: replace(subject, model=model.eval()))
     ids = subject.encode(TEXT)
-    pages = page_of_modules(tab.page, {"file": weights(subjects, Named("best"))})
+    content = weights(subjects, Named("best"))
+    pages = page_of_modules(tab.page, {"file": content})
     script = """
       const { metadata, arrays } = readSafetensors(await bytes("file"));
       const { Pass } = await import("/pass.js");
@@ -445,7 +448,7 @@ def test_a_subclass_of_gpt_is_shown_as_it_computes(tab: Tab, folders: dict[str, 
       return pass.arrays.map((array) => {
         const [{ name, kind, shape, source }, place] = [array, array.values.length >> 1];
         const [values, gradient] = [Array.from(array.values, String), Array.from(gradients.get(array), String)];
-        const told = pass.isComputed(array) ? pass.explain(array, place) : null;
+        const told = source ? pass.explain(array, place) : null;
         const value = told && (told.lines.at(-1)?.value ?? sum(told.terms));
         const terms = sum(pass.gradientTerms(gradients, array, place));
         const slope = kind === "constant" ? 0 : pass.finiteDifference(array, place).slope;
@@ -468,3 +471,11 @@ def test_a_subclass_of_gpt_is_shown_as_it_computes(tab: Tab, folders: dict[str, 
         if array["kind"] != "constant":
             largest = np.abs(numbers(array["gradient"], [-1])).max()
             assert abs(array["slope"] - gradient) <= 1e-6 * max(largest, 1e-3), name
+    tab.page.route("**/ask/weights", lambda route: route.fulfill(body=content, content_type="application/octet-stream"))
+    page = open_numbers(tab, explorer, folders["plain"])
+    page.select_option("#numbers-array", "power")
+    assert number_in(page, "#numbers-value") == pytest.approx(float(arrays["power"]["values"][0]), rel=1e-5)
+    assert "positive**1.5" in page.text_content(".numbers-cell code")
+    page.select_option("#numbers-array", "scales")
+    page.get_by_role("button", name="Gradients", exact=True).click()
+    assert number_in(page, "#numbers-gradient") == pytest.approx(gradients["scales"][0], rel=1e-5)

@@ -14,8 +14,9 @@ const CHANGED = { rms_norm: "normed", layer_norm: "normed", rotate_pairs: "rotat
  * What a model computes for a text, from the ids to the loss.
  *
  * `arrays` are all arrays in order, each parameter before the first step that uses it: {name, kind, shape, axes, values, inputs,
- * formula, source: [file, line, text]}. `loss` is one of them, or null for a text of one token. Where numbers are only moved, the
- * array is left out, and who reads it reads those; but there are the heads, and what is joined of them.
+ * formula, source: [file, line, text]}. Parameters and constants have no source. `loss` is one of the arrays, or null for a text of one
+ * token. An array to which numbers are only moved is left out: who reads it reads the numbers where they were. But heads are shown, and
+ * what is joined of them.
  */
 export class Pass {
   /**
@@ -101,7 +102,7 @@ export class Pass {
     return around ? `${around}.${label}` : label;
   }
 
-  /** The rule's explanation of a number of an array that is shown: see rules.js. The factors are [array that is shown, place]. */
+  /** Where a number of an array that a step computed comes from: see rules.js. Each factor is [array, place], and its array is shown. */
   explain({ raw }, place) {
     const { terms, lines, ...others } = this.stepOf.get(raw).rule.explain(place);
     const shown = ({ factors = [], times = 1, ...about }) => {
@@ -110,11 +111,6 @@ export class Pass {
       return { ...about, factors: seen, times: numbers.reduce((product, [x, , value]) => (this.shown.has(x) ? product : product * value), times) };
     };
     return { ...others, terms: terms.map(shown), lines: lines.map(shown) };
-  }
-
-  /** Whether a step computed the array. */
-  isComputed({ raw }) {
-    return this.stepOf.has(raw);
   }
 
   /**

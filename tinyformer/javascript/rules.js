@@ -55,9 +55,8 @@ const signed = (formula, ...signs) => (given, result) => {
 const elementwise = (formula, slopes) => (given, result) => {
   const operands = operandsOf(given, result);
   const numbers = (o) => operands.map(({ x, at }) => x.values[at(o)]);
-  const named = operands.length > 1 && formula === FUNCTIONS.silu.formula ? `${formula} × factor` : formula;
   return {
-    formula: `y = ${named}`,
+    formula: `y = ${formula}`,
     partials(o, visit) {
       const all = slopes(...numbers(o));
       operands.forEach(({ x, at }, k) => visit(x, at(o), all[k]));
@@ -66,7 +65,7 @@ const elementwise = (formula, slopes) => (given, result) => {
       first: [],
       each: "",
       terms: operands.map(({ x, at }) => ({ factors: [[x, at(o)]], times: 1, value: x.values[at(o)] })),
-      lines: [{ text: named, value: result.values[o] }],
+      lines: [{ text: formula, value: result.values[o] }],
     }),
   };
 };
@@ -173,10 +172,10 @@ export const RULES = {
   log: elementwise("log x", (x) => [1 / x]),
   tanh: elementwise("tanh x", (x) => [1 - Math.tanh(x) ** 2]),
   sigmoid: elementwise("1 ÷ (1 + e^−x)", (x) => [sigmoid(x) * sigmoid(-x)]),
-  relu: elementwise(FUNCTIONS.relu.formula, (x) => [FUNCTIONS.relu.slope(x)]),
-  gelu_tanh: elementwise(FUNCTIONS.gelu_tanh.formula, (x) => [FUNCTIONS.gelu_tanh.slope(x)]),
-  gelu_exact: elementwise(FUNCTIONS.gelu_exact.formula, (x) => [FUNCTIONS.gelu_exact.slope(x)]),
-  silu: elementwise(FUNCTIONS.silu.formula, (x, factor = 1) => [FUNCTIONS.silu.slope(x) * factor, FUNCTIONS.silu.of(x)]),
+  ...Object.fromEntries(Object.entries(FUNCTIONS).map(([op, { of, slope, formula }]) => [
+    op,
+    (given, result) => elementwise(given.factor ? `${formula} × factor` : formula, (x, factor = 1) => [slope(x) * factor, of(x)])(given, result),
+  ])),
   /** In attention, scores stay where the query may see the key. Elsewhere they become −∞, whose power of e is 0. */
   where(given, result) {
     const [condition, x, y] = operandsOf(given, result);

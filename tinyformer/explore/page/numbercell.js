@@ -41,7 +41,7 @@ export function cellsBehind(pass, gradients, array, place) {
 }
 
 function termsOf(pass, array, place) {
-  if (!pass.isComputed(array)) return [];
+  if (!array.source) return [];
   const { terms, lines } = pass.explain(array, place);
   return [...terms, ...lines];
 }

@@ -182,7 +182,7 @@ function tell(isMoved = false) {
 /** The cell that gives the chosen one most. */
 function largest() {
   const [array, place] = cellNow();
-  if (chosen.gradients || !shown.pass.isComputed(array)) return null;
+  if (chosen.gradients || !array.source) return null;
   const terms = shown.pass.explain(array, place).terms.filter(({ factors }) => factors.length);
   if (!terms.length) return null;
   const most = terms.reduce((a, b) => (Math.abs(b.value) > Math.abs(a.value) ? b : a));

@@ -50,12 +50,12 @@ export function asList(arrays, room) {
  *   y, lines from an array to the one that reads it, labels {text, x, y}
  */
 export function asStream(arrays) {
-  const length = lengthOf(arrays.find(({ name }) => name === "token_embedding").shape[0], "token");
+  const length = lengthOf(arrays[0].shape[0], "token"); // the first are the ids
   const row = length + TITLE + 10;
   const tallest = arrays.some(({ name }) => name.endsWith(".bias")) ? length - TITLE - 8 : length; // a bias stands below its weight
   const layers = arrays.filter(({ name }) => /^blocks\.\d+$/.test(name)).length;
   const begin = Math.max(0, arrays.findIndex(({ name }) => name.startsWith("blocks.")));
-  const first = arrays.slice(0, begin).findLast((array) => array.name !== "ids" && !isConstant(array)) ?? arrays[0]; // of the stream
+  const first = arrays.slice(0, begin).findLast(({ source }) => source) ?? arrays[0]; // of the stream
   const groups = new Map(); // of each row and side: the arrays, from the stream outwards
   const put = (line, side, array, isInwards) => {
     const key = `${line} ${side}`;
@@ -74,7 +74,7 @@ export function asStream(arrays) {
     } else if (at !== undefined) {
       const isOutwards = /norm|up|gate(\.|$)/.test(part);
       put(line + (isOutwards ? 2 : 3), 1, array, !isOutwards);
-    } else if (array.name === "constant" || /^position/.test(array.name)) put(0, 1, array, true);
+    } else if (/^(constant|position)/.test(array.name)) put(0, 1, array, true);
     else if (arrays.indexOf(array) < begin) put(0, -1, array, true);
     else if (array.name === "norm") put(2 * layers + 2, 0, array);
     else put(2 * layers + 2, array.name.startsWith("norm") ? -1 : 1, array);
@@ -101,7 +101,7 @@ export function asStream(arrays) {
   return framed([...boxes.values()], linesOf(boxes), labels);
 }
 
-const isConstant = ({ kind, name }) => kind === "parameter" || name === "constant";
+const isConstant = ({ source, name }) => !source && name !== "ids";
 
 /** What a weight and a bias have in common. */
 const baseOf = ({ name }) => name.replace(/\.(weight|bias)$/, " parameters");
