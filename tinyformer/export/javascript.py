@@ -82,7 +82,7 @@ def recorded_model(model: Module, inputs: Mapping[str, Axes] | None = None) -> P
         return program_of(*arguments_of(model, inputs), model, LONGEST)
     config = getattr(model, "config", None)
     longest: int = getattr(config, "block_size", None) or getattr(config, "max_length", None) or 5
-    ids = _ids_near(longest)
+    ids_near = _ids_near(longest)
     if isinstance(model, GPT) and longest >= 12 and not 0 < model.config.sliding_window < longest:
 
         def with_past(length: int, past: int) -> dict[str, Any]:
@@ -91,15 +91,8 @@ def recorded_model(model: Module, inputs: Mapping[str, Axes] | None = None) -> P
             return {"ids": tt.zeros((1, length), dtype=int), "cache": cache}
 
         return program_of(lambda ids, cache: {"logits": model(ids, cache)}, with_past, ("length", "past"), model, longest)
-    if isinstance(model, Transformer):
-        return program_of(
-            lambda source, target: {"logits": model(source, target)},
-            lambda source, target: {"source": ids(source, 5), "target": ids(target, 7)},
-            ("source", "target"),
-            model,
-            longest,
-        )
-    return program_of(lambda ids: {"logits": model(ids)}, lambda length: {"ids": ids(length, 5)}, ("length",), model, longest)
+    names = ("source", "target") if isinstance(model, Transformer) else ("ids",)
+    return program_of(lambda **ids: {"logits": model(**ids)}, ids_near, names, model, longest)
 
 
 def recorded_numbers(model: Any) -> Program:
@@ -113,15 +106,14 @@ def recorded_numbers(model: Any) -> Program:
         return {"logits": logits, "probabilities": probabilities, "losses": losses, "loss": losses.mean()}
 
     longest = min(model.config.block_size, max(32, model.config.sliding_window + 8))
-    ids = _ids_near(longest)
-    return program_of(function, lambda length: {"ids": ids(length, 5)}, ("length",), model, longest, has_sources=True)
+    return program_of(function, _ids_near(longest), ("ids",), model, longest, has_sources=True)
 
 
-def _ids_near(longest: int) -> Callable[[int, int], Tensor]:
+def _ids_near(longest: int) -> Callable[..., dict[str, Tensor]]:
     """Return what makes ids near the longest text, where a sliding window and all rows of tables are used."""
     if longest < 4:
         raise UserError(f"a page needs a model with a context of at least 4 tokens, got {longest}")
-    return lambda length, most: tt.zeros((1, length + longest - most), dtype=int)
+    return lambda **sizes: {x: tt.zeros((1, n + longest - 5 - 2 * i), dtype=int) for i, (x, n) in enumerate(sizes.items())}
 
 
 def program_of(
