@@ -402,7 +402,7 @@ def test_the_ids_are_the_text(tab: Tab, explorer: Explorer, folders: dict[str, P
     page.select_option("#numbers-array", "ids")
     page.locator(".numbers-map").press("ArrowRight")
     page.wait_for_selector("#numbers-name:has-text('ids')")
-    assert "the place alone" not in page.inner_text("#view-numbers")
+    assert "the same for all texts" not in page.inner_text("#view-numbers")
 
 
 class Softened(GPT):
