@@ -189,3 +189,12 @@ def test_an_op_that_no_page_computes_is_refused_by_name_module_and_line() -> Non
 def test_python_reads_the_ops_of_pages_from_their_table(tab: Any) -> None:
     names = set(run(page_of_modules(tab.page, {}), "return Object.keys(OPS)"))
     assert names == set(ops_of_pages()) - {"invert", "bitwise_and"} and len(names) > 40
+
+
+def test_each_op_has_a_rule_for_gradients_or_has_none(tab: Any) -> None:
+    script = """
+      const { RULES, CONSTANT } = await import("/rules.js");
+      return Object.keys(OPS).filter((op) => CONSTANT.has(op) === Object.hasOwn(RULES, op));
+    """
+    of_caches = {"later_positions", "later_rotation", "reserve", "cached_attention"}
+    assert set(run(page_of_modules(tab.page, {}), script)) == of_caches | {"norm_and_rotate"}

@@ -193,7 +193,8 @@ def test_parameters_have_their_names() -> None:
     value, array = recording.constants["second.weight"]
     np.testing.assert_array_equal(array, model.second.weight.numpy())
     assert recording.calls[1].arguments["weight"] == value
-    assert recording.calls[1].where.module == "second"
+    where = recording.calls[1].where
+    assert (where.module, where.file) == ("second", __file__)  # the line that called the layer
 
 
 def test_arrays_that_depend_on_the_sizes_and_can_be_made_again() -> None:

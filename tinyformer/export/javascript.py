@@ -2,7 +2,8 @@
 
 The JSON object has the ``inputs`` and the ``constants`` by name, each with the number of its value and its shape; the numbers
 of the ``outputs``; and the ``calls``: an ``op``, its ``arguments`` by name, the number of the ``result``, and the ``module``
-that called it. In arguments and shapes, these are objects:
+that called it. The calls of ``recorded_numbers`` also have the ``shape`` of the result and the ``source``: [file, line, text].
+In arguments and shapes, these are objects:
 
 - a value: {"value": number}
 - a number that depends on sizes: {"constant": 1, "factors": {"length": 2}}
@@ -14,10 +15,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import linecache
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tinytensor as tt
@@ -79,12 +82,7 @@ def recorded_model(model: Module, inputs: Mapping[str, Axes] | None = None) -> P
         return program_of(*arguments_of(model, inputs), model, LONGEST)
     config = getattr(model, "config", None)
     longest: int = getattr(config, "block_size", None) or getattr(config, "max_length", None) or 5
-    if longest < 4:
-        raise UserError(f"a page needs a model with a context of at least 4 tokens, got {longest}")
-
-    def ids(length: int, most: int) -> Tensor:  # near the longest text, where a sliding window and all rows of tables are used
-        return tt.zeros((1, length + longest - most), dtype=int)
-
+    ids_near = _ids_near(longest)
     if isinstance(model, GPT) and longest >= 12 and not 0 < model.config.sliding_window < longest:
 
         def with_past(length: int, past: int) -> dict[str, Any]:
@@ -93,15 +91,29 @@ def recorded_model(model: Module, inputs: Mapping[str, Axes] | None = None) -> P
             return {"ids": tt.zeros((1, length), dtype=int), "cache": cache}
 
         return program_of(lambda ids, cache: {"logits": model(ids, cache)}, with_past, ("length", "past"), model, longest)
-    if isinstance(model, Transformer):
-        return program_of(
-            lambda source, target: {"logits": model(source, target)},
-            lambda source, target: {"source": ids(source, 5), "target": ids(target, 7)},
-            ("source", "target"),
-            model,
-            longest,
-        )
-    return program_of(lambda ids: {"logits": model(ids)}, lambda length: {"ids": ids(length, 5)}, ("length",), model, longest)
+    names = ("source", "target") if isinstance(model, Transformer) else ("ids",)
+    return program_of(lambda **ids: {"logits": model(**ids)}, ids_near, names, model, longest)
+
+
+def recorded_numbers(model: Any) -> Program:
+    """The program of a GPT for those who look at its numbers: from ``ids`` (1, length) it computes the logits, the
+    probabilities, and the loss of each next token and of all. Raises UserError as ``recorded_model``."""
+
+    def function(ids: Tensor) -> dict[str, Tensor]:
+        logits = model(ids)
+        probabilities = tt.softmax(logits)
+        losses = tt.cross_entropy(logits[0, :-1], ids[0, 1:], reduction="none")
+        return {"logits": logits, "probabilities": probabilities, "losses": losses, "loss": losses.mean()}
+
+    longest = min(model.config.block_size, max(32, model.config.sliding_window + 8))
+    return program_of(function, _ids_near(longest), ("ids",), model, longest, has_sources=True)
+
+
+def _ids_near(longest: int) -> Callable[..., dict[str, Tensor]]:
+    """Return what makes ids near the longest text, where a sliding window and all rows of tables are used."""
+    if longest < 4:
+        raise UserError(f"a page needs a model with a context of at least 4 tokens, got {longest}")
+    return lambda **sizes: {x: tt.zeros((1, n + longest - 5 - 2 * i), dtype=int) for i, (x, n) in enumerate(sizes.items())}
 
 
 def program_of(
@@ -110,16 +122,20 @@ def program_of(
     sizes: Sequence[str] | Mapping[str, int],
     model: Module,
     longest: int,
+    has_sources: bool = False,
 ) -> Program:
     """Record ``function``, as ``tinytensor.replay.recording.record`` does, for a page. The tables of positions that come after
-    those in a cache have rows for ``longest`` tokens.
+    those in a cache have rows for ``longest`` tokens. With ``has_sources`` each call has its ``source``, and the calls
+    are simpler: ``norm_and_rotate`` is several.
 
     Raises UserError, which names the op, the module and the line, for what a page cannot compute.
     """
     try:
         with tt.no_grad():
-            recording = record(function, inputs, sizes, model, ops_of_pages().values())
-        return _Writer(recording, model, longest).program()
+            left_out = "norm_and_rotate" if has_sources else "cross_entropy"  # a page has no more than its losses of rows
+            known = [op for name, op in ops_of_pages().items() if name != left_out]
+            recording = record(function, inputs, sizes, model, known)
+        return _Writer(recording, model, longest, has_sources).program()
     except (TypeError, ValueError) as error:
         raise UserError(f"a page cannot compute {a_or_an(type(model).__name__)}: {error}") from error
 
@@ -127,8 +143,8 @@ def program_of(
 class _Writer:
     """Writes a recording as JSON."""
 
-    def __init__(self, recording: Recording, model: Module, longest: int):
-        self.recording, self.longest = recording, longest
+    def __init__(self, recording: Recording, model: Module, longest: int, has_sources: bool):
+        self.recording, self.longest, self.has_sources = recording, longest, has_sources
         self.constants: dict[str, tuple[int, Array]] = {
             name: (value.number, array) for name, (value, array) in recording.constants.items()
         }
@@ -164,7 +180,13 @@ class _Writer:
             raise RecordingError(f"a page has no arrays as indices: {call.where} uses one")
         if name == "matmul" and min(len(self.recording.kinds[x].shape) for x in call.arguments.values()) < 2:
             raise RecordingError(f"a page multiplies matrices, not vectors: {call.where} does")
-        return {"op": name, "arguments": arguments, "result": call.result.number, "module": call.where.module}
+        written = {"op": name, "arguments": arguments, "result": call.result.number, "module": call.where.module or ""}
+        if self.has_sources:
+            file, line, home = Path(call.where.file), call.where.line, Path(tt.__file__).parents[1]
+            shown = file.relative_to(home).as_posix() if file.is_relative_to(home) else file.name
+            written["source"] = [shown, line, linecache.getline(str(file), line).strip()]
+            written["shape"] = self._written(self.recording.kinds[call.result].shape)
+        return written
 
     def _written(self, value: Any) -> Any:
         """An argument or a shape as JSON."""

@@ -82,7 +82,7 @@ class Writer:
 
     def _write(self, call: Call) -> None:
         kind = self.recording.kinds[call.result]
-        self.graph.module = call.where.module
+        self.graph.module = call.where.module or ""
         try:
             self.dtype, self.shape = dtype_of(kind.dtype), kind.shape
             result = self._operators[call.op](self, *map(self._resolved, call.arguments.values()))

@@ -17,7 +17,7 @@ from typing import Any
 from safetensors.numpy import save
 
 from tinyformer.common.errors import UserError
-from tinyformer.export.javascript import JAVASCRIPT, recorded_model
+from tinyformer.export.javascript import JAVASCRIPT, recorded_model, recorded_numbers
 from tinyformer.export.models import Axes
 from tinyformer.export.writing import check_path
 from tinyformer.models.evaluating import evaluating
@@ -36,13 +36,17 @@ PAGE = resources.files("tinyformer.export") / "page"
 
 
 def web_weights(
-    model: Module, tokenizer: Tokenizer | None = None, dtype: str = "float32", inputs: Mapping[str, Axes] | None = None
+    model: Module,
+    tokenizer: Tokenizer | None = None,
+    dtype: str = "float32",
+    inputs: Mapping[str, Axes] | None = None,
+    numbers: bool = False,
 ) -> bytes:
     """The program and the weights of a model as the bytes of a safetensors file. The weights are "float32" or "float16".
 
     The program is what the model's own ``forward`` computes from ``ids`` (1, length), or for a ``Transformer`` from ``source``
     and ``target``: the ``logits``. That of a GPT keeps keys and values in a cache. With ``inputs`` it is that of any module,
-    as for ``export_onnx``.
+    as for ``export_onnx``. With ``numbers`` it is ``recorded_numbers`` of a GPT.
 
     The metadata are the ``format``, the ``program``, the ``config``, a JSON object with each setting of the model's
     configuration, and with a ``CharTokenizer`` the ``characters``, a JSON list with the text of each id, then the ``special``
@@ -56,7 +60,7 @@ def web_weights(
         takes = f"the weights take {size / 1e6:,.1f} MB in {dtype}"
         raise UserError(f"{takes}: a page computes models of up to {LARGEST / 1e6:.0f} MB")
     with evaluating(model):
-        description, constants = recorded_model(model, inputs)
+        description, constants = recorded_numbers(model) if numbers else recorded_model(model, inputs)
     kind = "GPT" if isinstance(model, GPT) and inputs is None else "Program"
     metadata = {"format": f"tinyformer.{kind}", "program": json.dumps(description, separators=(",", ":"))}
     if (config := getattr(model, "config", None)) is not None:

@@ -1,4 +1,4 @@
-/** The activations: of each the function of one number, its slope, its formula, and the line in tinytensor.ops.activations. */
+/** The activations: the function of one number, its slope, and its formula. */
 
 const ROOT = Math.sqrt(2 / Math.PI);
 const sigmoid = (x) => 1 / (1 + Math.exp(-x));
@@ -15,26 +15,20 @@ function below(x) {
 const inner = (x) => Math.tanh(ROOT * (x + 0.044715 * x * x * x));
 
 export const FUNCTIONS = {
-  relu: { of: (x) => Math.max(0, x), slope: (x) => (x > 0 ? 1 : 0), formula: "max(0, x)", source: "return xp.maximum(x, 0)" },
+  relu: { of: (x) => Math.max(0, x), slope: (x) => (x > 0 ? 1 : 0), formula: "max(0, x)" },
   gelu_tanh: {
     of: (x) => 0.5 * x * (1 + inner(x)),
     slope: (x) => 0.5 * (1 + inner(x)) + 0.5 * x * (1 - inner(x) ** 2) * ROOT * (1 + 3 * 0.044715 * x * x),
     formula: "½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))",
-    source: "(tanh((x + x * x * x",
   },
   gelu_exact: {
     of: (x) => x * below(x),
     slope: (x) => below(x) + x * bell(x),
     formula: "x × the normal probability below x",
-    source: "(erf(x * math.sqrt(0.5))",
   },
   silu: {
     of: (x) => x * sigmoid(x),
     slope: (x) => sigmoid(x) * (1 + x * (1 - sigmoid(x))),
     formula: "x ÷ (1 + e^−x)",
-    source: "out = _gated(x, sigmoid)",
   },
 };
-
-/** The activations with a gate: which function of the gate is the factor. */
-export const GATED = { swiglu: "silu", geglu: "gelu_tanh" };

@@ -23,7 +23,7 @@ function filled(shape, f) {
 }
 
 /** The indices of all elements of an array of this shape, in order, where a step along each axis is its stride. */
-function indices(shape, strides, start = 0) {
+export function indices(shape, strides, start = 0) {
   let all = Int32Array.of(start);
   shape.forEach((length, axis) => {
     const longer = new Int32Array(all.length * length);
@@ -40,7 +40,7 @@ function moved({ values }, shape, strides, start) {
 }
 
 /** The shape to which arrays broadcast, and the strides of each in it: 0 where it is repeated. */
-function broadcast(...shapes) {
+export function broadcast(...shapes) {
   const ndim = Math.max(...shapes.map((shape) => shape.length));
   const padded = shapes.map((shape) => [...Array(ndim - shape.length).fill(1), ...shape]);
   const shape = padded[0].map((_, axis) => padded.reduce((length, { [axis]: other }) => (length === 1 ? other : length), 1));
@@ -62,7 +62,7 @@ function elementwise(f) {
 }
 
 /** The elements of x in groups along some axes, by default all: the index of each group's first, and what to add for its others. */
-function groups({ shape }, axis) {
+export function groups({ shape }, axis) {
   const strides = stridesOf(shape);
   const along = shape.map((_, i) => axis === null || [axis].flat().some((one) => (one + shape.length) % shape.length === i));
   const part = (isAlong) => [shape, strides].map((of) => of.filter((_, i) => along[i] === isAlong));
@@ -152,6 +152,15 @@ export const OPS = {
   mean: reduction((group) => group.reduce((sum, x) => sum + x, 0) / group.length),
   max: reduction((group) => group.reduce((a, b) => Math.max(a, b))),
   softmax: ({ x, axis }) => grouped(x, axis, (group) => softmax(group)),
+  cross_entropy({ logits, targets: { shape, values: targets }, ignore_index }) { // how unlikely the right class of each row is
+    const width = logits.shape.at(-1);
+    return filled(shape, (o) => {
+      const row = logits.values.subarray(o * width, (o + 1) * width);
+      const largest = row.reduce((a, b) => Math.max(a, b));
+      const all = Math.log(row.reduce((sum, x) => sum + Math.exp(x - largest), 0)) + largest;
+      return targets[o] === ignore_index ? 0 : all - row[targets[o]];
+    });
+  },
   cumsum: ({ x, axis }) => grouped(x, axis, (group) => group.forEach((value, i) => { group[i] = value + (i && group[i - 1]); })),
   layer_norm: (given) => norm(given, true),
   rms_norm: (given) => norm(given, false),

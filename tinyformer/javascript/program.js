@@ -26,11 +26,12 @@ export class Program {
 
   /**
    * @param {Object<string, {shape: number[], values: ArrayLike<number>}>} inputs by name
-   * @param {{cache?: Cache, see?: (name: string, shape: number[], values: Float64Array) => void}} [options]
+   * @param {{cache?: Cache, see?: (name: string, shape: number[], values: Float64Array) => void, steps?: object[]}} [options]
    *   see: is shown what each module of the model computes, by the module's name, and the weights of attention with a cache
+   *   steps: gets each call with the arguments and the result of this run
    * @returns {Object<string, {shape: number[], values: Float64Array}>} the outputs by name
    */
-  run(inputs, { cache = null, see = null } = {}) {
+  run(inputs, { cache = null, see = null, steps = null } = {}) {
     const values = this.known.slice();
     const run = { values, cache, see, sizes: { past: cache?.length } };
     for (const [name, { value, shape }] of Object.entries(this.inputs)) {
@@ -40,6 +41,7 @@ export class Program {
     for (const call of this.calls) {
       for (const [name, get] of call.computed) call.given[name] = get(run);
       const { shape, values: numbers } = (values[call.result] = call.compute(call.given, run, call));
+      steps?.push({ call, given: { ...call.given }, result: values[call.result] });
       if (see) call.ends.forEach((name) => see(name, shape, numbers));
     }
     return Object.fromEntries(Object.entries(this.outputs).map(([name, value]) => [name, values[value]]));

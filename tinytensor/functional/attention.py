@@ -56,12 +56,14 @@ def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, ma
     """
     if mask is not None and is_floating(mask.dtype):
         scores, mask, may_be_hidden = scores + mask, None, True
+    may_be_hidden |= mask is not None
     if is_causal:
+        may_be_hidden |= scores.shape[-2] > scores.shape[-1]  # else each query sees itself
         causal = causal_array(*scores.shape[-2:])
         mask = wrap(causal) if mask is None else mask & (causal if is_array(mask) else wrap(causal))
     if mask is not None:
         scores = where(mask, scores, -math.inf)
-    elif not may_be_hidden:
+    if not may_be_hidden:
         return softmax(scores)
     if scores.dtype.itemsize == 2:  # in half precision a sum loses digits
         return astype(masked_softmax(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)

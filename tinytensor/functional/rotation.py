@@ -23,15 +23,15 @@ def _norm_and_rotate(
 ) -> Any:
     batch, length, width = projected.shape
     count = num_heads + 2 * num_key_value_heads
-    heads, end = projected.reshape(batch, length, count, width // count), num_heads + num_key_value_heads
-    query, key, value = heads[:, :, :num_heads], heads[:, :, num_heads:end], heads[:, :, end:]
+    heads, end = projected.reshape(batch, length, count, width // count).swapaxes(1, 2), num_heads + num_key_value_heads
+    query, key, value = heads[:, :num_heads], heads[:, num_heads:end], heads[:, end:]
     if query_weight is not None:
         query, key = rms_norm(query, query_weight, eps), rms_norm(key, key_weight, eps)
     if rotation is not None:
-        table = rotation.astype(projected.dtype)[:, None]  # (length, 1, width of a head): the same for all heads
-        cosine, sine = table[..., : table.shape[-1] // 2], table[..., table.shape[-1] // 2 :]
+        table, half = rotation.astype(projected.dtype), width // count // 2  # the same for all heads
+        cosine, sine = table[:, :half], table[:, half:]
         query, key = rotate_pairs(query, cosine, sine), rotate_pairs(key, cosine, sine)
-    return concatenate([query, key, value], 2).reshape(projected.shape)
+    return concatenate([query, key, value], 1).swapaxes(1, 2).reshape(projected.shape)
 
 
 @checked

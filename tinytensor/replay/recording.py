@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -59,14 +60,15 @@ class Value(NamedTuple):
 
 
 class Where(NamedTuple):
-    """What called an op: the innermost module of the model that was running, by its name, and its line."""
+    """What called an op: the innermost module of the model that was running, by its name, and the line that called the op, or
+    the layer of ``tinytensor.nn`` that did."""
 
-    module: str
+    module: str | None
     file: str
     line: int
 
     def __str__(self) -> str:
-        return f"{self.module or 'the model'} ({self.file}:{self.line})" if self.file else "the function"
+        return "the function" if self.module is None else f"{self.module or 'the model'} ({self.file}:{self.line})"
 
 
 class Call(NamedTuple):
@@ -82,7 +84,8 @@ class Call(NamedTuple):
     where: Where
 
 
-_FUNCTION = Where("", "", 0)  # no module, but the recorded function itself
+_FUNCTION = Where(None, "", 0)  # no module, but the recorded function itself
+_INSIDE = tuple([str(Path(__file__).parents[1] / name) for name in ("autograd", "common", "nn", "ops", "replay")])
 
 
 class Kind(NamedTuple):
@@ -251,14 +254,16 @@ def _name(op: Any) -> str:
 
 
 def _where(names: dict[int, str]) -> Where:
-    """The innermost module of the model that is running, and its line."""
+    """The innermost module of the model that is running, and the innermost line that is outside of ops and layers."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        name = names.get(id(frame.f_locals.get("self")))
-        if name is not None:
-            return Where(name, frame.f_code.co_filename, frame.f_lineno)
+    where = _FUNCTION
+    while frame is not None and (where.module is None or not where.file):
+        if not where.file and not frame.f_code.co_filename.startswith(_INSIDE):
+            where = where._replace(file=frame.f_code.co_filename, line=frame.f_lineno)
+        if where.module is None:
+            where = where._replace(module=names.get(id(frame.f_locals.get("self"))))
         frame = frame.f_back
-    return _FUNCTION
+    return where
 
 
 class _Merger:

@@ -1,7 +1,5 @@
 /** What is told about one number of a forward pass: the terms that it is the sum of, the formula, and the line of source. */
 
-import { KINDS } from "./kinds.js";
-import { finiteDifference, gradientTerms } from "./backward.js";
 import { element, visible } from "./text.js";
 
 const FEW = 12; // terms that are told at first
@@ -37,14 +35,14 @@ export function cellInWords(array, place, texts) {
 
 /** The cells that a number was read from, or in the backward pass those that read it: [[array, place]], in order. */
 export function cellsBehind(pass, gradients, array, place) {
-  const found = gradients ? gradientTerms(pass, gradients, array, place).map(({ step, o }) => [step, o]) : termsOf(array, place).flatMap(({ factors = [] }) => factors.map(([k, i]) => [array.inputs[k], i]));
+  const found = gradients ? pass.gradientTerms(gradients, array, place).map(({ step, o }) => [step, o]) : termsOf(pass, array, place).flatMap(({ factors }) => factors);
   const order = new Map(pass.arrays.map((one, i) => [one, i]));
   return found.sort(([a, i], [b, j]) => order.get(a) - order.get(b) || i - j);
 }
 
-function termsOf(array, place) {
-  if (!KINDS[array.kind]) return [];
-  const { terms, lines } = KINDS[array.kind].explain(array, place);
+function termsOf(pass, array, place) {
+  if (!array.source) return [];
+  const { terms, lines } = pass.explain(array, place);
   return [...terms, ...lines];
 }
 
@@ -52,14 +50,13 @@ function termsOf(array, place) {
  * Tell about a cell.
  * @param {HTMLElement} box gets it
  * @param {object} given
- * @param {{arrays: object[], loss: object|null}} given.pass
+ * @param {Pass} given.pass
  * @param {Map<object, Float64Array>|null} given.gradients to tell about the gradient
  * @param {object} given.array
  * @param {number} given.place
  * @param {string[]} given.texts of the tokens
  * @param {(array: object, place: number) => void} given.go to another cell
  * @param {boolean} given.isWhole whether all terms are told at once
- * @param {Map<string, object>} given.sources the lines of source, by what the arrays call them
  */
 export function drawCell(box, given) {
   const { gradients, array, place, texts } = given;
@@ -68,15 +65,15 @@ export function drawCell(box, given) {
   const where = element("p", { class: "note" }, cellInWords(array, place, texts));
   const number = element("p", { class: "value" }, `[${indicesOf(array, place).join(", ")}] = `, element("output", { id: "numbers-value" }, brief(value, 8)));
   const parts = gradients ? backwardParts(given) : forwardParts(given);
-  box.replaceChildren(name, where, number, ...parts, ...sourceOf(given));
+  box.replaceChildren(name, where, number, ...parts, ...sourceOf(array));
 }
 
-function forwardParts({ array, place, go, texts, isWhole }) {
+function forwardParts({ pass, array, place, go, texts, isWhole }) {
   if (array.kind === "parameter") return [element("p", {}, "A parameter: training has found it.")];
-  if (array.kind === "constant") return [formulaOf(array), ...(array.name === "ids" ? [] : [element("p", {}, "It depends on the place alone.")])];
-  const { first, each, terms, lines } = KINDS[array.kind].explain(array, place);
+  if (array.kind === "constant") return [formulaOf(array)];
+  const { first, each, terms, lines } = pass.explain(array, place);
   const rows = terms.map(({ factors, times, value }) => {
-    const numbers = factors.map(([k, i]) => ({ array: array.inputs[k], place: i, value: array.inputs[k].values[i] }));
+    const numbers = factors.map(([input, i]) => ({ array: input, place: i, value: input.values[i] }));
     return { numbers, constant: times, value };
   });
   const total = terms.reduce((sum, { value }) => sum + value, 0);
@@ -85,7 +82,7 @@ function forwardParts({ array, place, go, texts, isWhole }) {
     formulaOf(array),
     ...first.map((one) => line(one)),
     termTable({ rows, each, go, texts, isWhole }),
-    line({ text: sum, value: total }, "total"),
+    ...(lines.length && !each ? [] : [line({ text: sum, value: total }, "total")]),
     ...lines.map((one) => line(one)),
   ];
 }
@@ -95,7 +92,7 @@ function backwardParts(given) {
   const gradient = gradients.get(array)[place];
   const said = element("p", { class: "value" }, "∂loss ÷ ∂this = ", element("output", { id: "numbers-gradient" }, brief(gradient, 8)));
   if (array.kind === "constant") return [said, element("p", {}, "Nothing can change it.")];
-  const rows = gradientTerms(pass, gradients, array, place).map(({ step, o, gradient: g, partial, value }) => ({
+  const rows = pass.gradientTerms(gradients, array, place).map(({ step, o, gradient: g, partial, value }) => ({
     numbers: [{ array: step, place: o, value: g }],
     constant: partial,
     value,
@@ -112,7 +109,7 @@ function tryIt(pass, array, place, gradient) {
   const box = element("div", { class: "tried", role: "status" });
   const button = element("button", { type: "button", id: "numbers-try" }, "Finite difference");
   button.addEventListener("click", () => {
-    const { step, above, below, slope } = finiteDifference(pass, array, place);
+    const { step, above, below, slope } = pass.finiteDifference(array, place);
     const off = Math.abs(slope - gradient);
     box.replaceChildren(
       line({ text: `loss with ${brief(step, 2)} more`, value: above }, "", 11),
@@ -157,7 +154,7 @@ function product({ numbers, constant }, go, texts) {
     button.addEventListener("click", () => go(array, place));
     return button;
   });
-  if (constant !== 1) parts.push(element("span", { class: "number" }, brief(constant, 4)));
+  if (constant !== 1 || !numbers.length) parts.push(element("span", { class: "number" }, brief(constant, 4)));
   return parts.flatMap((one, i) => (i ? [" × ", one] : [one]));
 }
 
@@ -174,9 +171,9 @@ function formulaOf({ formula }) {
   return element("p", { class: "formula" }, formula);
 }
 
-/** The line of the library that computes the array. */
-function sourceOf({ array, sources }) {
-  const found = sources.get(array.source);
-  if (!found) return [];
-  return [element("figure", { class: "source" }, element("figcaption", {}, `${found.file}:${found.line}`), element("code", {}, found.text))];
+/** The line of Python that computes the array. */
+function sourceOf({ source }) {
+  if (!source) return [];
+  const [file, number, text] = source;
+  return [element("figure", { class: "source" }, element("figcaption", {}, `${file}:${number}`), element("code", {}, text))];
 }

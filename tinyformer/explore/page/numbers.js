@@ -1,13 +1,12 @@
 /** The view "numbers": the whole forward pass of a small GPT, array by array, and each number with what it was computed from. */
 
 import { addressed } from "./address.js";
-import { ask, bytes, latest } from "./api.js";
-import { backward } from "./backward.js";
-import { KINDS } from "./kinds.js";
+import { bytes, latest } from "./api.js";
 import { brief, cellInWords, cellsBehind, drawCell, indicesOf } from "./numbercell.js";
 import { LEGEND, NumbersMap } from "./numbersmap.js";
 import { mapsOf } from "./numberslayout.js";
-import { record } from "./recorded.js";
+import { Pass } from "./pass.js";
+import { Program } from "./program.js";
 import { readSafetensors } from "./safetensors.js";
 import { page } from "./state.js";
 import { counted, element } from "./text.js";
@@ -22,7 +21,6 @@ const chosen = { array: "", cell: "", gradients: false }; // the name of an arra
 let map = null;
 let shown = null; // the passage, the pass, the texts of its tokens, and the gradients once they are asked for
 let weights = null; // of the model whose facts they were asked for with
-let sources = new Map(); // the lines of source, by what arrays call them
 
 const remember = addressed("numbers", ["array"], ({ array = "", cell = "", gradients }) => {
   Object.assign(chosen, { array, cell, gradients: gradients === "1" });
@@ -72,13 +70,13 @@ const load = latest(async (signal, passage, facts) => {
   part.body.ariaBusy = "true"; // who saves a film waits for it
   if (weights?.facts !== facts || page.step !== null) { // those of a step are kept, and asked for again so that the next one's are, too
     const file = readSafetensors(await bytes("weights", { model: passage.model }, signal));
-    weights = { facts, config: JSON.parse(file.metadata.config), arrays: file.arrays };
+    weights = { facts, config: JSON.parse(file.metadata.config), program: new Program(JSON.parse(file.metadata.program), file.arrays) };
   }
-  const { config, arrays } = weights;
+  const { config, program } = weights;
   const first = Math.max(0, passage.ids.length - config.block_size); // what the model no longer sees is left out
   const ids = passage.ids.slice(first, first + MOST_TOKENS);
   const texts = passage.texts.slice(first, first + MOST_TOKENS);
-  const pass = record(config, arrays, ids);
+  const pass = new Pass(program, ids);
   const names = pass.arrays.map(({ name, shape }) => `${name} (${shape.join(" × ")})`);
   const isOther = names.join() !== [...part.arrays.options].map(({ text }) => text).join();
   shown = { passage, pass, texts, gradients: null };
@@ -91,7 +89,6 @@ const load = latest(async (signal, passage, facts) => {
   if (isOther) part.arrays.replaceChildren(...pass.arrays.map(({ name }, i) => new Option(names[i], name)));
   showChosen(isOther);
   part.body.ariaBusy = "false";
-  await learnSources(pass, signal);
 }, (message) => {
   part.refuse(message);
   if (!message) return;
@@ -100,15 +97,6 @@ const load = latest(async (signal, passage, facts) => {
   part.body.hidden = true;
   part.note.textContent = "Only a small GPT is shown number by number.";
 });
-
-/** Where the library computes each array. The picture does not wait for it. */
-async function learnSources({ arrays }, signal) {
-  const unknown = [...new Set(arrays.map(({ source }) => source).filter((source) => source && !sources.has(source)))];
-  if (!unknown.length) return;
-  const { lines } = await ask("source", { lines: unknown }, signal);
-  unknown.forEach((source, i) => sources.set(source, lines[i]));
-  tell();
-}
 
 function byName(name) {
   return shown.pass.arrays.find((array) => array.name === name);
@@ -125,7 +113,7 @@ function cellNow() {
 /** Show the picture with what is chosen in it. */
 function showChosen(isOther) {
   if (!shown.pass.loss) chosen.gradients = false;
-  if (chosen.gradients) shown.gradients ??= backward(shown.pass);
+  if (chosen.gradients) shown.gradients ??= shown.pass.gradients();
   part.gradients.setAttribute("aria-pressed", String(chosen.gradients));
   map.set(shown.pass.arrays, shown.texts, gradientsNow(), isOther);
   map.box.setAttribute("aria-label", titleNow());
@@ -183,7 +171,7 @@ function tell(isMoved = false) {
   const isWhole = isSame && part.cell.querySelector(".terms.whole") !== null;
   const focused = [...part.cell.querySelectorAll("button")].indexOf(document.activeElement);
   part.cell.dataset.told = `${array.name} ${place}`;
-  drawCell(part.cell, { isWhole, pass: shown.pass, gradients, array, place, texts: shown.texts, sources, go: (other, at) => choose(other, at, true) });
+  drawCell(part.cell, { isWhole, pass: shown.pass, gradients, array, place, texts: shown.texts, go: (other, at) => choose(other, at, true) });
   if (focused >= 0) ((isSame && part.cell.querySelectorAll("button")[focused]) || part.cell.querySelector("h3")).focus({ preventScroll: true }); // whoever reads on here stays here
   const said = gradients ? `gradient ${brief(gradients.get(array)[place])}` : brief(array.values[place]);
   const line = `${array.name}, ${cellInWords(array, place, shown.texts)}: ${said}`;
@@ -194,12 +182,11 @@ function tell(isMoved = false) {
 /** The cell that gives the chosen one most. */
 function largest() {
   const [array, place] = cellNow();
-  if (chosen.gradients || !KINDS[array.kind]) return null;
-  const terms = KINDS[array.kind].explain(array, place).terms.filter(({ factors }) => factors.length);
+  if (chosen.gradients || !array.source) return null;
+  const terms = shown.pass.explain(array, place).terms.filter(({ factors }) => factors.length);
   if (!terms.length) return null;
   const most = terms.reduce((a, b) => (Math.abs(b.value) > Math.abs(a.value) ? b : a));
-  const [k, i] = most.factors[0];
-  return [array.inputs[k], i];
+  return most.factors[0];
 }
 
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };

@@ -12,20 +12,19 @@ function lengthOf(size, axis) {
 
 /**
  * An array as maps of rows and columns, one for each head.
- * @returns {{heads: number, rows: number, columns: number}}
+ * @returns {{heads: number, rows: number, columns: number, down: string, right: string}} with the axes down and right
  */
 export function mapsOf({ shape, axes }) {
-  if (shape.length === 3) return { heads: shape[0], rows: shape[1], columns: shape[2] };
-  if (shape.length === 2) return { heads: 1, rows: shape[0], columns: shape[1] };
-  return TOKENS.has(axes[0]) ? { heads: 1, rows: shape[0], columns: 1 } : { heads: 1, rows: 1, columns: shape[0] };
+  const isColumn = shape.length === 1 && TOKENS.has(axes[0]);
+  const [[rows, columns], [down, right]] = isColumn ? [[shape[0], 1], [axes[0], ""]] : [[1, ...shape].slice(-2), ["", ...axes].slice(-2)];
+  return { heads: shape.slice(0, -2).reduce((product, size) => product * size, 1), rows, columns, down, right };
 }
 
 /** A box around an array: {array, heads, rows, columns, width, height (of one map), across (of all maps), pitch (from map to map)}. */
 function boxOf(array, tallest) {
   const maps = mapsOf(array);
-  const [down, right] = array.shape.length > 1 ? array.axes.slice(-2) : maps.rows > 1 ? [array.axes[0], ""] : ["", array.axes[0]];
-  let [width, height] = [lengthOf(maps.columns, right), lengthOf(maps.rows, down)];
-  if (array.kind === "parameter" && height > tallest) [width, height] = [(width * tallest) / height, tallest]; // beside its step
+  let [width, height] = [lengthOf(maps.columns, maps.right), lengthOf(maps.rows, maps.down)];
+  if (isConstant(array) && height > tallest) [width, height] = [(width * tallest) / height, tallest]; // beside its step
   const pitch = width + BETWEEN_HEADS;
   return { array, ...maps, width, height, pitch, across: maps.heads * pitch - BETWEEN_HEADS };
 }
@@ -51,11 +50,12 @@ export function asList(arrays, room) {
  *   y, lines from an array to the one that reads it, labels {text, x, y}
  */
 export function asStream(arrays) {
-  const length = lengthOf(arrays.find(({ name }) => name === "token_embedding").shape[0], "token");
+  const length = lengthOf(arrays[0].shape[0], "token"); // the first are the ids
   const row = length + TITLE + 10;
   const tallest = arrays.some(({ name }) => name.endsWith(".bias")) ? length - TITLE - 8 : length; // a bias stands below its weight
   const layers = arrays.filter(({ name }) => /^blocks\.\d+$/.test(name)).length;
-  const first = arrays.find(({ name }) => name === "blocks.0.attended").inputs[0]; // of the stream
+  const begin = Math.max(0, arrays.findIndex(({ name }) => name.startsWith("blocks.")));
+  const first = arrays.slice(0, begin).findLast(({ source }) => source) ?? arrays[0]; // of the stream
   const groups = new Map(); // of each row and side: the arrays, from the stream outwards
   const put = (line, side, array, isInwards) => {
     const key = `${line} ${side}`;
@@ -67,15 +67,15 @@ export function asStream(arrays) {
     const line = 2 * Number(at);
     if (array === first) put(1, 0, array);
     else if (at !== undefined && part === "") put(line + 3, 0, array);
-    else if (part === "attended") put(line + 2, 0, array);
+    else if (part === "sum") put(line + 2, 0, array);
     else if (part.startsWith("attention")) {
       const isOutwards = FIRST.test(part);
       put(line + (isOutwards ? 1 : 2), -1, array, !isOutwards);
-    } else if (part.startsWith("feed_forward")) {
+    } else if (at !== undefined) {
       const isOutwards = /norm|up|gate(\.|$)/.test(part);
       put(line + (isOutwards ? 2 : 3), 1, array, !isOutwards);
-    } else if (/^position/.test(array.name)) put(0, 1, array, true);
-    else if (/^(token_embedding|scaled|ids)/.test(array.name)) put(0, -1, array, true);
+    } else if (/^(constant|position)/.test(array.name)) put(0, 1, array, true);
+    else if (arrays.indexOf(array) < begin) put(0, -1, array, true);
     else if (array.name === "norm") put(2 * layers + 2, 0, array);
     else put(2 * layers + 2, array.name.startsWith("norm") ? -1 : 1, array);
   }
@@ -88,7 +88,7 @@ export function asStream(arrays) {
     group.forEach((array, i) => {
       const box = boxOf(array, tallest);
       const y = line * row;
-      const isStacked = i > 0 && array.kind === "parameter" && group[i - 1].kind === "parameter" && lowest + box.height + TITLE < row + y;
+      const isStacked = i > 0 && isConstant(array) && isConstant(group[i - 1]) && lowest + box.height + TITLE < row + y;
       if (i > 0 && !isStacked) x += boxes.get(group[i - 1]).reach + GAP;
       box.y = isStacked ? lowest + TITLE : y;
       lowest = box.y + box.height;
@@ -100,6 +100,8 @@ export function asStream(arrays) {
   const labels = Array.from({ length: layers }, (_, at) => ({ text: `layer ${at + 1}`, y: (2 * at + 1) * row }));
   return framed([...boxes.values()], linesOf(boxes), labels);
 }
+
+const isConstant = ({ source, name }) => !source && name !== "ids";
 
 /** What a weight and a bias have in common. */
 const baseOf = ({ name }) => name.replace(/\.(weight|bias)$/, " parameters");
@@ -113,9 +115,9 @@ function measureFree(boxes, width) {
   }
 }
 
-/** From each array to those that read it; parameters stand beside their steps. */
+/** From each array to those that read it; parameters stand beside their steps, and a line from the ids to the losses would cross all. */
 function linesOf(boxes) {
-  return [...boxes.values()].flatMap((box) => box.array.inputs.filter(({ kind }) => kind !== "parameter").map((input) => [boxes.get(input), box]));
+  return [...boxes.values()].flatMap((box) => box.array.inputs.filter((input) => !isConstant(input) && (input.name !== "ids" || box.array.name !== "losses")).map((input) => [boxes.get(input), box]));
 }
 
 /** The boxes moved so that the first begins at the top, below its title, and beside the labels. */

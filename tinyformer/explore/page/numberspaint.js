@@ -36,7 +36,7 @@ export class Painter {
       for (let head = 0; head < box.heads; head++) {
         const one = onScreen({ ...box, x: box.x + head * box.pitch });
         this.drawMap(pen, box, head, one, [across, down], colours);
-        if (!head || TOKENS.has(box.array.axes.at(-1))) this.drawTokens(pen, box, one, colours);
+        if (!head || TOKENS.has(box.right)) this.drawTokens(pen, box, one, colours);
       }
     }
     this.drawMarks(pen, onScreen, colours);
@@ -124,7 +124,7 @@ export class Painter {
 
   /** The tokens beside the rows of a map, and below its columns where these are tokens, too. */
   drawTokens(pen, box, at, { faint, paper }) {
-    const [down, right] = box.array.axes.length > 1 ? box.array.axes.slice(-2) : [box.array.axes[0], ""];
+    const { down, right } = box;
     const [cell, tall] = [at.width / box.columns, at.height / box.rows];
     const size = Math.min(12, tall * 0.9);
     pen.font = `${size}px ${FONT}`;
@@ -197,9 +197,9 @@ export class Painter {
 }
 
 const SHORT = {
-  attention_norm: "norm", feed_forward_norm: "norm", query_key_value: "q, k, v", token_embedding: "tokens", position_embedding: "places", embeddings: "sum",
-  attended: "sum", probabilities: "p", losses: "−ln p", queries: "q", keys: "k", values: "v", queries_normed: "q norm", keys_normed: "k norm",
-  queries_rotated: "q turned", keys_rotated: "k turned", joined: "join",
+  attention_norm: "norm", feed_forward_norm: "norm", query_key_value: "q, k, v", token_embedding: "tokens", position_embedding: "places",
+  probabilities: "p", losses: "−ln p", queries: "q", keys: "k", values: "v", queries_normed: "q norm", keys_normed: "k norm",
+  queries_rotated: "q turned", keys_rotated: "k turned", queries_scaled: "q scaled", joined: "join", constant: "c",
 };
 
 /** Names of an array, the longest first. That of a parameter may be "weight" alone, as it stands beside the step that uses it. */

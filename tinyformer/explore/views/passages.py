@@ -62,12 +62,12 @@ def facts(subjects: Subjects, asked: Named) -> Answer:
 
 
 def weights(subjects: Subjects, asked: Named) -> bytes:
-    """The weights of a GPT in float32: a safetensors file, as ``web_weights`` gives it. Raises UserError for a model that a
-    page cannot compute."""
+    """The weights of a GPT in float32 and the program of its numbers: a safetensors file, as ``web_weights`` gives it. Raises
+    UserError for a model that a page cannot compute."""
     subject = subjects.get(asked.model)
-    if type(subject.model) is not GPT:  # the page restates a GPT's steps number by number, and not those of a subclass
+    if not isinstance(subject.model, GPT):
         raise UserError(f"a page computes only a GPT, not {a_or_an(type(subject.model).__name__)}")
-    return web_weights(subject.model, subject.tokenizer)
+    return web_weights(subject.model, subject.tokenizer, numbers=True)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from tinyformer.explore.views.passages import Answer, about, encode, facts, weig
 from tinyformer.explore.views.patching import patched
 from tinyformer.explore.views.searching import search
 from tinyformer.explore.views.sentences import sentences
-from tinyformer.explore.views.sources import source
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.explore.views.writing import fill, next_token, write
 
@@ -72,7 +71,6 @@ QUESTIONS: dict[str, Callable[..., Answer | bytes | Iterator[Answer]]] = {
         ranking,
         edited,
         patched,
-        source,
     )
 }
 
