@@ -77,7 +77,7 @@ def test_the_commands(finished: Program) -> None:
     assert said == [
         "(From now on the model is told this.)",
         "(From now on the model is told what its template says.)",
-        "(The conversation begins anew.)",
+        "(Started a new conversation.)",
     ]
     result = finished(typed="/help")
     commands = ["/reset", "/system", "/help", "/quit", '"""', "Ctrl-C"]
@@ -204,7 +204,7 @@ def take_terminal() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="needs a terminal")
 def test_a_conversation_in_a_terminal(finished: Program) -> None:
     terminal = Terminal(finished, *SAID)
-    assert "/help shows the commands, and Ctrl-D ends." in terminal.read("> ")
+    assert "Type /help for commands, Ctrl-D to quit." in terminal.read("> ")
     terminal.type("hi\n")
     said = answers(finished.folder, "hi").rstrip("\n")
     assert said in terminal.read("> ").replace("hi\n", "", 1)

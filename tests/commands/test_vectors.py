@@ -291,7 +291,7 @@ def test_help(program: Program) -> None:
     printed = program.good("--help")
     for word in ("--method", "--compare", "--evaluate", "--analogy", "--window", "--min-count", "--seed"):
         assert word in printed
-    assert "times that the text is read (default: 10)" in " ".join(printed.split())
+    assert "passes over the text (default: 10)" in " ".join(printed.split())
     assert "(default: [])" not in printed
 
 
