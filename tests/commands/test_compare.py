@@ -83,7 +83,7 @@ def test_runs_are_compared(changed: Program) -> None:
     # What a run wrote is what it writes, greedily.
     for name, label, line in zip(RUNS, ("lstm", "attention", "a third (transformer)"), (first, second, third)):
         assert line == f"    {changed.good('translate', '--out', name, '--beam', '1', source)[:-1]}   ({label})"
-    assert note == "No alignments of lstm: there is no attention to draw"
+    assert note == "No alignments for lstm: no attention to draw"
     out = Path("runs/translate_comparison")
     assert last + "\n" == drew(f"{out}/score_by_length.png", f"{out}/alignments.png")
     assert entries(changed.folder / out) == PICTURES  # no temporary files
@@ -116,7 +116,7 @@ def test_runs_without_attention_alone(changed: Program) -> None:
     changed.good("--architecture", "lstm", *RECURRENT, "--out", "other/lstm", "--seed", "2")
     printed = changed.good("compare", "lstm", "other/lstm")
     *_, note, last = printed.splitlines()
-    assert note == f"No alignments of lstm, {Path('other/lstm')}: there is no attention to draw"
+    assert note == f"No alignments for lstm, {Path('other/lstm')}: no attention to draw"
     assert last + "\n" == drew("runs/translate_comparison/score_by_length.png")
     assert entries(changed.folder / "runs/translate_comparison") == ["score_by_length.png"]
 
@@ -142,7 +142,7 @@ def test_without_what_is_optional(changed: Program) -> None:
     assert printed.endswith(drew("runs/translate_comparison/alignments.png"))
     shutil.copytree(changed.folder / "lstm", changed.folder / "again")
     printed = changed.good("compare", "lstm", "again", **bare)  # neither scores nor attention
-    assert printed.endswith("No alignments of lstm, again (lstm): there is no attention to draw\n")
+    assert printed.endswith("No alignments for lstm, again (lstm): no attention to draw\n")
 
 
 @pytest.mark.parametrize(

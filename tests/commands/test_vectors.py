@@ -129,7 +129,7 @@ def test_two_texts_are_compared(program: Program) -> None:
     assert set(found[2].split(", ")[:4]) == {"red", "green", "blue", "white"}
     assert "first.txt is there already" in program.bad(*words)
     printed = program.good(*words, "--overwrite")
-    assert "In the mean over 20 words, both share" in printed
+    assert "On average over 20 words, both share" in printed
     assert "(of 20 frequent words the 8 whose neighbours differ most, and the 8 whose neighbours differ least)\n" in printed
     numbers = [int(number) for number in re.findall(r"(\d+)  first:", printed)]
     assert (len(numbers), numbers) == (16, sorted(numbers))
@@ -143,7 +143,7 @@ def test_words_that_few_texts_share_are_shown_once(program: Program) -> None:
     printed = program.good(*words)
     assert "differ most" not in printed
     assert sorted(re.findall(r"(shared\d+) +\d+  first:", printed)) == sorted(shared.split())
-    assert "In the mean over 14 words" in printed
+    assert "On average over 14 words" in printed
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(capsys: pytest.Captur
     training, *held_out = PairFiles("some.tsv", None, None, "valid.en", "valid.de", "test.en", "test.de").read(False, 4, 3)
     assert sorted(training) == [("a", "b"), ("e", "f")]
     assert list(map(len, held_out)) == [3, 5]
-    assert capsys.readouterr().out == "some.tsv: left out 2 pairs with an empty side\n"
+    assert capsys.readouterr().out == "some.tsv: skipped 2 pairs with an empty side\n"
     Path("some.tsv").write_text("\tb\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"some\.tsv has no pair of sentences"):
         PairFiles("some.tsv").read(False, 4, 3)
