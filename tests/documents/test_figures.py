@@ -338,7 +338,7 @@ CHOSEN = (
     "in 10 % a random token",
     "in 10 % the word itself",
     '"BERT masks 15 % of the tokens."* It chooses 15 %, and masks four fifths of them: 12 % of all.',
-    "teach it, 15 % of them",
+    "chosen words of a text, 15 % of them",
     "each of 5 to 15 minutes",
     "keeps *it* (0.55) and *here* (0.45)",
     "*here we* (0.405) and *it starts* (0.22)",
