@@ -80,7 +80,7 @@ def test_the_commands(finished: Program) -> None:
         "(Started a new conversation.)",
     ]
     result = finished(typed="/help")
-    commands = ["/reset", "/system", "/help", "/quit", '"""', "Ctrl-C"]
+    commands = ["/reset", "/system", "/help", "/quit", '"""', "Type"]
     assert [line.split()[0] for line in result.stderr.splitlines()] == commands
     assert result.stdout == ""
 
@@ -212,7 +212,7 @@ def test_a_conversation_in_a_terminal(finished: Program) -> None:
     assert "error: unknown command /bye: see /help." in terminal.read("> ")
     terminal.type(b"caf\xe9 \xff\n")
     assert "error: the input is not utf-8 text" in terminal.read("> ")
-    assert "Ctrl-D or /quit ends." in terminal.read("> ", pressing="\x03")
+    assert "Press Ctrl-D or type /quit to quit." in terminal.read("> ", pressing="\x03")
     terminal.type('"""fox\n')
     terminal.read("... ")
     assert "Ctrl-D" not in terminal.read("> ", pressing="\x03")  # what was typed of the message is dropped

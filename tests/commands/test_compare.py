@@ -68,9 +68,9 @@ def test_runs_are_compared(changed: Program) -> None:
     sentence, first, second, third, note, last = rest.splitlines()
     assert re.fullmatch(r"BLEU nrefs:1\|.*\|tok:13a\|.*\nchrF nrefs:1\|.*", settings)
     bleu, chrf = tables.split("\n\n")
-    assert chrf.startswith("chrF: for the 50 held-out sentences, and by the length of the source\nwords of the source")
+    assert chrf.startswith("chrF: for the 50 held-out sentences, by source length\nwords of the source")
     heading, words, sentences, *rows = bleu.splitlines()
-    assert heading == "BLEU: for the 50 held-out sentences, and by the length of the source"
+    assert heading == "BLEU: for the 50 held-out sentences, by source length"
     assert re.fullmatch(r"words of the source +all( +\d(-\d)?)+", words)
     _, everything, *counts = sentences.split()
     assert everything == "50"
@@ -127,7 +127,7 @@ def test_dates_are_compared_by_exact_matches(program: Program) -> None:
     program.good("--architecture", "lstm", *sizes, *few, "--batch-size", "8", "--out", "lstm")
     shutil.copytree(program.folder / "lstm", program.folder / "again")
     printed = program.good("compare", "lstm", "again")
-    assert printed.startswith("exactly right (%): for the 40 held-out sentences, and by the length of the source\n")
+    assert printed.startswith("exactly right (%): for the 40 held-out sentences, by source length\n")
     assert re.search(r"\nlstm( +0\.00)+\nagain \(lstm\)( +0\.00)+\n\n", printed)
 
 
