@@ -46,8 +46,8 @@ def write_data(folder: Path) -> None:
 
 def test_a_run_ends_with_scores_filled_sentences_and_a_classification(first_run: tuple[Path, str]) -> None:
     folder, printed = first_run
-    assert "a hidden token" in printed
-    filled = printed[printed.index("validate") : printed.index("Which mark")]
+    assert "per masked token" in printed
+    filled = printed[printed.index("validate") : printed.index("Classify sentences")]
     assert "[MASK]" in filled
     assert filled.count(" %, ") >= 4
     assert "sentences for training" in printed
@@ -120,7 +120,7 @@ def test_a_model_that_learned_can_tell(program: Program) -> None:
 
 def test_resume(finished: Program, copied: Program) -> None:
     printed = copied.good("--out", "run", "--resume")
-    assert "a hidden token" in printed
+    assert "per masked token" in printed
     assert log_of(copied.folder / "run") == log_of(finished.folder / "run")
     assert "leave out --window" in copied.bad("--out", "run", "--resume", "--window", "9")
     (copied.folder / "text.txt").write_text(some_text(501), encoding="utf-8")
@@ -160,7 +160,7 @@ def test_what_a_kill_left_of_a_classifier_is_removed(copied: Program) -> None:
 
 def test_ctrl_c_stops_a_classifier_and_says_so(copied: Program) -> None:
     printed = copied.interrupted("step    10:", *FIRST_RUN, "--overwrite", "--classify-steps", "60")
-    assert "Stopped by Ctrl-C. What fills in words is whole" in printed
+    assert "Stopped by Ctrl-C. The language model is saved" in printed
     again = command("train", "bert", "--out", "run", "--resume")
     assert printed.endswith(f"Train the classifiers again with: {again}\n")
     assert "Fill in more" not in printed

@@ -143,7 +143,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> Pretraining:
     setup.begin(trainer, tokenizer, sample=lambda: "\n".join(filled(model, tokenizer, s) for s in sentences))
 
     held_out = f"the last {len(batches.validation):,} validate"
-    print_line(f"{source.name}: {counted(len(ids), 'token')} of {tokenizer.vocab_size:,} of them distinct; {held_out}")
+    print_line(f"{source.name}: {counted(len(ids), 'token')}, {tokenizer.vocab_size:,} of them distinct; {held_out}")
     if unknown := int((ids == special["[UNK]"]).sum()):
         characters = counted(tokenizer.longest_word, "character")
         print(f"[UNK] occurs {counted(unknown, 'time')}, for words of over {characters} or with rare characters")
