@@ -56,7 +56,7 @@ def test_a_run_shows_what_there_is(finished: Program, first_run: tuple[Path, str
 
 def test_a_short_text_is_told_with_the_epochs_that_it_needs(first_run: tuple[Path, str], program: Program) -> None:
     corpus = Corpus.of(words_of(line) for line in sentences(0, "people").split("\n"))
-    found = re.search(r"^This text is short, .* try --epochs (\d+), or$", first_run[1], re.MULTILINE)
+    found = re.search(r"^This text is short: .* Try --epochs (\d+), or$", first_run[1], re.MULTILINE)
     assert found
     assert (int(found[1]) - 1) * len(corpus.ids) < vectors_program.ENOUGH <= int(found[1]) * len(corpus.ids)
 
