@@ -1,20 +1,20 @@
-"""A GPT learns to sort digits, to copy them or to add numbers, from examples alone, in half a minute on two cores.
+"""Train a GPT to sort or copy digits, or to add numbers, from examples alone, in half a minute on two cores.
 
 python examples/algorithms.py
 python examples/algorithms.py --task add
 """
 
-import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
+import tinyformer.scripting.short as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import GPT, GPTConfig, muon_for, plots, recording_attention
 from tinyformer.tasks import problems
 
 flags = script.flags(__doc__, task=("sort", "copy", "add"), steps=600)
-out = script.new_folder(f"runs/{flags.task}")  # or runs/sort-2, if that is taken
+out = script.new_folder(f"runs/{flags.task}")  # or runs/sort-2, if that exists
 tt.seed(1337)  # the same seed repeats a run exactly
 
-# The data: questions and answers as digits, such as 201120 and 001122. All have the same length. To add, the answer begins
-# with its ones, as one who adds by hand finds them. A part of the problems is held out: no training step sees them.
+# Data: questions and answers as digits, such as 201120 and 001122, all of the same length. The answer of an addition starts
+# with the ones, as in written addition. Some problems are held out for testing.
 EQUALS = 10  # the token between a question and its answer
 make = {"sort": problems.sorting, "copy": problems.copying, "add": problems.adding}[flags.task]
 all_of_them = make(tt.random.generator())
@@ -23,9 +23,9 @@ asked, answered = questions.shape[1], answers.shape[1]
 rows = tt.concatenate([questions, tt.full((len(questions), 1), EQUALS, dtype=int), answers], axis=1)
 rows = rows[tt.random.permutation(len(rows))]
 held_out, training = rows[: min(len(rows) // 4, 1000)], rows[min(len(rows) // 4, 1000) :]
-print(f"{flags.task}: {len(training):,} problems to learn from, {len(held_out):,} others to test with")
+print(f"{flags.task}: {len(training):,} problems for training, {len(held_out):,} held out for testing")
 
-# The model: it reads a question, and writes the answer digit by digit, each one after it has seen those before.
+# Model: it reads a question and writes the answer digit by digit, each from the digits before it.
 model = GPT(GPTConfig(vocab_size=11, block_size=asked + answered, num_layers=2, num_heads=4, d_model=64, positions="rotary"))
 print(f"GPT with {model.num_parameters():,} parameters")
 
@@ -43,8 +43,8 @@ def right(rows):
     return (answers_of(rows) == rows[:, asked + 1 :]).all(axis=1).astype("float32").mean().item()
 
 
-# The loop. The question is read, but nobody has to guess it: only the digits of the answer count.
-optimizer = muon_for(model, lr=0.02, adamw_lr=0.003)  # Muon for the matrices of the blocks, AdamW for all else
+# Training loop. Only the digits of the answer count in the loss, not the question.
+optimizer = muon_for(model, lr=0.02, adamw_lr=0.003)  # Muon for the matrices of the blocks, AdamW for the rest
 schedule = tt.optim.LinearDecay(warmup=20, steps=flags.steps)
 steps = script.Steps(flags.steps)
 for step in steps:
@@ -55,18 +55,18 @@ for step in steps:
     loss.backward()
     optimizer.step(schedule(step - 1))
     if step % 100 == 0 or step == flags.steps:
-        steps.print(f"step {step:4d}: loss {loss.item():.4f}, {100 * right(held_out):5.1f} % of the held-out problems right")
+        steps.print(f"step {step:4d}: loss {loss.item():.4f}, {100 * right(held_out):5.1f} % of held-out problems right")
 
-# The result: some answers, and what the model looks at while it writes one.
+# Results: some answers, and the attention weights for one of them.
 print()
 for row, ours in zip(held_out[:6].tolist(), answers_of(held_out[:6]).tolist()):
     verdict = "right" if ours == row[asked + 1 :] else f"wrong: it is {row[asked + 1 :]}"
     print(f"    {' '.join(map(str, row[:asked]))}  ->  {' '.join(map(str, ours))}   {verdict}")
 with recording_attention(model) as recorded:
     model(held_out[:1, :-1])
-maps = {name: weights[0] for name, (weights,) in recorded.items()}  # (heads, tokens that look, tokens)
+maps = {name: weights[0] for name, (weights,) in recorded.items()}  # (heads, queries, keys)
 tokens = ["=" if i == EQUALS else str(i) for i in held_out[0, :-1].tolist()]
 with plots.if_possible():
     plots.attention_maps(maps, tokens, tokens, out / "attention.png")
-    print(f"\nWhat each of its heads looks at: {out / 'attention.png'}")
+    print(f"\nAttention of each head: {out / 'attention.png'}")
 print("Try another task: --task sort, --task copy or --task add")

@@ -1,10 +1,10 @@
-"""A small BERT learns to fill in hidden words, in about three minutes on two cores.
+"""Train a small BERT to fill in masked words, in about three minutes on two cores.
 
 python examples/fill_mask.py                   # Tiny Shakespeare
 python examples/fill_mask.py --data my.txt     # your own text
 """
 
-import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
+import tinyformer.scripting.short as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import (
     BertConfig,
@@ -20,19 +20,19 @@ from tinyformer import (
 )
 
 flags = script.flags(__doc__, steps=2500, data=None)
-out = script.new_folder("runs/fill_mask")  # or runs/fill_mask-2, if that is taken
+out = script.new_folder("runs/fill_mask")  # or runs/fill_mask-2, if that exists
 tt.seed(1337)  # the same seed repeats a run exactly
 
-# The data: words, and the pieces of rare words. Three tenths of them are hidden, and each time others.
+# Data: words and pieces of rare words. Three tenths of them are masked, newly drawn each time.
 text, source = open_text(flags.data)
 tokenizer = WordPieceTokenizer.train(text, 1000)
 special = tokenizer.special
 masking = Masking(tokenizer.vocab_size, special["[MASK]"], special.values(), 0.3)
 around = special["[CLS]"], special["[SEP]"]  # before and after each window of 64 tokens
 batches = MaskedBatches(tokenizer.encode(text), masking, *around, window=64, batch_size=32, seed=1337)
-print(f"{source.name}: {len(batches.training):,} tokens to learn from")
+print(f"{source.name}: {len(batches.training):,} tokens for training")
 
-# The model: no token is hidden from the attention, so that each is guessed from what stands before and after it.
+# Model: without a causal mask, each token is predicted from both sides.
 config = BertConfig(
     vocab_size=tokenizer.vocab_size,
     pad=special["[PAD]"],
@@ -51,33 +51,33 @@ print(f"BERT with {model.num_parameters():,} parameters")
 
 
 def loss_of(model, batch):
-    """The mean cross-entropy of the hidden tokens, in nats. A shard of a batch has its part of that mean."""
-    row, column = tt.tensor(batch.hidden.nonzero())  # the places of the hidden tokens: no others are asked for
+    """Return the mean cross-entropy of the masked tokens in nats, or for a shard its part of that mean."""
+    row, column = tt.tensor(batch.hidden.nonzero())  # the positions of the masked tokens, the only ones predicted
     logits = model(batch.inputs, places=(row, column))
     return tt.cross_entropy(logits, batch.targets[row, column], reduction="sum") / batch.num_targets
 
 
-# The loop. Each core takes a shard of the batch, whose loss and gradients it computes in a thread of its own.
+# Training loop. Each core computes the loss and gradients of one shard of the batch, in its own thread.
 optimizer = muon_for(model, lr=0.02, adamw_lr=0.003, weight_decay=0.01)  # Muon for matrices of blocks, AdamW for the rest
 schedule = tt.optim.LinearDecay(warmup=100, steps=flags.steps)
 cores = tt.parallel.default_shards()
-rows = []  # of the log
+rows = []  # log rows
 steps = script.Steps(flags.steps)
 for step in steps:
     batch = batches.sample()
     optimizer.zero_grad()
-    loss = tt.parallel.backward(lambda shard: loss_of(model, shard), batch.split(cores))  # forward and backward, all shards
+    loss = tt.parallel.backward(lambda shard: loss_of(model, shard), batch.split(cores))  # forward and backward pass
     tt.optim.clip_grad_norm(model.parameters(), 1.0)
     optimizer.step(schedule(step - 1), threads=cores)
 
-    if step % min(10, flags.steps // 20 or 1) == 0 or step == flags.steps:  # a short run has a curve, too
+    if step % min(10, flags.steps // 20 or 1) == 0 or step == flags.steps:  # short runs get a curve, too
         rows.append({"step": step, "train_loss": loss.item(), "validation_loss": None})
     if step % 250 == 0 or step == flags.steps:
         rows[-1]["validation_loss"] = evaluate(model, batches, loss_of, cores)
         steps.print(f"step {step:5d}: loss {loss.item():.4f}, validation {rows[-1]['validation_loss']:.4f}")
 
-# The result: words of the held-out text that it guesses, a run that other programs open, and the losses as a picture.
-print("\nThe likeliest words for a hidden one, in text that it has never seen:\n")
+# Results: predictions for held-out text, a run for the other commands, and a picture of the losses.
+print("\nLikeliest words for a masked one, in held-out text:\n")
 words = tokenizer.decode(batches.validation[:400]).split()
 for start in [i for i in range(0, len(words) - 8, 8) if words[i + 4].isalpha()][:7]:
     hidden = [*words[start : start + 4], "[MASK]", *words[start + 5 : start + 8]]
@@ -85,10 +85,10 @@ for start in [i for i in range(0, len(words) - 8, 8) if words[i + 4].isalpha()][
     probabilities = model(tt.tensor([ids]))[0, ids.index(special["[MASK]"])].softmax(axis=-1)
     values, best = tt.topk(probabilities, 3)
     guesses = ", ".join(f"{tokenizer.tokens[i]} {100 * p:.0f} %" for p, i in zip(values.tolist(), best.tolist()))
-    print(f"    {' '.join(hidden):55s} {guesses}   (it was: {words[start + 4]})")
+    print(f"    {' '.join(hidden):55s} {guesses}   (correct: {words[start + 4]})")
 save_run(out, "masked language model", model, tokenizer, rows, model=config, data=source)
 with plots.if_possible():
     plots.loss_curve(rows, out / "loss.png", title=f"A BERT learns {source.name}")
-    print(f"\nThe losses as a picture: {out / 'loss.png'}")
+    print(f"\nLosses: {out / 'loss.png'}")
 print(f"Fill in more: tinyformer fill --out {out} 'a sentence with a [MASK]'")
 print(f"Look inside: tinyformer explore {out}")

@@ -1,30 +1,30 @@
-"""Write with a pretrained model: GPT-2, Llama, SmolLM2 or Qwen. Without one, a small Llama learns first: a minute on two cores.
+"""Generate text with a pretrained GPT-2, Llama, SmolLM2 or Qwen. By default, train a small Llama first (a minute on two cores).
 
 python examples/generate.py
-python examples/generate.py --model FOLDER --prompt "Once upon a time"    # a folder in Hugging Face's layout
-python examples/generate.py --model gpt2 --prompt "Once upon a time"      # or a name on its hub: pip install "tinytensor[hub]"
+python examples/generate.py --model FOLDER --prompt "Once upon a time"    # a folder in Hugging Face's format
+python examples/generate.py --model gpt2 --prompt "Once upon a time"      # or a name on the hub: pip install "tinytensor[hub]"
 """
 
 from pathlib import Path
 
-import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
+import tinyformer.scripting.short as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import GPT, BPETokenizer, GPTConfig, generate, open_text, plots, save_pretrained, save_pretrained_tokenizer
 from tinyformer.tasks.trained import open_pretrained
 
 flags = script.flags(__doc__, model=None, prompt="\n", steps=600)
 folder = Path(flags.model or "runs/small_llama")
-out = script.new_folder("runs/generate")  # of the picture
+out = script.new_folder("runs/generate")  # for the picture
 tt.seed(1337)  # the same seed repeats a run exactly
 
 if not (flags.model or (folder / "config.json").exists()):
-    # The data: byte pairs, which are frequent pieces of words. The last tenth is held out.
+    # Data: byte pairs (frequent pieces of words). The last tenth is held out.
     text, source = open_text(None)
     tokenizer = BPETokenizer.train(text, 1024, special=["<|endoftext|>"])
     ids = tt.tensor(tokenizer.encode(text))
     training, held_out = tt.split(ids, [len(ids) * 9 // 10])
 
-    # The model: a Llama, but small. Two heads of queries share each head of keys and values.
+    # Model: a small Llama. Two query heads share each head of keys and values.
     config = GPTConfig(
         vocab_size=tokenizer.vocab_size,
         block_size=128,
@@ -38,9 +38,9 @@ if not (flags.model or (folder / "config.json").exists()):
         activation="swiglu",
     )
     model = GPT(config)
-    print(f"A Llama with {model.num_parameters():,} parameters learns {source.name}: {len(training):,} tokens")
+    print(f"A Llama with {model.num_parameters():,} parameters trains on {source.name}: {len(training):,} tokens")
 
-    # The loop: windows at random places. Each core takes a shard of them, in a thread of its own.
+    # Training loop: windows at random positions. Each core computes one shard of them, in its own thread.
     optimizer = tt.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
     schedule = tt.optim.Cosine(warmup=100, steps=flags.steps, final=0.1)
     cores = tt.parallel.default_shards()
@@ -60,20 +60,20 @@ if not (flags.model or (folder / "config.json").exists()):
                 validation = model.loss(windows[:, :-1], windows[:, 1:]).item()
             steps.print(f"step {step:4d}: loss {loss.item():.4f}, held out {validation:.4f}")
 
-    # In Hugging Face's layout: AutoModelForCausalLM of transformers loads it, too.
+    # Hugging Face's format: AutoModelForCausalLM of transformers loads it, too.
     save_pretrained_tokenizer(tokenizer, folder)
-    save_pretrained(model, folder)  # config.json comes last: where it is, all is there
+    save_pretrained(model, folder)  # writes config.json last: if it exists, everything does
     print(f"Saved it to {folder}")
 
-# Load a model and its tokenizer, and write: each token is drawn from the probabilities of all, given those before it.
+# Load a model and its tokenizer, and sample each token from its distribution given the ones before.
 opened = open_pretrained(flags.model or folder)
 prompt = opened.tokenizer.encode(flags.prompt, allow_special=True).tolist()
 ids = [*opened.before, *prompt] or list(opened.start)
 new = list(generate(opened.model, ids, 200, end=opened.ends, forbidden=opened.forbidden, rules=opened.rules))
 print(f"{flags.prompt}{opened.tokenizer.decode(new, skip_special=True)}\n")
 
-# How sure was it of each token?
-half = opened.longest // 2  # of what it can read at once
+# The probability of each token.
+half = opened.longest // 2  # half its context window
 read, shown = ids[-half:], new[: min(48, half)]
 with tt.no_grad():
     probabilities = opened.model(tt.tensor([[*read, *shown]]))[0, len(read) - 1 :].softmax(axis=-1)
@@ -86,6 +86,6 @@ with plots.if_possible():
     axes.bar(range(len(shown)), sure, color="#2563eb")
     axes.set_xticks(range(len(shown)), [repr(opened.tokenizer.decode([i]))[1:-1] for i in shown], rotation=90, parse_math=False)
     plots.drawing.save(figure, out / "sure.png", dpi=120)
-    print(f"How sure it was of each token: {out / 'sure.png'}")
+    print(f"Probability of each token: {out / 'sure.png'}")
 print(f"Explore it: tinyformer explore {folder}")
-print("Let it learn a text of yours: python examples/fine_tune.py --data FILE")
+print("Fine-tune it on your text: python examples/fine_tune.py --data FILE")

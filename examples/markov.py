@@ -1,20 +1,20 @@
-"""From counting to attention: what comes next, guessed from how often it came next before. Takes half a minute.
+"""From counting to attention: predict what comes next from what came next before. Takes half a minute.
 
 python examples/markov.py                      # a few sentences, then Tiny Shakespeare
 python examples/markov.py --data my.txt        # ... then your own text
 """
 
-import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
+import tinyformer.scripting.short as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import CharTokenizer, KneserNey, SkipVotes, TransitionTable, open_text, plots
 from tinytensor import nn
 
 flags = script.flags(__doc__, data=None)
 text, source = open_text(flags.data)
-out = script.new_folder("runs/markov")  # or runs/markov-2, if that is taken
+out = script.new_folder("runs/markov")  # or runs/markov-2, if that exists
 tt.seed(1337)  # the same seed repeats a run exactly
 
-# 1. One word of context. A table of counts: how often did each word follow "park"? Six voices, all as likely.
+# 1. One word of context. A table of counts: how often did each word follow "park"? Six answers, equally likely.
 VOICES = {"dog": "barked", "cat": "purred", "lion": "roared", "owl": "hooted", "wolf": "howled", "duck": "quacked"}
 PLACES = ("ran through", "slept in", "lived by")
 sentences = [f"the {animal} that {place} the old park {voice}".split() for animal, voice in VOICES.items() for place in PLACES]
@@ -28,18 +28,18 @@ def guesses(probabilities):
     return ", ".join(f"{word} {100 * p:.0f} %" for p, word in likely if p > 0.01)
 
 
-print('After "the cat that ran through the old park", having read 18 such sentences:\n')
+print('After "the cat that ran through the old park", after 18 such sentences:\n')
 print("    one word of context    ", guesses(TransitionTable(ids, len(words)).predict(context)))
 print("    two words              ", guesses(TransitionTable(ids, len(words), order=2).predict(context)))
 
-# 2. Votes. Each earlier word votes, together with the last one, for what followed the two. Most pairs know nothing; a mask
-# silences them. The mask is looked up by a product: the last word is the query, the earlier words are the keys.
+# 2. Votes. Each earlier word, paired with the last one, votes for what followed the pair. Most pairs carry no information; a
+# mask silences them. A product looks up the mask: the last word is the query, the earlier words are the keys.
 votes = SkipVotes(ids, len(words))
 print("    votes of pairs         ", guesses(votes.predict(context, masked=False)))
 print("    masked votes           ", guesses(votes.predict(context)))
 
 
-# 3. Attention. Vectors instead of tables, and all of its matrices are learned: what to look at, and what to make of it.
+# 3. Attention. Vectors replace the tables, and all matrices are learned.
 class Attention(nn.Module):
     def __init__(self, width=32):
         self.embedding = nn.Embedding(len(words), width)
@@ -49,7 +49,7 @@ class Attention(nn.Module):
     def forward(self, ids):
         x = self.embedding(ids)  # (sentences, words, width)
         scores = self.query(x) @ self.key(x).swapaxes(-1, -2) / x.shape[-1] ** 0.5
-        weights = tt.where(tt.causal_mask(ids.shape[1]), scores, -1e9).softmax(axis=-1)  # no word sees those after it
+        weights = tt.where(tt.causal_mask(ids.shape[1]), scores, -1e9).softmax(axis=-1)  # causal: no word attends to later ones
         return self.output(x + weights @ self.value(x)), weights
 
 
@@ -63,14 +63,14 @@ for _ in range(600):
     loss.backward()
     optimizer.step()
 print("    attention, 600 steps   ", guesses(logits[3, -1].softmax(axis=-1)))
-print("\nWhat counts at the end of that sentence, in %:\n")
+print("\nWeights at the end of that sentence, in %:\n")
 print("                  " + "".join(f"{words[i]:>9s}" for i in context))
 print("    masked votes  " + "".join(f"{100 * weight:9.0f}" for weight in votes.weights(context).tolist()))
 print("    attention     " + "".join(f"{100 * weight:9.0f}" for weight in weights[3, -1].tolist()))
 on_animals = ", ".join(f"{animal} {100 * weights[3 * i, -1, 1].item():.0f} %" for i, animal in enumerate(VOICES))
-print(f"\nAttention to the animal: {on_animals}. (One needs none: it is the one that is none of the others.)")
+print(f"\nAttention to the animal: {on_animals}. (One animal needs none: it is predicted by default.)")
 
-# 4. A whole text, by characters, with more and more of them as context. Long contexts are rare: a shorter one helps out (Kneser
+# 4. A text by characters, with more and more context. Long contexts are rare, so the model backs off to shorter ones (Kneser
 # and Ney 1995). The last tenth is held out.
 tokenizer = CharTokenizer.train(text)
 characters = tokenizer.encode(text)
@@ -83,8 +83,8 @@ for order in range(9):
     print(f"    {order}    {losses[order]:.4f} nats")
     if losses[order] == min(losses.values()):
         written = counted.generate(tokenizer.encode(text[cut : cut + 20]), 300, tt.random.generator())
-print(f"\nThe best of them writes:\n{tokenizer.decode(written)}\n")
+print(f"\nSample from the best model:\n{tokenizer.decode(written)}\n")
 with plots.if_possible():
     plots.loss_by_order(losses, out / "losses.png", source.name)
-    print(f"The losses as a picture: {out / 'losses.png'}")
-print("What attention makes of the same text: python examples/char_gpt.py")
+    print(f"Losses: {out / 'losses.png'}")
+print("Train attention on the same text: python examples/char_gpt.py")

@@ -1,20 +1,20 @@
-"""An autograd engine in twenty lines, checked against tinytensor; then a small network tells two moons apart. Takes seconds.
+"""Build an autograd engine in twenty lines, check it against tinytensor, and train a small network on two moons. Takes seconds.
 
 python examples/micrograd.py
-python examples/micrograd.py --steps 20        # how far does it come in less time?
+python examples/micrograd.py --steps 20        # a shorter run
 """
 
 import math
 
-import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
+import tinyformer.scripting.short as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import plots
 
 flags = script.flags(__doc__, steps=300)
-out = script.new_folder("runs/micrograd")  # or runs/micrograd-2, if that is taken
+out = script.new_folder("runs/micrograd")  # or runs/micrograd-2, if that exists
 
 
-# 1. The engine. A value knows which values it was computed from, and the derivative of itself with respect to each of them.
+# 1. The engine. A value stores its parents, and its derivative with respect to each of them.
 class Value:
     def __init__(self, data, parents=()):
         self.data, self.parents, self.grad = data, parents, 0.0
@@ -30,7 +30,7 @@ class Value:
         return Value(t, [(self, 1 - t * t)])
 
     def backward(self):
-        order = {}  # every value after those that it was computed from
+        order = {}  # topological order: parents first
 
         def visit(value):
             if value not in order:
@@ -39,12 +39,12 @@ class Value:
 
         visit(self)
         self.grad = 1.0
-        for value in reversed(order):  # the chain rule: each passes its gradient on to its parents
+        for value in reversed(order):  # the chain rule: pass the gradient on to the parents
             for parent, derivative in value.parents:
                 parent.grad += derivative * value.grad
 
 
-# The same formula with both: a neuron, tanh(x w + b), whose output is used twice.
+# A neuron, tanh(x w + b), whose output is used twice. It runs on both engines.
 def neuron(x, w, b):
     y = (x * w + b).tanh()
     return y * y + y * w
@@ -59,7 +59,7 @@ print("Gradients of a neuron with respect to x, w and b:")
 print("    these twenty lines ", "  ".join(f"{value.grad:.6f}" for value in ours))
 print("    tinytensor         ", "  ".join(f"{tensor.grad.item():.6f}" for tensor in theirs))
 
-# 2. tinytensor does the same with whole arrays. The data: 200 points on two moons that reach into each other.
+# 2. tinytensor does the same with arrays. Data: 200 points on two interleaved moons.
 tt.seed(1337)  # the same seed repeats a run exactly
 angles = tt.random.uniform((200,), 0, math.pi)
 moon = tt.arange(200) % 2  # which moon a point is on
@@ -67,7 +67,7 @@ x = tt.where(moon == 0, tt.cos(angles), 1 - tt.cos(angles))
 y = tt.where(moon == 0, tt.sin(angles), 0.5 - tt.sin(angles))
 points = tt.stack([x, y], axis=1) + tt.random.normal((200, 2)) * 0.1
 
-# The network: two numbers in, two scores out.
+# Network: two inputs, two scores.
 model = tt.nn.Sequential(tt.nn.Linear(2, 16), tt.nn.Tanh(), tt.nn.Linear(16, 16), tt.nn.Tanh(), tt.nn.Linear(16, 2))
 optimizer = tt.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 for step in range(1, flags.steps + 1):
@@ -79,18 +79,18 @@ for step in range(1, flags.steps + 1):
         right = (model(points).argmax(axis=1) == moon).sum().item()
         print(f"step {step:4d}: loss {loss.item():.4f}, {right} of 200 points right")
 
-# The picture: for each point of the plane, how sure the network is that it is on the second moon.
+# Picture: the predicted probability of the second moon at each point of the plane.
 across, down = tt.meshgrid(tt.linspace(-1.5, 2.5, 160), tt.linspace(-1.2, 1.7, 120), indexing="xy")
 sure = model(tt.stack([across, down], axis=-1)).softmax(axis=-1)[..., 1]
 with plots.if_possible():
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 5), layout="constrained")
-    axes = figure.add_subplot(title="How sure the network is that a point is on the second moon", aspect="equal")
+    axes = figure.add_subplot(title="Predicted probability of the second moon", aspect="equal")
     levels = [i / 20 for i in range(21)]
     shades = axes.contourf(across.numpy(), down.numpy(), sure.numpy(), levels, cmap="RdBu_r", alpha=0.5)
     axes.scatter(*points.numpy().T, c=moon.numpy(), cmap="RdBu_r", edgecolors="white", s=30)
     figure.colorbar(shades, label="probability", ticks=[0, 0.5, 1])
     plots.drawing.save(figure, out / "moons.png", dpi=120)
-    print(f"The moons, and where the network draws the line: {out / 'moons.png'}")
-print("Read on: tinytensor/autograd/engine.py is this engine for arrays, with derivatives of every order")
+    print(f"Decision boundary: {out / 'moons.png'}")
+print("Next: tinytensor/autograd/engine.py is this engine for arrays, with derivatives of every order")

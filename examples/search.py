@@ -1,13 +1,13 @@
-"""Search by meaning: an encoder learns which halves of a passage belong together, in about a minute on two cores.
+"""Train an encoder for semantic search, by matching the two halves of passages, in about a minute on two cores.
 
 python examples/search.py                                # Tiny Shakespeare
-python examples/search.py --data my_notes                # a folder of your own texts
-python examples/search.py --data my_notes --model FOLDER # a model of sentence-transformers, which has learned already
+python examples/search.py --data my_notes                # a folder of your texts
+python examples/search.py --data my_notes --model FOLDER # a pretrained sentence-transformers model
 """
 
 import sys
 
-import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
+import tinyformer.scripting.short as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import (
     Bert,
@@ -22,10 +22,10 @@ from tinyformer import (
 )
 
 flags = script.flags(__doc__, steps=400, data=None, model=None)
-out = script.new_folder("runs/search")  # or runs/search-2, if that is taken
+out = script.new_folder("runs/search")  # or runs/search-2, if that exists
 tt.seed(1337)  # the same seed repeats a run exactly
 
-# The data: passages, which are the parts of the text between empty lines. Every tenth is held out.
+# Data: passages separated by empty lines. Every tenth is held out.
 text, source = open_text(flags.data)
 passages = [" ".join(passage.split()) for passage in text.split("\n\n")]
 passages = [passage for passage in passages if len(passage.split()) >= 16]
@@ -47,7 +47,7 @@ def found(passages):
     return sum(int(row.argmax()) == i for i, row in enumerate(first @ second.T))
 
 
-# The model: the vector of a text is the mean of those that a small BERT gives its tokens.
+# Model: a text's vector is the mean of a small BERT's token vectors.
 if flags.model:
     encoder = sentence_encoder(flags.model)
 else:
@@ -58,24 +58,24 @@ else:
 model = encoder.model
 print(f"An encoder with {model.num_parameters():,} parameters")
 
-# The loop: of all second halves in a batch, each first half shall be nearest to its own (van den Oord et al. 2018).
+# Training loop: each first half should be nearest to its own second half in the batch (van den Oord et al. 2018).
 optimizer = tt.optim.AdamW(model.parameters(), lr=0.002)
 schedule = tt.optim.LinearDecay(warmup=20, steps=flags.steps)
-rows = []  # of the log
+rows = []  # log rows
 steps = script.Steps(0 if flags.model else flags.steps)
 for step in steps:
     chosen = [training[i] for i in tt.random.generator().choice(len(training), min(64, len(training)), replace=False)]
     first, second = [model.train()(*encoder.padded(texts)) for texts in halves(chosen)]
-    loss = tt.cross_entropy(20.0 * first @ second.T, tt.arange(len(chosen)))  # of cosines, made clearer by a factor
+    loss = tt.cross_entropy(20.0 * first @ second.T, tt.arange(len(chosen)))  # scaled cosines
     optimizer.zero_grad()
     loss.backward()
     optimizer.step(schedule(step - 1))
     rows.append({"step": step, "train_loss": loss.item(), "validation_loss": None})
     if step % 100 == 0 or step == flags.steps:
         tested = held_out[:200]
-        steps.print(f"step {step:5d}: loss {loss.item():.4f}, {found(tested)} of {len(tested)} halves find the other")
+        steps.print(f"step {step:5d}: loss {loss.item():.4f}, {found(tested)} of {len(tested)} halves are matched")
 
-# The result: for some held-out passages the others that are most like them, and for what you type all of them.
+# Results: the nearest passages to some held-out ones, and to what you type.
 vectors = encoder.encode(passages)
 
 
@@ -88,10 +88,10 @@ def search(words, skipped=0):
 
 
 for passage in held_out[:4]:
-    search(passage, skipped=1)  # the nearest is the passage itself
+    search(passage, skipped=1)  # skip the passage itself
 while sys.stdin.isatty() and (words := input("\nWhat do you look for? (Nothing: end) ").strip()):
     search(words)
 if rows:  # a pretrained encoder learned nothing
     with plots.if_possible():
         plots.loss_curve(rows, out / "loss.png", title=f"An encoder learns {source.name}")
-        print(f"\nThe losses as a picture: {out / 'loss.png'}")
+        print(f"\nLosses: {out / 'loss.png'}")

@@ -1,20 +1,20 @@
-"""Words become vectors: skip-gram learns which words stand near each other, in about two minutes on two cores.
+"""Train word vectors with skip-gram, in about two minutes on two cores.
 
 python examples/word_vectors.py                # Tiny Shakespeare
 python examples/word_vectors.py --data my.txt  # your own text
 """
 
-import tinyformer.scripting.short as script  # first: from here on, a mistake is told in a line
+import tinyformer.scripting.short as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import Corpus, WordVectors, open_text, passages, plots, save_vectors
 from tinyformer.word_vectors.batches import Examples
 
 flags = script.flags(__doc__, steps=3000, data=None)
 text, source = open_text(flags.data)
-out = script.new_folder("runs/word_vectors")  # or runs/word_vectors-2, if that is taken
+out = script.new_folder("runs/word_vectors")  # or runs/word_vectors-2, if that exists
 tt.seed(1337)  # the same seed repeats a run exactly
 
-# The data: a word, one of the words around it, and five words drawn at random, which are wrong. No window crosses a paragraph.
+# Data: a word, one of its neighbours, and five random words as negative samples. No window crosses a paragraph.
 corpus = Corpus.of(passages(text, "paragraph"), min_count=5, name=source.name)
 examples = Examples(corpus, is_skip_gram=True, window=5, negative=5, sample=1e-3)
 vocabulary = corpus.vocabulary.words
@@ -29,7 +29,7 @@ def batches(size=2048):
                 yield tt.tensor(contexts[first : first + size, 0]), tt.tensor(targets[first : first + size])
 
 
-# The model: each word has a vector as a context, and one as a target. Their product says how well the two fit.
+# Model: each word has a context vector and a target vector. Their dot product scores how well two words fit.
 WIDTH = 100
 inputs = tt.random.uniform((len(vocabulary), WIDTH), -0.5 / WIDTH, 0.5 / WIDTH)
 inputs.requires_grad = True
@@ -37,7 +37,7 @@ outputs = tt.zeros((len(vocabulary), WIDTH), requires_grad=True)
 optimizer = tt.optim.Adam([inputs, outputs], lr=0.005)
 schedule = tt.optim.LinearDecay(steps=flags.steps)
 
-# The loop: the right word's score rises, and those of the five others fall (Mikolov et al. 2013).
+# Training loop: raise the score of the neighbour and lower those of the negative samples (Mikolov et al. 2013).
 steps = script.Steps(flags.steps)
 for step, (contexts, targets) in zip(steps, batches()):
     vectors = inputs[contexts]  # (2048, 100): a lookup is a product with a one-hot vector, without the zeros
@@ -51,11 +51,11 @@ for step, (contexts, targets) in zip(steps, batches()):
     if step % 500 == 0 or step == flags.steps:
         steps.print(f"step {step:5d}: loss {loss.item():.4f}")
 
-# The result: which words are used alike. The most frequent words of all, such as "the", are used with any others.
+# Results: words used in similar contexts, without the most frequent ones, such as "the".
 found = WordVectors(vocabulary, inputs.numpy())
 asked = [word for word in "king queen love death sword night hand".split() if word in found]
 asked = asked or vocabulary[min(len(vocabulary) // 4, 50) :][:8]
-print("\nThe nearest words, by the cosine of the angle between two vectors:\n")
+print("\nNearest words by cosine:\n")
 for word in asked:
     print(f"    {word:10s} " + ", ".join(f"{other} {cosine:.2f}" for other, cosine in found.nearest(word, 6)))
 save_vectors(found, out / "vectors.txt")
@@ -65,5 +65,5 @@ points, share = found.plane(shown)
 with plots.if_possible():
     note = f"The plane that shows most of the differences, {100 * share:.0f} %. Words that are used alike lie near each other."
     plots.word_map(dict(zip(shown, points.tolist())), groups, note, out / "map.png")
-    print(f"\nA map of them: {out / 'map.png'}")
+    print(f"\nMap: {out / 'map.png'}")
 print(f"Ask for other words: tinyformer vectors {out / 'vectors.txt'} --ask {asked[-1]}")

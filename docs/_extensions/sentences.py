@@ -85,9 +85,9 @@ def raced(mark: str, recipe: str, column: str) -> float:
     return cell(SPEEDRUN, f"{mark}, {recipe}", column)
 
 
-def shares_of_time() -> list[float]:
-    """The time to each mark over that of nanoGPT's recipe on PyTorch."""
-    return [raced(mark, RECIPES[0], f"time over {RECIPES[1]}") for mark in MARKS]
+def times_faster() -> list[float]:
+    """The time of nanoGPT's recipe on PyTorch to each mark, over that of tinyformer's."""
+    return [raced(mark, RECIPES[1], "mean s") / raced(mark, RECIPES[0], "mean s") for mark in MARKS]
 
 
 FILL, DATES, HAND = "fill_mask", "translate_dates", f"{EPYC}/by_hand.md"
@@ -127,9 +127,9 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "On the Intel Xeon, compiled PyTorch is faster in A: tinyformer takes {1:.2f} of its time, and {0:.2f} of eager "
-        f"PyTorch's (`benchmarks/results/{XEON}/train_step_A.md`).",
-        lambda: ratios(f"{XEON}/train_step_A.md", "of fastest quartiles"),
+        "On the Intel Xeon, compiled PyTorch is slightly faster in A: tinyformer runs at {1:.2f}x its speed, and at {0:.2f}x "
+        f"the speed of eager PyTorch (`benchmarks/results/{XEON}/train_step_A.md`).",
+        lambda: [1 / ratio for ratio in ratios(f"{XEON}/train_step_A.md", "of fastest quartiles")],
     ),
     (
         "The loss on the whole validation split falls from {:.2f} to {:.2f} (`benchmarks/results/char_gpt/`).",
@@ -140,22 +140,21 @@ SENTENCES: list[Sentence] = [
         lambda: [cell("char_gpt", "1500", "seed 1"), cell("char_gpt", "1500", "seed 2")],
     ),
     (
-        "On the test split, the first twentieth of the text, by which nothing was chosen, the loss is {:.2f}.",
+        "On the test split, the first twentieth of the text, the loss is {:.2f}.",
         lambda: [cell("char_gpt", "test loss", "seed 1337")],
     ),
     (
-        "With nanoGPT's settings for a CPU it is {:.2f}, and nanoGPT's own is {:.2f}.",
-        lambda: [cell("char_gpt", "2000", "seed 1337"), nanogpts_own()],
-    ),
-    ("The default has that loss in {:.2f} of the time that nanoGPT's recipe takes on PyTorch", lambda: shares_of_time()[:1]),
-    (
-        "has a validation loss of 1.886, which nanoGPT names for its settings for a CPU, after {:.1f} s of training; nanoGPT's "
-        "recipe on PyTorch has it after {:.1f} s. That is {:.2f} of the time. To a loss of 1.7 it takes {:.2f} of the time, "
-        "and to 1.6 it takes {:.2f}",
-        lambda: [*(raced("1.886", recipe, "mean s") for recipe in RECIPES), *shares_of_time()],
+        "reaches the validation loss of nanoGPT's CPU settings {:.1f} times faster than nanoGPT on PyTorch",
+        lambda: times_faster()[:1],
     ),
     (
-        "Its steps are not faster, {:.0f} ms against {:.0f}:",
+        "reaches a validation loss of 1.886, the loss nanoGPT reports for its CPU settings, after {:.1f} s of training. "
+        "nanoGPT's recipe on PyTorch needs {:.1f} s, so tinyformer is {:.1f}x faster. It reaches 1.7 {:.1f}x faster and 1.6 "
+        "{:.1f}x faster",
+        lambda: [*(raced("1.886", recipe, "mean s") for recipe in RECIPES), *times_faster()],
+    ),
+    (
+        "A step is slower ({:.0f} ms, compared with {:.0f}),",
         lambda: [raced("1.886", recipe, "ms a step") for recipe in RECIPES],
     ),
     (
@@ -168,17 +167,12 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "Twenty minutes on two cores are enough for a larger model with dropout, which ends at {:.2f}, and with other seeds at "
-        "{:.2f} and {:.2f}:",
+        "A larger model with dropout reaches {:.2f} in twenty minutes on two cores ({:.2f} and {:.2f} with other seeds):",
         lambda: [cell("char_gpt", "3500", seed) for seed in ("seed 1337", "seed 1", "seed 2")],
     ),
     (
-        "On an AMD EPYC twenty minutes take a larger one to {:.2f}, nanoGPT's best on a GPU.",
-        lambda: [cell("char_gpt", "3500", "seed 1337")],
-    ),
-    (
-        "nanoGPT's configuration for a GPU has its best validation loss at {:.4f}. Twenty minutes on two cores of the AMD EPYC "
-        "end at {:.4f}, and with two other seeds at {:.4f} and {:.4f}",
+        "The best validation loss of nanoGPT's GPU configuration is {:.4f}. Twenty minutes on two cores of the AMD EPYC reach "
+        "{:.4f} ({:.4f} and {:.4f} with two other seeds)",
         lambda: [
             number("char_gpt", r"best validation loss at ([\d.]+)[.] Seeds"),
             *(cell("char_gpt", "3500", seed) for seed in ("seed 1337", "seed 1", "seed 2")),
@@ -192,13 +186,13 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "Of {:.0f} held-out dates {:.0f} come out right (`benchmarks/results/translate_dates`):",
+        "On {:.0f} held-out dates it gets {:.0f} right (`benchmarks/results/translate_dates`):",
         lambda: [number(DATES, r"(\d+) held-out dates"), cell(DATES, "greedy", "exactly right")],
     ),
     (
         "With beam 5 it reaches {:.1f} BLEU on Multi30k German to English after {:.0f} epochs, {:.1f} on English to German "
-        "with {:.1f} million parameters, {:.1f} after a second training, which also learns what the first model made of the "
-        "training sentences, and {:.1f} and {:.1f} in two runs of Tatoeba's English to Italian",
+        "with {:.1f} million parameters, {:.1f} after a second training on the first model's translations as well, and "
+        "{:.1f} and {:.1f} in two runs of Tatoeba's English to Italian",
         lambda: [
             cell("translate_multi30k", "beam 5", "BLEU"),
             number("translate_multi30k", r"batches of 128, (\d+) epochs"),
@@ -210,15 +204,15 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "Tatoeba's {:,.0f} pairs had {:.1f} BLEU after 20 passes with a dropout of 0.2, {:.1f} after 24 with 0.3, and {:.1f} "
-        "after 48 with 0.3.",
+        "Tatoeba's {:,.0f} pairs reached {:.1f} BLEU after 20 epochs with a dropout of 0.2, {:.1f} after 24 with 0.3, and "
+        "{:.1f} after 48 with 0.3.",
         lambda: [
             number("translate_tatoeba", r"([\d,]+) pairs become"),
             *(cell("translate_tatoeba", row, "BLEU, beam 5") for row in ("0.2 | 20", "0.3 | 24", "0.3 | 48")),
         ],
     ),
     (
-        "With {:.0f} characters of context the validation loss is {:.2f}; that of a GPT, after a minute of training, is "
+        "With {:.0f} characters of context the validation loss is {:.2f}. A GPT reaches, after a minute of training, "
         "{:.2f} (`benchmarks/results/markov/`).",
         lambda: [best_order(), cell("markov", f"{best_order():.0f}", "loss"), cell("markov", "GPT", "loss")],
     ),
@@ -233,9 +227,9 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "a training step takes {:.2f} to {:.2f} of PyTorch's time on two cores of an AMD EPYC, and {:.2f} to {:.2f} on an "
-        "Intel Xeon.",
-        lambda: [pick(over_pytorch(folder)) for folder in (EPYC, XEON) for pick in (min, max)],
+        "a training step runs {:.1f} to {:.1f} times as fast as PyTorch's on two cores of an AMD EPYC, and {:.1f} to {:.1f} "
+        "times as fast on an Intel Xeon.",
+        lambda: [1 / pick(over_pytorch(folder)) for folder in (EPYC, XEON) for pick in (max, min)],
     ),
     (
         "Both fall from {:.1f}; the validation loss ends at {:.2f}.",
@@ -256,8 +250,8 @@ SENTENCES: list[Sentence] = [
     ),
     ("{:.1f} % of {:.0f} held-out sentences are right from pretrained weights and {:.1f} % from scratch", classified),
     (
-        "how many numbers of {:.0f} new ones are exactly right: {:.1f} % without noise, {:.1f} % at {:.0f} dB, {:.1f} % where "
-        "noise is as strong as the tones (`benchmarks/results/dial_tones/`).",
+        "transcribes {:.0f} new recordings: {:.1f} % are exactly right without noise, {:.1f} % at {:.0f} dB, and {:.1f} % when "
+        "the noise is as strong as the tones (`benchmarks/results/dial_tones/`).",
         lambda: [
             number("dial_tones", r"(\d+) new recordings each"),
             cell("dial_tones", "clean", "exactly right"),
@@ -267,9 +261,9 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "have the first token {:.2f} s after the program began, and transformers {:.2f} s; then they write {:.1f} tokens a "
-        "second against {:.1f}, and with SmolLM2's size {:.1f} against {:.1f}. The peak memory is {:.2f} and {:.2f} of "
-        "transformers'",
+        "return the first token {:.2f} s after the program starts; transformers needs {:.2f} s. After that they write {:.1f} "
+        "tokens per second (transformers: {:.1f}), and {:.1f} with a model of SmolLM2's size (transformers: {:.1f}). Peak "
+        "memory is {:.2f}x and {:.2f}x that of transformers",
         lambda: [
             *(cell(PRETRAINED_GPT2, side, "cold start to first token s") for side in GENERATORS),
             *(cell(PRETRAINED_GPT2, side, "tokens/s") for side in GENERATORS),
@@ -281,48 +275,41 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "On another Intel Xeon GPT-2's size generates {:.1f} tokens a second, CTranslate2 {:.1f}; in int8 {:.1f}, llama.cpp "
-        "{:.1f}.",
-        lambda: [
-            cell(PRETRAINED_GPT2, side, "tokens/s")
-            for side in ("tinyformer", "CTranslate2", "tinyformer, int8", "llama.cpp, int8")
-        ],
-    ),
-    (
-        "as its matrices lie transposed in the file: {:.0f} MB that no file backs, against {:.0f}",
+        "because its matrices are transposed in the file: {:.0f} MB of memory not backed by a file, compared with {:.0f} MB",
         lambda: [cell(PRETRAINED_GPT2, side, "own MB") for side in GENERATORS],
     ),
     (
-        "With compiled kernels an epoch of skip-gram takes {:.2f} of gensim's time on one core of an AMD EPYC (CBOW {:.2f}), "
-        "with NumPy's {:.1f} times gensim's.",
+        "With compiled kernels, an epoch of skip-gram is {:.2f}x as fast as gensim's on one core of an AMD EPYC (CBOW: "
+        "{:.2f}x). With NumPy's kernels it takes {:.1f} times as long.",
         lambda: [
-            *(cell(f"{EPYC}/word2vec_{method}.md", "gensim", "of fastest quartiles") for method in ("skip_gram", "cbow")),
+            *(1 / cell(f"{EPYC}/word2vec_{method}.md", "gensim", "of fastest quartiles") for method in ("skip_gram", "cbow")),
             cell(f"{EPYC}/word2vec_skip_gram.md", NUMPYS, QUARTILE) / cell(f"{EPYC}/word2vec_skip_gram.md", "gensim", QUARTILE),
         ],
     ),
     (
         "the plain LSTM reaches {:.1f} BLEU, with attention {:.1f}, and the Transformer {:.1f}. From sentences of 6 to 10 "
-        "words to those of 16 to 20, they lose {:.0f}, {:.0f} and {:.0f} % of it",
+        "words to sentences of 16 to 20, they lose {:.0f}, {:.0f} and {:.0f} % of their score",
         lambda: [
             *(cell("translate_multi30k", kind, "BLEU, beam 5") for kind in ARCHITECTURES),
             *(100 - 100 * by_length(kind, "16-20") / by_length(kind, "6-10") for kind in ARCHITECTURES),
         ],
     ),
     (
-        "an LSTM of {:.1f} million parameters, about as many as nanoGPT's settings give a GPT, ends at {:.2f} after as many "
-        "steps as that GPT, but at {:.2f} after as much time",
+        "an LSTM of {:.1f} million parameters, about as many as the GPT with nanoGPT's settings, ends at {:.2f} after the same "
+        "number of steps, but at {:.2f} after the same time",
         lambda: [
             cell("char_gpt", "LSTM, equal steps", "parameters") / 1e6,
             *(cell("char_gpt", f"LSTM, equal {what}", "validation loss") for what in ("steps", "time")),
         ],
     ),
     (
-        "an LSTM takes {:.2f} of PyTorch's time, a GRU {:.2f} (`benchmarks/results/amd-epyc/recurrent.md`, an AMD EPYC).",
-        lambda: [cell(f"{EPYC}/recurrent.md", layer, "ratio of fastest quartiles") for layer in ("LSTM", "GRU")],
+        "an LSTM is {:.2f}x as fast as PyTorch's and a GRU {:.2f}x (`benchmarks/results/amd-epyc/recurrent.md`, an AMD EPYC).",
+        lambda: [1 / cell(f"{EPYC}/recurrent.md", layer, "ratio of fastest quartiles") for layer in ("LSTM", "GRU")],
     ),
     (
-        "recall the first of a row of symbols, each one of {:.0f}. After 100 steps the RNN is right for {:.1f} % of {:.0f} "
-        "rows, as by guessing, the LSTM for {:.1f} %, the GRU and attention for {:.1f} % (`benchmarks/results/memory/`",
+        "recall the first of a sequence of symbols, each one of {:.0f}. After 100 steps the RNN is right for {:.1f} % of "
+        "{:.0f} sequences (no better than guessing), the LSTM for {:.1f} %, the GRU and attention for {:.1f} % "
+        "(`benchmarks/results/memory/`",
         lambda: [
             number("memory", r"all of them one of (\d+) symbols"),
             cell("memory", "RNN", "100"),
@@ -336,12 +323,12 @@ SENTENCES: list[Sentence] = [
         lambda: [number(FILL, r"My \[MASK\], I will obey the king\. lord ([\d.]+) %, brother [\d.]+ %, son ")],
     ),
     (
-        "{:.1f} % of {:.0f} held-out ones are right starting from those weights, {:.1f} % from scratch "
+        "{:.1f} % of {:.0f} held-out sentences are right with the pre-trained weights, {:.1f} % from scratch "
         "(`benchmarks/results/fill_mask/`).",
         classified,
     ),
     (
-        "All {:.0f} sorting problems (drawn from {:.0f} held-out ones) and {:.0f} copying problems come out right, and "
+        "It solved all {:.0f} sorting problems (drawn from {:.0f} held-out ones), all {:.0f} copying problems, and "
         "{:.0f} of {:.0f} two-digit additions",
         lambda: [
             cell("algorithms", "sort six digits of three kinds", "right"),
@@ -352,9 +339,9 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "when the machine was slow, half a batch took {:.1f} ms in one thread, and {:.1f} ms beside another process that did "
-        "the same. But both halves took {:.1f} ms in two threads of one process, which waited for the lock {:.0f} to {:.0f} "
-        "times a step. When the machine was fast, half a batch took {:.1f} ms in one thread, and both halves {:.1f} ms in two.",
+        "while the machine was slow, half a batch took {:.1f} ms in one thread, and {:.1f} ms next to another process doing "
+        "the same. Both halves took {:.1f} ms in two threads of one process, which waited for the lock {:.0f} to {:.0f} times "
+        "per step. While the machine was fast, half a batch took {:.1f} ms in one thread, and both halves {:.1f} ms in two.",
         lambda: [
             *(cell(HAND, row, "slow spell") for row in (ALONE, BESIDE, BOTH)),
             *(number(HAND, rf"waited for Python's lock {found} times a step") for found in (r"(\d+) to \d+", r"\d+ to (\d+)")),
@@ -362,8 +349,8 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "the matrix products of a step, with nothing else to do, ran at {:.0f} to {:.0f} GFLOP/s in OpenBLAS, at {:.0f} to "
-        "{:.0f} in PyTorch's MKL, and at {:.0f} to {:.0f} in tinytensor's own.",
+        "the matrix products of a step alone ran at {:.0f} to {:.0f} GFLOP/s in OpenBLAS, at {:.0f} to {:.0f} in PyTorch's "
+        "MKL, and at {:.0f} to {:.0f} in tinytensor's own kernel.",
         lambda: [
             pick(cell(f"{EPYC}/train_step_{name}.md", side, "GFLOP/s") for name in CONFIGURATIONS)
             for side in (PRODUCTS, f"{PRODUCTS}, PyTorch", OWN_PRODUCTS)
@@ -371,22 +358,22 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "By medians tinyformer's step reaches {:.2f} (A) to {:.2f} (C) of the rate of its products, and PyTorch's {:.2f} to "
-        "{:.2f} of that same rate.",
+        "By medians, tinyformer's step reaches {:.2f} (A) to {:.2f} (C) of that last rate, and PyTorch's step {:.2f} to "
+        "{:.2f}.",
         lambda: [products_over(side, configuration) for side in (("tinyformer",), SIDES) for configuration in "AC"],
     ),
-    ("without any other work a step of C would take {:.2f} of PyTorch's time.", lambda: [products_over(SIDES, "C")]),
+    ("with no other work, a step of C would be {:.2f}x as fast as PyTorch's.", lambda: [1 / products_over(SIDES, "C")]),
     (
-        "On another day OpenBLAS's products ran at {:.0f} to {:.0f} GFLOP/s, and MKL's did not. With NumPy's kernels a step "
-        "then took {:.2f} (A), {:.2f} (B), {:.2f} (C) and {:.2f} (D) of PyTorch's time",
+        "On another day OpenBLAS ran at {:.0f} to {:.0f} GFLOP/s, while MKL was no faster. With NumPy's kernels a step was "
+        "then {:.2f}x (A), {:.2f}x (B), {:.2f}x (C) and {:.2f}x (D) as fast as PyTorch's",
         lambda: [
             *(cell(HAND, model, "products alone, GFLOP/s") for model in "AD"),
-            *(cell(HAND, model, "time over PyTorch's") for model in "ABCD"),
+            *(1 / cell(HAND, model, "time over PyTorch's") for model in "ABCD"),
         ],
     ),
     (
-        "With one other program at work on the two cores, a step of A takes {:.0f} ms, and PyTorch's {:,.0f}, compiled {:,.0f} "
-        "(medians {:.0f}, {:,.0f} and {:,.0f}; `train_step.py --busy 1`).",
+        "With one other program running on the two cores, a step of A takes {:.0f} ms. PyTorch takes {:,.0f} ms, or {:,.0f} ms "
+        "compiled (medians {:.0f}, {:,.0f} and {:,.0f}; `train_step.py --busy 1`).",
         lambda: [
             cell(f"{EPYC}/train_step_A_busy_1.md", side, column)
             for column in (QUARTILE, MEDIAN)
@@ -394,21 +381,22 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "With NumPy's kernels it is {:,.0f} at A, {:,.0f} at C.",
+        "With NumPy's kernels it is {:,.0f} for A and {:,.0f} for C.",
         lambda: [cell(f"{EPYC}/generate_{c}.md", NUMPYS, "tokens/s", after=QUARTILE) for c in "AC"],
     ),
     (
-        "configuration A {:,.0f} tokens a second against {:,.0f} ({:,.0f} with a static cache and `torch.compile`)",
+        "configuration A runs at {:,.0f} tokens per second, Hugging Face at {:,.0f} ({:,.0f} with a static cache and "
+        "`torch.compile`)",
         lambda: ours(f"{EPYC}/generate_A.md")[:3],
     ),
     (
-        "C {:,.0f} against {:,.0f} ({:,.0f}); medians {:,.0f} against {:,.0f} ({:,.0f}), and {:,.0f} against {:,.0f} "
-        "({:,.0f}).",
+        "configuration C at {:,.0f}, Hugging Face at {:,.0f} ({:,.0f}). The medians are {:,.0f} and {:,.0f} ({:,.0f}) for A, "
+        "and {:,.0f} and {:,.0f} ({:,.0f}) for C.",
         lambda: [*ours(f"{EPYC}/generate_C.md")[:3], *ours(f"{EPYC}/generate_A.md")[3:], *ours(f"{EPYC}/generate_C.md")[3:]],
     ),
     (
-        "At C each token needs the {:.0f} MB of the weights, and takes {:.1f} ms. Just reading as much memory, on both cores, "
-        "takes about {:.0f} ms.",
+        "For C, each token reads {:.0f} MB of weights and takes {:.1f} ms. Reading that much memory on both cores takes about "
+        "{:.0f} ms by itself.",
         lambda: [
             6 * 12 * 384**2 * 4 / 1e6,  # of each block four matrices for attention and eight inside, of 4-byte numbers
             cell(f"{EPYC}/generate_C.md", "tinyformer", QUARTILE)
@@ -425,22 +413,20 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "Two processes take {:.2f} of the time of PyTorch, and {:.2f} of compiled PyTorch's (medians {:.2f} and {:.2f}).",
+        "Two processes are {:.2f}x as fast as PyTorch, and {:.2f}x as fast as compiled PyTorch (medians {:.2f}x and {:.2f}x).",
         lambda: [
-            cell(RANKS, side, column)
+            1 / cell(RANKS, side, column)
             for column in ("of fastest quartiles", "of medians")
             for side in ("PyTorch eager", "PyTorch compiled")
         ],
     ),
     (
-        "Beside another program threads are faster, {:.1f} ms against {:.1f},",
+        "Next to another program, threads are faster ({:.1f} ms, compared with {:.1f} ms),",
         lambda: [cell(RANKS_BUSY, side, QUARTILE) for side in (THREADS, TWO)],
     ),
     (
-        "captured as a CUDA graph, takes {:.2f} of compiled PyTorch's time, GPT-2 124M's {:.2f} (",
-        lambda: [
-            cell(f"{GPU}/steps-{model}.md", "PyTorch compiled, bfloat16", "of medians", table=3) for model in ("char", "gpt2")
-        ],
+        "training step of nanoGPT's `shakespeare_char` is {:.1f} times as fast as with compiled PyTorch.",
+        lambda: [1 / cell(f"{GPU}/steps-char.md", "PyTorch compiled, bfloat16", "of medians", table=3)],
     ),
     (
         "takes {:.1f} seconds from the start of the process to its end, in bfloat16 and captured. Its best validation "
@@ -450,7 +436,7 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "Decoding is slower than Hugging Face's: it takes {:.1f} times as long for one text, and {:.1f} times for 64.",
+        "Decoding is slower than Hugging Face's: it takes {:.1f} times as long for one sequence, and {:.1f} times for 64.",
         lambda: [
             number(GPU, r"took tinyformer ([\d.]+) s") / number(GPU, r"and Hugging Face ([\d.]+) s for one"),
             number(GPU, r"for one text, and ([\d.]+) s") / number(GPU, r"s and ([\d.]+) s for 64 texts"),
@@ -465,9 +451,9 @@ SENTENCES: list[Sentence] = [
         ],
     ),
     (
-        "In {:.0f} tries {:.0f} signals stopped runs, each of which ended as it should. Of {:,.0f} folders with links, pipes, "
-        "devices and second names {:.0f} were refused, and nothing outside of any changed. Of {:,.0f} damaged files {:,.0f} "
-        "were refused, and {:,.0f} could be read; the slowest took {:.1f} seconds.",
+        "In {:.0f} tries {:.0f} signals stopped runs, and every run ended correctly. Of {:,.0f} folders with links, pipes, "
+        "devices and hard links {:.0f} were rejected, and nothing outside a folder changed. Of {:,.0f} damaged files {:,.0f} "
+        "were rejected, and {:,.0f} could be read; the slowest took {:.1f} seconds.",
         lambda: [
             attacked("kill_runs", r"\| (\d+) \| 0 \|"),
             attacked("kill_runs", r"(\d+) signals"),

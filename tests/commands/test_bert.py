@@ -46,11 +46,11 @@ def write_data(folder: Path) -> None:
 
 def test_a_run_ends_with_scores_filled_sentences_and_a_classification(first_run: tuple[Path, str]) -> None:
     folder, printed = first_run
-    assert "a hidden token" in printed
-    filled = printed[printed.index("validate") : printed.index("Which mark")]
+    assert "per masked token" in printed
+    filled = printed[printed.index("validate") : printed.index("Classify sentences")]
     assert "[MASK]" in filled
     assert filled.count(" %, ") >= 4
-    assert "sentences to learn from" in printed
+    assert "sentences for training" in printed
     for start in ("from scratch", "pretrained", "always the same mark"):
         assert f"\n{start}: " in printed
     assert "fill 'a sentence with a [MASK]' --out run\n" in printed
@@ -120,7 +120,7 @@ def test_a_model_that_learned_can_tell(program: Program) -> None:
 
 def test_resume(finished: Program, copied: Program) -> None:
     printed = copied.good("--out", "run", "--resume")
-    assert "a hidden token" in printed
+    assert "per masked token" in printed
     assert log_of(copied.folder / "run") == log_of(finished.folder / "run")
     assert "leave out --window" in copied.bad("--out", "run", "--resume", "--window", "9")
     (copied.folder / "text.txt").write_text(some_text(501), encoding="utf-8")
@@ -160,9 +160,9 @@ def test_what_a_kill_left_of_a_classifier_is_removed(copied: Program) -> None:
 
 def test_ctrl_c_stops_a_classifier_and_says_so(copied: Program) -> None:
     printed = copied.interrupted("step    10:", *FIRST_RUN, "--overwrite", "--classify-steps", "60")
-    assert "Stopped by Ctrl-C. What fills in words is whole" in printed
+    assert "Stopped by Ctrl-C. The language model is saved" in printed
     again = command("train", "bert", "--out", "run", "--resume")
-    assert printed.endswith(f"the classifiers are trained anew with: {again}\n")
+    assert printed.endswith(f"Train the classifiers again with: {again}\n")
     assert "Fill in more" not in printed
     assert "\npretrained: " in copied.good("--out", "run", "--resume-changed", "--classify-steps", "6")
 
@@ -252,7 +252,7 @@ def test_chinese_is_classified_by_its_own_marks(program: Program) -> None:
     (program.folder / "text.txt").write_text("".join(made), encoding="utf-8")
     learned = ["--steps", "2", "--batch-size", "16", "--classify-steps", "30", "--classify-learning-rate", "2e-2"]
     printed = program.good("--data", "text.txt", "--out", "run", *TINY, *learned)
-    assert "Which mark ended a sentence, ？ or 。?" in printed
+    assert "Classify sentences by their last mark, ？ or 。:" in printed
     line = next(line for line in printed.splitlines() if line.startswith("from scratch: "))
     assert float(line.split()[2]) > 90
 
@@ -272,7 +272,7 @@ def test_sentences_that_cannot_be_filled(copied: Program) -> None:
 def test_words_that_become_unk_are_counted_and_a_text_of_such_words_is_refused(program: Program) -> None:
     text = (program.folder / "text.txt").read_text(encoding="utf-8")
     (program.folder / "text.txt").write_text(f"{text} {'a' * 150} {'b' * 101}\n", encoding="utf-8")
-    assert "\n[UNK] is read 2 times: for words of over 100 characters" in program.good(*FIRST_RUN)
+    assert "\n[UNK] occurs 2 times, for words of over 100 characters" in program.good(*FIRST_RUN)
     (program.folder / "text.txt").write_text(f"{'a' * 150} " * 3000, encoding="utf-8")
     message = program.bad(*FIRST_RUN, "--overwrite")
     assert message.startswith("all 3,000 tokens of the text are special, such as [UNK] for a word that is too long")

@@ -21,7 +21,7 @@ from tinyformer.programs import chat as chat_program
 COMMAND = "chat model"
 TEXT = "the quick brown fox jumps over a lazy dog, and then it sleeps.\n" * 20
 SAID = ["--temperature", "0", "--max-tokens", "5"]
-CUT = "(This stops after 5 tokens. Ask it to go on, or choose a higher --max-tokens.)\n"
+CUT = "(Stopped after 5 tokens. Ask the model to continue, or choose a higher --max-tokens.)\n"
 FIRST_RUN = ["--help"]
 
 
@@ -75,12 +75,12 @@ def test_the_commands(finished: Program) -> None:
     assert once != fox
     said = finished(*SAID, typed="/system be a fox\n/system\n/reset").stderr.splitlines()
     assert said == [
-        "(From now on the model is told this.)",
-        "(From now on the model is told what its template says.)",
-        "(The conversation begins anew.)",
+        "(The system prompt is now set.)",
+        "(The system prompt is now the default of the template.)",
+        "(Started a new conversation.)",
     ]
     result = finished(typed="/help")
-    commands = ["/reset", "/system", "/help", "/quit", '"""', "Ctrl-C"]
+    commands = ["/reset", "/system", "/help", "/quit", '"""', "Type"]
     assert [line.split()[0] for line in result.stderr.splitlines()] == commands
     assert result.stdout == ""
 
@@ -98,19 +98,19 @@ def test_a_line_of_a_pipe_that_is_refused_loses_no_other(finished: Program) -> N
     assert result.returncode == 2
     assert result.stdout == answers(finished.folder, "hi", "fox")
     first, cut, second, _ = result.stderr.splitlines()
-    assert first == 'error: there is no command /bye: /help shows them, and """/bye now""" is said to the model'
+    assert first == 'error: unknown command /bye: see /help. To send it as a message, type """/bye now"""'
     assert cut == CUT.removesuffix("\n") and second.startswith("error: this has ")
 
 
 def test_an_answer_has_the_room_that_there_is(finished: Program) -> None:
     told = finished("--temperature", "0", "--max-tokens", "1000", typed="the dog").stderr
-    assert re.fullmatch(r"\(This stops after 1\d\d tokens\. Ask it to go on\.\)\n", told)
+    assert re.fullmatch(r"\(Stopped after 1\d\d tokens\. Ask the model to continue\.\)\n", told)
 
 
 def test_a_conversation_that_is_too_long(finished: Program) -> None:
     result = finished("--temperature", "0", "--max-tokens", "30", typed="the dog\n" * 5)
     assert result.returncode == 0
-    assert "(The conversation outgrew 200 tokens. Forgotten from its beginning: 1 turn. /reset begins anew.)" in result.stderr
+    assert "(The conversation exceeds 200 tokens. Dropped the oldest 1 turn. Type /reset to start over.)" in result.stderr
     assert result.stdout == answers(finished.folder, *["the dog"] * 5, length=30)
 
 
@@ -124,7 +124,7 @@ def test_a_conversation_that_is_too_long(finished: Program) -> None:
         (["--chat-template-kwargs", "x=1"], "", "Expecting value: line 1 column 1 (char 0): write a JSON object, as in '{"),
         (["--chat-template-kwargs", '{"context": 3}'], "", "the chat itself says what context is: leave it out"),
         (["more"], "", "unrecognized arguments: more (see tinyformer chat --help)"),
-        ([], "/bye", "there is no command /bye: /help shows them, and"),
+        ([], "/bye", "unknown command /bye: see /help."),
         ([], "fox " * 300, "and the model reads 199: say less at once"),
         ([], b"\xff\xfe", "the input is not utf-8 text"),
     ],
@@ -204,15 +204,15 @@ def take_terminal() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="needs a terminal")
 def test_a_conversation_in_a_terminal(finished: Program) -> None:
     terminal = Terminal(finished, *SAID)
-    assert "/help shows the commands, and Ctrl-D ends." in terminal.read("> ")
+    assert "Type /help for commands, Ctrl-D to quit." in terminal.read("> ")
     terminal.type("hi\n")
     said = answers(finished.folder, "hi").rstrip("\n")
     assert said in terminal.read("> ").replace("hi\n", "", 1)
     terminal.type("/bye\n")
-    assert "error: there is no command /bye: /help shows them, and" in terminal.read("> ")
+    assert "error: unknown command /bye: see /help." in terminal.read("> ")
     terminal.type(b"caf\xe9 \xff\n")
     assert "error: the input is not utf-8 text" in terminal.read("> ")
-    assert "Ctrl-D or /quit ends." in terminal.read("> ", pressing="\x03")
+    assert "Press Ctrl-D or type /quit to quit." in terminal.read("> ", pressing="\x03")
     terminal.type('"""fox\n')
     terminal.read("... ")
     assert "Ctrl-D" not in terminal.read("> ", pressing="\x03")  # what was typed of the message is dropped

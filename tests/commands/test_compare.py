@@ -68,9 +68,9 @@ def test_runs_are_compared(changed: Program) -> None:
     sentence, first, second, third, note, last = rest.splitlines()
     assert re.fullmatch(r"BLEU nrefs:1\|.*\|tok:13a\|.*\nchrF nrefs:1\|.*", settings)
     bleu, chrf = tables.split("\n\n")
-    assert chrf.startswith("chrF: for the 50 held-out sentences, and by the length of the source\nwords of the source")
+    assert chrf.startswith("chrF: for the 50 held-out sentences, by source length\nwords of the source")
     heading, words, sentences, *rows = bleu.splitlines()
-    assert heading == "BLEU: for the 50 held-out sentences, and by the length of the source"
+    assert heading == "BLEU: for the 50 held-out sentences, by source length"
     assert re.fullmatch(r"words of the source +all( +\d(-\d)?)+", words)
     _, everything, *counts = sentences.split()
     assert everything == "50"
@@ -83,7 +83,7 @@ def test_runs_are_compared(changed: Program) -> None:
     # What a run wrote is what it writes, greedily.
     for name, label, line in zip(RUNS, ("lstm", "attention", "a third (transformer)"), (first, second, third)):
         assert line == f"    {changed.good('translate', '--out', name, '--beam', '1', source)[:-1]}   ({label})"
-    assert note == "No alignments of lstm: there is no attention to draw"
+    assert note == "No alignments for lstm: no attention to draw"
     out = Path("runs/translate_comparison")
     assert last + "\n" == drew(f"{out}/score_by_length.png", f"{out}/alignments.png")
     assert entries(changed.folder / out) == PICTURES  # no temporary files
@@ -116,7 +116,7 @@ def test_runs_without_attention_alone(changed: Program) -> None:
     changed.good("--architecture", "lstm", *RECURRENT, "--out", "other/lstm", "--seed", "2")
     printed = changed.good("compare", "lstm", "other/lstm")
     *_, note, last = printed.splitlines()
-    assert note == f"No alignments of lstm, {Path('other/lstm')}: there is no attention to draw"
+    assert note == f"No alignments for lstm, {Path('other/lstm')}: no attention to draw"
     assert last + "\n" == drew("runs/translate_comparison/score_by_length.png")
     assert entries(changed.folder / "runs/translate_comparison") == ["score_by_length.png"]
 
@@ -127,7 +127,7 @@ def test_dates_are_compared_by_exact_matches(program: Program) -> None:
     program.good("--architecture", "lstm", *sizes, *few, "--batch-size", "8", "--out", "lstm")
     shutil.copytree(program.folder / "lstm", program.folder / "again")
     printed = program.good("compare", "lstm", "again")
-    assert printed.startswith("exactly right (%): for the 40 held-out sentences, and by the length of the source\n")
+    assert printed.startswith("exactly right (%): for the 40 held-out sentences, by source length\n")
     assert re.search(r"\nlstm( +0\.00)+\nagain \(lstm\)( +0\.00)+\n\n", printed)
 
 
@@ -135,14 +135,14 @@ def test_without_what_is_optional(changed: Program) -> None:
     bare = changed.without("sacrebleu", "matplotlib")
     printed = changed.good("compare", *RUNS, **bare)
     assert printed.startswith("(no scores: they need sacrebleu, pip install sacrebleu)\n")
-    assert printed.endswith("(no pictures drawn: they need matplotlib, pip install matplotlib)\n")
+    assert printed.endswith("(no pictures: pip install matplotlib)\n")
     assert not (changed.folder / "runs").exists()
     (changed.folder / "absent/matplotlib.py").unlink()
     printed = changed.good("compare", *RUNS, **bare)
     assert printed.endswith(drew("runs/translate_comparison/alignments.png"))
     shutil.copytree(changed.folder / "lstm", changed.folder / "again")
     printed = changed.good("compare", "lstm", "again", **bare)  # neither scores nor attention
-    assert printed.endswith("No alignments of lstm, again (lstm): there is no attention to draw\n")
+    assert printed.endswith("No alignments for lstm, again (lstm): no attention to draw\n")
 
 
 @pytest.mark.parametrize(

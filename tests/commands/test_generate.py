@@ -375,8 +375,8 @@ def test_without_a_model_a_small_llama_is_made_once(example: ModuleType, capsys:
     folder = Path("runs/small_llama")
     run(example, "--length", "5")
     written, printed = capsys.readouterr()
-    assert "No model is named: a Llama with " in printed
-    assert "learns a short text" in printed
+    assert "No model named, so training a Llama with " in printed
+    assert "parameters on a short text" in printed
     files = [
         "config.json",
         "generation_config.json",

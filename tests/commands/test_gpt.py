@@ -160,7 +160,7 @@ def test_the_test_split_is_scored_at_the_end(program: Program) -> None:
     words = ["--data", "text.txt", *TINY, *SHORT]
     printed = program.good(*words, "--out", "run", "--test-fraction", "0.2")
     (size,) = (int(number.replace(",", "")) for number in re.findall(r"the first ([\d,]+) test", printed))
-    (loss,) = re.findall(r"On the test split, by which nothing was chosen: loss ([\d.]+)", printed)
+    (loss,) = re.findall(r"Test split: loss ([\d.]+)", printed)
     text = (program.folder / "text.txt").read_text(encoding="utf-8")
     tokenizer = CharTokenizer.train(text)
     held_out = tokenizer.encode(text)[:size]

@@ -76,7 +76,7 @@ def test_a_run_leaves_its_files_and_says_what_it_does(first_run: tuple[Path, str
     folder, printed = first_run
     run = folder / "run"
     assert entries(run) == FILES
-    assert "49 pairs to train on, 6 to validate with, 5 to score" in printed
+    assert "49 pairs for training, 6 for validation, 5 for testing" in printed
     assert "left out" not in printed
     assert "Best validation loss" in printed
     assert "translate 'a sentence' --out run\n" in printed
@@ -126,7 +126,7 @@ def test_without_what_is_optional_it_trains_and_says_what_is_missing(program: Pr
     printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY, "--beam", "1", **bare)
     assert printed.count("greedy: (no scores: they need sacrebleu, pip install sacrebleu)\n") == 1
     assert "beam" not in printed  # a beam of 1 is greedy, which is there already
-    assert "no pictures drawn: they need matplotlib, pip install matplotlib" in printed
+    assert "no pictures: pip install matplotlib" in printed
     assert entries(program.folder / "run") == sorted(set(FILES) - set(PICTURES))
     message = program.bad("translate", "--out", "run", "--heat-map", "red dog", **bare)
     assert message == "the package 'matplotlib' is not installed: pip install matplotlib\n"
@@ -135,7 +135,7 @@ def test_without_what_is_optional_it_trains_and_says_what_is_missing(program: Pr
 def test_without_files_it_learns_dates(program: Program) -> None:
     words = [*MODEL, *SHORT, "--validation", "20", "--test", "10", "--batch-size", "16"]
     printed = program.good(*words)
-    assert re.search(r"^19,9[67]\d pairs to train on, 20 to validate with, 10 to score$", printed, re.MULTILINE)
+    assert re.search(r"^19,9[67]\d pairs for training, 20 for validation, 10 for testing$", printed, re.MULTILINE)
     assert re.search(r"^greedy: \d+ of 10 exactly right \(\d+\.\d\d %\)$", printed, re.MULTILINE)
     assert "translate 'a sentence' --out runs/translate\n" in printed
     run = program.folder / "runs" / "translate"
@@ -152,11 +152,11 @@ def test_two_files_zipped_or_not_and_parts_of_their_own(program: Program) -> Non
     (program.folder / "train.es").write_bytes(gzip.decompress((program.folder / "train.es.gz").read_bytes()))
     words = ["--source", "train.en.gz", "--target", "train.es", "--test-source", "test.en.gz", "--test-target", "test.es.gz"]
     printed = program.good(*words, "--out", "held out", *MODEL, *OTHERWISE, *SHORT, "--validation", "6")
-    assert "34 pairs to train on, 6 to validate with, 10 to score" in printed
+    assert "34 pairs for training, 6 for validation, 10 for testing" in printed
     assert [[s, t] for s, _, t in sample_of(program.folder / "held out")] == [list(pair) for pair in pairs[50:]]
     words += ["--validation-source", "valid.en.gz", "--validation-target", "valid.es.gz"]
     printed = program.good(*words, "--out", "own", *MODEL, *OTHERWISE, *SHORT, "--average", "2")
-    assert "40 pairs to train on, 10 to validate with, 10 to score" in printed
+    assert "40 pairs for training, 10 for validation, 10 for testing" in printed
     assert "the mean of the weights of the last 2 evaluations: validation loss" in printed
     assert entries(program.folder / "own") == [*FILES, "weights-00000006.safetensors", "weights-00000012.safetensors"]
 
@@ -167,7 +167,7 @@ def test_lower_case_and_spaces_are_made_one_before_the_split(program: Program) -
     shouted = [(s.upper().replace(" ", "  "), t.upper()) for s, t in pairs]
     write_pairs(program.folder / "pairs.tsv", pairs + shouted)
     printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY, "--lowercase")
-    assert "49 pairs to train on, 6 to validate with, 5 to score" in printed
+    assert "49 pairs for training, 6 for validation, 5 for testing" in printed
     found = program.good("translate", "--out", "run", "  RED   dog ")
     assert found == program.good("translate", "--out", "run", "red dog") != "\n"
     assert all(text == text.lower() for line in sample_of(program.folder / "run") for text in (line[0], line[2]))
@@ -180,9 +180,9 @@ def test_what_is_left_out_is_said(program: Program) -> None:
     lines = [*(f"{s}\t{t}" for s, t in pairs), "", "\tnada", "nothing\t", " \t "]
     (program.folder / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY, "--validation", "20", "--test", "20")
-    assert "pairs.tsv: left out 4 pairs with an empty side\n" in printed
-    assert "(left out: 120 pairs with a side of more than 30 tokens)\n" in printed
-    counts = re.search(r"(\d+) pairs to train on, (\d+) to validate with, (\d+) to score", printed)
+    assert "pairs.tsv: skipped 4 pairs with an empty side\n" in printed
+    assert "(skipped 120 pairs with a side of more than 30 tokens)\n" in printed
+    counts = re.search(r"(\d+) pairs for training, (\d+) for validation, (\d+) for testing", printed)
     assert counts is not None
     assert sum(map(int, counts.groups())) == 60
     sample = sample_of(program.folder / "run")
@@ -449,7 +449,7 @@ def test_pairs_of_records_are_learned_as_those_between_tabs(program: Program) ->
     again = program.good("--data", "pairs.jsonl", "--out", "other", *TINY)
     assert again.startswith("pairs.jsonl: learns to translate en to es\n")
     assert result_of(program.folder / "other")["tensors"] == result_of(program.folder / "run")["tensors"]
-    assert "49 pairs to train on" in printed and "49 pairs to train on" in again
+    assert "49 pairs for training" in printed and "49 pairs for training" in again
 
 
 def test_maps_of_the_attention(copied: Program) -> None:

@@ -56,7 +56,7 @@ def test_a_run_shows_what_there_is(finished: Program, first_run: tuple[Path, str
 
 def test_a_short_text_is_told_with_the_epochs_that_it_needs(first_run: tuple[Path, str], program: Program) -> None:
     corpus = Corpus.of(words_of(line) for line in sentences(0, "people").split("\n"))
-    found = re.search(r"^This text is short, .* try --epochs (\d+), or$", first_run[1], re.MULTILINE)
+    found = re.search(r"^This text is short: .* Try --epochs (\d+), or$", first_run[1], re.MULTILINE)
     assert found
     assert (int(found[1]) - 1) * len(corpus.ids) < vectors_program.ENOUGH <= int(found[1]) * len(corpus.ids)
 
@@ -129,7 +129,7 @@ def test_two_texts_are_compared(program: Program) -> None:
     assert set(found[2].split(", ")[:4]) == {"red", "green", "blue", "white"}
     assert "first.txt is there already" in program.bad(*words)
     printed = program.good(*words, "--overwrite")
-    assert "In the mean over 20 words, both share" in printed
+    assert "On average over 20 words, both share" in printed
     assert "(of 20 frequent words the 8 whose neighbours differ most, and the 8 whose neighbours differ least)\n" in printed
     numbers = [int(number) for number in re.findall(r"(\d+)  first:", printed)]
     assert (len(numbers), numbers) == (16, sorted(numbers))
@@ -143,7 +143,7 @@ def test_words_that_few_texts_share_are_shown_once(program: Program) -> None:
     printed = program.good(*words)
     assert "differ most" not in printed
     assert sorted(re.findall(r"(shared\d+) +\d+  first:", printed)) == sorted(shared.split())
-    assert "In the mean over 14 words" in printed
+    assert "On average over 14 words" in printed
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_help(program: Program) -> None:
     printed = program.good("--help")
     for word in ("--method", "--compare", "--evaluate", "--analogy", "--window", "--min-count", "--seed"):
         assert word in printed
-    assert "times that the text is read (default: 10)" in " ".join(printed.split())
+    assert "passes over the text (default: 10)" in " ".join(printed.split())
     assert "(default: [])" not in printed
 
 

@@ -354,7 +354,7 @@ def test_help_of_a_command(capsys) -> None:
 
 
 def test_help_without_a_command_names_the_other_commands(capsys) -> None:
-    told = "`program.py sample --help` tells how to write. `program.py count --help` tells how to count."
+    told = "To write, see `program.py sample --help`. To count, see `program.py count --help`."
     for words, named in ((["--help"], True), (["train", "--help"], True), (["sample", "--help"], False)):
         with pytest.raises(SystemExit):
             parse(words)

@@ -173,7 +173,7 @@ class _Behind:
 
 
 def open_chat(path_or_name: str | Path, revision: str | None = None, dtype: str | None = None, **settings: Any) -> Chat:
-    """A conversation with a pretrained model: a folder in Hugging Face's layout, a GGUF file, or a name on its hub.
+    """A conversation with a pretrained model: a folder in Hugging Face's format, a GGUF file, or a name on its hub.
 
     ``revision`` is that of ``find_folder``, ``dtype`` that of ``from_pretrained``, and the other ``settings`` are those of
     ``Chat``, such as ``sampling`` and ``system``. Raises UserError for a model that does not continue texts, and for one

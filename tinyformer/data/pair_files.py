@@ -47,7 +47,7 @@ class PairFiles:
         different = list(dict.fromkeys(pairs))
         if len(different) < len(pairs):
             repeated = counted(len(pairs) - len(different), "pair")
-            left = f"left out {repeated} that had come before, of {counted(len(pairs), 'pair')}"
+            left = f"left out {repeated} that occurred before, of {counted(len(pairs), 'pair')}"
             print_line(f"{self.data or self.source}: {left}")
         training, *held_out = split_by_settings(different, wanted)
         return [training, *(found or held_out.pop(0) for found in own)]
@@ -67,7 +67,7 @@ class PairFiles:
         if not pairs:
             raise UserError(f"{data or source} has no pair of sentences: every line is empty on one side")
         if empty:
-            print_line(f"{data or source}: left out {counted(empty, 'pair')} with an empty side")
+            print_line(f"{data or source}: skipped {counted(empty, 'pair')} with an empty side")
         return pairs
 
 

@@ -261,6 +261,4 @@ def _keep(path: Path | None, content: bytes) -> None:
             file.write(content)
     except OSError as error:
         where = f" in {path.parent}" if path is not None else ""
-        print_line(
-            f"What was downloaded cannot be kept{where} ({error.strerror or error}): TINYFORMER_CACHE may name another folder."
-        )
+        print_line(f"Cannot save the download{where} ({error.strerror or error}). Set TINYFORMER_CACHE to another folder.")

@@ -94,7 +94,7 @@ def sentence_parts(
     """
     found = sentences_before(text, marks).values()
     if repeated := sum(len(sentences) - len(set(map(str.strip, sentences))) for sentences in found):
-        print_line(f"left out {counted(repeated, 'sentence')} that had come before, of {sum(map(len, found)):,}")
+        print_line(f"left out {counted(repeated, 'sentence')} that occurred before, of {sum(map(len, found)):,}")
     cuts = [0, int(0.8 * len(text)), int(0.9 * len(text)), len(text)]
     parts = [text[first:last] for first, last in zip(cuts, cuts[1:])]
     training, validation, test = [labelled_sentences(part, marks, encode, start, end, longest, seed) for part in parts]

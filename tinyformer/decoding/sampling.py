@@ -50,12 +50,14 @@ class Sampling:
     1
     """
 
-    temperature: float = setting(1.0, "divides the logits; below 1 is more careful, 0 is greedy", unless={"top_k": [1]})
-    top_k: int = setting(0, "choose only among the k likeliest tokens; 0: among all", unless={"temperature": [0]})
-    top_p: float = setting(1.0, "choose only among the fewest tokens whose probabilities together reach p", unless=_GREEDY)
-    seed: int | None = setting(None, "the same seed picks the same tokens", unless=_GREEDY)
-    min_p: float = setting(0.0, "leave out tokens less than p times as likely as the likeliest", unless=_GREEDY)
-    typical_p: float = setting(1.0, "choose only among the most typical tokens that together reach p", unless=_GREEDY)
+    temperature: float = setting(1.0, "divides the logits; lower is less random, 0 is greedy", unless={"top_k": [1]})
+    top_k: int = setting(0, "sample from the k likeliest tokens; 0: all", unless={"temperature": [0]})
+    top_p: float = setting(
+        1.0, "sample from the smallest set of tokens with total probability p (nucleus sampling)", unless=_GREEDY
+    )
+    seed: int | None = setting(None, "random seed", unless=_GREEDY)
+    min_p: float = setting(0.0, "drop tokens less than p times as likely as the likeliest", unless=_GREEDY)
+    typical_p: float = setting(1.0, "sample from the most typical tokens with total probability p", unless=_GREEDY)
 
     def __post_init__(self) -> None:
         check_fields(self)

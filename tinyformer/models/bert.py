@@ -53,17 +53,17 @@ class BertConfig:
     vocab_size: int = 30522
     pad: int = 0
     num_segments: int = 2
-    max_length: int = setting(512, "the longest text, in tokens")
-    num_layers: int = setting(12, "blocks")
-    num_heads: int = setting(12, "attention heads in a block; must divide the width")
-    d_model: int = setting(768, "the width: numbers for each position")
-    d_ff: int = setting(3072, "the width inside the feed-forward networks")
-    dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
+    max_length: int = setting(512, "maximum context length, in tokens")
+    num_layers: int = setting(12, "number of blocks")
+    num_heads: int = setting(12, "attention heads per block; must divide the width")
+    d_model: int = setting(768, "width of the model")
+    d_ff: int = setting(3072, "hidden width of the feed-forward networks")
+    dropout: float = setting(0.1, "dropout probability", changeable=True)
     positions: str = setting("learned", "learned, sinusoidal, sinusoidal_halves or rotary")
-    norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
+    norm_first: bool = setting(False, "normalize before each sub-layer instead of after the residual sum")
     activation: str = "gelu_exact"
     norm_eps: float = 1e-12
-    query_key_norm: bool = setting(False, "an RMS norm of each head's queries, and one of its keys")
+    query_key_norm: bool = setting(False, "RMS norms of each head's queries and keys")
     pooler: str = "tanh"
     tie_output: bool = True
     skip_padding: bool = False

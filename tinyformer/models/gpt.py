@@ -41,17 +41,17 @@ class GPTConfig:
     """
 
     vocab_size: int
-    block_size: int = setting(64, "the longest context, in tokens")
-    num_layers: int = setting(4, "blocks")
-    num_heads: int = setting(4, "attention heads in a block; must divide the width")
-    d_model: int = setting(128, "the width: numbers for each position")
-    dropout: float = setting(0.0, "probability of dropping a value while training", changeable=True)
-    bias: bool = setting(False, "biases in linear layers and norms")
+    block_size: int = setting(64, "maximum context length, in tokens")
+    num_layers: int = setting(4, "number of blocks")
+    num_heads: int = setting(4, "attention heads per block; must divide the width")
+    d_model: int = setting(128, "width of the model")
+    dropout: float = setting(0.0, "dropout probability", changeable=True)
+    bias: bool = setting(False, "use biases in linear layers and norms")
     positions: str = setting("learned", "learned, sinusoidal or rotary")
     norm: str = setting("layer", "layer or rms")
     activation: str = setting("gelu_tanh", CHOICES)
-    query_key_norm: bool = setting(False, "an RMS norm of each head's queries, and one of its keys")
-    d_ff: int = setting(0, "the width inside the feed-forward networks; 0: 4 times the width, or 8/3 with a gated activation")
+    query_key_norm: bool = setting(False, "RMS norms of each head's queries and keys")
+    d_ff: int = setting(0, "hidden width of the feed-forward networks; 0: 4 times the width, or 8/3 with a gated activation")
     norm_eps: float = 1e-5
     tie_output: bool = True
     num_key_value_heads: int = 0

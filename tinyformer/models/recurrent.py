@@ -84,11 +84,11 @@ class RecurrentConfig:
 
     vocab_size: int
     cell: str
-    block_size: int = setting(64, "tokens of a text that are predicted, and through which gradients flow back")
-    context: int = setting(64, "tokens before these that only set the state; no gradients flow through them")
-    num_layers: int = setting(2, "recurrent layers")
-    d_model: int = setting(224, "the width: numbers in an embedding, and in the state of a layer")
-    dropout: float = setting(0.0, "probability of dropping a value while training", changeable=True)
+    block_size: int = setting(64, "tokens predicted per sequence (truncated backpropagation)")
+    context: int = setting(64, "tokens before them that only warm up the state, without gradients")
+    num_layers: int = setting(2, "number of recurrent layers")
+    d_model: int = setting(224, "width of the embeddings and of each layer's state")
+    dropout: float = setting(0.0, "dropout probability", changeable=True)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -36,15 +36,13 @@ class Seq2SeqConfig:
     attention: bool
     source_pad: int = 0
     cell: str = setting("lstm", "rnn, gru or lstm")
-    d_model: int = setting(512, "the width: numbers in the state of a layer")
-    d_embedding: int = setting(256, "the width of the embeddings")
-    num_layers: int = setting(2, "recurrent layers of the encoder, and of the decoder")
-    dropout: float = setting(0.3, "probability of dropping a value while training", changeable=True)
-    teacher_forcing: float = setting(
-        1.0, "how often the decoder reads the right last token in training, not its own guess", changeable=True
-    )
-    reverse_source: bool = setting(False, "read the source from its end (without attention)")
-    share_embeddings: bool = setting(False, "one embedding for both languages, which then share one vocabulary")
+    d_model: int = setting(512, "width of each layer's state")
+    d_embedding: int = setting(256, "width of the embeddings")
+    num_layers: int = setting(2, "recurrent layers of the encoder and of the decoder")
+    dropout: float = setting(0.3, "dropout probability", changeable=True)
+    teacher_forcing: float = setting(1.0, "probability of teacher forcing", changeable=True)
+    reverse_source: bool = setting(False, "reverse the source (without attention)")
+    share_embeddings: bool = setting(False, "share one embedding and vocabulary between both languages")
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -35,30 +35,30 @@ class TransformerConfig:
     source_vocab_size: int
     target_vocab_size: int
     source_pad: int = 0
-    d_model: int = setting(512, "the width: numbers for each position")
-    num_heads: int = setting(8, "attention heads in a block; must divide the width")
-    encoder_layers: int = setting(6, "blocks of the encoder")
-    decoder_layers: int = setting(6, "blocks of the decoder")
-    d_ff: int = setting(2048, "the width inside the feed-forward networks")
-    dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
+    d_model: int = setting(512, "width of the model")
+    num_heads: int = setting(8, "attention heads per block; must divide the width")
+    encoder_layers: int = setting(6, "encoder blocks")
+    decoder_layers: int = setting(6, "decoder blocks")
+    d_ff: int = setting(2048, "hidden width of the feed-forward networks")
+    dropout: float = setting(0.1, "dropout probability", changeable=True)
     positions: str = setting("sinusoidal", "learned, sinusoidal, sinusoidal_halves or rotary")
     max_length: int = setting(
         512,
-        "the longest sentence, in tokens, with learned positions",
+        "maximum length with learned positions, in tokens",
         unless={"positions": ["sinusoidal", "sinusoidal_halves", "rotary"]},
     )
     norm: str = setting("layer", "layer or rms")
-    norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
+    norm_first: bool = setting(False, "normalize before each sub-layer instead of after the residual sum")
     activation: str = setting("relu", CHOICES)
-    share_embeddings: bool = setting(False, "one embedding for both languages, which then share one vocabulary")
-    tie_output: bool = setting(True, "use the target embedding as the output layer, too")
+    share_embeddings: bool = setting(False, "share one embedding and vocabulary between both languages")
+    tie_output: bool = setting(True, "tie the output layer to the target embedding")
     source_features: int = 0
     source_stride: int = 1
     norm_eps: float = 1e-5
     scale_embeddings: bool = True
     learn_padding: bool = True
     output_bias: bool = False
-    query_key_norm: bool = setting(False, "in self-attention, an RMS norm of each head's queries, and one of its keys")
+    query_key_norm: bool = setting(False, "in self-attention, RMS norms of each head's queries and keys")
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -21,7 +21,7 @@ def if_possible() -> Iterator[None]:
     try:
         yield
     except ImportError:
-        print("(no pictures drawn: they need matplotlib, pip install matplotlib)")
+        print("(no pictures: pip install matplotlib)")
 
 
 def save(figure: Any, path: str | Path, dpi: float) -> Path:

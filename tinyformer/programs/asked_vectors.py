@@ -69,7 +69,7 @@ def show_lookup(vectors: WordVectors) -> None:
 
 def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
     """Show the neighbours of words by cosine and by dot product, and how long their vectors are."""
-    print("\nNearest words by cosine, which compares directions, and by dot product, for which long vectors count more:")
+    print("\nNearest words by cosine (compares directions) and by dot product (favours long vectors):")
     lengths: dict[str, list[float]] = {"cosine": [], "dot": []}
     for word in words:
         for by in lengths:
@@ -80,7 +80,7 @@ def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
             )
     means = {by: sum(found) / len(found) for by, found in lengths.items()}
     print(
-        f"The vectors of all words are {vectors.lengths.mean():.2f} long in the mean, those of neighbours by cosine "
+        f"Mean length of all vectors: {vectors.lengths.mean():.2f} long in the mean, those of neighbours by cosine "
         f"{means['cosine']:.2f}, by dot product {means['dot']:.2f}."
     )
 
@@ -93,7 +93,7 @@ def in_a_row(near: list[tuple[str, float]]) -> str:
 def show_analogies(vectors: WordVectors, questions: list[list[str]]) -> None:
     """Show answers to analogies."""
     if questions:
-        print("\nAnalogies: the words nearest to second - first + third. They need far more text than neighbours do:")
+        print("\nAnalogies, by the words nearest to second - first + third (they need much more text):")
     for first, second, third in questions:
         near = vectors.analogy(first, second, third, 4)
         print(f"  {first} is to {second} as {third} is to: {in_a_row(near)}")
@@ -182,4 +182,4 @@ def compare(first: WordVectors, second: WordVectors, words: list[str]) -> None:
     for word in shown:
         print(f"{word:>14s} {shared[word]:3d}  first:  {', '.join(near[word][0])}")
         print(f"{'':>14s}      second: {', '.join(near[word][1])}")
-    print(f"In the mean over {counted(len(near), 'word')}, both share {sum(shared.values()) / len(near):.1f} of {COMPARED}.")
+    print(f"On average over {counted(len(near), 'word')}, both share {sum(shared.values()) / len(near):.1f} of {COMPARED}.")

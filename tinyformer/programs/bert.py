@@ -1,10 +1,10 @@
-"""Train a small BERT to fill in hidden words, then to tell questions from statements.
+"""Train a small BERT to fill in masked words, then to classify questions and statements.
 
 On Tiny Shakespeare that takes about three minutes on two cores.
 
-tinyformer train bert                          # Tiny Shakespeare: hidden words, then sentences to classify
+tinyformer train bert                          # Tiny Shakespeare
 tinyformer train bert --data my.txt            # your own text: runs/fill_mask-my
-tinyformer fill "To be or [MASK] to be"        # fill in with a trained model
+tinyformer fill "To be or [MASK] to be"        # use the trained model
 tinyformer fill --model FOLDER "..."           # with a pretrained BERT
 """
 
@@ -75,16 +75,16 @@ SENTENCES = {
 class TextConfig:
     """How the text is cut, hidden, and asked about."""
 
-    wordpieces: int = setting(1000, "tokens of the WordPiece vocabulary")
-    window: int = setting(64, "tokens that the model sees at once")
-    masked: float = setting(0.3, "the fraction of the tokens that are hidden")
+    wordpieces: int = setting(1000, "size of the WordPiece vocabulary")
+    window: int = setting(64, "context length, in tokens")
+    masked: float = setting(0.3, "fraction of tokens to mask")
     marks: str = setting(
         "",
-        "two marks to tell apart by what stands before them (default: the text's ? and ., or the likeliest two)",
+        "two punctuation marks to classify sentences by (default: ? and ., or the two likeliest)",
         changeable=True,
         unless={"classify_steps": [0]},
     )
-    classify_steps: int = setting(300, "training steps of each classifier; 0 trains none", changeable=True)
+    classify_steps: int = setting(300, "training steps per classifier; 0: none", changeable=True)
     classify_learning_rate: float = setting(
         3e-4, "peak learning rate of the classifiers", changeable=True, unless={"classify_steps": [0]}
     )
@@ -143,10 +143,10 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> Pretraining:
     setup.begin(trainer, tokenizer, sample=lambda: "\n".join(filled(model, tokenizer, s) for s in sentences))
 
     held_out = f"the last {len(batches.validation):,} validate"
-    print_line(f"{source.name}: {counted(len(ids), 'token')} of {counted(tokenizer.vocab_size, 'kind')}; {held_out}")
+    print_line(f"{source.name}: {counted(len(ids), 'token')}, {tokenizer.vocab_size:,} of them distinct; {held_out}")
     if unknown := int((ids == special["[UNK]"]).sum()):
         characters = counted(tokenizer.longest_word, "character")
-        print(f"[UNK] is read {counted(unknown, 'time')}: for words of over {characters}, or with rare characters")
+        print(f"[UNK] occurs {counted(unknown, 'time')}, for words of over {characters} or with rare characters")
     print(f"BERT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     return Pretraining(trainer, model, batches, tokenizer, text_config, text, sentences)
 
@@ -164,8 +164,8 @@ def train(arguments: argparse.Namespace) -> None:
         commonest = counts.most_common(1)[0][0]
         guess = float((batches.validation == commonest).mean())
         print(
-            f"\nTrained in {trainer.total_seconds:.0f} s. Held-out text: loss {trainer.best_loss:.4f} a hidden token, "
-            f"{100 * share:.1f} % of them right (always {tokenizer.decode([commonest])!r}: {100 * guess:.1f} %)."
+            f"\nTrained in {trainer.total_seconds:.0f} s. Held-out text: loss {trainer.best_loss:.4f} per masked token, "
+            f"{100 * share:.1f} % correct (always {tokenizer.decode([commonest])!r}: {100 * guess:.1f} %)."
         )
         draw_losses(trainer, "Masked tokens", model.bert.config.dropout)
         for sentence in pretraining.sentences:
@@ -173,7 +173,7 @@ def train(arguments: argparse.Namespace) -> None:
 
         if pretraining.text_config.classify_steps and (stopped_by := classify(pretraining)):
             again = MADE_BY.resume_command(folder.path)
-            said = f"Stopped by {stopped_by}. What fills in words is whole; the classifiers are trained anew with: {again}"
+            said = f"Stopped by {stopped_by}. The language model is saved. Train the classifiers again with: {again}"
             stop_script(stopped_by, said)
         tell_next("Fill in more", MADE_BY, trainer)
 
@@ -236,9 +236,12 @@ def classify(pretraining: Pretraining) -> str | None:
     either = " or ".join(marks)
     if min(len(training), len(validation), len(test)) < 10:
         other = ": --resume-changed and --marks choose others" if text_config.marks else ""
-        print(f"\n(Too few sentences end with {either} to learn to tell which{other}.)")
+        print(f"\n(Too few sentences end with {either} to train a classifier{other}.)")
         return None
-    print(f"\nWhich mark ended a sentence, {either}? {counted(len(training), 'sentence')} to learn from, {len(test):,} to test")
+    print(
+        f"\nClassify sentences by their last mark, {either}: {counted(len(training), 'sentence')} for training, "
+        f"{len(test):,} for testing"
+    )
     results = []
     for start in ("from scratch", "pretrained"):
         tt.seed(config.seed)
@@ -290,16 +293,14 @@ def parse(words: list[str]) -> argparse.Namespace:
     """The command line, of ``train`` or ``fill``."""
     commands = Commands("tinyformer", "Train a small BERT on a text, and fill in hidden words with it.", DEFAULT_OUT, KIND)
     defaults = as_flags({**MODEL, **TRAINING})
-    about = f"Train a small BERT on a text. Its defaults, where they differ from those shown below: {defaults}."
+    about = f"Train a small BERT on a text. Defaults that differ from those below: {defaults}."
     training = commands.add(train, help="train", description=about, shown="train bert")
     add_text_flag(training)
     add_run_settings(training, DEFAULT_OUT, text=TextConfig, model=BertConfig, training=TrainingConfig)
-    filling = commands.add_use(fill, help="fill in with a trained model", description="Fill in hidden words.")
-    masked = (
-        "texts with one [MASK] (RoBERTa: <mask>) or several; without any, the lines that are typed, or those of a file: < FILE"
-    )
+    filling = commands.add_use(fill, help="fill in masked words with a trained model", description="Fill in masked words.")
+    masked = "texts with [MASK] (RoBERTa: <mask>) tokens (default: read lines from standard input)"
     filling.add_argument("sentences", help=masked, nargs="*", metavar="SENTENCE")
     add_model_flag(filling)
     filling.has_no_effect("out", lambda given: given.model, "with --model")
-    filling.add_argument("--best", help="how many tokens to show for each [MASK]", type=int, default=5, metavar="INT")
+    filling.add_argument("--best", help="number of tokens to show per [MASK]", type=int, default=5, metavar="INT")
     return commands.parse(words)

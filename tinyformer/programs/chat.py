@@ -1,4 +1,4 @@
-"""Talk to a pretrained model that was trained to talk, in a folder in Hugging Face's layout or a GGUF file.
+"""Chat with a pretrained model, from a folder in Hugging Face's format or a GGUF file.
 
 tinyformer chat FOLDER
 tinyformer chat smollm2.gguf   # a GGUF file of llama.cpp (tinyformer[gguf])
@@ -29,12 +29,12 @@ from tinytensor.common.wording import counted
 CHOICE = {**USUAL, "seed": 1337}  # where neither a flag nor the model's own settings say it
 QUOTES, MORE = '"""', "... "  # around a message of several lines, and the prompt before each further one
 EXAMPLE = '{"enable_thinking": false}'
-HELP = """/reset          begin anew
-/system TEXT    tell the model what it is; without TEXT, what its template says
-/help           show this
-/quit           end, as Ctrl-D does
-\"""             begin a message of several lines, or one that begins with /; it ends with \"""
-Ctrl-C stops an answer. All else is said to the model."""
+HELP = """/reset          start a new conversation
+/system TEXT    set the system prompt (empty: restore the template's default)
+/help           show this help
+/quit           quit (or press Ctrl-D)
+\"""             start a message of several lines, or one that starts with /; end it with \"""
+Type a message; the answer streams in. Ctrl-C stops it."""
 
 
 def talk(arguments: argparse.Namespace) -> None:
@@ -49,7 +49,7 @@ def talk(arguments: argparse.Namespace) -> None:
     compile_first(chat.model, chat.sampling)
     is_typed, all_well = sys.stdin.isatty() and sys.stdout.isatty(), True
     if is_typed:
-        print_line("/help shows the commands, and Ctrl-D ends.", sys.stderr)
+        print_line("Type /help for commands, Ctrl-D to quit.", sys.stderr)
     for text, is_command in messages(typed if is_typed else piped):
         try:
             if is_command:
@@ -101,7 +101,7 @@ def typed(prompt: str) -> str | None:
         except KeyboardInterrupt:
             if prompt == MORE:
                 raise
-            print("\nCtrl-D or /quit ends.", file=sys.stderr)
+            print("\nPress Ctrl-D or type /quit to quit.", file=sys.stderr)
         except UserError as error:  # bytes that are no text
             print(f"error: {error}", file=sys.stderr)
 
@@ -118,15 +118,15 @@ def obey(chat: Chat, line: str) -> bool:
     name, _, text = line.partition(" ")
     if name == "/system":
         chat.system = text.strip() or None
-        tell(f"From now on the model is told {'this' if chat.system else 'what its template says'}.")
+        tell(f"The system prompt is now {'set' if chat.system else 'the default of the template'}.")
     elif name == "/reset":
         chat.reset()
-        tell("The conversation begins anew.")
+        tell("Started a new conversation.")
     elif name == "/help":
         print(HELP, file=sys.stderr)
     elif name != "/quit":
         said = f"{QUOTES}{shortened(line, 40)}{QUOTES}"
-        raise UserError(f"there is no command {name}: /help shows them, and {said} is said to the model")
+        raise UserError(f"unknown command {name}: see /help. To send it as a message, type {said}")
     return name == "/quit"
 
 
@@ -137,8 +137,8 @@ def answer(chat: Chat, line: str, is_typed: bool) -> None:
     with stop_on_signals(stopped.append):
         pieces = chat.say(line)
         if chat.forgotten:
-            what = f"Forgotten from its beginning: {counted(chat.forgotten, 'turn')}."
-            tell(f"The conversation outgrew {counted(chat.context, 'token')}. {what} /reset begins anew.")
+            what = f"Dropped the oldest {counted(chat.forgotten, 'turn')}."
+            tell(f"The conversation exceeds {counted(chat.context, 'token')}. {what} Type /reset to start over.")
         for piece in pieces:
             print(piece, end="", flush=True)
             if stopped:
@@ -150,7 +150,7 @@ def answer(chat: Chat, line: str, is_typed: bool) -> None:
     if chat.is_cut:
         number = counted(len(chat.answer_ids), "token")
         more = ", or choose a higher --max-tokens" if len(chat.answer_ids) == chat.max_tokens else ""
-        tell(f"This stops after {number}. Ask it to go on{more}.")
+        tell(f"Stopped after {number}. Ask the model to continue{more}.")
 
 
 def tell(message: str) -> None:
@@ -174,18 +174,18 @@ def values_in(text: str) -> dict[str, Any]:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line."""
-    description = "Talk to a pretrained model that was trained to talk. /help shows what can be typed besides."
+    description = "Chat with a pretrained model. Type /help for commands."
     parser = Parser(prog="tinyformer chat", description=description)
-    text = "a folder in Hugging Face's layout, a GGUF file, or a name on its hub"
+    text = "a folder in Hugging Face's format, a GGUF file, or a name on the Hugging Face hub"
     parser.add_argument("model", help=text, type=some_path, metavar="FOLDER_OR_NAME")
-    parser.add_argument("--revision", help="a branch, tag or commit of that name", metavar="TEXT")
+    parser.add_argument("--revision", help="branch, tag or commit on the hub", metavar="TEXT")
     of_weights = "dtype of the weights: fewer bits generate faster (default: as stored)"
     parser.add_argument("--dtype", help=of_weights, choices=DTYPES)
-    parser.add_argument("--system", help="tell the model what it is (default: what its template says)", metavar="TEXT")
-    said = f"the most tokens of an answer (default: as the model's own settings say, else {MAX_TOKENS})"
+    parser.add_argument("--system", help="system prompt (default: the template's)", metavar="TEXT")
+    said = f"maximum tokens per answer (default: the model's setting, else {MAX_TOKENS})"
     parser.add_argument("--max-tokens", help=said, type=int, metavar="INT")
-    given = f"values for the model's template, as a JSON object such as '{EXAMPLE}'"
+    given = f"variables for the chat template, as JSON: '{EXAMPLE}'"
     parser.add_argument("--chat-template-kwargs", help=given, type=values_in, default={}, metavar="JSON")
-    add_settings(parser, Sampling, "choice of tokens", **CHOICE)
+    add_settings(parser, Sampling, "sampling", **CHOICE)
     parser.set_defaults(run=talk)
     return parser.parse_args(words)

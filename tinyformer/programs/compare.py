@@ -1,7 +1,7 @@
-"""Compare finished translators: their scores, also by the length of the sentences, and what each looked at.
+"""Compare finished translators: scores by sentence length, and alignments.
 
-tinyformer compare runs/lstm runs/translate                 # two runs that scored the same held-out sentences, or more
-tinyformer compare runs/* --sentence "Zwei Hunde spielen."  # and what each looked at in this sentence
+tinyformer compare runs/lstm runs/translate                 # two or more runs with the same held-out sentences
+tinyformer compare runs/* --sentence "Zwei Hunde spielen."  # and their alignments for this sentence
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ def parse(words: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = Parser(
         prog="tinyformer compare",
-        description="Compare finished runs that scored the same held-out sentences: BLEU and chrF (for dates: how many are "
-        "exactly right) by the length of the source, and, for one sentence, what each network looked at when it wrote each "
-        "token.",
+        description="Compare finished runs with the same held-out sentences: BLEU and chrF (for dates: exact matches) by "
+        "source length, and the alignments of one sentence.",
     )
-    parser.add_argument("folders", help="the runs' folders, two or more", type=some_path, nargs="+", metavar="RUN")
-    parser.add_argument("--sentence", help="what to align (default: a held-out sentence of median length)", metavar="TEXT")
-    parser.add_argument("--out", help="the folder of the pictures", default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
+    parser.add_argument("folders", help="run folders, two or more", type=some_path, nargs="+", metavar="RUN")
+    parser.add_argument("--sentence", help="sentence to align (default: a held-out one of median length)", metavar="TEXT")
+    parser.add_argument("--out", help="folder for the pictures", default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
     parser.set_defaults(run=compare)
     return parser.parse_args(words)
 
@@ -62,7 +61,7 @@ def compare(arguments: argparse.Namespace) -> None:
         held_out = counted(len(first), "held-out sentence")
         for name, score in measures.items():
             tables.append(score_by_length(translated, name, score))
-            print(f"{name}: for the {held_out}, and by the length of the source\n{tables[-1]}\n")
+            print(f"{name}: for the {held_out}, by source length\n{tables[-1]}\n")
         if settings is not None:
             print(f"{settings.signature()}\n")
     except ImportError:
@@ -83,6 +82,6 @@ def draw_comparison(tables: Sequence[ScoreTable], found: Mapping[str, Attended],
         pictures = [plots.scores_by_length(tables[0], out / "score_by_length.png")] if tables else []
         pictures += [plots.alignments(aligned, note, out / "alignments.png")] if aligned else []
         if without:
-            print(f"No alignments of {without}: there is no attention to draw")
+            print(f"No alignments for {without}: no attention to draw")
         if pictures:
             print(f"Drew {' and '.join(map(str, pictures))}")

@@ -1,4 +1,4 @@
-"""See a model think, in the browser: ``tinyformer explore runs/char_gpt``."""
+"""Look inside a model in the browser: ``tinyformer explore runs/char_gpt``."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         f"{names_of_kinds()}, or of a pretrained model in Hugging Face's layout; a GGUF file can be named, too. The page needs "
         "no network. Ctrl-C ends it. Without a folder it is the newest run in runs.",
     )
-    parser.add_argument("folders", help="the folders, such as runs/char_gpt", type=some_path, metavar="FOLDER", nargs="*")
+    parser.add_argument("folders", help="folders of runs or pretrained models", type=some_path, metavar="FOLDER", nargs="*")
     add_code_flag(parser)
-    parser.add_argument("--no-browser", help="print the address, and do not open it", action="store_true")
+    parser.add_argument("--no-browser", help="print the address without opening it", action="store_true")
     parser.add_argument("--port", help=f"the port; 0: any free one. Without this, {PORT} if it is free", type=int)
     parser.add_argument(
         "--host",
-        help="the address to listen on; any but this makes it reachable from other computers",
+        help="address to listen on; any other makes the page reachable from other computers",
         type=some_path,
         default="127.0.0.1",
     )
@@ -85,7 +85,7 @@ def serve(arguments: argparse.Namespace) -> None:
             "model, and the connection is not encrypted.",
             file=sys.stderr,
         )
-    print_line(f"Exploring {', '.join(subjects.folders)} at {server.address}  (Ctrl-C ends it)")
+    print_line(f"Exploring {', '.join(subjects.folders)} at {server.address}  (press Ctrl-C to stop)")
     if server.ip.is_unspecified:
         print(f"From other computers: {server.address_at(socket.gethostname())}", flush=True)
     # In a thread, so that Ctrl-C, which reaches only the main thread, never comes in the middle of accepting a connection.

@@ -1,4 +1,4 @@
-"""Write the model of a run to a file of ONNX, ``tinyformer export RUN model.onnx``, or to a page, ``--web page.html``."""
+"""Export the model of a run to ONNX (``tinyformer export RUN model.onnx``) or to a web page (``--web page.html``)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "writes on as one types, in any browser, without a server or a network.",
     )
     add_code_flag(parser)
-    parser.add_argument("folder", help="the run's folder, such as runs/char_gpt", type=some_path, metavar="RUN")
-    parser.add_argument("file", help="the file to write; its name ends in .onnx", type=some_path, metavar="FILE", nargs="?")
-    parser.add_argument("--web", help="write a page instead; its name ends in .html", type=some_path, metavar="FILE")
+    parser.add_argument("folder", help="run folder", type=some_path, metavar="RUN")
+    parser.add_argument("file", help="output file (.onnx)", type=some_path, metavar="FILE", nargs="?")
+    parser.add_argument("--web", help="write a self-contained web page instead (.html)", type=some_path, metavar="FILE")
     parser.add_argument(
         "--no-cache",
-        help="a GPT that reads the whole text for each token, without inputs and outputs for keys and values",
+        help="export a GPT without the KV cache: it rereads the text for each token",
         action="store_false",
         dest="cache",
     )
@@ -57,7 +57,7 @@ def export(arguments: argparse.Namespace) -> None:
 
     sizes = [f"{file} ({file.stat().st_size / 1e6:,.1f} MB)" for file in written]
     print(f"Wrote {', '.join(sizes)} and {tokenizer}")
-    print("These lines run the model; they need onnxruntime (pip install 'tinyformer[onnx]'):\n")
+    print("Run the model with these lines; they need onnxruntime (pip install 'tinyformer[onnx]'):\n")
     print(lines_that_run(run, path, tokenizer, arguments.cache), end="")
 
 
@@ -65,4 +65,4 @@ def _export_page(arguments: argparse.Namespace) -> None:
     path = check_path(arguments.web, ".html")
     page = web_page(arguments.folder)
     write_text(path, page)
-    print(f"Wrote {path} ({len(page) / 1e6:,.1f} MB). Open it in a browser, or send it to a friend: it needs no other file.")
+    print(f"Wrote {path} ({len(page) / 1e6:,.1f} MB). Open it in a browser. It needs no other file.")

@@ -1,12 +1,12 @@
-"""Write with a pretrained model: GPT-2, Llama, Qwen or Gemma, in a folder in Hugging Face's layout, or a GGUF file.
+"""Generate text with a pretrained GPT-2, Llama, Qwen or Gemma, from a folder in Hugging Face's format or a GGUF file.
 
 tinyformer generate FOLDER --prompt "Once upon a time"
 tinyformer generate smollm2.gguf --prompt "Once upon"   # a GGUF file of llama.cpp (tinyformer[gguf])
 tinyformer generate gpt2 --prompt "Once upon a time"   # a name: downloads it once (tinyformer[hub])
-tinyformer generate                                    # with no model at hand: makes a small Llama first
+tinyformer generate                                    # trains a small Llama first
 
-The small Llama learns Tiny Shakespeare for about a minute on two cores. It is then in runs/small_llama, in the same layout, so
-that AutoModelForCausalLM of transformers can load it, too.
+Training the small Llama on Tiny Shakespeare takes about a minute on two cores. It is saved in runs/small_llama, in the same
+format, and AutoModelForCausalLM of transformers can load it.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def make_small_llama(folder: Path) -> None:
     ids = tokenizer.encode(text)
     batches = TextBatches(ids, model.config.block_size, TRAINING.batch_size, TRAINING.seed, vocab_size=tokenizer.vocab_size)
     print_line(
-        f"No model is named: a Llama with {model.num_parameters():,} parameters learns {source.name}, "
+        f"No model named, so training a Llama with {model.num_parameters():,} parameters on {source.name}, "
         f"{counted(len(ids), 'token')}."
     )
     with RunFolder(folder / "training", within=folder).held() as run:
@@ -179,35 +179,35 @@ def make_small_llama(folder: Path) -> None:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line."""
-    described = "Write with a pretrained model in Hugging Face's layout or in a GGUF file."
+    described = "Generate text with a pretrained model in Hugging Face's format or in a GGUF file."
     parser = Parser(prog="tinyformer generate", description=described)
     parser.add_argument(
         "model",
-        help="a folder, a GGUF file, or a name on the Hugging Face hub (default: a small Llama, made first if it is not there)",
+        help="a folder, a GGUF file, or a name on the Hugging Face hub (default: a small Llama, trained on first use)",
         type=some_path,
         nargs="?",
         default=argparse.SUPPRESS,
         metavar="FOLDER_OR_NAME",
     )
     parser.add_argument("--model", help=argparse.SUPPRESS, type=some_path)  # its place where others have that flag
-    parser.add_argument("--revision", help="a branch, tag or commit of that name", metavar="TEXT")
+    parser.add_argument("--revision", help="branch, tag or commit on the hub", metavar="TEXT")
     of_weights = "dtype of the weights: fewer bits generate faster (default: as stored)"
     parser.add_argument("--dtype", help=of_weights, choices=DTYPES)
     prompt = parser.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt", help="the text to go on from; names of special tokens count as these", metavar="TEXT")
-    prompt.add_argument("-f", "--file", help="a file with that text; - is standard input", metavar="FILE", type=some_path)
-    said = f"tokens to write (default: as the model's own settings say, else {LENGTH})"
+    prompt.add_argument("--prompt", help="prompt; may contain special tokens", metavar="TEXT")
+    prompt.add_argument("-f", "--file", help="file with the prompt; - reads standard input", metavar="FILE", type=some_path)
+    said = f"number of tokens to generate (default: the model's setting, else {LENGTH})"
     parser.add_argument("--length", help=said, type=int, metavar="INT")
-    parser.add_argument("--ignore-end", help="go on after a token that ends a text; it is shown then", action="store_true")
-    ending = "end before this text; can be given several times"
+    parser.add_argument("--ignore-end", help="do not stop at end-of-text tokens", action="store_true")
+    ending = "stop before this string; may be repeated"
     parser.add_argument("--stop", help=ending, action="append", default=[], type=some_text, metavar="TEXT")
-    several = "texts to write, with a line of dashes between them"
+    several = "number of samples, separated by a line of dashes"
     parser.add_argument("--num-samples", help=several, type=int, default=1, metavar="INT")
-    penalty = "divide the scores of tokens that are there already by this (default: as the model's own settings say, else 1)"
+    penalty = "repetition penalty (default: the model's setting, else 1)"
     parser.add_argument("--repetition-penalty", help=penalty, type=float, metavar="FLOAT")
-    width = "search with so many beams, and do not sample (default: as the model's own settings say, else 1)"
+    width = "beam search with this many beams (default: the model's setting, else 1)"
     parser.add_argument("--num-beams", help=width, type=int, metavar="INT")
-    add_settings(parser, Sampling, "choice of tokens", **CHOICE)
+    add_settings(parser, Sampling, "sampling", **CHOICE)
     names = [field.name for field in fields(Sampling)]
     parser.has_no_effect([*names, "stop"], lambda given: (given.num_beams or 1) > 1, "with --num-beams")
     parser.has_no_effect("revision", lambda given: given.model is None, "without a name on the hub")

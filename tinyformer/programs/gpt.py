@@ -1,15 +1,15 @@
-"""Train a GPT on the characters of a text (or on byte pairs), and let it write; or a recurrent network, as before GPTs.
+"""Train a GPT or a recurrent network on a text, by characters or byte pairs, and sample from it.
 
 On Tiny Shakespeare that takes a little over a minute on two cores.
 
 tinyformer train gpt                              # train on Tiny Shakespeare
 tinyformer train gpt --data my.txt                # train on your own text: runs/char_gpt-my
 tinyformer train gpt --recipe nanogpt --out runs/nanogpt   # with nanoGPT's settings for a CPU
-tinyformer train gpt --resume                     # go on after an interruption
+tinyformer train gpt --resume                     # resume after an interruption
 tinyformer train gpt --architecture lstm --out runs/char_lstm   # as large as --recipe nanogpt; or gru, or rnn
-tinyformer train gpt --init-from FOLDER --data my.txt --block-size 256   # go on from pretrained weights, such as GPT-2's
-tinyformer train gpt --init-from FOLDER --lora-rank 8    # train only small additions to its weights (LoRA)
-tinyformer sample --prompt "ROMEO:"               # write with a trained model
+tinyformer train gpt --init-from FOLDER --data my.txt --block-size 256   # continue pre-training, as from GPT-2
+tinyformer train gpt --init-from FOLDER --lora-rank 8    # fine-tune with LoRA
+tinyformer sample --prompt "ROMEO:"               # generate text
 tinyformer save FOLDER                            # for Hugging Face's transformers, and for tinyformer generate
 """
 
@@ -81,18 +81,12 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 class TextConfig:
     """How the text is cut into tokens, and what predicts them. Raises SettingError for a value that is not allowed."""
 
-    architecture: str = setting("gpt", "gpt, or a recurrent network: lstm, gru or rnn")
-    recipe: str = setting(
-        "", "the defaults of a GPT's other settings: modern, or nanogpt, those of nanoGPT for a CPU (default: modern)"
-    )
-    tokenizer: str = setting("char", "char (one token a character) or bpe (byte pairs, learned from the text)")
-    bpe_tokens: int = setting(1024, "tokens of the bpe tokenizer", unless={"tokenizer": ["char"]})
-    init_from: str = setting(
-        "", "a pretrained model, whose weights, settings and tokenizer are used: a folder, or a name on the Hugging Face hub"
-    )
-    test_fraction: float = setting(
-        0.0, "the fraction of the text, its beginning, that is not trained on, and only scored at the end"
-    )
+    architecture: str = setting("gpt", "gpt, lstm, gru or rnn")
+    recipe: str = setting("", "default settings of a GPT: modern, or nanogpt (nanoGPT's for a CPU) (default: modern)")
+    tokenizer: str = setting("char", "char (characters) or bpe (byte pairs learned from the text)")
+    bpe_tokens: int = setting(1024, "vocabulary size of the bpe tokenizer", unless={"tokenizer": ["char"]})
+    init_from: str = setting("", "pretrained model to start from: a folder or a name on the Hugging Face hub")
+    test_fraction: float = setting(0.0, "fraction at the start of the text to hold out and score at the end")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -252,7 +246,7 @@ def train(arguments: argparse.Namespace) -> None:
         load_weights(model, folder.best)
         if len(batches.test):
             loss = evaluate(model, batches.with_test_split(), shards=trainer.shards)
-            print(f"On the test split, by which nothing was chosen: loss {loss:.4f}, perplexity {perplexity(loss):.2f}.")
+            print(f"Test split: loss {loss:.4f}, perplexity {perplexity(loss):.2f}.")
         draw_losses(trainer, kind_of(model), model.config.dropout)
         is_of_texts = isinstance(batches, TextBatches)
         print("A sample of 500 tokens:\n" if is_of_texts else "An answer to the last conversation:\n")
@@ -316,7 +310,7 @@ def save_additions(arguments: argparse.Namespace) -> None:
     model = with_additions(run, config, run.latest if arguments.latest else run.best)
     folder = new_folder(arguments)
     save_adapter(model, folder, base=str(run.as_found(run.read_part("text", TextConfig).init_from)))
-    print(f"Wrote {folder}, which the package peft reads. It can be named in place of the whole model.")
+    print(f"Wrote {folder}. PEFT can read it, and tinyformer accepts it in place of the full model.")
 
 
 def trained(arguments: argparse.Namespace) -> tuple[GPT | RecurrentLM, Tokenizer]:
@@ -360,35 +354,33 @@ def parse(words: list[str]) -> argparse.Namespace:
     choices = {name: first_choice(words, name, "text", TextConfig, DEFAULT_OUT) for name in deciding}
     chosen = settings_from(TextConfig, choices)
     architecture = chosen.architecture
-    about = "Train a GPT, or a recurrent network, on a text, and sample from it."
+    about = "Train a GPT or a recurrent network on a text, and sample from it."
     parser = Commands("tinyformer", about, DEFAULT_OUT, KIND)
     training = parser.add(
         train,
-        help="train on a text",
-        description="Train a GPT, or a recurrent network, on a text. The flags of the model are those of --architecture "
-        f"{architecture}; with another before --help, its own are shown.",
+        help="train on a text file",
+        description="Train a GPT or a recurrent network on a text. The model flags below are for --architecture "
+        f"{architecture}. For another, add it before --help.",
         choice=f"--architecture {architecture}",
         shown="train gpt",
     )
     add_text_flag(training)
     kinds = {"model": ARCHITECTURES[architecture][1], "text": TextConfig, "training": TrainingConfig, "lora": LoraConfig}
     add_run_settings(training, DEFAULT_OUT, chosen.defaults(), **kinds)
-    sampling = parser.add_use(sample, help="write with a trained model", description="Write with a trained model.", run=True)
-    sampling.add_argument("--prompt", help="the text to go on from (default: a new line)", metavar="TEXT")
-    sampling.add_argument("--length", help="tokens to write", type=int, default=500, metavar="INT")
-    add_settings(sampling, Sampling, "choice of tokens", seed=TrainingConfig.seed)
+    sampling = parser.add_use(sample, help="generate text", description="Generate text with a trained model.", run=True)
+    sampling.add_argument("--prompt", help="prompt (default: a new line)", metavar="TEXT")
+    sampling.add_argument("--length", help="number of tokens to generate", type=int, default=500, metavar="INT")
+    add_settings(sampling, Sampling, "sampling", seed=TrainingConfig.seed)
     saving = parser.add_use(
         save,
-        help="write a trained model in Hugging Face's layout",
-        description="Write a trained model in Hugging Face's layout.",
+        help="save a trained model in Hugging Face's format",
+        description="Save a trained model in Hugging Face's format.",
         run=True,
     )
-    saving.add_argument(
-        "folder", metavar="FOLDER", help="a new folder, for config.json, model.safetensors and the tokenizer", type=some_path
-    )
+    saving.add_argument("folder", metavar="FOLDER", help="new folder for the weights, config and tokenizer", type=some_path)
     of_weights = "dtype of the weights; only tinyformer reads int8 and int4 (default: float32)"
     saving.add_argument("--dtype", help=of_weights, choices=("float32", "int8", "int4"))
-    saving.add_argument("--adapter", help="only what --lora-rank added, in PEFT's layout", action="store_true")
+    saving.add_argument("--adapter", help="save only the LoRA adapter, in PEFT's format", action="store_true")
     for command in (sampling, saving):
-        command.add_argument("--latest", help="use the latest weights instead of the best", action="store_true")
+        command.add_argument("--latest", help="use the latest weights, not the best", action="store_true")
     return parser.parse(words)

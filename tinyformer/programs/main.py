@@ -16,22 +16,22 @@ with plain_errors():  # from here on, Ctrl-C ends without a traceback
 # program's own command line begins, if any.
 COMMANDS: dict[str, dict[str, tuple[str, str, str, str]]] = {
     "Train:": {
-        "train gpt": ("", "a GPT, or a recurrent network, on a text", "gpt", "train"),
-        "train translator": ("", "an encoder-decoder, on pairs of sentences", "translator", "train"),
-        "train bert": ("", "a BERT, on a text with hidden words", "bert", "train"),
-        "train vectors": ("", "word vectors, on a text", "vectors", "train"),
+        "train gpt": ("", "a GPT or a recurrent network", "gpt", "train"),
+        "train translator": ("", "an encoder-decoder, on sentence pairs", "translator", "train"),
+        "train bert": ("", "a BERT, with masked words", "bert", "train"),
+        "train vectors": ("", "word vectors", "vectors", "train"),
     },
-    "Use what was trained:": {
-        "sample": ("[RUN]", "go on with a text", "gpt", "sample"),
+    "Use:": {
+        "sample": ("[RUN]", "generate text", "gpt", "sample"),
         "translate": ("SENTENCE", "translate sentences", "translator", "translate"),
         "compare": ("RUN RUN", "compare translators", "compare", ""),
-        "fill": ("SENTENCE", "fill in its hidden words, [MASK]", "bert", "fill"),
-        "vectors": ("[FILE]", "show neighbours of words, analogies, a map", "vectors", "ask"),
-        "generate": ("[FOLDER]", "write with a pretrained model", "generate", ""),
-        "chat": ("FOLDER", "talk to a pretrained model", "chat", ""),
-        "explore": ("[RUN]", "look inside a model, in the browser", "explore", ""),
-        "save": ("[RUN] FOLDER", "write a model in Hugging Face's layout", "gpt", "save"),
-        "export": ("RUN FILE", "write a model as ONNX", "export", ""),
+        "fill": ("SENTENCE", "fill in [MASK] tokens", "bert", "fill"),
+        "vectors": ("[FILE]", "show neighbours, analogies and a map of words", "vectors", "ask"),
+        "generate": ("[FOLDER]", "generate text with a pretrained model", "generate", ""),
+        "chat": ("FOLDER", "chat with a pretrained model", "chat", ""),
+        "explore": ("[RUN]", "look inside a model in the browser", "explore", ""),
+        "save": ("[RUN] FOLDER", "save a model in Hugging Face's format", "gpt", "save"),
+        "export": ("RUN FILE", "export a model to ONNX", "export", ""),
     },
 }
 ALL = {name: command for group in COMMANDS.values() for name, command in group.items()}
@@ -39,11 +39,11 @@ ALL = {name: command for group in COMMANDS.values() for name, command in group.i
 
 def help_text() -> str:
     """What --help shows: a table of contents that fits one screen."""
-    lines = ["tinyformer COMMAND: train small language models, and look inside them."]
+    lines = ["tinyformer COMMAND: train small language models and look inside them"]
     for group, commands in COMMANDS.items():
         lines.append(group)
         lines += [f"  {f'{name} {more}':20s}  {text}" for name, (more, text, _, _) in commands.items()]
-    return "\n".join([*lines, "More: tinyformer COMMAND --help. The version: tinyformer --version"])
+    return "\n".join([*lines, "Details: tinyformer COMMAND --help. Version: tinyformer --version"])
 
 
 def command_of(words: list[str]) -> tuple[str, list[str]]:

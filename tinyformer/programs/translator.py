@@ -1,15 +1,15 @@
-"""Train the Transformer of "Attention Is All You Need" to translate, and translate with it; or what came before it.
+"""Train the Transformer of "Attention Is All You Need" (or a recurrent network) to translate, and translate with it.
 
-Without arguments it learns to turn dates in words into ISO dates, in about half a minute on two cores. German captions
-(Multi30k, 10 epochs) take 40 minutes of one core.
+By default it learns to turn dates in words into ISO dates, in about half a minute on two cores. German captions (Multi30k,
+10 epochs) take 40 minutes on one core.
 
 tinyformer train translator                                       # dates, from generated data
 tinyformer train translator --data pairs.tsv --out runs/it        # a sentence, a tab and its translation on each line
 tinyformer train translator --source train.de --target train.en   # or two files, line by line (.gz, too)
-tinyformer train translator --architecture lstm --out runs/lstm   # or attention: the recurrent networks before it
-tinyformer translate --out runs/it "I love you."                  # translate; without a sentence it asks for them
-tinyformer translate < lines.txt                                  # or translates each line of a file
-tinyformer translate --model FOLDER "Hello."                      # with a pretrained model, one of Marian's (opus-mt)
+tinyformer train translator --architecture lstm --out runs/lstm   # or attention
+tinyformer translate --out runs/it "I love you."                  # translate a sentence
+tinyformer translate < lines.txt                                  # translate each line of a file
+tinyformer translate --model FOLDER "Hello."                      # with a pretrained Marian model (opus-mt)
 """
 
 from __future__ import annotations
@@ -150,12 +150,12 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     trainer = Trainer(translator.model, batches, config, folder, loss, lambda: some_translations(translator, validation[:3]))
     setup.begin(trainer, tokenizer)
 
-    print(f"{counted(len(training), 'pair')} to train on, {len(validation):,} to validate with, {len(test):,} to score")
+    print(f"{counted(len(training), 'pair')} for training, {len(validation):,} for validation, {len(test):,} for testing")
     long = sum(map(len, split)) - len(training) - len(validation) - len(test)
     if long:
-        print(f"(left out: {counted(long, 'pair')} with a side of more than {counted(task.max_tokens, 'token')})")
+        print(f"(skipped {counted(long, 'pair')} with a side of more than {counted(task.max_tokens, 'token')})")
     network = f"{type(translator.model).__name__} with {translator.model.num_parameters():,} parameters"
-    print(f"{network} on {tt.backend_name}, {counted(len(batches), 'batch')} an epoch; run folder {folder.path}")
+    print(f"{network} on {tt.backend_name}, {counted(len(batches), 'batch')} per epoch; run folder {folder.path}")
     return trainer, translator, test, kind
 
 
@@ -312,7 +312,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         shown="train translator",
     )
     add_pair_flags(training)
-    training.add_argument("--beam", help="the width of the beam that scores the end", type=int, default=5, metavar="INT")
+    training.add_argument("--beam", help="beam width for the final scores", type=int, default=5, metavar="INT")
     model = ARCHITECTURES[architecture][1]
     add_run_settings(training, DEFAULT_OUT, task=TranslationConfig, model=model, training=TrainingConfig)
     for part in ("validation", "test"):
@@ -321,13 +321,11 @@ def parse(words: list[str]) -> argparse.Namespace:
         "lowercase", lambda given: not (given.data or given.source or given.resume), "on dates: give --data, or --source"
     )
     using = commands.add_use(translate, help="translate with a trained model", description="Translate sentences.")
-    using.add_argument(
-        "sentences", help="what to translate; without any, the lines that are typed, or those of a file: < FILE", nargs="*"
-    )
+    using.add_argument("sentences", help="sentences to translate (default: read lines from standard input)", nargs="*")
     add_model_flag(using)
-    width = "the width of the beam; 1 is greedy (default: 5, or what the settings of a pretrained model say)"
+    width = "beam width; 1 is greedy (default: 5, or a pretrained model's setting)"
     using.add_argument("--beam", help=width, type=int, metavar="INT")
-    using.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")
-    using.add_argument("--heat-map", help="draw what the attention looked at", action="store_true")
+    using.add_argument("--n-best", help="number of translations to show, with scores", type=int, default=1, metavar="INT")
+    using.add_argument("--heat-map", help="draw the attention weights", action="store_true")
     using.has_no_effect("out", lambda given: given.model and not given.heat_map, "with --model, but for --heat-map")
     return commands.parse(words)

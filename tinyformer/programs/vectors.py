@@ -1,13 +1,13 @@
-"""Words as vectors: train them on a text, and see which words lie near each other, and why.
+"""Train word vectors on a text, and show which words lie near each other.
 
-By default, skip-gram learns from Tiny Shakespeare. Then it shows neighbours by cosine and by dot product, analogies and
-odd ones out, and draws a map of words. It takes a few seconds of one core with compiled kernels, and about a minute without.
+By default, skip-gram trains on Tiny Shakespeare. Then the program shows neighbours, analogies and odd ones out, and draws a
+map of words. It takes a few seconds on one core with compiled kernels, and about a minute without.
 
 tinyformer train vectors                                  # word2vec, skip-gram
-tinyformer train vectors --method counts                  # count neighbours: PPMI and its singular vectors
-tinyformer train vectors --data my.txt --ask river bank   # your own text, and your own words
-tinyformer train vectors --compare one.txt other.txt      # how the neighbours of words differ between two texts
-tinyformer vectors --ask sword --analogy man king woman   # ask those that were trained
+tinyformer train vectors --method counts                  # counts: PPMI and SVD
+tinyformer train vectors --data my.txt --ask river bank   # your own text and words
+tinyformer train vectors --compare one.txt other.txt      # compare neighbours between two texts
+tinyformer vectors --ask sword --analogy man king woman   # query trained vectors
 tinyformer vectors vectors.txt --evaluate wordsim353.tsv questions-words.txt
 """
 
@@ -58,9 +58,9 @@ MOST_EPOCHS = 1000  # more of them do not make up for a text that is too short
 class TextConfig:
     """How a text becomes vectors."""
 
-    method: str = setting("skip-gram", "counts (PPMI and singular vectors), cbow or skip-gram (word2vec)")
-    min_count: int = setting(5, "words that occur less often are left out")
-    end: str = setting("paragraph", "what ends a passage, beyond which no word has neighbours: paragraph or line")
+    method: str = setting("skip-gram", "counts (PPMI and SVD), cbow or skip-gram (word2vec)")
+    min_count: int = setting(5, "minimum count of a word")
+    end: str = setting("paragraph", "unit that windows do not cross: paragraph or line")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -104,7 +104,7 @@ def learned(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tup
     if training.total_words < ENOUGH:
         epochs = -(-ENOUGH // len(corpus.ids))
         more = f"--epochs {epochs}, or\n" if epochs <= MOST_EPOCHS else ""
-        print(f"This text is short, and word2vec needs about {ENOUGH:,} words, all epochs together: try {more}--method counts,")
+        print(f"This text is short: word2vec needs about {ENOUGH:,} words over all epochs. Try {more}--method counts,")
         print("which needs fewer.")
     with one_blas_thread():
         training.train()
@@ -146,14 +146,14 @@ def parse(words: list[str]) -> argparse.Namespace:
     training = both.add(
         train,
         help="train",
-        description="Train word vectors on a text, and show what they know: neighbours, analogies, odd ones out and a map.",
+        description="Train word vectors on a text, then show neighbours, analogies, odd ones out and a map.",
         shown="train vectors",
     )
     source = training.add_mutually_exclusive_group()
     add_text_flag(training, source)
-    source.add_argument("--compare", help="train on two texts, and compare", nargs=2, type=some_path, metavar=("A", "B"))
+    source.add_argument("--compare", help="train on two texts and compare them", nargs=2, type=some_path, metavar=("A", "B"))
     add_questions(training, "the folder of vectors and map")
-    training.add_argument("--overwrite", help="replace the vectors in --out", action="store_true")
+    training.add_argument("--overwrite", help="overwrite the vectors in --out", action="store_true")
     add_settings(training, TextConfig, "text")
     add_settings(training, Word2VecConfig, "vectors (of --method counts only width, window and seed)", epochs=EPOCHS)
     training.has_no_effect(WORD2VEC_ONLY, lambda given: getattr(given, "method", None) == "counts", "with --method counts")
@@ -161,14 +161,16 @@ def parse(words: list[str]) -> argparse.Namespace:
         ["analogy", "odd", "evaluate"], lambda given: given.compare, "with --compare, which knows only --ask"
     )
 
-    asking = both.add(ask, help="ask them", description="Show what word vectors know.", shown="vectors")
+    asking = both.add(
+        ask, help="query word vectors", description="Show neighbours, analogies and a map of words.", shown="vectors"
+    )
     default = str(Path(DEFAULT_OUT, FILE))
     of_file = "the vectors, in word2vec's text format, or the folder of their run"
     asking.add_argument(
         "vectors", help=f"{of_file} (default: {default})", nargs="?", type=some_path, default=argparse.SUPPRESS, metavar="FILE"
     )
     asking.add_argument("--vectors", help=argparse.SUPPRESS, type=some_path)
-    asking.add_argument("--limit", help="read only so many words of them", type=int, metavar="INT")
+    asking.add_argument("--limit", help="read only this many words", type=int, metavar="INT")
     add_questions(asking, "the folder of the map")
     asking.has_no_effect("out", draws_nothing, "with these questions: the map is of --ask")
     return both.parse(words)
@@ -178,12 +180,10 @@ def add_questions(parser: Parser, out: str) -> None:
     """Give the parser the flags of what can be asked, and --out, with this help."""
     several: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
     questions: dict[str, Any] = {"action": "append", "type": composed, "default": [], "metavar": "WORD"}
-    parser.add_argument("--ask", help="words to show the neighbours of", type=composed, metavar="WORD", **several)
+    parser.add_argument("--ask", help="words whose neighbours to show", type=composed, metavar="WORD", **several)
     parser.add_argument("--analogy", help="first is to second as third is to ...; may be repeated", nargs=3, **questions)
-    parser.add_argument("--odd", help="words of which one does not belong; may be repeated", nargs="+", **questions)
-    parser.add_argument(
-        "--evaluate", help="files of rated word pairs or of analogies", type=some_path, metavar="FILE", **several
-    )
+    parser.add_argument("--odd", help="words with one odd one out; may be repeated", nargs="+", **questions)
+    parser.add_argument("--evaluate", help="files of rated word pairs or analogies", type=some_path, metavar="FILE", **several)
     parser.add_argument("--out", help=out, default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
 
 

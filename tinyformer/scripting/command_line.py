@@ -211,23 +211,23 @@ def add_text_flag(parser: argparse.ArgumentParser, group: argparse._MutuallyExcl
     one can be given; --data is among them."""
     text = "a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)"
     (group or parser).add_argument("--data", help=text, metavar="PATH", type=some_path)
-    text = "learn only this key or column of the data, which are .jsonl, .json, .csv or .tsv; or the number of a column"
+    text = "use only this key or column (name or number) of .jsonl, .json, .csv or .tsv data"
     parser.add_argument("--field", help=text, metavar="NAME", type=some_text)
 
 
 def add_model_flag(parser: argparse.ArgumentParser) -> None:
     """Give the parser --model, for a pretrained model in the place of a run's."""
-    text = "a pretrained model in place of the run's: a folder in Hugging Face's layout, or a name on its hub"
+    text = "pretrained model to use instead: a folder or a name on the Hugging Face hub"
     parser.add_argument("--model", help=text, type=some_path, metavar="FOLDER_OR_NAME")
 
 
 def add_pair_flags(parser: argparse.ArgumentParser) -> None:
     """Give the parser a flag for each path of ``PairFiles``."""
     files = parser.add_argument_group("data")
-    text = "a sentence, a tab and its translation on each line; or .jsonl, .json, .csv (.gz, too)"
+    text = "sentence, tab, translation on each line; or .jsonl, .json, .csv (or .gz)"
     files.add_argument("--data", help=text, type=some_path, metavar="FILE")
     for part in ("", "validation-", "test-"):
-        default = " (default: pairs held out from the others)" if part else ""
+        default = " (default: pairs held out from training)" if part else ""
         for side in ("source", "target"):
             text = f"{part.replace('-', ' ')}{side} sentences{default}"
             files.add_argument(f"--{part}{side}", help=text, type=some_path, metavar="FILE")
@@ -238,24 +238,20 @@ def add_run_flags(parser: argparse.ArgumentParser, default: str) -> None:
 
     ``default`` tells in --help which folder it is without --out. ``arguments.resume`` is False, True, or "changed".
     """
-    parser.add_argument("--out", help=f"the run's folder (default: {default})", type=some_path, metavar="FOLDER")
+    parser.add_argument("--out", help=f"run folder (default: {default})", type=some_path, metavar="FOLDER")
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--resume", help="go on with what is in --out, exactly as if not stopped", action="store_true")
+    choice.add_argument("--resume", help="resume the run in --out", action="store_true")
     choice.add_argument(
         "--resume-changed",
-        help="go on with what is in --out, but with the training settings given here, or written in its config.json since",
+        help="resume with changed training settings (from the command line or config.json)",
         action="store_const",
         const="changed",
         dest="resume",
         default=False,
     )
-    choice.add_argument(
-        "--overwrite", help="replace what is in --out, once the new run has trained a step", action="store_true"
-    )
+    choice.add_argument("--overwrite", help="overwrite the run in --out after the first training step", action="store_true")
     parser.add_argument(
-        "--tensorboard",
-        help="also log for TensorBoard, in the run's folder: losses, samples, attention, weights; --resume goes on with that",
-        action="store_true",
+        "--tensorboard", help="also log losses, samples, attention and weights for TensorBoard", action="store_true"
     )
 
 
@@ -322,7 +318,7 @@ class Commands:
         command.set_defaults(run=run)
         first = next(iter(self._commands.choices.values()))
         if command is not first:  # the first one's --help is what a user of the script sees, and there finds the others
-            first.epilog = f"{first.epilog or ''} `{command.prog} --help` tells how to {help}.".lstrip()
+            first.epilog = f"{first.epilog or ''} To {help}, see `{command.prog} --help`.".lstrip()
         return command
 
     def add_use(self, use: Callable[[argparse.Namespace], None], help: str, description: str, run: bool = False) -> Parser:
@@ -330,7 +326,7 @@ class Commands:
         ``sample runs/char_gpt``."""
         command = self.add(use, help, description)
         command.set_defaults(uses_run=True)
-        where = f"the run's folder (default: {'the newest in runs' if self._kind else self.out})"
+        where = f"run folder (default: {'newest in runs' if self._kind else self.out})"
         add_code_flag(command)
         if run:
             command.add_argument("run_folder", help=where, nargs="?", type=some_path, metavar="RUN")

@@ -140,7 +140,7 @@ class RunSetup:
             self._tensorboard.sample = sample
             trainer.loggers.append(self._tensorboard)
             package = "" if find_spec("tensorboard") else " (after pip install tensorboard)"
-            print(f"To watch it: tensorboard --logdir {shlex.quote(str(self.folder.path))}{package}")
+            print(f"Watch it: tensorboard --logdir {shlex.quote(str(self.folder.path))}{package}")
         if self.is_resumed:
             trainer.resume()
             return

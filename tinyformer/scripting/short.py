@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 HELP = {
     "data": "a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)",
-    "model": "a pretrained model: a folder in Hugging Face's layout, a GGUF file, or a name on the Hugging Face hub",
-    "prompt": "the text to go on from",
+    "model": "a pretrained model: a folder in Hugging Face's format, a GGUF file, or a name on the hub",
+    "prompt": "prompt",
     "steps": "training steps",
-    "task": "what to learn",
+    "task": "task to learn",
 }
 
 tell_errors_plainly()
@@ -98,7 +98,7 @@ def new_folder(path: str) -> pathlib.Path:
         except UserError:  # another process holds it
             continue
         if str(folder) != path:
-            print_line(f"{path} holds something already, and stays as it is: the results go to {folder}")
+            print_line(f"{path} is not empty; saving to {folder} instead")
         break
     return folder
 

@@ -25,10 +25,10 @@ class LoraConfig:
     ``base_sha256`` is the SHA-256 of that model's files, which a run does not hold.
     """
 
-    lora_rank: int = setting(0, "train only additions of this rank to the weights of the blocks (LoRA); 0: train all weights")
-    lora_alpha: float = setting(16.0, "the scale of what is added, times the rank", unless=_ALL)
-    lora_dropout: float = setting(0.0, "probability of dropping an input of what is added, while training", unless=_ALL)
-    lora_targets: str = setting("query_key_value,output,gate,up,down", "the layers that something is added to", unless=_ALL)
+    lora_rank: int = setting(0, "rank of the LoRA adapter; 0: train all weights")
+    lora_alpha: float = setting(16.0, "LoRA scale, times the rank", unless=_ALL)
+    lora_dropout: float = setting(0.0, "dropout probability of the adapter's inputs", unless=_ALL)
+    lora_targets: str = setting("query_key_value,output,gate,up,down", "layers to adapt", unless=_ALL)
     base_sha256: str = ""
 
     def __post_init__(self) -> None:

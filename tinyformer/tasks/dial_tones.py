@@ -59,9 +59,9 @@ POOLED = 16  # batches that are drawn together, so that each can be of recording
 class DialTask:
     """The settings of the task. Raises SettingError for a value that is not allowed."""
 
-    fewest: int = setting(3, "the fewest keys in a recording")
-    most: int = setting(12, "the most keys in a recording")
-    snr: float = setting(0.0, "how many decibels tones are louder than noise, at least; negative where noise is louder")
+    fewest: int = setting(3, "minimum number of keys")
+    most: int = setting(12, "maximum number of keys")
+    snr: float = setting(0.0, "minimum signal-to-noise ratio, in decibels")
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -59,15 +59,15 @@ class TranslationConfig:
     """What to translate, and how sentences are cut and searched for. Raises SettingError for values that cannot be."""
 
     architecture: str = setting(
-        "transformer", "transformer; lstm (one context vector); attention (recurrent, with additive attention)"
+        "transformer", "transformer, lstm (one context vector) or attention (LSTM with additive attention)"
     )
-    vocab_size: int = setting(8000, "tokens of the byte-pair vocabulary, one for both languages")
-    lowercase: bool = setting(False, "read and write lower case only")
-    max_tokens: int = setting(100, "pairs with a longer side are left out; no translation is longer")
-    length_penalty: float = setting(0.6, "how much beam search favours long translations; 0: not at all", changeable=True)
-    label_smoothing: float = setting(0.1, "how far the targets are mixed with the uniform distribution", changeable=True)
-    validation: int = setting(500, "pairs held out to validate with")
-    test: int = setting(500, "pairs held out to score with at the end")
+    vocab_size: int = setting(8000, "size of the shared byte-pair vocabulary")
+    lowercase: bool = setting(False, "use lower case only")
+    max_tokens: int = setting(100, "maximum length of a sentence, in tokens")
+    length_penalty: float = setting(0.6, "length penalty of beam search; 0: none", changeable=True)
+    label_smoothing: float = setting(0.1, "label smoothing", changeable=True)
+    validation: int = setting(500, "validation pairs to hold out")
+    test: int = setting(500, "test pairs to hold out")
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -28,25 +28,20 @@ class TrainingConfig:
     """The settings of training. Raises SettingError for a value that is not allowed."""
 
     steps: int = setting(2000, "training steps", changeable=True)
-    batch_size: int = setting(12, "sequences in a batch", changeable=True)
-    gradient_accumulation_steps: int = setting(1, "batches whose gradients are added for one step", changeable=True)
-    optimizer: str = setting("adamw", "adamw, muon (for the blocks' matrices, with adamw for the rest), sgd or lion")
+    batch_size: int = setting(12, "sequences per batch", changeable=True)
+    gradient_accumulation_steps: int = setting(1, "batches per step (gradient accumulation)", changeable=True)
+    optimizer: str = setting("adamw", "adamw, muon (matrices of the blocks; adamw for the rest), sgd or lion")
     learning_rate: float = setting(
-        1e-3, "peak learning rate; with muon that of AdamW; lion needs one 3 to 10 times smaller than adamw", changeable=True
+        1e-3, "peak learning rate (of AdamW, with muon); for lion use 3 to 10 times less", changeable=True
     )
     muon_learning_rate: float = setting(
-        0.02, "peak learning rate of Muon, on the same schedule", changeable=True, unless=unless_read("muon_learning_rate")
+        0.02, "peak learning rate of Muon", changeable=True, unless=unless_read("muon_learning_rate")
     )
-    schedule: str = setting(
-        "cosine", "how the learning rate falls after the warm-up: cosine, linear, constant or noam", changeable=True
-    )
+    schedule: str = setting("cosine", "learning rate schedule: cosine, linear, constant or noam", changeable=True)
     min_learning_rate: float = setting(
-        1e-4,
-        "learning rate at the end of the cosine or linear schedule",
-        changeable=True,
-        unless={"schedule": ["constant", "noam"]},
+        1e-4, "final learning rate of the cosine or linear schedule", changeable=True, unless={"schedule": ["constant", "noam"]}
     )
-    warmup: int = setting(100, "steps over which the learning rate rises", changeable=True)
+    warmup: int = setting(100, "warm-up steps", changeable=True)
     momentum: float = setting(0.9, "momentum of sgd", changeable=True, unless=unless_read("momentum"))
     beta1: float = setting(
         0.9,
@@ -57,32 +52,22 @@ class TrainingConfig:
     beta2: float = setting(
         0.99, "AdamW's decay of the mean squared gradient; lion's of the momentum", changeable=True, unless=unless_read("beta2")
     )
-    weight_decay: float = setting(0.1, "weight decay, on matrices only; with muon on AdamW's alone", changeable=True)
-    clip: float = setting(1.0, "largest norm of the gradient; 0 does not clip", changeable=True)
-    eval_every: int = setting(
-        250, "steps between evaluations, each on the whole validation split, and checkpoints", changeable=True
-    )
-    average: int = setting(
-        1, "evaluations whose weights are averaged at the end; the mean is kept if it is better", changeable=True
-    )
+    weight_decay: float = setting(0.1, "weight decay of matrices (with muon: only AdamW's)", changeable=True)
+    clip: float = setting(1.0, "maximum gradient norm; 0: no clipping", changeable=True)
+    eval_every: int = setting(250, "steps between evaluations and checkpoints", changeable=True)
+    average: int = setting(1, "evaluations to average the weights of at the end, if that is better", changeable=True)
     snapshots: int = setting(
         0,
         "snapshots of the weights, which the explorer shows as a film: from step 0 to the last, evenly in the logarithm of the "
         "step, each of 2 bytes a parameter (float16); 0: none; -1: up to 8, as many as 5 MB hold",
         changeable=True,
     )
-    log_every: int = setting(10, "steps between rows of the log", changeable=True)
-    seed: int = setting(1337, "random seed of the weights, the batches and dropout")
-    dtype: str = setting("float32", "of weights and activations: float32, or on a GPU bfloat16 (the optimizer keeps float32)")
-    shards: int = setting(
-        0,
-        "threads that share a batch; 0: one for each core that BLAS would use, at most 4, or for each worker; on a GPU 1",
-        changeable=True,
-    )
+    log_every: int = setting(10, "steps between log rows", changeable=True)
+    seed: int = setting(1337, "random seed")
+    dtype: str = setting("float32", "float32, or on a GPU bfloat16 (the optimizer keeps float32)")
+    shards: int = setting(0, "threads per batch; 0: one per core, at most 4 (on a GPU: 1)", changeable=True)
     workers: int = setting(
-        1,
-        "processes that share a batch; 0: as many as are best for this machine; under mpiexec always those of mpiexec",
-        changeable=True,
+        1, "processes per batch; 0: the best number for this machine (mpiexec sets its own)", changeable=True
     )
 
     def __post_init__(self) -> None:

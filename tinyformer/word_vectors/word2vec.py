@@ -35,15 +35,15 @@ class Word2VecConfig:
     not allowed."""
 
     method: str = "skip-gram"  # predict a word from one of the words around it, or with "cbow" from all of them
-    width: int = setting(100, "numbers of a vector")
-    window: int = setting(5, "most words to each side; for each word the window is drawn from 1 to this")
-    negative: int = setting(5, "words drawn at random for each example")
-    sample: float = setting(1e-3, "words that are a larger fraction of the text are left out at random; 0: none")
-    learning_rate: float = setting(0.025, "learning rate at the beginning, from which it falls evenly")
-    min_learning_rate: float = setting(1e-4, "learning rate at the end")
-    epochs: int = setting(5, "times that the text is read")
-    batch_size: int = setting(0, "examples of a step; 0: 256, but no more than there are different words")
-    seed: int = setting(1337, "random seed of the first vectors, the windows and the drawn words")
+    width: int = setting(100, "width of the vectors")
+    window: int = setting(5, "maximum window size to each side")
+    negative: int = setting(5, "negative samples per example")
+    sample: float = setting(1e-3, "subsample words more frequent than this; 0: none")
+    learning_rate: float = setting(0.025, "initial learning rate")
+    min_learning_rate: float = setting(1e-4, "final learning rate")
+    epochs: int = setting(5, "passes over the text")
+    batch_size: int = setting(0, "examples per step; 0: 256, or the vocabulary size if smaller")
+    seed: int = setting(1337, "random seed")
 
     def __post_init__(self) -> None:
         check_fields(self)

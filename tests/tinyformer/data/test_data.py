@@ -357,7 +357,7 @@ def test_a_text_that_cannot_be_kept_is_used_all_the_same(
         "no home": "there is no home folder",
     }
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("What was downloaded cannot be kept") and said[problem] in line and "TINYFORMER_CACHE" in line
+    assert line.startswith("Cannot save the download") and said[problem] in line and "TINYFORMER_CACHE" in line
 
 
 def test_a_text_is_read_again_wherever_it_is_now(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(capsys: pytest.Captur
     training, *held_out = PairFiles("some.tsv", None, None, "valid.en", "valid.de", "test.en", "test.de").read(False, 4, 3)
     assert sorted(training) == [("a", "b"), ("e", "f")]
     assert list(map(len, held_out)) == [3, 5]
-    assert capsys.readouterr().out == "some.tsv: left out 2 pairs with an empty side\n"
+    assert capsys.readouterr().out == "some.tsv: skipped 2 pairs with an empty side\n"
     Path("some.tsv").write_text("\tb\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"some\.tsv has no pair of sentences"):
         PairFiles("some.tsv").read(False, 4, 3)
@@ -73,7 +73,7 @@ def test_pairs_that_come_again_are_left_out_and_told(capsys: pytest.CaptureFixtu
     Path("again.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in [*PAIRS, *PAIRS[:7]]), encoding="utf-8")
     parts = PairFiles("again.tsv").read(False, 4, 3)
     assert sum(map(len, parts)) == 20
-    assert capsys.readouterr().out == "again.tsv: left out 7 pairs that had come before, of 27 pairs\n"
+    assert capsys.readouterr().out == "again.tsv: left out 7 pairs that occurred before, of 27 pairs\n"
     Path("again.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in [*PAIRS, PAIRS[0]]), encoding="utf-8")
     PairFiles("again.tsv").read(False, 4, 3)
-    assert capsys.readouterr().out == "again.tsv: left out 1 pair that had come before, of 21 pairs\n"
+    assert capsys.readouterr().out == "again.tsv: left out 1 pair that occurred before, of 21 pairs\n"

@@ -66,7 +66,7 @@ def test_labelled_sentences_are_as_many_of_each_mark() -> None:
 
 def test_repeated_sentences_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     sentence_parts("a bb ccc? one two three. " * 4, "?.", encode, 100, 101, longest=5)
-    assert capsys.readouterr().out == "left out 6 sentences that had come before, of 8\n"
+    assert capsys.readouterr().out == "left out 6 sentences that occurred before, of 8\n"
 
 
 def test_no_sentence_to_test_with_is_in_another_part() -> None:

@@ -169,7 +169,7 @@ def test_drawing_if_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     with if_possible():
         loss_curve([row(0, None, 3.0)], tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()
-    assert capsys.readouterr().out == "(no pictures drawn: they need matplotlib, pip install matplotlib)\n"
+    assert capsys.readouterr().out == "(no pictures: pip install matplotlib)\n"
 
 
 def test_matplotlib_is_not_imported_before_it_is_needed() -> None:
