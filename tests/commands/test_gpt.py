@@ -495,9 +495,7 @@ def test_a_sample_without_a_folder_is_of_the_newest_run(copied: Program) -> None
         os.utime(run / "best.safetensors", (written, written))
         (run / "latest.safetensors").unlink()
     result = copied("sample", "--length", "9")
-    assert result.stderr.replace("\\", "/") == (
-        "runs/new is the newest of 3 runs in runs. To use others, name them: runs/middle, runs/old\n"
-    )
+    assert result.stderr.replace("\\", "/") == ("runs/new is the newest of 3 runs in runs. Others: runs/middle, runs/old\n")
     assert result.stdout == copied("sample", "runs/old", "--length", "9").stdout
     assert "runs/fill_mask does not exist" in copied.bad("fill", "a [MASK]").replace("\\", "/")
 

@@ -63,7 +63,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def newest() -> Path:
     """The newest run in runs. Raises UserError if there is none."""
-    if run := newest_run(KINDS, "explore"):
+    if run := newest_run(KINDS):
         return run
     raise UserError(
         f"name the folder of a run or of a pretrained model, as there is no run to explore in {RUNS}:",

@@ -18,7 +18,7 @@ from tinyformer.common.errors import SettingError, UserError, print_line, shorte
 from tinyformer.common.files import parse_json, read_file
 from tinyformer.common.schema import check_fields, read_dataclass
 from tinyformer.runs import commands
-from tinytensor.common.wording import a_or_an
+from tinytensor.common.wording import a_or_an, counted
 
 RECORD = "made_by"  # the part of config.json that holds a ``Maker``
 PRETRAINED = "pretrained model"
@@ -164,12 +164,12 @@ def newest_runs(path: str | Path, kinds: Container[str]) -> list[Path]:
     return [folder for _, folder in sorted(runs, reverse=True)]
 
 
-def newest_run(kinds: Container[str], use: str) -> Path | None:
-    """The newest run of these ``kinds`` in runs, or None. If there are others, a line on stderr names some to ``use``."""
+def newest_run(kinds: Container[str]) -> Path | None:
+    """The newest run of these ``kinds`` in runs, or None. If there are others, a line on stderr names some."""
     runs = newest_runs(RUNS, kinds)
     if len(runs) > 1:
         others = ", ".join(map(str, runs[1:5]))
-        print_line(f"{runs[0]} is the newest of {len(runs)} runs in {RUNS}. To {use} others, name them: {others}", sys.stderr)
+        print_line(f"{runs[0]} is the newest of {counted(len(runs), 'run')} in {RUNS}. Others: {others}", sys.stderr)
     return runs[0] if runs else None
 
 

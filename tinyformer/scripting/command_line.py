@@ -184,19 +184,20 @@ def some_path(text: str) -> str:
     return text
 
 
-def some_code(text: str) -> ModuleType:
-    """The ``type`` of --code: run the file, so that runs can be opened whose models are of its classes."""
-    module = sys.modules[text] = ModuleType(some_path(text))
-    try:
-        exec(compile(Path(text).read_bytes(), text, "exec"), vars(module))
-    except Exception as error:  # the user's own code may raise any
-        raise argparse.ArgumentTypeError(f"{text}: {type(error).__name__}: {error}") from error
-    return module
-
-
 def add_code_flag(parser: argparse.ArgumentParser) -> None:
-    """Give the parser --code, for runs of models that tinyformer does not have."""
-    parser.add_argument("--code", help="the file with the model's class, if that is yours", type=some_code, metavar="FILE.py")
+    """Give the parser --code, for runs of models that tinyformer does not have. ``run_command`` runs the file."""
+    parser.add_argument("--code", help="Python file that defines your model class", type=some_path, metavar="FILE.py")
+
+
+def run_code(path: str) -> None:
+    """Run a file, so that runs can be opened whose models are of its classes. Raises UserError if the file fails."""
+    from tinyformer.common.files import read_file  # here, as who only parses a command line may still choose the kernels
+
+    module = sys.modules[path] = ModuleType(path)
+    try:
+        exec(compile(read_file(Path(path), None), path, "exec"), vars(module))
+    except Exception as error:  # the user's own code may raise any
+        raise UserError(f"--code {path}: {type(error).__name__}: {error}") from error
 
 
 def some_text(text: str) -> str:
@@ -343,7 +344,7 @@ class Commands:
         if uses_run and not arguments.out:
             from tinyformer.runs.makers import newest_run
 
-            arguments.out = newest_run([self._kind], "use")
+            arguments.out = newest_run([self._kind])
         arguments.out = str(_run_of(arguments, self.out))
         if uses_run or (self._kind and getattr(arguments, "resume", False)):
             from tinyformer.runs.makers import check_kind
@@ -379,6 +380,8 @@ def run_command(parse: Callable[[list[str]], argparse.Namespace], words: list[st
         arguments = None
         try:
             arguments = parse(sys.argv[1:] if words is None else words)
+            if code := getattr(arguments, "code", None):
+                run_code(code)
             arguments.run(arguments)
         except SettingError as error:  # while flags are parsed, every setting is a flag
             flags = {name: as_flag(name) for name in error.names if arguments is None or name in arguments.flags}

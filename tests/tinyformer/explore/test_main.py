@@ -120,9 +120,7 @@ def test_who_names_no_folder_gets_the_newest_run_or_is_told_what_to_do(
         os.utime(copied / "best.safetensors", (written, written))
     (tmp_path / "runs" / "unfinished").mkdir()
     assert newest() == Path("runs/new")
-    assert capsys.readouterr().err == (
-        "runs/new is the newest of 3 runs in runs. To explore others, name them: runs/middle, runs/old\n"
-    )
+    assert capsys.readouterr().err == ("runs/new is the newest of 3 runs in runs. Others: runs/middle, runs/old\n")
 
 
 def test_a_field_that_is_not_known_is_named_with_its_file_and_what_to_do(refused: Refused, run: Path, tmp_path: Path) -> None:
