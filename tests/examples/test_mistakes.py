@@ -34,7 +34,7 @@ def test_mistakes_on_the_command_line(words, message, script):
 
 def test_help_tells_what_the_script_does_and_its_flags(script):
     said = script.good("algorithms", "--help")
-    assert "A GPT learns to sort digits" in said
+    assert "Train a GPT to sort or copy digits" in said
     assert "--task {sort,copy,add}" in said
 
 

@@ -18,12 +18,12 @@ RUNS = {
     "algorithms": (["--steps", "2", "--task", "add"], ["add/attention.png"], r"  \d \d \d \d  ->  \d \d \d   (right|wrong)"),
     "char_gpt": (["--steps", "2", *TEXT], ["char_gpt/loss.png"], r"step     2: loss \d\.\d{4}, validation \d\.\d{4}"),
     "dial_tones": (["--steps", "1"], ["dial_tones/listening.png"], r"as loud as the noise +\d+ %"),
-    "fill_mask": (["--steps", "2", *TEXT], ["fill_mask/loss.png"], r"\[MASK\] .* \d+ %   \(it was: \w+\)"),
+    "fill_mask": (["--steps", "2", *TEXT], ["fill_mask/loss.png"], r"\[MASK\] .* \d+ %   \(correct: \w+\)"),
     "markov": (TEXT, ["markov/losses.png"], r"masked votes +purred 100 %\n +attention, 600 steps +purred (9\d|100) %"),
     "memory": (["--steps", "2"], ["memory/accuracy.png"], r"attention( +\d+\.\d){6}"),
     "micrograd": (["--steps", "30"], ["micrograd/moons.png"], r"step   30: loss 0\.\d+, 1[5-9]\d|200 of 200 points right"),
-    "search": (["--steps", "2", *TEXT], ["search/loss.png"], r"step     2: loss \d\.\d{4}, \d+ of \d+ halves find"),
-    "translate": (["--steps", "2"], ["translate/attention.png"], r"\d+ of 500 dates"),
+    "search": (["--steps", "2", *TEXT], ["search/loss.png"], r"step     2: loss \d\.\d{4}, \d+ of \d+ halves are matched"),
+    "translate": (["--steps", "2"], ["translate/attention.png"], r"\d+ of 500 held-out dates"),
     "word_vectors": (["--steps", "2", *TEXT], ["word_vectors/map.png"], r"lazy +\w+ -?\d\.\d\d,"),
 }
 

@@ -343,7 +343,7 @@ def test_arguments_have_numpys_names_or_the_guide_says_what_differs(name):
     assert [argument for argument in differing if f"`{argument}=`" not in GUIDE] == []
     shared = [theirs.index(argument) for argument in ours if argument in theirs]
     assert shared == sorted(shared) or (
-        name in ("std", "var") and "In `std` and `var`, `keepdims=` stands before `ddof=`" in GUIDE
+        name in ("std", "var") and "In `std` and `var`, `keepdims=` comes before `ddof=`" in GUIDE
     )
 
 

@@ -69,7 +69,7 @@ def show_lookup(vectors: WordVectors) -> None:
 
 def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
     """Show the neighbours of words by cosine and by dot product, and how long their vectors are."""
-    print("\nNearest words by cosine (compares directions) and by dot product (favours long vectors):")
+    print("\nNearest words by cosine (compares directions) and by dot product (favors long vectors):")
     lengths: dict[str, list[float]] = {"cosine": [], "dot": []}
     for word in words:
         for by in lengths:
@@ -80,8 +80,8 @@ def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
             )
     means = {by: sum(found) / len(found) for by, found in lengths.items()}
     print(
-        f"Mean length of all vectors: {vectors.lengths.mean():.2f} long in the mean, those of neighbours by cosine "
-        f"{means['cosine']:.2f}, by dot product {means['dot']:.2f}."
+        f"Mean vector length: {vectors.lengths.mean():.2f} over all words, {means['cosine']:.2f} over the nearest by cosine, "
+        f"{means['dot']:.2f} over the nearest by dot product."
     )
 
 
