@@ -238,7 +238,7 @@ def test_the_search_has_the_text_of_each_page_without_a_server():
     assert texts.keys() == {
         page.relative_to(DOCS).with_suffix("").as_posix() for page in [*SOURCES, *DOCS.glob("reference/*.rst")]
     }
-    assert "no straight line separates" in texts["lessons/01_engine"]["train-something-with-it"].lower()
+    assert "no straight line separates" in texts["lessons/01_engine"]["train-a-neural-network"].lower()
 
 
 # ----------------------------------------------------------------------------------------------------------------- lessons
