@@ -53,7 +53,7 @@ def copied(page: Any, block: str) -> str:
 
 def test_code_can_be_copied(site: str, page: Any) -> None:
     page.goto(f"{site}/index.html")
-    assert copied(page, "div.install div.highlight") == 'pip install -e ".[plot]" && python examples/char_gpt.py\n'
+    assert copied(page, "div.install div.highlight").endswith('\npip install -e ".[fast,plot]"\npython examples/char_gpt.py\n')
     page.goto(f"{site}/reference/elementwise.html")
     assert ">>>" not in copied(page, "div.highlight-pycon div.highlight, div.highlight-default div.highlight")
 
@@ -67,7 +67,7 @@ def test_the_search_shows_summaries_without_a_server(site: str, page: Any) -> No
     found = page.locator("#search-results li").filter(has=page.locator('a[href*="06_attention.html"][href$="#masks"]'))
     summary = found.locator("p.context")
     summary.wait_for()
-    assert summary.inner_text().startswith("A mask says who may look at whom.")  # the section's own text
+    assert summary.inner_text().startswith("A mask says who may attend to whom.")  # the section's own text
 
 
 @pytest.mark.parametrize("name", ["index", "lessons/01_engine", "guides/commands", "reference/nn", "search"])
