@@ -399,7 +399,7 @@ def test_every_program(
 ) -> None:
     write_data(tmp_path)
     printed = Program(command, tmp_path, environment).good(*words, *SHORT)
-    assert f"To watch it: tensorboard --logdir {Path(runs[0])}\n" in printed
+    assert f"Watch it: tensorboard --logdir {Path(runs[0])}\n" in printed
     for run in runs:
         log = Log(tmp_path / run)
         scalars = log.scalars
