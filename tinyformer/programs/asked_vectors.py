@@ -80,8 +80,8 @@ def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
             )
     means = {by: sum(found) / len(found) for by, found in lengths.items()}
     print(
-        f"Mean vector length: {vectors.lengths.mean():.2f} over all words, {means['cosine']:.2f} over the nearest by cosine, "
-        f"{means['dot']:.2f} over the nearest by dot product."
+        f"Mean vector length: all words {vectors.lengths.mean():.2f}, nearest by cosine {means['cosine']:.2f}, "
+        f"nearest by dot product {means['dot']:.2f}."
     )
 
 
