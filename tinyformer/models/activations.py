@@ -1,6 +1,7 @@
 """The activations of feed-forward networks: one table, which models and pretrained models read.
 
-A new one is a row here. If its function is new, too, that is an op of tinytensor or a composition of ops.
+To add one, add a row here. A new function is an op of tinytensor or a composition of ops. Decoding is joined into one compiled
+program only for the ops in ``_KNOWN`` (``tinytensor/replay/trace.py``) and ``_WRITERS`` (``kernels/numba/instructions.py``).
 """
 
 from __future__ import annotations

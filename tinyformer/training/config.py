@@ -30,7 +30,7 @@ class TrainingConfig:
     steps: int = setting(2000, "training steps", changeable=True)
     batch_size: int = setting(12, "sequences per batch", changeable=True)
     gradient_accumulation_steps: int = setting(1, "batches per step (gradient accumulation)", changeable=True)
-    optimizer: str = setting("adamw", "adamw, muon (matrices of the blocks; adamw for the rest), sgd or lion")
+    optimizer: str = setting("adamw", f"{', '.join(OPTIMIZERS)}; muon trains the matrices of the blocks, adamw the rest")
     learning_rate: float = setting(
         1e-3, "peak learning rate (of AdamW, with muon); for lion use 3 to 10 times less", changeable=True
     )
