@@ -31,7 +31,7 @@ def on_numpy(on_a_gpu, tmp_path_factory):
     """What an experiment finds on the NumPy backend, at the size that it has here. Each is run once."""
     folder, found = tmp_path_factory.mktemp("numpy"), {}
     path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "TINYTENSOR_BACKEND": "numpy", "PYTHONPATH": path}
+    environment = {**os.environ, "TINYTENSOR_BACKEND": "numpy", "TINYTENSOR_KERNELS": "numpy", "PYTHONPATH": path}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
     with (
         open(folder / "errors", "w+") as errors,

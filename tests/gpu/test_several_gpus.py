@@ -1,5 +1,6 @@
 """Processes that have a GPU each and sum gradients by NCCL: one process on one GPU, and more where there are more GPUs."""
 
+import os
 import subprocess
 import sys
 
@@ -78,6 +79,7 @@ def test_no_rank_waits_for_rank_0_that_raises():
 
 @two_gpus
 def test_no_rank_waits_for_rank_0_that_is_killed(tmp_path):
-    run = subprocess.run([sys.executable, gpu_ranks.__file__, str(tmp_path)], timeout=120)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, gpu_ranks.__file__, str(tmp_path)], timeout=120, env=environment)
     assert run.returncode == -9
     check_that_they_end([int((tmp_path / "1").read_text())], 60.0)

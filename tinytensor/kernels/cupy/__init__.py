@@ -31,7 +31,7 @@ from tinytensor.kernels.cupy.recurrence import gru_backward, gru_forward, lstm_b
 from tinytensor.kernels.cupy.rotation import norm_and_rotate_backward, norm_and_rotate_forward, rotate_pairs
 from tinytensor.kernels.cupy.sum_rows import sum_rows
 from tinytensor.kernels.heads import join_heads, queries_keys_values
-from tinytensor.kernels.numpy.blocks import from_bfloat16, pack_rows
+from tinytensor.kernels.numpy.blocks import pack_rows
 from tinytensor.kernels.numpy.dropout import survivors_scale
 from tinytensor.kernels.numpy.quantized import block_rows, linear_blocks, times_quantized
 from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward

@@ -7,7 +7,7 @@ from tinytensor.kernels.numpy.attention import (
     multi_head_attention_backward,
     multi_head_attention_forward,
 )
-from tinytensor.kernels.numpy.blocks import from_bfloat16, pack_rows
+from tinytensor.kernels.numpy.blocks import pack_rows
 from tinytensor.kernels.numpy.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_forward,
