@@ -1,6 +1,5 @@
-"""The checkout that this folder belongs to. Imported first, it lets the benchmarks run without an installation: what is
-imported then comes from this checkout, also where another one is installed. What the tests compare with, too, can be imported
-(``torch_models``, ``browsing``)."""
+"""Import this first to run the benchmarks without installing the packages: imports then come from this checkout, even if
+another one is installed. The tests' helpers (``torch_models``, ``browsing``) can be imported, too."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ sys.path.append(str(ROOT / "tests"))
 
 
 def variables() -> dict[str, str]:
-    """Environment variables by which CuPy, and processes that are started, find the checkout and CUDA's libraries.
+    """Return the environment variables with which CuPy and child processes find the checkout and CUDA's libraries.
 
-    The checkout comes first in PYTHONPATH. CuPy looks for CUDA's libraries and headers in site-packages, but not in the other
-    folders of the path. Where one of those has them, CUDA_PATH names their place, unless it is set already.
+    The checkout comes first in PYTHONPATH. CuPy looks for CUDA's libraries and headers in site-packages only. If another folder
+    of the path has them, CUDA_PATH is set to it, unless the user has set it.
     """
-    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    path = os.pathsep.join([str(ROOT), *map(os.path.abspath, given)])  # as some processes run in another folder
+    entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = os.pathsep.join([str(ROOT), *map(os.path.abspath, entries)])  # absolute, as some processes run in another folder
     cuda = next((folder for entry in sys.path if (folder := Path(entry or ".", "nvidia", "cu13")).is_dir()), None)
     known = {"CUDA_PATH", "CUDA_HOME"} & os.environ.keys()
     return {"PYTHONPATH": path, **({"CUDA_PATH": str(cuda.resolve())} if cuda and not known else {})}

@@ -1,16 +1,16 @@
 """The models that the benchmarks measure, their data, and the arithmetic of their training step.
 
-A to C are GPTs on characters. D is the encoder-decoder of "Attention Is All You Need", half as wide as the paper's base model.
-Those for a GPU are nanoGPT's GPT on characters, and GPT-2 with its vocabulary rounded up to a multiple of 64.
+A to C are character GPTs. D is the encoder-decoder of "Attention Is All You Need", half as wide as the paper's base model.
+The GPU's are nanoGPT's character GPT, and GPT-2 with its vocabulary rounded up to a multiple of 64.
 
 Floating-point operations of a training step, where a multiplication and an addition count as two, N is the number of
-parameters in matrices that multiply activations (the output layer's among them), and T = batch * block is the number of tokens:
+parameters in matrices that multiply activations (including the output layer), and T = batch * block is the number of tokens:
 
     6 N T + 12 attentions T block width
 
 The first term is the matrices: 2 N T forward, and twice that backward. The second is attention's two products, each
-2 T block width forward and twice that backward, as if no attention were causal. A GPT has one attention in a layer. An
-encoder-decoder has three in a pair of layers: of the source, of the target, and from the target to the source.
+2 T block width forward and twice that backward, counted as if no attention were causal. A GPT has one attention per layer. An
+encoder-decoder has three per pair of layers: encoder self-attention, decoder self-attention and cross-attention.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ class Sizes(ABC):
 
     @abstractmethod
     def shape(self) -> str:
-        """The model's size in words."""
+        """Describe the model's size."""
 
     @abstractmethod
     def matrices(self) -> list[tuple[int, int]]:
-        """(outputs, inputs) of every matrix that multiplies activations."""
+        """Return (outputs, inputs) of every matrix that multiplies activations."""
 
     def num_attentions(self) -> int:
-        """How many attentions there are."""
+        """Return the number of attentions."""
         return self.attentions_in_a_layer * self.num_layers
 
     def num_tokens(self) -> int:
-        """How many tokens every matrix multiplies."""
+        """Return the number of tokens of a batch."""
         return self.batch_size * self.block_size
 
     def product_operations(self) -> float:
-        """Floating-point operations of these matrices in a step."""
+        """Return the floating-point operations of these matrices in a step."""
         return 6.0 * sum(n * k for n, k in self.matrices()) * self.num_tokens()
 
     def operations(self) -> float:
-        """Floating-point operations of a step's products, attention's included: the formula at the top."""
+        """Return the floating-point operations of a step's products with attention: the formula at the top."""
         attention = 12.0 * self.num_tokens() * self.block_size * self.d_model
         return self.product_operations() + self.num_attentions() * attention
 
     def described(self) -> str:
-        """The size and the arithmetic in a sentence."""
+        """Describe the size and the arithmetic in a sentence."""
         dropout = f"dropout {self.dropout:g}" if self.dropout else "no dropout"
         return f"{self.shape()}, batch {self.batch_size}, {dropout}; {self.operations() / 1e9:.1f} GFLOP a step."
 
@@ -73,14 +73,14 @@ class GPTConfiguration(Sizes):
     """A GPT that predicts each next token."""
 
     def model(self) -> dict[str, Any]:
-        """The arguments of both libraries' models."""
+        """Return the arguments of both libraries' models."""
         return {name: value for name, value in vars(self).items() if name != "batch_size"} | {"bias": False}
 
     def shape(self) -> str:
         return f"{self.num_layers} layers, {self.num_heads} heads, {self.d_model} wide, block {self.block_size}"
 
     def batches(self) -> list[tuple[Any, ...]]:
-        """Random (ids, targets), the same on every call."""
+        """Return random (ids, targets), the same on every call."""
         import numpy
 
         shape = (BATCHES, self.batch_size, self.block_size + 1)
@@ -88,7 +88,7 @@ class GPTConfiguration(Sizes):
         return [(w[:, :-1].copy(), w[:, 1:].copy()) for w in windows]
 
     def tinyformer(self) -> tuple[Any, list[Any], Any]:
-        """The model, and for tinyformer's trainer the batches and the loss function."""
+        """Return the model, the batches and the loss function for tinyformer's trainer."""
         import tinytensor as tt
         from tinyformer.data.batches import Batch
         from tinyformer.models.gpt import GPT, GPTConfig
@@ -98,7 +98,7 @@ class GPTConfiguration(Sizes):
         return GPT(GPTConfig(**self.model())), batches, next_token_loss
 
     def pytorch(self) -> Any:
-        """The model, whose ``loss`` takes a batch's arrays as tensors."""
+        """Return the model. Its ``loss`` takes a batch's arrays as tensors."""
         from torch_models import GPT
 
         return GPT(**self.model())
@@ -110,7 +110,7 @@ class GPTConfiguration(Sizes):
 
 @dataclass(frozen=True)
 class TransformerConfiguration(Sizes):
-    """An encoder-decoder with ``num_layers`` in either; sources and targets are ``block_size`` tokens long, with padding."""
+    """An encoder-decoder with ``num_layers`` each. Sources and targets have ``block_size`` tokens with padding."""
 
     dropout: float = 0.1
     vocab_size: int = 8000
@@ -118,7 +118,7 @@ class TransformerConfiguration(Sizes):
     attentions_in_a_layer: ClassVar[int] = 3
 
     def model(self) -> dict[str, Any]:
-        """The arguments of both libraries' models."""
+        """Return the arguments of both libraries' models."""
         sizes = {name: getattr(self, name) for name in ("d_model", "num_heads", "d_ff", "dropout")}
         vocabularies = dict.fromkeys(("source_vocab_size", "target_vocab_size"), self.vocab_size)
         layers = dict.fromkeys(("encoder_layers", "decoder_layers"), self.num_layers)
@@ -131,8 +131,8 @@ class TransformerConfiguration(Sizes):
         )
 
     def batches(self) -> list[tuple[Any, ...]]:
-        """Random (source, target inputs, target outputs), the same on every call. Up to a sixth of a row is padding at its end:
-        little, as in batches of sentences of similar length."""
+        """Return random (source, target inputs, target outputs), the same on every call. At most a sixth of a row is padding,
+        as in batches of sentences of similar length."""
         import numpy
 
         rng = numpy.random.default_rng(0)
@@ -147,7 +147,7 @@ class TransformerConfiguration(Sizes):
         return [(sentences()[1], *sentences()) for _ in range(BATCHES)]
 
     def tinyformer(self) -> tuple[Any, list[Any], Any]:
-        """The model, and for tinyformer's trainer the batches and the loss function."""
+        """Return the model, the batches and the loss function for tinyformer's trainer."""
         import tinytensor as tt
         from tinyformer.data.pairs import PairBatch
         from tinyformer.models.transformer import Transformer, TransformerConfig
@@ -157,17 +157,17 @@ class TransformerConfiguration(Sizes):
         return Transformer(TransformerConfig(**self.model())), batches, translation_loss(LABEL_SMOOTHING, PAD)
 
     def pytorch(self) -> Any:
-        """The model, whose ``loss`` takes a batch's arrays as tensors."""
+        """Return the model. Its ``loss`` takes a batch's arrays as tensors."""
         from torch_models import Transformer
 
         return Transformer(**self.model(), max_length=self.block_size, label_smoothing=LABEL_SMOOTHING)
 
     def matrices(self) -> list[tuple[int, int]]:
         d = self.d_model
-        own = [(3 * d, d), (d, d)]
-        between = [(d, d), (2 * d, d), (d, d)]  # query; key and value; output
+        self_attention = [(3 * d, d), (d, d)]
+        cross_attention = [(d, d), (2 * d, d), (d, d)]  # query; key and value; output
         feed_forward = [(self.d_ff, d), (d, self.d_ff)]
-        return (2 * own + between + 2 * feed_forward) * self.num_layers + [(self.vocab_size, d)]
+        return (2 * self_attention + cross_attention + 2 * feed_forward) * self.num_layers + [(self.vocab_size, d)]
 
 
 Configuration = GPTConfiguration | TransformerConfiguration

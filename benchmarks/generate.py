@@ -3,19 +3,19 @@
 python benchmarks/generate.py                        # configuration A, one prompt of 8 tokens, until the context is full
 python benchmarks/generate.py --configuration C --compile --untraced --output benchmarks/results
 python benchmarks/generate.py --pretrained gpt2      # from a cold start: a folder of GPT-2's size, 124 million parameters
-python benchmarks/generate.py --pretrained gpt2 --task batch_8     # the same model, once it is loaded: eight texts at once
+python benchmarks/generate.py --pretrained gpt2 --task batch_8     # the same model after loading: a batch of eight
 
-All sides read the same weights from a folder, and those in float32 must write the same tokens, but for near ties. The weights
-are random, so the texts mean nothing, but no token costs more or less for that. CTranslate2's own copies of the folder are made
-before anything is timed. Where llama-cpp-python and gguf are installed, a pretrained model is written by llama.cpp, too.
+All sides read the same weights from a folder, and those in float32 must write the same tokens, except for near ties. The
+weights are random, which does not change the time of a token. Conversions for CTranslate2 are made before anything is timed. If
+llama-cpp-python and gguf are installed, llama.cpp runs the pretrained models, too.
 
-Of a configuration a whole continuation is timed, the prompt's own pass included. Hugging Face's side is what its users get:
-``generate`` with its default cache, which grows with the text. ``--compile`` adds the same with a cache of fixed size and the
-model compiled, and ``--untraced`` tinyformer itself without ``tt.trace``.
+For a configuration, the time includes the prompt and the complete continuation. Hugging Face runs as users run it: ``generate``
+with its default cache, which grows with the text. ``--compile`` adds a compiled model with a fixed-size cache, and
+``--untraced`` tinyformer without ``tt.trace``.
 
-With ``--pretrained``, in each turn a new process of each side imports its library, loads the folder, writes one token after a
-prompt of 8, and then 128 tokens from the same prompt. "Own memory" is what no file backs, at the end. The rest are pages of
-files, of the weights or of libraries, which the system may drop and read again. With a ``--task`` the sides stay loaded.
+With ``--pretrained``, each turn starts a new process for each side. It imports the library, loads the folder, writes one token
+after a prompt of 8, and then 128 tokens from the same prompt. "Own memory" is anonymous memory at the end; other pages belong
+to files, which the system may drop and read again. With a ``--task`` the sides stay loaded.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ PRETRAINED: dict[str, dict[str, Any]] = {
         **{"d_ff": 1536, "positions": "rotary", "rotary_base": 1e5, "norm": "rms", "activation": "swiglu"},
     },
 }
-GGUF_SETTINGS = {  # by the name in most configurations that of GPT-2's
+GGUF_SETTINGS = {  # from most configurations' names to GPT-2's
     **{"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "hidden_size": "n_embd"},
     **{"max_position_embeddings": "n_positions", "intermediate_size": "n_inner"},
 }
-TASKS = {"prompt": (1, 512, 1), "batch_8": (8, 8, 64), "batch_32": (32, 8, 64)}  # the numbers of a ``Task``
+TASKS = {"prompt": (1, 512, 1), "batch_8": (8, 8, 64), "batch_32": (32, 8, 64)}  # batch, prompt length, new tokens
 
 
 @dataclass(frozen=True)
 class Task:
-    """What every side does with the model in a folder: continue ``batch`` prompts of ``prompt_length`` tokens by ``new_tokens``
-    tokens each."""
+    """The work of every side: continue ``batch`` prompts of ``prompt_length`` tokens by ``new_tokens`` tokens each, with the
+    model in a folder."""
 
     folder: str
     batch: int = 1
@@ -66,28 +66,28 @@ class Task:
     unit: ClassVar[str] = "tokens"
 
     def inputs(self) -> list[list[int]]:
-        """Random ids (batch, prompt_length), the same on every call."""
+        """Return random ids of shape (batch, prompt_length), the same on every call."""
         import numpy
 
         return numpy.random.default_rng(0).integers(0, vocab_size(self.folder) - 1, (self.batch, self.prompt_length)).tolist()
 
     def amount(self) -> int:
-        """The tokens that are written. Where that is one a text, the prompt's tokens: to read them is the work."""
+        """Return the number of new tokens, or of prompt tokens if only one token is written."""
         return self.batch * (self.prompt_length if self.new_tokens == 1 else self.new_tokens)
 
     def described(self) -> str:
-        """For a title."""
+        """Describe the task for a title."""
         return f"{measure.counted(self.new_tokens, 'token')} after a prompt of {self.prompt_length}, batch {self.batch}"
 
 
 def vocab_size(folder: str) -> int:
-    """The size of the vocabulary of the model in a folder."""
+    """Return the vocabulary size of the model in a folder."""
     return int(json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))["vocab_size"])
 
 
 def noisy(make: Callable[[], Any]) -> Any:
-    """A model with noise on every weight, the same on every call: biases that are all 0 and norms that are all 1 would hide a
-    mistake in copying them, and texts would not vary."""
+    """Make a model with noise on every weight, the same on every call. Without noise, zero biases and unit norms would hide
+    mistakes in copying them, and texts would not vary."""
     import tinytensor as tt
 
     tt.seed(0)
@@ -98,10 +98,10 @@ def noisy(make: Callable[[], Any]) -> Any:
 
 
 def convert(folder: str, dtype: str) -> None:
-    """Write CTranslate2's copy of the model in a folder."""
+    """Convert the model in a folder for CTranslate2."""
     from ctranslate2.converters import TransformersConverter
 
-    # The folder has no tokenizer. The names of tokens are their numbers; that of the last is what Marian's padding needs.
+    # The folder has no tokenizer: tokens are named by their ids, and the last is the padding, as in Marian.
     last = vocab_size(folder) - 1
     vocabulary = {**{str(i): i for i in range(last)}, "<pad>": last}
     converter = TransformersConverter(folder)
@@ -111,7 +111,7 @@ def convert(folder: str, dtype: str) -> None:
 
 
 def convert_to_gguf(folder: str, dtype: str) -> None:
-    """Write llama.cpp's copy of the GPT-2 or Llama in a folder; int8 is its Q8_0, and int4 its Q4_1 with embeddings in Q8_0."""
+    """Convert the GPT-2 or Llama in a folder for llama.cpp: int8 as Q8_0, int4 as Q4_1 with embeddings in Q8_0."""
     gguf = importlib.import_module("gguf")
     from safetensors.numpy import load_file
 
@@ -125,7 +125,7 @@ def convert_to_gguf(folder: str, dtype: str) -> None:
     for name, values in load_file(f"{folder}/model.safetensors").items():
         if name.endswith(("c_attn.weight", "c_fc.weight", "c_proj.weight")):
             values = values.T
-        if name.endswith(("q_proj.weight", "k_proj.weight")):  # it rotates neighbours, not halves
+        if name.endswith(("q_proj.weight", "k_proj.weight")):  # llama.cpp rotates neighbors, not halves
             count = heads if "q_proj" in name else config["num_key_value_heads"]
             values = values.reshape(count, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
         types = gguf.GGMLQuantizationType
@@ -140,7 +140,7 @@ def convert_to_gguf(folder: str, dtype: str) -> None:
 
 
 def add_settings(writer: Any, config: dict[str, Any], read: dict[str, Any]) -> None:
-    """Give a writer of GGUF the settings of a config.json. ``read`` are those of ``GGUF_SETTINGS``."""
+    """Write the settings of a config.json to GGUF. ``read`` holds those of ``GGUF_SETTINGS``."""
     writer.add_tokenizer_model("no_vocab")
     writer.add_vocab_size(config["vocab_size"])
     writer.add_context_length(read["max_position_embeddings"])
@@ -158,7 +158,7 @@ def add_settings(writer: Any, config: dict[str, Any], read: dict[str, Any]) -> N
 
 
 def gpt(settings: dict[str, Any]) -> Any:
-    """A GPT with noise on every weight."""
+    """Return a GPT with noise on every weight."""
     from tinyformer import GPT, GPTConfig
 
     return noisy(lambda: GPT(GPTConfig(**settings)))
@@ -166,8 +166,8 @@ def gpt(settings: dict[str, Any]) -> Any:
 
 @contextmanager
 def folder_with(model: Any, *dtypes: str, with_llama: bool = False) -> Iterator[str]:
-    """A context with a folder that holds this model, and in folders of these names CTranslate2's copies in these dtypes; also
-    llama.cpp's, if asked for."""
+    """Yield a temporary folder with this model, CTranslate2's conversions in folders named after ``dtypes``, and llama.cpp's if
+    ``with_llama``."""
     from tinyformer import save_pretrained
 
     with tempfile.TemporaryDirectory() as folder:
@@ -180,11 +180,11 @@ def folder_with(model: Any, *dtypes: str, with_llama: bool = False) -> Iterator[
 
 
 class Writer(Side):
-    """A side that loads the model of a task, and notes how many seconds the imports and the loading took."""
+    """A side that loads the model of a task, and records the seconds of importing and loading."""
 
     start: Callable[[], None]  # imports the library
-    load: Callable[[], None]  # the model, from the task's folder
-    write: Callable[[Any, int], list[list[int]]]  # so many new tokens for each of the task's inputs
+    load: Callable[[], None]  # loads the model from the task's folder
+    write: Callable[[Any, int], list[list[int]]]  # (inputs, count): count new tokens for each input
 
     def __init__(self, task: Any, dtype: str = "float32"):
         self.task, self.dtype, start = task, dtype, time.perf_counter()
@@ -195,11 +195,11 @@ class Writer(Side):
         self.seconds = [imported - start, time.perf_counter() - imported]
 
     def step(self) -> list[list[int]]:
-        """What the task asks for."""
+        """Run the task."""
         return self.write(self.task.inputs(), self.task.new_tokens)
 
     def cold(self) -> tuple[list[list[int]], dict[str, float]]:
-        """What is written after a first token, and the values of ``COLUMNS``."""
+        """Return the tokens written after a first one, and the values of ``COLUMNS``."""
         moments = [time.perf_counter()]
         for count in (1, self.task.new_tokens):
             written = self.write(self.task.inputs(), count)
@@ -210,7 +210,7 @@ class Writer(Side):
 
 
 class Tinyformer(Writer):
-    """``from_pretrained`` and greedy sampling; ``traced`` as its users have it."""
+    """``from_pretrained`` and greedy sampling, traced by default as for users."""
 
     def __init__(self, task: Task, dtype: str = "float32", traced: bool = True):
         self.traced = traced
@@ -225,8 +225,8 @@ class Tinyformer(Writer):
             tt.trace = lambda function: function
 
     def load(self) -> None:
-        narrow: dict[str, Any] = {} if self.dtype == "float32" else {"dtype": self.dtype}
-        self.model: Any = self.library.from_pretrained(self.task.folder, **narrow)
+        dtype: dict[str, Any] = {} if self.dtype == "float32" else {"dtype": self.dtype}
+        self.model: Any = self.library.from_pretrained(self.task.folder, **dtype)
 
     def write(self, inputs: Any, count: int) -> list[list[int]]:
         library = self.library
@@ -236,9 +236,9 @@ class Tinyformer(Writer):
 
 
 class HuggingFace(TorchSide, Writer):
-    """``AutoModelForCausalLM`` and ``generate``; compiled, with the cache of fixed size that compiling needs."""
+    """``AutoModelForCausalLM`` and ``generate``. If compiled, the cache has a fixed size, as compiling requires."""
 
-    kind = "AutoModelForCausalLM"
+    model_class = "AutoModelForCausalLM"
 
     def __init__(self, task: Any, compiled: bool = False, device: str = "cpu"):
         self.compiled, self.device = compiled, device
@@ -248,10 +248,10 @@ class HuggingFace(TorchSide, Writer):
         import torch
         import transformers
 
-        self.torch, self.library = torch, getattr(transformers, self.kind)
+        self.torch, self.library = torch, getattr(transformers, self.model_class)
 
     def load(self) -> None:
-        self.model = self.library.from_pretrained(self.task.folder).to(self.device)  # for evaluation, as it comes
+        self.model = self.library.from_pretrained(self.task.folder).to(self.device)  # in evaluation mode
         if self.compiled:
             self.model.forward = self.torch.compile(self.model.forward)
 
@@ -260,7 +260,7 @@ class HuggingFace(TorchSide, Writer):
         return self.generate(inputs, count, **cache)[:, len(inputs[0]) :].tolist()
 
     def generate(self, inputs: Any, count: int, **settings: Any) -> Any:
-        """Hugging Face's ``generate``, without sampling. Without an end token nothing stops a text earlier."""
+        """Run Hugging Face's ``generate`` without sampling, and without an end token, so no text stops early."""
         torch, longest = self.torch, max(map(len, inputs))
         rows = [[[*row, *[0] * (longest - len(row))], [1] * len(row) + [0] * (longest - len(row))] for row in inputs]
         ids, mask = torch.tensor(rows, device=self.device).unbind(1)
@@ -270,9 +270,9 @@ class HuggingFace(TorchSide, Writer):
 
 
 class CTranslate2(Writer):
-    """CTranslate2's generator, with as many threads as there are cores."""
+    """CTranslate2's generator, with one thread per core."""
 
-    kind = "Generator"
+    model_class = "Generator"
 
     def start(self) -> None:
         import ctranslate2
@@ -281,7 +281,9 @@ class CTranslate2(Writer):
 
     def load(self) -> None:
         threads = {"inter_threads": 1, "intra_threads": measure.cores()}
-        self.model = getattr(self.library, self.kind)(f"{self.task.folder}/{self.dtype}", compute_type=self.dtype, **threads)
+        self.model = getattr(self.library, self.model_class)(
+            f"{self.task.folder}/{self.dtype}", compute_type=self.dtype, **threads
+        )
 
     def write(self, inputs: Any, count: int) -> list[list[int]]:
         settings = {"min_length": count, "max_length": count, "end_token": [], "include_prompt_in_result": False}
@@ -293,7 +295,7 @@ class CTranslate2(Writer):
 
 
 class LlamaCpp(Writer):
-    """llama.cpp's library, through llama-cpp-python. It writes one text at a time."""
+    """llama.cpp through llama-cpp-python. It writes one text at a time."""
 
     def start(self) -> None:
         self.library = importlib.import_module("llama_cpp")
@@ -304,28 +306,28 @@ class LlamaCpp(Writer):
         self.model = self.library.Llama(f"{self.task.folder}/{self.dtype}.gguf", verbose=False, **threads, **size)
 
     def write(self, inputs: Any, count: int) -> list[list[int]]:
-        self.model.reset()  # else it knows the prompt already
+        self.model.reset()  # forgets the prompt
         return [[*itertools.islice(self.model.generate(inputs[0], temp=0.0), count)]]
 
     def libraries(self) -> list[str]:
         return [f"llama-cpp-python {self.library.__version__}", measure.counted(measure.cores(), "thread")]
 
 
-LOW = ("int8", "int4", "bfloat16")  # dtypes that may change what a side writes
+LOW = ("int8", "int4", "bfloat16")  # dtypes that may change the tokens
 LOW_PRECISION = {OURS: LOW, CT2: ("int8",), LLAMA: ("int8", "int4")}
 
 
-def sides_of(task: Any, kinds: dict[str, Any], narrow: bool = True) -> dict[str, tuple[Any, ...]]:
-    """All sides of these classes, the first of them ours in float32; also those that are ``narrow``, with less than that."""
-    sides: dict[str, tuple[Any, ...]] = {name: (kind, task) for name, kind in kinds.items()}
-    if narrow:
-        sides |= {f"{name}, {dtype}": (kinds[name], task, dtype) for name in kinds for dtype in LOW_PRECISION.get(name, ())}
+def sides_of(task: Any, classes: dict[str, Any], low_precision: bool = True) -> dict[str, tuple[Any, ...]]:
+    """Return a side of each class (the first is ours in float32), and those in ``low_precision``."""
+    sides: dict[str, tuple[Any, ...]] = {name: (side, task) for name, side in classes.items()}
+    if low_precision:
+        sides |= {f"{name}, {dtype}": (classes[name], task, dtype) for name in classes for dtype in LOW_PRECISION.get(name, ())}
     return {**sides, **measure.with_numpys_kernels(OURS, *sides[OURS])}
 
 
 def check_written(written: dict[str, list[list[int]]]) -> None:
-    """Raise SideError where fewer than a sixteenth of the tokens that a side in float32 writes lie before the first that
-    differs from ours, in their row. (Where two tokens are nearly as likely, rounding decides, and another text follows.)"""
+    """Raise SideError if less than a sixteenth of the tokens of a float32 side come before the first that differs from ours in
+    the same row. (If two tokens are almost equally likely, rounding decides, and the texts diverge.)"""
     for name, rows in written.items():
         alike = [
             list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b)))
@@ -383,18 +385,18 @@ def run_cold(sides: measure.Sides, turns: int) -> str:
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     about = "Time greedy decoding by tinyformer's GPT beside other libraries', in turns; a step is a whole continuation."
     parser = measure.make_parser(about, GPTS, turns=20, steps=3, warm_up=3)
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too (needs a C++ compiler)")
     parser.add_argument("--untraced", action="store_true", help="measure tinyformer without tt.trace, too")
-    cold = "instead a model of this size from a cold start; each turn is a new process"
+    cold = "a model of this size from a cold start instead; each turn is a new process"
     parser.add_argument("--pretrained", choices=PRETRAINED, help=cold)
-    parser.add_argument("--task", choices=TASKS, help="once it is loaded: a prompt of 512 tokens, or several texts at once")
-    parser.has_no_effect(("configuration", "compile", "untraced"), lambda found: found.pretrained, "with --pretrained")
+    parser.add_argument("--task", choices=TASKS, help="after loading: a prompt of 512 tokens, or several texts in a batch")
+    parser.has_no_effect(("configuration", "compile", "untraced"), lambda arguments: arguments.pretrained, "with --pretrained")
     cold = "with --pretrained but without --task"
-    parser.has_no_effect(("steps", "warm_up"), lambda found: found.pretrained and not found.task, cold)
-    parser.has_no_effect("task", lambda found: not found.pretrained, "without --pretrained")
+    parser.has_no_effect(("steps", "warm_up"), lambda arguments: arguments.pretrained and not arguments.task, cold)
+    parser.has_no_effect("task", lambda arguments: not arguments.pretrained, "without --pretrained")
     return measure.parse(parser, words, "torch", "transformers", "ctranslate2", "threadpoolctl")
 
 
@@ -410,8 +412,8 @@ def main() -> None:
     with folder_with(gpt(model), "float32", "int8", with_llama=with_llama) as folder:
         sizes = TASKS[arguments.task] if arguments.task else () if pretrained else (1, 8, model["block_size"] - 8)
         task = Task(folder, *sizes)
-        kinds = {OURS: Tinyformer, THEIRS: HuggingFace, CT2: CTranslate2, **({LLAMA: LlamaCpp} if with_llama else {})}
-        sides = sides_of(task, kinds, narrow=bool(pretrained))
+        classes = {OURS: Tinyformer, THEIRS: HuggingFace, CT2: CTranslate2, **({LLAMA: LlamaCpp} if with_llama else {})}
+        sides = sides_of(task, classes, low_precision=bool(pretrained))
         if arguments.compile:
             sides[f"{THEIRS} compiled"] = (HuggingFace, task, True)
         if arguments.untraced:

@@ -1,16 +1,16 @@
-"""All that wants a GPU, in parts: the tests, then tinyformer beside PyTorch and Hugging Face on the same GPU.
+"""Everything that needs a GPU, in parts: the tests, then tinyformer beside PyTorch and Hugging Face on the same GPU.
 
 TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py                                  # all parts that are not done yet
 TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py --parts tests-gpu steps-char --output benchmarks/results
 
---help lists the parts. Each is short enough for a machine that is lent for ten minutes at a time, and has a file of its own,
-in a folder of the GPU's name. When a part ends, its file is there, whole. The same command again measures only what is
-missing, and then tries again what failed; --again measures all of it anew. Whatever cannot be measured is named in the file,
-with the reason, and the rest goes on. The exit status is 1 if a part has failed. Nothing needs to be installed for this
-checkout; its packages may be in site-packages or in PYTHONPATH.
+--help lists the parts. Each takes less than ten minutes and writes its own file, in a folder named after the GPU. Running the
+command again measures only missing parts, and then retries failed ones; --again measures all of them. If something cannot be
+measured, the file names it with the reason, and the other measurements continue. The exit status is 1 if a part has failed.
+This checkout need not be installed; its packages may be in site-packages or in PYTHONPATH.
 
-A step's time is that of a block of steps, from the first's start until the GPU has done the last, over their number: as in
-training, where nobody waits for a step. All sides are processes on the same GPU that take turns. Who waits keeps its memory.
+A step's time is the time of a block of steps, from the start of the first until the GPU has finished the last, divided by their
+number, since training does not wait for each step. All sides are processes that take turns on the same GPU. A waiting side
+keeps its memory.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from measure import SideError, Worker
 from tinyformer.scripting.command_line import Parser
 
 TORCH_DEVICE = "cuda"
-CHARACTERS, GPT2 = "shakespeare_char", "GPT-2 124M"  # configurations; the first is that of most parts
-OURS, NARROW = "tinyformer, TF32", "tinyformer, bfloat16"
+CHARACTERS, GPT2 = "shakespeare_char", "GPT-2 124M"  # configurations; most parts use the first
+OURS, BFLOAT16 = "tinyformer, TF32", "tinyformer, bfloat16"
 EAGER, MIXED, COMPILED = "PyTorch eager, TF32", "PyTorch eager, bfloat16", "PyTorch compiled, bfloat16"
-TINYFORMER: dict[str, str] = {OURS: "float32", NARROW: "bfloat16"}  # the dtype
+TINYFORMER: dict[str, str] = {OURS: "float32", BFLOAT16: "bfloat16"}  # the dtype
 CAPTURED = {f"{name}, captured": dtype for name, dtype in TINYFORMER.items()}  # as with TINYTENSOR_CAPTURE=1
 PYTORCH = {EAGER: (False, False), MIXED: (False, True), COMPILED: (True, True)}  # whether compiled, and in bfloat16
-# By how much the first loss may differ from that of tinyformer in TF32, relatively: all round, and each differently.
-ROUNDING = {NARROW: 1e-2, EAGER: 1e-3, MIXED: 1e-2, COMPILED: 1e-2} | dict.fromkeys(CAPTURED, 1e-2)
+# The largest relative difference of the first loss from tinyformer's in TF32. All round, each differently.
+ROUNDING = {BFLOAT16: 1e-2, EAGER: 1e-3, MIXED: 1e-2, COMPILED: 1e-2} | dict.fromkeys(CAPTURED, 1e-2)
 MEMORY = (
-    "Memory on the GPU: the most that tensors took at once (CuPy does not tell), the most that the library's pool held, and "
-    "what the GPU had less after the first steps than after the imports; the pools are what can be compared, but that of a "
-    "captured step, which has another pool for itself, is only in the last. Each side's is read when its first steps are done, "
-    "before the next side is started. A step is forward, backward, clipping and AdamW (PyTorch's: fused); PyTorch's attention "
-    "is scaled_dot_product_attention, in bfloat16 flash attention."
+    "Memory on the GPU: the peak of all tensors (unknown for CuPy), the peak of the library's pool, and the GPU's memory used "
+    "between the imports and the end of the first steps. Compare the pools, except for captured steps, which have a second "
+    "pool that only the last column includes. Memory is read after a side's first steps, before the next side starts. A step "
+    "is forward, backward, clipping and AdamW (PyTorch's: fused). PyTorch's attention is scaled_dot_product_attention, which "
+    "is flash attention in bfloat16."
 )
-FAILED = "## Failed"  # the heading of what could not be measured, and of tests that fail
+FAILED = "## Failed"  # the heading above failures and failing tests
 
 
 @dataclass(frozen=True)
 class Amount:
-    """How much is measured."""
+    """The length of each measurement."""
 
     turns: int = 10
     blocks: int = 2  # timed in a turn
@@ -79,7 +79,7 @@ QUICK = Amount(turns=2, blocks=1, steps=3, warm_up=3, losses=20, run=20, new_tok
 
 
 def on_cupy(block: int, make: Callable[..., Any], *arguments: Any) -> Any:
-    """A side that computes with tinytensor on CuPy; so many of its steps are timed together."""
+    """Make a side that computes with tinytensor on CuPy, with ``block`` steps timed together."""
     from tinytensor.device.backend import xp
 
     driver, pool = xp.cuda.runtime, xp.get_default_memory_pool()
@@ -87,14 +87,14 @@ def on_cupy(block: int, make: Callable[..., Any], *arguments: Any) -> Any:
     side = make(*arguments)
     side.block = block
     side.finish = lambda: xp.cuda.Device().synchronize()
-    # What tensors took is not known. The pool holds the most that it ever needed.
+    # The memory of tensors is unknown. The pool never shrinks, so its size is its peak.
     side.device_memory = lambda: [None, pool.total_bytes(), free - driver.memGetInfo()[0]]
     side.kernel_times = lambda steps: _kernel_times(side.step, steps, xp)
     return side
 
 
 def captured(make: Callable[..., Any], *arguments: Any) -> Any:
-    """A side whose trainer captures its steps."""
+    """Make a side whose trainer captures its steps."""
     from tinytensor.replay import capture
 
     capture.is_wanted = True
@@ -109,7 +109,7 @@ def _kernel_times(step: Callable[[], Any], steps: int, cupy: Any) -> Any:
 
 
 def on_torch(block: int, device: str, precision: str, make: Callable[..., Any], *arguments: Any) -> Any:
-    """A side that computes with PyTorch on the GPU (on the "cpu" in tests), with its float32 products in this precision."""
+    """Make a side that computes with PyTorch on the GPU (on the "cpu" in tests), with float32 products in this precision."""
     import torch
 
     torch.set_float32_matmul_precision(precision)
@@ -127,50 +127,49 @@ def on_torch(block: int, device: str, precision: str, make: Callable[..., Any], 
 
 @dataclass
 class Measurement:
-    """What is measured, each a method; the sections of its report so far, and what has failed."""
+    """The measurements, each a method, with the sections of the report so far and the failures."""
 
     amount: Amount
-    data: str | None  # the text of what learns
+    data: str | None  # the text to train on
     processes: int  # of pytest
-    log: Path  # of what programs print
+    log: Path  # the output of programs
     sections: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def add(self, title: str, *paragraphs: str) -> None:
-        """A section."""
+        """Add a section to the report."""
         self.sections.append("\n\n".join([f"## {title}", *paragraphs]))
 
     @contextmanager
-    def attempt(self, what: str) -> Iterator[None]:
-        """A context in which a failure of a side is noted, and no more."""
-        print(f"{what} ...", file=sys.stderr, flush=True)
+    def attempt(self, title: str) -> Iterator[None]:
+        """Record the failure of a side instead of raising it."""
+        print(f"{title} ...", file=sys.stderr, flush=True)
         try:
             yield
         except SideError as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
-            self.failures.append(f"{what} was not measured: {lines[0]} {lines[-1] if len(lines) > 1 else ''}".strip())
+            self.failures.append(f"{title} was not measured: {lines[0]} {lines[-1] if len(lines) > 1 else ''}".strip())
             print(error, file=sys.stderr)
 
     def report(self) -> str:
-        """All of it."""
+        """Return the complete report."""
         failures = [FAILED, "\n".join(f"- {failure}" for failure in self.failures)] if self.failures else []
         return "\n\n".join([*self.sections, *failures])
 
     def tests(self, folder: str) -> None:
-        """The tests of a folder, and what they say at the end. Warnings are listed, and are no errors: those of a new CuPy
-        would otherwise hide what the tests are about."""
+        """Run the tests of a folder. Warnings are listed but are not errors, since a new CuPy may emit some."""
         options = ["-rfE", "--tb=short", "-W", "default", "-n", str(self.processes)]
         status, text = streamed([sys.executable, "-u", "-m", "pytest", *options, folder], self.log)
         lines = [line for line in text.splitlines() if line]
         failed = [f"- {line}" for line in lines if line.startswith(("FAILED", "ERROR"))]
-        last = lines[-1].strip("= ") if lines else "pytest said nothing"
-        paragraphs = [last, f"All that they print is in `{self.log.name}` beside this file.", "\n".join(failed)]
+        last = lines[-1].strip("= ") if lines else "pytest printed nothing"
+        paragraphs = [last, f"The complete output is in `{self.log.name}` beside this file.", "\n".join(failed)]
         self.add(f"Tests: {folder}", *filter(None, paragraphs))
         if status:
             self.failures.append(f"not all tests passed: {last}")
 
     def steps(self, name: str) -> None:
-        """A training step of both libraries, in a configuration."""
+        """Measure a training step of both libraries in a configuration."""
         amount, configuration = self.amount, GPU_GPTS[name]
         ours = (train_step.Tinyformer, configuration, 1)
         theirs = (on_torch, amount.steps, TORCH_DEVICE, "high", train_step.PyTorch, configuration)
@@ -205,24 +204,24 @@ class Measurement:
                 self.sections.append(_target(f"the ratio of the medians, in TF32 over {EAGER}", ratio, 1.5))
 
     def losses(self, name: str) -> None:
-        """The same run in float32 and in bfloat16."""
+        """Compare the losses of the same run in float32 and in bfloat16."""
         from tinyformer.data.reading import open_text
 
         steps = self.amount.losses
         with self.attempt("bfloat16's losses"):
             text, source = open_text(self.data)
             ends = {side: self._ends(text, GPU_GPTS[name], dtype) for side, dtype in TINYFORMER.items()}
-            far = {loss: abs(a - b) for loss, a, b in zip(("training", "validation"), ends[OURS], ends[NARROW])}
+            distances = {loss: abs(a - b) for loss, a, b in zip(("training", "validation"), ends[OURS], ends[BFLOAT16])}
             rows = [[side, f"{training:.4f}", f"{validation:.4f}"] for side, (training, validation) in ends.items()]
             self.add(
                 f"bfloat16 beside float32 after {steps} steps of {name}",
                 f"{which_text(source.name, self.data)} Batches and dropout masks are the same.",
                 measure.table(["", f"training loss, mean of the last {max(1, steps // 6)}", "validation loss"], rows),
-                *[_target(f"bfloat16's distance from float32, in the {loss} loss", d, 0.01) for loss, d in far.items()],
+                *[_target(f"bfloat16's distance from float32, in the {loss} loss", d, 0.01) for loss, d in distances.items()],
             )
 
     def _ends(self, text: str, configuration: GPTConfiguration, dtype: str) -> tuple[float, float]:
-        """The losses at the end of a run that learns a text's characters: of the last sixth of the steps, and of validation."""
+        """Train on a text's characters, and return the training loss of the last sixth of the steps and the validation loss."""
         from tinyformer.tokenizers import CharTokenizer
         from tinyformer.training.config import TrainingConfig
 
@@ -235,7 +234,7 @@ class Measurement:
             return statistics.fmean(losses[-max(1, steps // 6) :]), worker.call("loss", "validation")
 
     def run(self, name: str) -> None:
-        """A whole run of the example, in bfloat16 and with captured steps."""
+        """Measure a complete run of the example, in bfloat16 with captured steps."""
         with self.attempt(f"{name}: a run"), tempfile.TemporaryDirectory() as folder:
             self._run(GPU_GPTS[name], Path(folder) / "run")
 
@@ -268,7 +267,7 @@ class Measurement:
         )
 
     def generation(self, name: str) -> None:
-        """Greedy decoding of both libraries, in float32."""
+        """Measure greedy decoding of both libraries in float32."""
         for batch in (1, 64):
             with (
                 self.attempt(f"generation, batch {batch}"),
@@ -280,25 +279,25 @@ class Measurement:
                     generate.OURS: (on_cupy, 1, generate.Tinyformer, task),
                     generate.THEIRS: (on_torch, 1, TORCH_DEVICE, "highest", generate.HuggingFace, task),
                 }
-                found = generate.run(task, sides, self.amount.continuations, steps=1, warm_up=1)
-                what = f"{task.new_tokens} tokens after {task.prompt_length}, float32 without TF32."
-                self.add(f"Greedy decoding, {name}, batch {batch}", what, found)
+                report = generate.run(task, sides, self.amount.continuations, steps=1, warm_up=1)
+                about = f"{task.new_tokens} tokens after {task.prompt_length}, float32 without TF32."
+                self.add(f"Greedy decoding, {name}, batch {batch}", about, report)
 
     def start(self, name: str) -> None:
-        """How long a process takes until it has done a training step: the first ever, and then again."""
+        """Measure the time from the start of a process to its first training step, without and with cached kernels."""
         rows = []
         with (
             self.attempt("the start"),
             tempfile.TemporaryDirectory() as folder,
             measure.environment({"CUPY_CACHE_DIR": folder}),
         ):
-            for what in ("no kernel compiled yet", "compiled kernels cached"):
+            for cache in ("no kernel compiled yet", "compiled kernels cached"):
                 start = time.perf_counter()
                 with Worker(OURS, train_step.Tinyformer, GPU_GPTS[name], 1) as worker:
                     made = time.perf_counter() - start
                     worker.call("losses", 1)
                     stepped = time.perf_counter() - start
-                rows.append([what, f"{made:.2f}", f"{stepped:.2f}"])
+                rows.append([cache, f"{made:.2f}", f"{stepped:.2f}"])
             self.add(
                 f"From the start of a process to the end of its first training step, {name}",
                 measure.table(["", "imports, model and batches, s", "and the first step, s"], rows),
@@ -306,40 +305,40 @@ class Measurement:
             )
 
     def kernels(self, name: str) -> None:
-        """Where the GPU's time goes in a step of a configuration."""
+        """Measure the time of each kernel in a step of a configuration."""
         for dtype in TINYFORMER.values():
             side = (on_cupy, self.amount.steps, train_step.Tinyformer, GPU_GPTS[name], 1, dtype)
             with self.attempt(f"{name}: kernels in {dtype}"), Worker(OURS, *side) as worker:
                 (step,) = worker.call("turn", self.amount.warm_up, 1)
                 self._kernels(f"{name}, {dtype}", step, *worker.call("kernel_times", self.amount.profiled))
 
-    def _kernels(self, what: str, step: float, kernels: Mapping[str, tuple[int, float]], early: int) -> None:
+    def _kernels(self, title: str, step: float, kernels: Mapping[str, tuple[int, float]], early: int) -> None:
         steps = self.amount.profiled
         total = sum(milliseconds for _, milliseconds in kernels.values())
-        stretches = sum(count for count, _ in kernels.values())
+        intervals = sum(count for count, _ in kernels.values())
         rows = [
             [kernel, f"{count / steps:g}", f"{milliseconds / steps:.3f}", f"{milliseconds / total:.1%}"]
             for kernel, (count, milliseconds) in sorted(kernels.items(), key=lambda item: -item[1][1])
         ]
-        waited = f"In {early} of {stretches} stretches the GPU waited for Python all the same, and that time is counted."
+        waited = f"In {early} of {intervals} intervals the GPU waited for Python all the same, and that time is counted."
         self.add(
-            f"Where the GPU's time goes, {what}",
+            f"Where the GPU's time goes, {title}",
             f"A step takes {1000 * step:.2f} ms, and the GPU works for {total / steps:.2f} ms of it. Waiting for Python is not "
-            "counted: a stretch begins when all of it is queued. It is a call of a kernel, or what lies between two.",
+            "counted. An interval is a call of a kernel, or the time between two, and begins when all its work is queued.",
             *([waited] if early else []),
-            measure.table(["kernel", "stretches a step", "ms a step", "fraction"], rows),
+            measure.table(["kernel", "intervals per step", "ms per step", "fraction"], rows),
         )
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured at a time, into a file of its own: a method of ``Measurement`` and its argument."""
+    """A part with its own file: a method of ``Measurement`` and its argument."""
 
     about: str
-    minutes: int  # on an H200, compiling included; of tests, generation and start it is an estimate
+    minutes: int  # on an H200 with compiling; estimated for tests, generation and start
     method: Callable[[Measurement, str], None]
     argument: str = CHARACTERS  # a configuration, or a folder of tests
-    compares: tuple[str, ...] = ()  # packages of the extra "bench" that it needs
+    compares: tuple[str, ...] = ()  # required packages of the extra "bench"
 
 
 PARTS: dict[str, Part] = {
@@ -356,13 +355,13 @@ PARTS: dict[str, Part] = {
     "tests-tinyformer": Part("the models' own tests on this backend", 8, Measurement.tests, "tests/tinyformer"),
 }
 TEST_PACKAGES = ("pytest", "xdist", "pytest_timeout", "hypothesis")
-LEARNING = ("losses", "run")  # from the text that --data names
-LONG = ("tests-tinytensor", "tests-tinyformer")  # what --quick leaves out: it cannot shorten them
-MOST_PROCESSES = 8  # of pytest, as each has its own share of the GPU's memory
+LEARNING = ("losses", "run")  # parts that use --data
+LONG = ("tests-tinytensor", "tests-tinyformer")  # skipped by --quick, which cannot shorten them
+MAX_PROCESSES = 8  # of pytest, which share the GPU's memory
 
 
 def streamed(command: Sequence[str], log: Path) -> tuple[int, str]:
-    """Run a command in the checkout: its exit status and output, which is also shown and written to a file as it comes."""
+    """Run a command in the checkout. Its output is streamed to the screen and a file. Returns its exit status and output."""
     pieces = []
     with (
         log.open("wb") as file,
@@ -376,30 +375,30 @@ def streamed(command: Sequence[str], log: Path) -> tuple[int, str]:
                     out.write(piece)
                     out.flush()
                 pieces.append(piece)
-        except BaseException:  # Ctrl-C, or the end of the time
+        except BaseException:  # Ctrl-C, or a time limit
             process.terminate()
             raise
     return process.returncode, b"".join(pieces).decode("utf-8", "replace")
 
 
 def which_text(name: str, data: str | None) -> str:
-    """What was learned from, in a sentence."""
+    """Name the text of the training in a sentence."""
     from tinyformer.data.reading import STANDARD_LIBRARY
 
     if data is not None:
         return f"The text is {name}."
     if name == STANDARD_LIBRARY:
-        return f"The text is the sources of {name}: no --data is given, and Tiny Shakespeare could not be downloaded."
-    return f"The text is {name}, as no --data is given."
+        return f"The text is the sources of {name}, because Tiny Shakespeare could not be downloaded; --data chooses another."
+    return f"The text is {name}; --data chooses another."
 
 
-def _target(what: str, value: float, most: float) -> str:
-    return f"Target: {what} at most {most:g}. It is {value:.4g}: **{'met' if value <= most else 'NOT met'}**."
+def _target(quantity: str, value: float, limit: float) -> str:
+    return f"Target: {quantity} at most {limit:g}. It is {value:.4g}: **{'met' if value <= limit else 'NOT met'}**."
 
 
 def describe_gpu() -> tuple[str, str]:
-    """The GPU's name, and it and its software as a section of a report."""
-    from tinytensor.device.backend import xp  # no GPU, or no CuPy, is an error now and not in every side
+    """Return the GPU's name, and a report's section about it and its software."""
+    from tinytensor.device.backend import xp  # fails now if there is no GPU or no CuPy, not in every side
 
     runtime = xp.cuda.runtime
     name = runtime.getDeviceProperties(runtime.getDevice())["name"].decode()
@@ -408,30 +407,30 @@ def describe_gpu() -> tuple[str, str]:
     try:
         driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
-        driver = "unknown (nvidia-smi does not tell)"
+        driver = "unknown (nvidia-smi failed)"
     memory = measure.megabytes(runtime.memGetInfo()[1])
     cuda = f"{version // 1000}.{version % 1000 // 10}"
     return name, f"## The GPU\n\n- GPU: {name}, {memory} MB\n- driver: {driver}\n- CUDA runtime: {cuda}"
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parts = [f"{name}: {part.about}, {measure.counted(part.minutes, 'minute')}" for name, part in PARTS.items()]
     parser = Parser(
         description="Run the tests on this machine's GPU, and measure tinyformer there beside PyTorch and Hugging Face. Needs "
         'TINYTENSOR_BACKEND=cupy, and pip install -e ".[cuda13,test,bench]".',
         epilog=f"The parts, each with an estimate of its time on an H200: {'; '.join(parts)}.",
     )
-    parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, too short to be a measurement")
-    only = "only these parts, of those listed below (default: all; with --quick all but the long tests)"
+    parser.add_argument("--quick", action="store_true", help="a smoke test: too few steps for a measurement")
+    only = "only these parts, listed below (default: all; with --quick all but the long tests)"
     parser.add_argument("--parts", nargs="+", choices=PARTS, metavar="PART", help=only)
-    parser.add_argument("--again", action="store_true", help="measure anew what is already done")
+    parser.add_argument("--again", action="store_true", help="repeat parts that are done")
     text = 'the text of "losses" and "run" (default: Tiny Shakespeare, downloaded once; offline, Python\'s own sources)'
     parser.add_argument("--data", metavar="FILE", help=text)
-    processes = f"of pytest, which share the GPU (default: as many as cores, but at most {MOST_PROCESSES})"
+    processes = f"pytest processes, which share the GPU (default: one per core, at most {MAX_PROCESSES})"
     parser.add_argument("--processes", type=measure.positive, metavar="INT", help=processes)
-    where = "results go to a folder in this one, of the GPU's name, in a file for each part"
-    parser.add_argument("--output", type=_folder, default=Path("runs"), metavar="FOLDER", help=where)
+    output = "write a file for each part into this folder, below the GPU's name"
+    parser.add_argument("--output", type=_folder, default=Path("runs"), metavar="FOLDER", help=output)
     arguments = parser.parse_args(words)
     arguments.parts = arguments.parts or [name for name in PARTS if not (arguments.quick and name in LONG)]
     _check(parser, arguments)
@@ -441,27 +440,27 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 def _folder(text: str) -> Path:
     path = Path(text)
     if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is no folder that exists: make it first")
+        raise argparse.ArgumentTypeError(f"the folder {text!r} does not exist; create it first")
     return path
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """End with an error for what cannot be, or would do nothing."""
+    """Exit with an error for options that are impossible or have no effect."""
     parts = [PARTS[name] for name in arguments.parts]
     has_tests = any(part.method is Measurement.tests for part in parts)
     if arguments.data is not None and not {*LEARNING} & {*arguments.parts}:
-        parser.error("--data is the text of the parts losses and run, which --parts leaves out: add one, or leave out --data")
+        parser.error("--data has no effect without the parts losses or run: add one to --parts, or leave out --data")
     if arguments.processes and not has_tests:
-        parser.error("--processes is for tests, and --parts has none: add tests-gpu, or leave out --processes")
+        parser.error("--processes has no effect without tests: add tests-gpu to --parts, or leave out --processes")
     if has_tests:
         measure.require(parser, "test", *TEST_PACKAGES)
     measure.require(parser, "bench", *sorted({package for part in parts for package in part.compares}))
     if os.environ.get("TINYTENSOR_BACKEND") != "cupy":
-        parser.error("this measures a GPU: run TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py")
+        parser.error("this benchmark needs a GPU: run TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py")
 
 
 def state(file: Path, saying: str = "") -> str:
-    """Of a part, by its file: "missing", "failed" or "done". It is missing, too, where the file does not say this."""
+    """Return the state of a part, from its file: "missing", "failed" or "done". A file without ``saying`` counts as missing."""
     written = file.read_text(encoding="utf-8") if file.exists() else ""
     if not written or saying not in written:
         return "missing"
@@ -469,41 +468,41 @@ def state(file: Path, saying: str = "") -> str:
 
 
 def to_do(files: Mapping[str, Path], arguments: argparse.Namespace) -> list[str]:
-    """The parts that are not done, those last that have failed. Tells of the others."""
-    # What was learned from another text is not what is asked for.
+    """Return the parts that are not done, failed ones last, and print those that are."""
+    # A part trained on another text is not done.
     text = "" if arguments.data is None else which_text(arguments.data, arguments.data)
     states = {name: state(file, text if name in LEARNING else "") for name, file in files.items()}
     if arguments.again:
         states = dict.fromkeys(files, "missing")
     for name in files:
         if states[name] == "done":
-            print(f"{name} is done: see {files[name]} (--again measures it anew)", flush=True)
+            print(f"{name} is done: see {files[name]} (--again repeats it)", flush=True)
     return [name for was in ("missing", "failed") for name in files if states[name] == was]
 
 
 def measure_part(name: str, measurement: Measurement) -> str:
-    """The report of a part, which tells how long it took."""
+    """Return the report of a part, with the time it took."""
     part, start = PARTS[name], time.perf_counter()
     try:
         part.method(measurement, part.argument)
-    except Exception as error:  # a fault of this program must not keep the other parts from the GPU
+    except Exception as error:  # a bug here must not keep the other parts from running
         traceback.print_exc()
-        measurement.failures.append(f"{name} broke down: {type(error).__name__}: {error}")
+        measurement.failures.append(f"{name} crashed: {type(error).__name__}: {error}")
     return f"{measurement.report()}\n\nThis part took {time.perf_counter() - start:.0f} s."
 
 
 def run(arguments: argparse.Namespace) -> bool:
-    """Measure the parts that are asked for, each into its file, and print. Returns whether all are done."""
+    """Measure the requested parts, each into its file, and print. Returns whether all are done."""
     from tinyformer.data.reading import read_text
 
     gpu, described = describe_gpu()
     if arguments.data is not None:
-        read_text(arguments.data)  # what is wrong with it is found out now
-    processes = arguments.processes or min(measure.cores(), MOST_PROCESSES)
+        read_text(arguments.data)  # fails now if it cannot be read
+    processes = arguments.processes or min(measure.cores(), MAX_PROCESSES)
     amount = QUICK if arguments.quick else Amount()
     folder = arguments.output / measure.folder_name(gpu)
     folder.mkdir(parents=True, exist_ok=True)
-    prefix, note = ("quick-", " (a smoke run: no measurement)") if arguments.quick else ("", "")
+    prefix, note = ("quick-", " (a smoke test, not a measurement)") if arguments.quick else ("", "")
     files = {name: folder / f"{prefix}{name}.md" for name in PARTS if name in arguments.parts}
     for name in to_do(files, arguments):
         title = f"On a GPU: {name}{note}"
@@ -520,7 +519,7 @@ def run(arguments: argparse.Namespace) -> bool:
 
 @measure.script()
 def main() -> None:
-    """Measure. The end of a time limit (SIGTERM) ends all processes, as Ctrl-C does."""
+    """Measure. SIGTERM ends all processes, as Ctrl-C does."""
     arguments = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with measure.environment(checkout.variables()):

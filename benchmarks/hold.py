@@ -1,11 +1,11 @@
-"""A kernel that only passes time, so that work can be queued behind it. It needs CuPy and nothing of this project."""
+"""A GPU kernel that only waits, so that work can be queued behind it. It needs nothing but CuPy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-# `globaltimer` counts the GPU's nanoseconds. Compiled for a CPU, which queues nothing, the kernel ends at once.
+# `globaltimer` counts the GPU's nanoseconds. Compiled for a CPU, which queues nothing, the kernel does nothing.
 SOURCE = r"""
 extern "C" __global__ void __launch_bounds__(1) hold(long long nanoseconds) {
 #ifdef __CUDA_ARCH__
@@ -21,7 +21,7 @@ OPTIONS = ("--std=c++17",)
 
 
 def holder(cupy: Any) -> Callable[[float], None]:
-    """A function that keeps the GPU busy for so many milliseconds, and returns at once. ``cupy`` is the module."""
+    """Return a function that keeps the GPU busy for some milliseconds and returns immediately. ``cupy`` is the module."""
     kernel = cupy.RawModule(code=SOURCE, options=OPTIONS).get_function("hold")
 
     def hold(milliseconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Hooks round the kernels of tinytensor's slot (``tinytensor/kernels``): which are called, and how long a GPU works on each."""
+"""Hooks around tinytensor's kernels (``tinytensor/kernels``): which are called, and how long the GPU works on each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from tinytensor.autograd.fused import FusedOp
 from tinytensor.autograd.op import all_ops
 from tinytensor.device import backend
 
-NAMES = [*kernels.functions_of(backend.name)]  # of what the slot holds
+NAMES = [*kernels.functions_of(backend.name)]
 
 
 @contextmanager
 def watched(before: Callable[[str], Any], after: Callable[[], Any] = lambda: None) -> Iterator[None]:
-    """A context in which ``before(name)`` and ``after()`` are called round every call of a kernel."""
-    places: list[tuple[Any, str]] = [(kernels, name) for name in NAMES]
-    places += [(op, f"kernel_{way}") for op in all_ops.values() if isinstance(op, FusedOp) for way in ("forward", "backward")]
+    """Call ``before(name)`` and ``after()`` around every call of a kernel during the context."""
+    hooks: list[tuple[Any, str]] = [(kernels, name) for name in NAMES]
+    fused = [op for op in all_ops.values() if isinstance(op, FusedOp)]
+    hooks += [(op, f"kernel_{direction}") for op in fused for direction in ("forward", "backward")]
 
     def hooked(kernel: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **named: Any) -> Any:
@@ -32,29 +33,29 @@ def watched(before: Callable[[str], Any], after: Callable[[], Any] = lambda: Non
         return run
 
     with ExitStack() as stack:
-        for place, name in places:
-            stack.enter_context(mock.patch.object(place, name, hooked(getattr(place, name))))
+        for owner, name in hooks:
+            stack.enter_context(mock.patch.object(owner, name, hooked(getattr(owner, name))))
         yield
 
 
-Times = dict[str, tuple[int, float]]  # by a kernel's name: its calls, and the GPU's milliseconds for all of them
+Times = dict[str, tuple[int, float]]  # by a kernel's name: the number of calls, and their milliseconds on the GPU
 ELSEWHERE = "everything else"
-SHORTEST, LONGEST = 0.5, 16.0  # milliseconds for which the GPU is held
+SHORTEST, LONGEST = 0.5, 16.0  # milliseconds for which the GPU is kept waiting
 
 
 class _Stopwatch:
-    """Times the GPU's work in stretches, cut where kernels begin and end. While the GPU is held, a stretch is queued."""
+    """A timer of the GPU's work in intervals that begin and end with kernels. Each interval is queued while the GPU waits."""
 
     def __init__(self, cuda: Any, hold: Callable[[float], None]):
         self.cuda, self.hold = cuda, hold
         self.milliseconds = SHORTEST
-        self.running: list[str] = []  # the kernel, and those that it calls, which count as part of it
+        self.running: list[str] = []  # the kernel and those it calls, which are counted with it
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was timed."""
+        """Forget all times."""
         self.times: Times = {}
-        self.early = 0  # stretches that the GPU began before all was queued
+        self.early = 0  # intervals that the GPU began before all was queued
         self.start = self._begin()
 
     def _moment(self) -> Any:
@@ -67,7 +68,7 @@ class _Stopwatch:
         return self._moment()
 
     def cut(self, name: str) -> None:
-        """End the stretch, which is of this name, and begin another."""
+        """End the interval, count it under this name, and begin another."""
         end = self._moment()
         if self.start.done:
             self.early += 1
@@ -78,27 +79,27 @@ class _Stopwatch:
         self.start = self._begin()
 
     def before(self, name: str) -> None:
-        """A kernel is called."""
+        """Note that a kernel is called."""
         if not self.running:
             self.cut(ELSEWHERE)
         self.running.append(name)
 
     def after(self) -> None:
-        """The kernel returns."""
+        """Note that the kernel returns."""
         name = self.running.pop()
         if not self.running:
             self.cut(name)
 
 
 def measured(step: Callable[[], Any], steps: int, cuda: Any, hold: Callable[[float], None]) -> tuple[Times, int]:
-    """How long the GPU works in so many steps: for each kernel, and for everything else. The times are the GPU's own.
+    """Return how long the GPU works in ``steps`` steps, by kernel and for everything else.
 
-    ``cuda`` is CuPy's module, and ``hold`` what ``hold.holder`` makes. Before each call of a kernel the GPU is held, until
-    Python has queued all that the call launches, between two events. So the time is the same however slow Python is. What a
-    kernel calls counts as part of it. A step in training takes longer than all of them where the GPU waits for Python.
+    ``cuda`` is CuPy's module, and ``hold`` is made by ``hold.holder``. Before each call of a kernel the GPU waits until Python
+    has queued all launches of the call between two events, so the time does not depend on Python's speed. The kernels that a
+    kernel calls are counted with it. A training step takes longer than the sum wherever the GPU waits for Python.
 
-    Also returned is in how many stretches the GPU began before all was queued. Their times include waiting for Python. First
-    there are steps that are not counted: they find out for how long the GPU must be held, of which ``LONGEST`` is the most.
+    Also return the number of intervals that the GPU began before all was queued. Their times include waiting for Python.
+    Uncounted steps come first to find how long the GPU must wait, at most ``LONGEST``.
     """
     watch = _Stopwatch(cuda, hold)
     with watched(watch.before, watch.after):

@@ -1,7 +1,7 @@
-"""The harness of every benchmark here: sides that take turns, statistics of their times, tables, and the command line.
+"""The benchmark harness: sides that take turns, statistics of their times, tables, and the command line.
 
-Each side of a comparison lives in a process of its own. So no library changes another's threads or memory allocator, and a
-side's peak memory is its own. The sides take short turns, so that a slow spell of the machine falls on all of them.
+Each side of a comparison runs in its own process, so no library changes another's threads, memory allocator or peak memory.
+The sides take short turns, so a slow moment of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SECONDS_BETWEEN_TEXTS = 5.0  # of progress
 
 
 def status(pid: int | str = "self") -> dict[str, int]:
-    """The bytes that a process holds, by Linux's names: at the highest "VmHWM"; now "RssAnon" that no file backs, and
-    "RssShmem" that processes share. Empty for a process that has ended, and on other systems."""
+    """Return the memory of a process in bytes, by Linux's names: the peak "VmHWM", anonymous memory "RssAnon", and memory
+    shared between processes "RssShmem". Empty for a process that has ended, and on other systems."""
     with suppress(OSError):
         lines = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
         return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1] == "kB"}
@@ -49,44 +49,44 @@ def status(pid: int | str = "self") -> dict[str, int]:
 
 
 def peak_memory() -> int:
-    """The most bytes of memory that this process has held."""
+    """Return the peak memory of this process in bytes."""
     if peak := status().get("VmHWM"):
         return peak
-    import resource  # whose value starts, on Linux, from that of the parent process
+    import resource  # on Linux its value starts from that of the parent process
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def cores() -> int:
-    """How many threads a side should use that does not find it out itself: the cores that this process may use."""
+    """Return the number of cores that this process may use, for libraries that must be told how many threads to start."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def own_processes() -> list[int]:
-    """The ids of the processes that this one has started by multiprocessing, the first one first."""
+def child_processes() -> list[int]:
+    """Return the ids of the processes started by this one with multiprocessing, in order."""
     return sorted(process.pid for process in multiprocessing.active_children() if process.pid is not None)
 
 
 class Side:
-    """One of the things compared. A subclass imports what it needs in ``__init__``, then calls ``imported``."""
+    """One side of a comparison. A subclass imports its libraries in ``__init__``, then calls ``imported``."""
 
-    block = 1  # steps that are timed together, for a device that works on while the next steps are queued
-    baseline = 0  # bytes of memory that the imports alone took
+    block = 1  # steps timed together, for a device that runs while later steps are queued
+    baseline = 0  # bytes of memory after the imports
 
     def imported(self) -> None:
-        """Note the memory that the imports took."""
+        """Record the memory used by the imports."""
         self.baseline = peak_memory()
 
     def step(self) -> Any:
-        """One unit of the work that is timed."""
+        """Run one unit of the timed work."""
         raise TypeError(f"{type(self).__name__} has no step method: write one")
 
     def finish(self) -> None:
-        """Wait until a device has done all steps. On the CPU they are done when they return."""
+        """Wait until the device has finished all steps. On the CPU a step is finished when it returns."""
 
     def turn(self, settle: int, steps: int) -> list[float]:
-        """The seconds of a step, in each of ``steps`` blocks of them, after ``settle`` steps that are not timed: during those,
-        another side's idle threads still spin on the cores, and its data lies in the caches."""
+        """Return the seconds per step of each of ``steps`` blocks, after ``settle`` untimed steps. During those, the idle
+        threads of the side before still spin on the cores, and its data fills the caches."""
         for _ in range(settle):
             self.step()
         self.finish()
@@ -100,20 +100,20 @@ class Side:
         return seconds
 
     def memory(self) -> tuple[int, int]:
-        """Bytes at the highest, and after the imports."""
+        """Return the peak memory and the memory after the imports, in bytes."""
         return peak_memory(), self.baseline
 
     def forget_peak(self) -> None:
-        """Count the peak from now on, also of the processes it has started. Only Linux can; elsewhere nothing happens."""
-        for pid in ("self", *own_processes()):
+        """Reset the peak memory of this process and its children. Only Linux can; elsewhere nothing happens."""
+        for pid in ("self", *child_processes()):
             with suppress(OSError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def end(self) -> None:
-        """End what it has started, before its own process ends."""
+        """Stop everything that the side has started, before its process ends."""
 
     def libraries(self) -> list[str]:
-        """What multiplies matrices, and how many threads do."""
+        """Return the libraries that multiply matrices, with their numbers of threads."""
         return thread_pools()
 
 
@@ -130,7 +130,7 @@ class TorchSide(Side):
 
 
 def thread_pools() -> list[str]:
-    """The thread pools of the libraries that this process has loaded: "openblas 0.3.31, 2 threads"."""
+    """Return the thread pools of the loaded libraries, such as "openblas 0.3.31, 2 threads"."""
     from threadpoolctl import threadpool_info
 
     def described(pool: Mapping[str, Any]) -> str:
@@ -139,24 +139,24 @@ def thread_pools() -> list[str]:
     return sorted(set(map(described, threadpool_info())))
 
 
-def counted(number: int, what: str) -> str:
-    """A number of things in words: "1 thread", "2 threads"."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 thread", "2 threads"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class SideError(Exception):
-    """A side failed in its process; the message holds its traceback."""
+    """A side failed in its process. The message holds the traceback."""
 
 
 class Worker:
-    """A process that holds one side, made there by ``make(*arguments)``; a context that ends the process."""
+    """A process with one side, made there by ``make(*arguments)``. Used as a context manager, it ends the process."""
 
     def __init__(self, name: str, make: Callable[..., Any], *arguments: Any):
         self.name = name
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,))
-        # Ctrl-C reaches every process of the group. The new one ignores it from its first moment: this one ends it.
+        # Ctrl-C reaches every process of the group. The new one ignores it from the start, and this one ends it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self._process.start()
@@ -170,8 +170,8 @@ class Worker:
             raise
 
     def call(self, method: str | None, *arguments: Any) -> Any:
-        """Call the side's method and wait for what it returns; without a name, make the side. Raises SideError where the
-        call fails."""
+        """Call a method of the side and return its result, or make the side if ``method`` is None. Raises SideError if the call
+        fails."""
         self._connection.send((method, arguments))
         try:
             succeeded, value = self._connection.recv()
@@ -184,8 +184,8 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        if kind is KeyboardInterrupt:  # do not wait for the end of a turn
+    def __exit__(self, error_type: type[BaseException] | None, *_: Any) -> None:
+        if error_type is KeyboardInterrupt:  # do not wait for the end of a turn
             self._process.terminate()
         self._connection.close()
         self._process.join(timeout=5)
@@ -195,15 +195,15 @@ class Worker:
 
 
 def _serve(connection: Connection) -> None:
-    """Answer calls, the first of which makes the side, until the other end closes."""
+    """Answer calls until the other end closes. The first call makes the side."""
     side: Any = None
     try:
         while True:
             method, arguments = connection.recv()
             try:
                 if method is None:
-                    make, *rest = arguments
-                    side, answer = make(*rest), None
+                    make, *sizes = arguments
+                    side, answer = make(*sizes), None
                 else:
                     answer = getattr(side, method)(*arguments)
                 connection.send((True, answer))
@@ -218,22 +218,22 @@ Sides = Mapping[str, tuple[Any, ...]]  # (class, argument, ...) by name
 
 
 def start_all(stack: ExitStack, sides: Sides) -> dict[str, Worker]:
-    """A worker for each side; ``stack`` ends them."""
+    """Start a worker for each side. ``stack`` ends them."""
     return {name: stack.enter_context(Worker(name, *side)) for name, side in sides.items()}
 
 
 def call_all(workers: Mapping[str, Worker], method: str, *arguments: Any) -> dict[str, Any]:
-    """What the method of each side returns, one after the other."""
+    """Call a method of each side, one after the other, and return the results by name."""
     return {name: worker.call(method, *arguments) for name, worker in workers.items()}
 
 
 def environment(variables: Mapping[str, str]) -> AbstractContextManager[Any]:
-    """A context with these variables set, for the processes that are started in it."""
+    """Return a context with these environment variables, for the processes started in it."""
     return mock.patch.dict(os.environ, variables)
 
 
 def with_numpys_kernels(name: str, make: Callable[..., Any], *arguments: Any) -> Sides:
-    """The same side with NumPy's kernels, by its name; none where the side itself has them."""
+    """Return the same side with NumPy's kernels, by name. Empty if NumPy's kernels are already in use."""
     import tinytensor
 
     side = (made_in, {"TINYTENSOR_KERNELS": "numpy"}, make, *arguments)
@@ -241,14 +241,14 @@ def with_numpys_kernels(name: str, make: Callable[..., Any], *arguments: Any) ->
 
 
 def made_in(variables: Mapping[str, str], make: Callable[..., Any], *arguments: Any) -> Any:
-    """A side made with these environment variables, in its own process, which has not imported tinytensor yet."""
+    """Make a side with these environment variables, in a process that has not imported tinytensor yet."""
     os.environ.update(variables)
     return make(*arguments)
 
 
 @contextmanager
 def busy(count: int) -> Iterator[list[int]]:
-    """A context beside which so many other processes, of these ids, compute in a thread each. They end with this one, too."""
+    """Run ``count`` other processes, with one busy thread each, during the context, and yield their ids."""
     code = f"import os\nwhile os.getppid() == {os.getpid()}: sum(range(100_000))"
     with ExitStack() as stack:
         # In sessions of their own: Ctrl-C ends this process, which ends them.
@@ -260,7 +260,7 @@ def busy(count: int) -> Iterator[list[int]]:
 
 
 def thread_variables(count: int) -> dict[str, str]:
-    """The variables that tell libraries, when they are loaded, how many threads to use."""
+    """Return the variables that set the number of threads of libraries when they are loaded."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
     return dict.fromkeys(names, str(count))
 
@@ -269,7 +269,7 @@ TIMES = ("median ms", "fastest quartile ms")
 
 
 class Times:
-    """The seconds of a side's timed steps, in each of its turns."""
+    """The seconds of a side's timed steps, by turn."""
 
     def __init__(self) -> None:
         self.turns: list[list[float]] = []
@@ -280,31 +280,31 @@ class Times:
 
     @property
     def median(self) -> float:
-        """The median step."""
+        """The median time of a step."""
         return statistics.median(self._ordered)
 
     @property
     def fastest_quartile(self) -> float:
-        """The mean of the fastest quarter of the steps: the machine undisturbed, yet no single lucky step."""
+        """The mean of the fastest quarter of the steps: undisturbed by other programs, but not a single lucky step."""
         return statistics.fmean(self._ordered[: max(1, len(self._ordered) // 4)])
 
     def milliseconds(self, digits: int = 1) -> list[str]:
-        """The cells of a table under ``TIMES``."""
+        """Return the cells of a table for the columns ``TIMES``."""
         return [f"{1000 * seconds:.{digits}f}" for seconds in (self.median, self.fastest_quartile)]
 
-    def over(self, others: Times) -> list[str]:
-        """The ratios of the medians and of the fastest quartiles, for a table."""
-        return [f"{self.median / others.median:.2f}", f"{self.fastest_quartile / others.fastest_quartile:.2f}"]
+    def over(self, rival: Times) -> list[str]:
+        """Return the ratios of the medians and of the fastest quartiles, for a table."""
+        return [f"{self.median / rival.median:.2f}", f"{self.fastest_quartile / rival.fastest_quartile:.2f}"]
 
 
 def rotated(names: Sequence[str], turn: int) -> list[str]:
-    """The names in the order of a turn: who goes first changes, so that nobody always follows the same other."""
+    """Return the names in the order of a turn. Each turn starts with the next name."""
     first = turn % len(names)
     return [*names[first:], *names[:first]]
 
 
 def take_turns(workers: Mapping[str, Worker], turns: int, steps: int, settle: int = 1) -> dict[str, Times]:
-    """Let the workers run one after the other, ``turns`` times, in ``rotated`` order."""
+    """Run the workers one after the other, ``turns`` times, in ``rotated`` order."""
     names = list(workers)
     times = {name: Times() for name in names}
     with progress("taking turns", turns) as tell:
@@ -316,13 +316,13 @@ def take_turns(workers: Mapping[str, Worker], turns: int, steps: int, settle: in
 
 
 @contextmanager
-def progress(what: str, turns: int) -> Iterator[Callable[[str], None]]:
-    """A context with a function to call after each of so many turns, with a text that says how it went. It is shown every few
-    seconds: beside a bar in a terminal, and elsewhere as a line."""
+def progress(task: str, turns: int) -> Iterator[Callable[[str], None]]:
+    """Show the progress of a task. Yields a function to call after each turn with its result, which is shown every few seconds,
+    beside a bar in a terminal and as a line elsewhere."""
     from tinyformer.common.progress import show_progress
 
     last_text = time.monotonic()
-    with show_progress(what, turns, "turn") as shown:
+    with show_progress(task, turns, "turn") as shown:
 
         def tell(text: str) -> None:
             nonlocal last_text
@@ -335,7 +335,7 @@ def progress(what: str, turns: int) -> Iterator[Callable[[str], None]]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns are aligned in plain text, too: the first to the left, the others to the right."""
+    """Return a Markdown table with columns aligned in plain text: the first to the left, the others to the right."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
 
     def line(row: Sequence[str]) -> str:
@@ -347,8 +347,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def ratio_table(times: Mapping[str, Times], ours: str, rivals: Sequence[str]) -> str:
-    """Our time over each rival's, below 1 where we are faster: of the medians, of the fastest quartiles, and the
-    interquartile range of the ratios of each pair of turns."""
+    """Return a table of our time over each rival's (below 1 where we are faster): the ratios of the medians and of the fastest
+    quartiles, and the interquartile range of the ratio over pairs of turns."""
     rows = []
     for rival in rivals:
         a, b = times[ours], times[rival]
@@ -358,14 +358,14 @@ def ratio_table(times: Mapping[str, Times], ours: str, rivals: Sequence[str]) ->
     return table([f"time of {ours} over", "of medians", "of fastest quartiles", "pairs' interquartile", "pairs"], rows)
 
 
-Cells = Callable[[str], Sequence[str]]  # of the row of a side's name
+Cells = Callable[[str], Sequence[str]]  # by a side's name, the cells of its row
 
 
 def report(
     workers: Mapping[str, Worker], times: Mapping[str, Times], columns: Sequence[str], cells: Cells, also: Sequence[str] = ()
 ) -> str:
-    """A table of all sides with these columns, and their memory; the ``ratio_table`` of the first side, and of those that are
-    ``also`` ours, over all others; and the libraries."""
+    """Return a table of all sides with these columns and their memory, the ``ratio_table`` of the first side (and of each side
+    in ``also``) over all others, and the libraries."""
     memory = call_all(workers, "memory")
     rows = [[name, *cells(name), *map(megabytes, memory[name])] for name in times]
     ratios = [ratio_table(times, ours, [name for name in times if name != ours]) for ours in (next(iter(times)), *also)]
@@ -373,12 +373,12 @@ def report(
 
 
 def library_list(workers: Mapping[str, Worker]) -> str:
-    """A line for each side's ``libraries``."""
+    """Return one line for the ``libraries`` of each side."""
     return "\n".join(f"- {name}: {'; '.join(pools)}" for name, pools in call_all(workers, "libraries").items())
 
 
 def megabytes(count: int | None) -> str:
-    """A number of bytes for a table; nothing for None."""
+    """Format a number of bytes for a table. Empty for None."""
     return "" if count is None else f"{count / 1e6:.0f}"
 
 
@@ -389,19 +389,21 @@ def publish(output: Path | None, name: str, title: str, report: str, *packages: 
 
 
 def write(output: Path | None, name: str, title: str, report: str, *packages: str) -> None:
-    """Write the report as Markdown, if to any file, with where, when and with which kernels and packages it was measured. In a
-    folder it is the file of this name in this processor's folder. A file that is there already stays until the new one is
-    complete."""
+    """Write the report as Markdown with the date, the command, the processor, the kernels and the versions of packages.
+
+    If ``output`` is a folder, the file is ``name`` in this processor's folder. An existing file stays until the new one is
+    complete. Without ``output`` nothing is written.
+    """
     if output is None:
         return
-    from tinytensor.device.disk import write_text  # here, as who only parses a command line may still choose the kernels
+    from tinytensor.device.disk import write_text  # imported late: until now the kernels can still be chosen
 
     output = result_file(output, name)
     write_text(output, f"# {title}\n\n{report}\n\n{_circumstances(packages)}\n")
 
 
 def result_file(output: Path, name: str) -> Path:
-    """The file that ``write`` writes to. Its folder is made."""
+    """Return the file that ``write`` writes to, and make its folder."""
     if output.is_dir():
         output = output / folder_name(_processor()) / f"{name}.md"
         output.parent.mkdir(exist_ok=True)
@@ -409,7 +411,7 @@ def result_file(output: Path, name: str) -> Path:
 
 
 def folder_name(processor: str) -> str:
-    """A processor's name in small letters and hyphens, without its speed and the words that say nothing: "intel-xeon"."""
+    """Return a processor's name in lower case with hyphens, without clock speed and filler words: "intel-xeon"."""
     telling = re.sub(r"\((r|tm)\)|@.*|\b(cpu|processor|\d+-core)\b", " ", processor.lower())
     return "-".join(re.findall(r"[a-z0-9]+", telling))
 
@@ -435,8 +437,8 @@ def _circumstances(packages: Sequence[str]) -> str:
 
 
 def _processor() -> str:
-    """The processor's name. One that has AVX2 but not AVX-512 says so, as its products are half as wide, and AMD's Zen 5, as it
-    has the name of Zen 4."""
+    """Return the processor's name. It names AVX2 where AVX-512 is missing (its vectors are half as wide), and AMD's Zen 5 (its
+    name is the same as Zen 4's)."""
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text()
         if name := re.search(r"(?m)^model name\s*: *(.*\S)", text):
@@ -447,7 +449,7 @@ def _processor() -> str:
 
 @contextmanager
 def script() -> Iterator[None]:
-    """For the main function of a benchmark: ``plain_errors``, and the same for a side that fails, with status 1."""
+    """Run a benchmark's main function with ``plain_errors``. A side that fails is a one-line error, too, with status 1."""
     with plain_errors():
         try:
             yield
@@ -456,54 +458,54 @@ def script() -> Iterator[None]:
 
 
 def make_parser(description: str, configurations: Mapping[str, Sizes] | None = None, **counts: int) -> Parser:
-    """A parser with --output, with --configuration for one of these, and with flags for the counts ``turns``, ``steps`` and
-    ``warm_up`` of these defaults."""
+    """Return a parser with --output, with --configuration if there are any, and with flags for ``counts``: the defaults of
+    ``turns``, ``steps`` and ``warm_up``."""
     sizes = [f"{name}: {c.shape()}, batch {c.batch_size}, dropout {c.dropout:g}" for name, c in (configurations or {}).items()]
     parser = Parser(description=description, epilog=f"The configurations: {'; '.join(sizes)}." if sizes else None)
     if configurations:
         parser.add_argument("--configuration", choices=configurations, default="A", help="the size of the model")
-    what = {"turns": "turns of each side", "steps": "timed steps in a turn", "warm_up": "steps before the first turn"}
+    help_texts = {"turns": "turns of each side", "steps": "timed steps in a turn", "warm_up": "steps before the first turn"}
     for name, default in counts.items():
         flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=positive, default=default, metavar="INT", help=what[name])
-    where = "write the results to this file, too; of a folder, such as benchmarks/results, to a file of this processor's folder"
-    parser.add_argument("--output", type=_output, metavar="FILE.md or FOLDER", help=where)
+        parser.add_argument(flag, type=positive, default=default, metavar="INT", help=help_texts[name])
+    output = "write the results to this file, or into this processor's folder below a folder such as benchmarks/results"
+    parser.add_argument("--output", type=_output, metavar="FILE.md or FOLDER", help=output)
     return parser
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str] | None, *packages: str) -> argparse.Namespace:
-    """The command line. Ends with an error where a package that is needed, of the extra "bench", is not installed."""
+    """Parse the command line. Exits with an error if one of the packages, which the extra "bench" installs, is missing."""
     arguments = parser.parse_args(words)
     require(parser, "bench", *packages)
     return arguments
 
 
 def require(parser: argparse.ArgumentParser, extra: str, *packages: str) -> None:
-    """End with an error where one of these packages, which the extra brings, is not installed."""
+    """Exit with an error if one of these packages, which the extra installs, is missing."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             parser.error(f'{package} is not installed: pip install -e ".[{extra}]"')
 
 
 def _output(text: str) -> Path:
-    path = Path(text)  # what is wrong with it is found out now, not when all has been measured
+    path = Path(text)  # checked now, not after everything has been measured
     if path.suffix != ".md" and not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is no folder, and does not end in .md")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a folder or end in .md")
     if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
+        raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist; create it first")
     return path
 
 
 def positive(text: str) -> int:
-    """The type of a flag that counts something."""
+    """Parse a positive integer for a flag."""
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}")
     return int(text)
 
 
 def fraction(text: str) -> float:
-    """The type of a flag for a part of a whole: at least 0 and less than 1."""
+    """Parse a number in [0, 1) for a flag."""
     with suppress(ValueError):
         if 0.0 <= float(text) < 1.0:
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up to, but not including, 1")
+    raise argparse.ArgumentTypeError(f"must be at least 0 and less than 1, got {text!r}")

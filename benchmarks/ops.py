@@ -5,12 +5,12 @@ python benchmarks/ops.py --only exp sort --size 8    # some of them, on few elem
 python benchmarks/ops.py --configuration A C D       # layers and optimizers, at the sizes of a training step
 python benchmarks/ops.py --configuration A --only LSTM --threads 2
 
-Public ops (public_ops.py) are timed forward, and forward and backward. Layers are timed forward and backward, at the sizes that
-they have in a training step of the configurations (of D, in its decoder); recurrent layers have one size of their own. Both
-libraries compute the same from the same arrays, and their results and gradients must agree before anything is timed.
+Public ops (public_ops.py) are timed forward, and forward and backward. Layers are timed forward and backward, at their sizes in
+a training step of the configurations (for D, in its decoder). Recurrent layers have a single size. Both libraries compute the
+same from the same arrays, and their results and gradients must agree before anything is timed.
 
-By default each library uses one thread: what is compared is the kernels. In training tinytensor uses several cores by giving
-each a part of the batch (tinytensor/parallel/threads.py), on which these ops run as they do here.
+By default each library uses one thread, so the benchmark compares kernels. In training tinytensor gives each core a part of the
+batch (tinytensor/parallel/threads.py), on which these ops run as they do here.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from public_ops import CONSTANTS, ROWS, SIZES, array, pytorchs, tinytensors
 OURS, THEIRS = "tinytensor", "PyTorch"
 DROPOUT = 0.1
 LEARNING_RATE, BETAS, WEIGHT_DECAY = 1e-3, (0.9, 0.99), 0.1
-SHRINKING = 0.9999  # each clipping is to this part of the last norm, so that every one has to scale the gradients
-SECONDS_A_TURN = 0.02  # what the slower side's turn takes, or MOST_STEPS steps where that is less
+SHRINKING = 0.9999  # each clipping is to this fraction of the last norm, so that every one scales the gradients
+SECONDS_A_TURN = 0.02  # the length of the slower side's turn, unless MOST_STEPS steps are shorter
 MOST_STEPS = 100
 DIRECTIONS = ("forward", "forward and backward")
 LARGEST = 12  # ratios that the summary names
 
-# By op, the shapes of what it takes. ``ids`` and ``targets`` are tokens and ``mask`` is padding; the rest gets gradients.
+# The shapes of each op's inputs. ``ids`` and ``targets`` are tokens, ``mask`` is padding. All others get gradients.
 ACTIVATIONS, HEADS, TOKENS = "batch length width", "batch length heads head_width", "batch length"
 INPUTS: dict[str, dict[str, str]] = {
     "linear": {"x": ACTIVATIONS, "weight": "inner width", "bias": "inner"},
@@ -56,8 +56,8 @@ INPUTS: dict[str, dict[str, str]] = {
     "embedding": {"weight": "vocabulary width", "ids": TOKENS},
     "residual": {"x": ACTIVATIONS, "y": ACTIVATIONS},
 }
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}  # of the recurrent layers: the blocks of rows in their weights
-NO_CONFIGURATION = "-"  # they have one size: 64 steps of 32 sequences, 64 numbers in and 512 hidden ones
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}  # blocks of rows in the weights of recurrent layers
+NO_CONFIGURATION = "-"  # recurrent layers have one size: 64 steps, 32 sequences, 64 inputs, 512 hidden units
 for layer, gates in GATES.items():
     rows = str(gates * 512)
     weights = {"weight_ih_l0": f"{rows} 64", "weight_hh_l0": f"{rows} 512", "bias_ih_l0": rows, "bias_hh_l0": rows}
@@ -68,22 +68,21 @@ Arrays = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A public op on so many elements; or a layer at the sizes of a configuration, or an optimizer with the parameters of its
-    model."""
+    """A public op with a number of elements, a layer at the sizes of a configuration, or an optimizer of its model."""
 
     op: str
     size: str  # the number of elements, or the configuration
 
     @property
     def is_public(self) -> bool:
-        """Whether it is one of the table of public ops."""
+        """Return whether the op is in the table of public ops."""
         return self.size.isdecimal()
 
     def __str__(self) -> str:
         return f"{self.op}, {int(self.size):,} elements" if self.is_public else f"{self.op}, configuration {self.size}"
 
     def arrays(self) -> Arrays:
-        """Random inputs, the same in every process. Gradients are of those whose name has none of CONSTANTS."""
+        """Return random inputs, the same in every process. Those named with a letter of CONSTANTS get no gradient."""
         import numpy
 
         rng = numpy.random.default_rng(0)
@@ -94,19 +93,19 @@ class Case:
             model, _, _ = CONFIGURATIONS[self.size].tinyformer()
             return {name: rng.standard_normal(p.shape, "float32") for name, p in model.named_parameters()}
         sizes = {} if self.op in GATES else self._sizes()
-        found: Arrays = {}
+        arrays: Arrays = {}
         for name, words in INPUTS[self.op].items():
             shape = [int(word) if word.isdecimal() else sizes[word] for word in words.split()]
             if name in ("ids", "targets"):
-                found[name] = rng.integers(0, sizes["vocabulary"], shape)
-            elif name == "mask":  # of sentences of all lengths from half the longest
+                arrays[name] = rng.integers(0, sizes["vocabulary"], shape)
+            elif name == "mask":  # sentences of all lengths from half the longest
                 longest = sizes["length"]
-                found[name] = numpy.arange(longest) < rng.integers(longest // 2, longest + 1, (*shape[:-1], 1))
+                arrays[name] = numpy.arange(longest) < rng.integers(longest // 2, longest + 1, (*shape[:-1], 1))
             else:
-                found[name] = rng.standard_normal(shape, "float32")
+                arrays[name] = rng.standard_normal(shape, "float32")
                 if name.startswith("weight") and len(shape) == 2:  # so that outputs are about as large as inputs
-                    found[name] *= shape[1] ** -0.5
-        return found
+                    arrays[name] *= shape[1] ** -0.5
+        return arrays
 
     def _sizes(self) -> dict[str, int]:
         c = CONFIGURATIONS[self.size]
@@ -116,17 +115,17 @@ class Case:
 
 
 class Library(Side):
-    """A side that works on one case after the other. Its library gives the three functions and, by name, the ops."""
+    """A side that runs one case after the other. Subclasses set its library's functions."""
 
     functions: Mapping[str, Callable[..., Any]]  # the layers
     namespace: Any  # of public ops
     tensor: Callable[..., Any]  # (array, requires_grad=False)
     optimizer: Callable[[Sequence[Any]], Any]  # AdamW for these parameters
-    clip: Callable[[Sequence[Any], float], Any]  # of the parameters' gradients; the norm before
-    work: Callable[[], Any]  # the current case's
+    clip: Callable[[Sequence[Any], float], Any]  # clips the parameters' gradients to a norm
+    work: Callable[[], Any]  # one step of the current case
 
     def prepare(self, case: Case, arrays: Arrays, backward: bool = True) -> None:
-        """Go over to this case, with these inputs."""
+        """Switch to this case, with these inputs."""
         import numpy
 
         rng = numpy.random.default_rng(1)
@@ -134,7 +133,7 @@ class Library(Side):
         is_variable = {name: backward and a.dtype.kind == "f" and name[0] not in constant for name, a in arrays.items()}
         inputs = {name: self.tensor(a, requires_grad=is_variable[name]) for name, a in arrays.items()}
         self.differentiated = {name: x for name, x in inputs.items() if is_variable[name]}
-        self.block = 50 if case.size == "8" else 1  # so that reading the clock does not count
+        self.block = 50 if case.size == "8" else 1  # so that reading the clock takes no noticeable time
         leaves = list(self.differentiated.values())
         if case.op in OPTIMIZERS:
             self.work = self._optimization(case.op, leaves, rng)
@@ -169,7 +168,7 @@ class Library(Side):
         return self.work()
 
     def results(self) -> Arrays:
-        """What doing the work twice leaves: a single step of an optimizer would not show its moments."""
+        """Return the results of running twice: a single step of an optimizer would not show its moments."""
         import numpy
 
         self.step()
@@ -181,10 +180,10 @@ class Library(Side):
 
 
 def ops_of(functional: Any, ops: Mapping[str, Callable[..., Any]]) -> Mapping[str, Callable[..., Any]]:
-    """The ops, with those that both libraries write alike."""
+    """Return the ops, and those with the same name in both libraries."""
 
     def attention(query: Any, key: Any, value: Any, mask: Any = None, is_causal: bool = False) -> Any:
-        heads = [x.swapaxes(1, 2) for x in (query, key, value)]  # which lie behind the tokens
+        heads = [x.swapaxes(1, 2) for x in (query, key, value)]  # from (batch, length, heads, ...)
         return functional.scaled_dot_product_attention(*heads, mask, is_causal=is_causal)
 
     return {
@@ -208,7 +207,7 @@ class Tinytensor(Library):
         from tinytensor import optim
 
         names = ("layer_norm", "rms_norm", "cross_entropy", "linear_cross_entropy")
-        recurrent = {kind: self._recurrent(kind) for kind in GATES}
+        recurrent = {layer: self._recurrent(layer) for layer in GATES}
         self.namespace = tinytensors()
         self.functions = ops_of(tt.functional, {**{name: getattr(tt, name) for name in names}, **recurrent})
         # Only parameters can be optimized.
@@ -216,10 +215,10 @@ class Tinytensor(Library):
         self.optimizer = lambda parameters: optim.AdamW(parameters, LEARNING_RATE, BETAS, weight_decay=WEIGHT_DECAY)
         self.clip = optim.clip_grad_norm
 
-    def _recurrent(self, kind: str) -> Callable[..., Any]:
+    def _recurrent(self, name: str) -> Callable[..., Any]:
         from tinytensor import nn
 
-        layer: Any = getattr(nn, kind)(64, 512)
+        layer: Any = getattr(nn, name)(64, 512)
 
         def outputs(x: Any, **parameters: Any) -> Any:
             for name, parameter in parameters.items():
@@ -244,7 +243,7 @@ class PyTorch(Library, TorchSide):
             "rms_norm": lambda x, weight: F.rms_norm(x, weight.shape, weight, 1e-5),
             "cross_entropy": cross_entropy,
             "linear_cross_entropy": lambda x, weight, targets: cross_entropy(F.linear(x, weight), targets),
-            **{kind: self._recurrent(kind) for kind in GATES},
+            **{layer: self._recurrent(layer) for layer in GATES},
         }
         self.functions = ops_of(F, ops)
         self.namespace = pytorchs()
@@ -254,15 +253,15 @@ class PyTorch(Library, TorchSide):
         )
         self.clip = torch.nn.utils.clip_grad_norm_
 
-    def _recurrent(self, kind: str) -> Callable[..., Any]:
+    def _recurrent(self, name: str) -> Callable[..., Any]:
         import torch
 
-        layer = getattr(torch.nn, kind)(64, 512)
+        layer = getattr(torch.nn, name)(64, 512)
         return lambda x, **parameters: torch.func.functional_call(layer, parameters, (x,))[0]
 
 
 def check(case: Case, ours: Arrays, theirs: Arrays) -> None:
-    """Raise SideError unless the results agree to rounding; dropped elements are each library's own."""
+    """Raise SideError unless the results agree to rounding, except for elements dropped by dropout."""
     for name, a in ours.items():
         b, both = theirs[name], ...
         if case.op == "dropout" and name[0] != "x":
@@ -277,7 +276,7 @@ def check(case: Case, ours: Arrays, theirs: Arrays) -> None:
 
 
 def run(cases: Sequence[Case], turns: int, threads: int) -> Iterator[str]:
-    """Measure every case: tables, and what multiplied matrices. Of public ops there is one after each size, of all so far."""
+    """Measure every case, and yield a report. Public ops yield one after each size, with all so far."""
     with ExitStack() as stack, measure.environment(measure.thread_variables(threads)):
         sides: measure.Sides = {OURS: (Tinytensor,), THEIRS: (PyTorch,), **measure.with_numpys_kernels(OURS, Tinytensor)}
         workers = measure.start_all(stack, sides)
@@ -286,12 +285,12 @@ def run(cases: Sequence[Case], turns: int, threads: int) -> Iterator[str]:
 
 
 def _times(workers: Mapping[str, Worker], case: Case, turns: int, backward: bool = True) -> Mapping[str, Times]:
-    """The times of a case, once both libraries agree on it."""
+    """Return the times of a case, after checking that both libraries agree."""
     print(f"{case}{'' if backward else ', forward'}", file=sys.stderr)
     measure.call_all(workers, "prepare", case, case.arrays(), backward)
     results = measure.call_all(workers, "results")
     check(case, results[OURS], results[THEIRS])
-    # Enough steps that a turn is free of what the other side left behind.
+    # Enough steps to outlast the effects of the side before.
     slowest = max(map(statistics.median, measure.call_all(workers, "turn", 2, 3).values()))
     steps = min(MOST_STEPS, max(2, round(SECONDS_A_TURN / slowest)))
     return measure.take_turns(workers, turns, steps, settle=max(1, steps // 4))
@@ -319,7 +318,7 @@ def _layer_tables(workers: Mapping[str, Worker], cases: Sequence[Case], turns: i
 
 
 def _public_tables(workers: Mapping[str, Worker], cases: Sequence[Case], turns: int) -> Iterator[list[str]]:
-    """After each size a summary; and for each op PyTorch's microseconds, and the ratios of ours to them."""
+    """Yield a report after each size: a summary, and PyTorch's microseconds and our ratio for each op."""
     ours = [name for name in workers if name != THEIRS]
     ratios: dict[tuple[str, str, str], dict[str, float]] = {}  # of ops, by side, size and direction
     cells: dict[str, list[str]] = {case.op: [] for case in cases}
@@ -344,7 +343,7 @@ def _public_tables(workers: Mapping[str, Worker], cases: Sequence[Case], turns: 
 
 
 def _summary(ratios: Mapping[tuple[str, str, str], Mapping[str, float]]) -> str:
-    """For each side, size and direction the median of the ratios of all ops, and the largest ones."""
+    """Return the median and the largest ratios of all ops, by side, size and direction."""
     rows = []
     for (side, size, direction), by_op in ratios.items():
         largest = sorted(by_op, key=lambda op: -by_op[op])[:LARGEST]
@@ -355,7 +354,7 @@ def _summary(ratios: Mapping[tuple[str, str, str], Mapping[str, float]]) -> str:
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = measure.make_parser("Time single ops of tinytensor beside PyTorch's, in turns.", turns=15)
     several: dict[str, Any] = {"nargs": "+", "metavar": "NAME"}
     sizes = [str(size) for size in SIZES]
@@ -372,7 +371,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def chosen(ops: Sequence[str], sizes: Sequence[str]) -> list[Case]:
-    """The cases of these ops, at these sizes or configurations."""
+    """Return the cases of these ops, at these sizes or configurations."""
     cases = [Case(op, size) for op in ops for size in ([NO_CONFIGURATION] if op in GATES else sizes)]
     return sorted(cases, key=lambda case: sizes.index(case.size) if case.is_public else 0)  # public ops size by size
 

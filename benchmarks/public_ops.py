@@ -1,6 +1,6 @@
-"""Every public op of tinytensor beside PyTorch's: what it takes, and the call that both libraries understand.
+"""Every public op of tinytensor beside PyTorch's: its inputs, and a call that works with both libraries.
 
-A row's call gets the library as ``F``, a namespace of functions under tinytensor's names: ``tinytensors()`` or ``pytorchs()``.
+A row's call gets the library as ``F``, a namespace of functions with tinytensor's names: ``tinytensors()`` or ``pytorchs()``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ SIZES = {8: (2, 4), 10_000: (100, 100), 1_000_000: (1000, 1000)}  # elements, as
 
 
 class Row(NamedTuple):
-    """An op: the codes of its inputs (see ``array``), and its call."""
+    """An op: the codes of its inputs (see ``array``) and its call."""
 
     inputs: str
     call: Callable[..., Any]
 
 
-CONSTANTS = "YWw"  # the codes of floating-point inputs that get no gradient
+CONSTANTS = "YWw"  # codes of floating-point inputs without gradients
 
 
 def array(code: str, shape: tuple[int, int], rng: Any) -> Any:
-    """An input of so many rows and columns, by its code."""
+    """Make an input of shape (rows, columns), by its code."""
     rows, columns = shape
     makers: Mapping[str, Callable[[], Any]] = {
         "x": lambda: rng.standard_normal(shape, "float32"),
@@ -160,16 +160,15 @@ ROWS = {
     **{name: Row(codes, functools.partial(_by_name, name)) for name, codes in (word.split(":") for word in ALIKE.split())},
     **CALLS,
 }
-ELSEWHERE = "gru lstm rnn multi_head_attention norm_and_rotate rotate_pairs sum_rows".split()  # are in layers, or only here
+ELSEWHERE = "gru lstm rnn multi_head_attention norm_and_rotate rotate_pairs sum_rows".split()  # timed with the layers, or not
 
 
 def tinytensors() -> Any:
-    """Return tinytensor's functions, and the helpers that some rows call."""
+    """Return tinytensor's functions and the helpers of some rows."""
     import tinytensor as tt
     from tinytensor import functional
 
-    own = {"set_row": set_row}
-    return SimpleNamespace(**{**vars(functional), **vars(tt), **own})
+    return SimpleNamespace(**{**vars(functional), **vars(tt), "set_row": set_row})
 
 
 def set_row(x: Any) -> Any:
@@ -179,7 +178,7 @@ def set_row(x: Any) -> Any:
 
 
 def pytorchs() -> Any:
-    """PyTorch's functions under tinytensor's names."""
+    """Return PyTorch's functions with tinytensor's names."""
     import torch
     from torch.nn import functional
 

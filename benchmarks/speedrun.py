@@ -1,14 +1,14 @@
-"""How long training on Tiny Shakespeare takes until the validation loss reaches a mark: tinyformer's recipe beside nanoGPT's.
+"""The training time on Tiny Shakespeare until the validation loss reaches a mark: tinyformer's recipe beside nanoGPT's.
 
 python benchmarks/speedrun.py --output benchmarks/results             # three marks, three seeds: hours
 python benchmarks/speedrun.py --marks 1.886 --seeds 1337              # the first mark alone: minutes
 
-What is measured is said in the report (``DEFINITION``). Nothing is chosen by the test split, the beginning of the text, on
-which no side trains; its loss is told beside that of validation. nanoGPT's recipe is that of its README for a CPU: the default
-settings of tinyformer's dataclasses. PyTorch is eager, with as many threads as it chooses.
+The report says what is measured (``DEFINITION``). The test split is the beginning of the text. No side trains on it and nothing
+is chosen by it; its loss is reported beside the validation loss. nanoGPT's recipe is the one in its README for a CPU, which is
+also the default of tinyformer's dataclasses. PyTorch is eager, with its default number of threads.
 
-The sides train in short turns. In each a side evaluates first and then trains: so the idle threads of the side before, which
-still spin on the cores, have come to rest when the clock starts.
+The sides train in short turns. In each turn a side evaluates first and then trains, so that the idle threads of the side before
+have stopped spinning when the clock starts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ OURS, PYTORCH = "tinyformer's recipe", "nanoGPT's recipe, PyTorch"
 # By mark: the steps of our recipe and of nanoGPT's. 1.886 is nanoGPT's published result on a CPU.
 STEPS = {1.886: (250, 2500), 1.70: (600, 10_000), 1.60: (1150, 10_000)}
 SEEDS = (1337, 1338, 1339)
-WARM_UP = 4  # steps of the throw-away model
+WARM_UP = 4  # steps of a model that is thrown away
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """What an evaluation found. The test split, if there is one, is evaluated only after the last step."""
+    """The losses of an evaluation. The test split, if there is one, is evaluated only after the last step."""
 
     step: int
     seconds: float
@@ -48,23 +48,23 @@ class Point:
 
 
 class Runner(Training):
-    """A side that trains one model after another; ``start`` makes each of them."""
+    """A side that trains one model after another, each made by ``start``."""
 
     steps = done = 0
     seconds = 0.0
     splits: Mapping[str, Any] = {}  # by name, "test" among them if there is one
 
     def start(self, training: Mapping[str, Any], rates: Sequence[float]) -> None:
-        """Begin a run with a new model and its optimizer. ``training`` holds the fields of a ``TrainingConfig``, and ``rates``
-        are the learning rates of the steps."""
+        """Start a run with a new model and optimizer. ``training`` holds the fields of a ``TrainingConfig``, and ``rates`` the
+        learning rate of each step."""
         self.steps, self.done, self.seconds = training["steps"], 0, 0.0
 
     def loss(self, split: str) -> float:
-        """The mean loss over every target of the whole "validation" or "test" split, in adjacent windows."""
+        """Return the mean loss over every target of the "validation" or "test" split, in adjacent windows."""
         raise TypeError(f"{type(self).__name__} has no loss method: write one")
 
     def advance(self, steps: int) -> Point:
-        """Evaluate, and then train for so many steps, but not beyond the last one. Returns what the evaluation found."""
+        """Evaluate, and then train for up to ``steps`` steps. Returns the evaluation's result."""
         is_tested = self.done == self.steps and "test" in self.splits
         point = Point(self.done, self.seconds, self.loss("validation"), self.loss("test") if is_tested else None)
         count = min(steps, self.steps - self.done)
@@ -74,7 +74,7 @@ class Runner(Training):
 
 
 class Tinyformer(Runner):
-    """tinyformer's GPT and its trainer's steps, from the ids of a text, whose last tenth validates."""
+    """tinyformer's GPT and trainer. The last tenth of the ids is the validation split."""
 
     def __init__(self, ids: Any, test_fraction: float, model: Mapping[str, Any]):
         self.ids, self.model = ids, model
@@ -108,7 +108,7 @@ class Tinyformer(Runner):
 
 
 class PyTorch(Runner, TorchTraining):
-    """The same for PyTorch: the twin of tinyformer's GPT with nanoGPT's first weights, and PyTorch's fastest AdamW (``fused``).
+    """The same GPT in PyTorch, with nanoGPT's initialization and PyTorch's fastest AdamW (``fused``).
 
     ``splits`` are ids: "training", "validation" and, if there is one, "test".
     """
@@ -147,7 +147,7 @@ class PyTorch(Runner, TorchTraining):
         return total / (len(self.splits[split]) - 1)
 
     def _adjacent(self, ids: Any, batch_size: int = 64) -> Iterator[Any]:
-        """Windows that predict every id but the first exactly once. The last one may be shorter."""
+        """Yield windows that predict every id but the first exactly once. The last may be shorter."""
         block = len(self.window) - 1
         full = ids.unfold(0, block + 1, block)
         yield from full.split(batch_size)
@@ -162,7 +162,7 @@ Start = tuple[Mapping[str, Any], Sequence[float]]  # the arguments of a side's `
 
 
 def recipes() -> dict[str, dict[str, dict[str, Any]]]:
-    """The recipes of ``tinyformer train gpt``, by name."""
+    """Return the recipes of ``tinyformer train gpt``, by name."""
     from tinyformer.programs.gpt import RECIPES
 
     return RECIPES
@@ -170,7 +170,7 @@ def recipes() -> dict[str, dict[str, dict[str, Any]]]:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A text as ids of characters. The first ``test_fraction`` of it is the test split, and the last tenth validates."""
+    """A text as ids of characters. Its first ``test_fraction`` is the test split, and its last tenth the validation split."""
 
     name: str
     ids: Any
@@ -179,7 +179,7 @@ class Text:
 
 
 def read(path: str | None, test_fraction: float) -> Text:
-    """The text at a path, or Tiny Shakespeare, which is downloaded once. Raises UserError if it cannot be read."""
+    """Read the text at a path, or download Tiny Shakespeare once. Raises UserError if it cannot be read."""
     from tinyformer.data.files import decoded
     from tinyformer.data.reading import TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256, download, fingerprint, read_text
     from tinyformer.tokenizers.char import CharTokenizer
@@ -198,27 +198,27 @@ def read(path: str | None, test_fraction: float) -> Text:
 
 @dataclasses.dataclass(frozen=True)
 class Entrant:
-    """What takes part in a race: a library, a recipe, and the number of steps."""
+    """A participant of a race: a library, a recipe, and the number of steps."""
 
-    kind: type[Runner]
+    runner: type[Runner]
     recipe: Mapping[str, Mapping[str, Any]]  # settings by part: "model" and "training"
     steps: int
 
     def side(self, text: Text) -> tuple[Any, ...]:
-        """What a worker makes the side of. Raises SettingError where a split of the text has no room for a window."""
+        """Return the class and arguments of the side. Raises SettingError if a split of the text is shorter than a window."""
         from tinyformer.data.text import TextBatches
         from tinyformer.models.gpt import GPTConfig
 
         model = dataclasses.asdict(GPTConfig(vocab_size=text.vocab_size, **self.recipe["model"]))
         split: dict[str, Any] = {"vocab_size": text.vocab_size, "test_fraction": text.test_fraction}
         batches = TextBatches(text.ids, model["block_size"], 1, **split)
-        if self.kind is Tinyformer:
+        if self.runner is Tinyformer:
             return Tinyformer, text.ids, text.test_fraction, model
         names = ("training", "validation", *(["test"] if text.test_fraction else []))
-        return self.kind, {name: getattr(batches, name).numpy() for name in names}, model
+        return self.runner, {name: getattr(batches, name).numpy() for name in names}, model
 
     def start(self, seed: int) -> Start:
-        """The arguments of the side's ``start``."""
+        """Return the arguments of the side's ``start``."""
         from tinyformer.training.config import TrainingConfig
 
         config = TrainingConfig(**{**self.recipe["training"], "steps": self.steps, "seed": seed})
@@ -227,11 +227,11 @@ class Entrant:
 
 
 Entrants = Mapping[str, Entrant]  # by the side's name
-Runs = dict[tuple[str, str], list[Points]]  # of a race and a side: one for each seed whose race was held
+Runs = dict[tuple[str, str], list[Points]]  # by race and side: one for each seed so far
 
 
 def for_mark(mark: float) -> dict[str, Entrant]:
-    """The sides of the race to a mark."""
+    """Return the sides of the race to a mark."""
     ours, theirs = STEPS[mark]
     return {OURS: Entrant(Tinyformer, recipes()["modern"], ours), PYTORCH: Entrant(PyTorch, recipes()["nanogpt"], theirs)}
 
@@ -239,10 +239,10 @@ def for_mark(mark: float) -> dict[str, Entrant]:
 def race(
     workers: Mapping[str, Worker], starts: Mapping[str, Start], every: int, tell: Callable[[str], None]
 ) -> dict[str, list[Point]]:
-    """Let each side train once, in turns of ``every`` steps, and return what its evaluations found.
+    """Train each side once, in turns of ``every`` steps, and return its evaluations.
 
-    The next turn is that of the side which has the smallest part of its own turns behind it. So the turns of a side with few
-    steps are spread over the whole race, and a slow spell of the machine falls on all. ``tell`` is called after each turn.
+    The next turn goes to the side that has completed the smallest fraction of its turns. So the turns of a side with few steps
+    are spread over the race, and a slow moment of the machine affects all. ``tell`` is called after each turn.
     """
     points: dict[str, list[Point]] = {name: [] for name in starts}
     for name, start in starts.items():
@@ -251,23 +251,23 @@ def race(
     while waiting := [name for name in starts if len(points[name]) < turns[name]]:
         name = min(waiting, key=lambda name: len(points[name]) / turns[name])
         points[name].append(workers[name].call("advance", every))
-        losses = [f"{name} {found[-1].validation:.3f} ({found[-1].step})" for name, found in points.items() if found]
+        losses = [f"{name} {curve[-1].validation:.3f} ({curve[-1].step})" for name, curve in points.items() if curve]
         tell(", ".join(losses))
     return points
 
 
 def turns_of(steps: int, every: int) -> int:
-    """How many turns a side needs for so many steps: the last one only evaluates."""
+    """Return the number of turns for ``steps`` steps. The last one only evaluates."""
     return math.ceil(steps / every) + 1
 
 
 def reached(points: Points, mark: float) -> Point | None:
-    """The first evaluation at or below a mark."""
+    """Return the first evaluation at or below a mark."""
     return next((point for point in points if point.validation <= mark), None)
 
 
 def ready(stack: ExitStack, entrants: Entrants, text: Text) -> tuple[dict[str, Worker], list[str]]:
-    """A worker for each side, which has imported and compiled all it needs; and a line about each. ``stack`` ends them."""
+    """Start a worker for each side and let it import and compile. Also return a line about each. ``stack`` ends them."""
     workers, lines = {}, []
     for name, entrant in entrants.items():
         began = time.perf_counter()
@@ -282,7 +282,7 @@ def ready(stack: ExitStack, entrants: Entrants, text: Text) -> tuple[dict[str, W
 
 
 def hold(races: Mapping[str, Entrants], seeds: Sequence[int], text: Text, every: int) -> Iterator[tuple[Runs, list[str]]]:
-    """Hold each race with each seed. After each one: all runs so far, and lines about the sides."""
+    """Hold each race with each seed. After each, yield all runs so far and lines about the sides."""
     runs: Runs = {(name, side): [] for name, entrants in races.items() for side in entrants}
     with ExitStack() as stack:
         workers, lines = ready(stack, next(iter(races.values())), text)
@@ -299,18 +299,17 @@ def hold(races: Mapping[str, Entrants], seeds: Sequence[int], text: Text, every:
 # ------------------------------------------------------------------------------------------------------------ the report
 
 DEFINITION = """\
-The seconds are what the clock shows at the first evaluation at or below the mark. The clock counts training steps, the drawing
-of batches included, and stands during evaluations; importing and compiling come before. Each side evaluates the whole
-validation split, the last tenth of the text in adjacent windows of its block size, every {every} steps. Sides take turns of as
-many steps.
+The seconds are the time at the first evaluation at or below the mark. They count training steps, including the drawing of
+batches, but not evaluations, importing and compiling. Each side evaluates the complete validation split, the last tenth of the
+text in adjacent windows of its block size, every {every} steps. Sides take turns of as many steps.
 
-The number of steps decides when the rate has fallen. So each mark has a run of its own, whose number of steps was chosen for it
-on the validation split, for both recipes."""
-OF_THE_TEST_SPLIT = "Nothing was chosen by the test split, the first {:.0%} of the text, on which no side trains."
+The number of steps sets the learning rate schedule. So each mark has its own run, with a number of steps chosen on the
+validation split, for both recipes."""
+OF_THE_TEST_SPLIT = "The test split is the first {:.0%} of the text. No side trains on it, and nothing was chosen by it."
 
 
 def number(values: Sequence[float], digits: int = 3) -> str:
-    """The mean, and in brackets the lowest and the highest where there are several; nothing where there is none."""
+    """Format the mean, followed by the lowest and the highest of several values. Empty without values."""
     if not values:
         return ""
     mean = f"{statistics.fmean(values):.{digits}f}"
@@ -318,50 +317,49 @@ def number(values: Sequence[float], digits: int = 3) -> str:
 
 
 def clock_at(points: Points, mark: float) -> str:
-    """The cell of a run in the table of marks."""
+    """Return a run's cell in the table of marks."""
     point = reached(points, mark)
     if point is not None:
         return f"{point.seconds:.1f}"
     return f"not reached, best {min(point.validation for point in points):.3f}"
 
 
-def seconds_to(found: Sequence[Points], mark: float) -> list[float] | None:
-    """The seconds of each run to a mark, or None unless all reached it."""
-    points = [reached(points, mark) for points in found]
+def seconds_to(runs: Sequence[Points], mark: float) -> list[float] | None:
+    """Return the seconds of each run to a mark, or None unless all reached it."""
+    points = [reached(points, mark) for points in runs]
     return [point.seconds for point in points if point] if all(points) else None
 
 
-def over(found: Sequence[Points], rivals: Sequence[Points], mark: float) -> str:
-    """The time to a mark over that of the rival in the same race; nothing where one has not reached it."""
-    ours, theirs = seconds_to(found, mark), seconds_to(rivals, mark)
+def over(runs: Sequence[Points], rivals: Sequence[Points], mark: float) -> str:
+    """Format the time to a mark over the rival's in the same race. Empty unless all reached it."""
+    ours, theirs = seconds_to(runs, mark), seconds_to(rivals, mark)
     return number([a / b for a, b in zip(ours or [], theirs or [])], 2)
 
 
 def report(races: Mapping[str, Entrants], seeds: Sequence[int], runs: Runs) -> str:
-    """The tables of the marks: seconds, and losses at the end of each run."""
+    """Return the tables of the marks: seconds, and final losses."""
     times, losses = [], []
-    for (name, side), found in runs.items():
-        if not found:
+    for (name, side), curves in runs.items():
+        if not curves:
             continue
-        mark, steps, ends = float(name), races[name][side].steps, [points[-1] for points in found]
-        cells = [clock_at(points, mark) for points in found] + [""] * (len(seeds) - len(found))
-        seconds = seconds_to(found, mark)
+        mark, steps, ends = float(name), races[name][side].steps, [points[-1] for points in curves]
+        cells = [clock_at(points, mark) for points in curves] + [""] * (len(seeds) - len(curves))
+        seconds = seconds_to(curves, mark)
         mean = f"{statistics.fmean(seconds):.1f}" if seconds else ""
-        ratio = "1" if side == PYTORCH else over(found, runs[name, PYTORCH], mark)
+        ratio = "1" if side == PYTORCH else over(curves, runs[name, PYTORCH], mark)
         of_a_step = sum(point.seconds for point in ends) / sum(point.step for point in ends)
         times.append([f"{name}, {side}", f"{steps:,}", f"{1000 * of_a_step:.1f}", *cells, mean, ratio])
         tested = [point.test for point in ends if point.test is not None]
         losses.append([f"{name}, {side}", f"{steps:,}", number([point.validation for point in ends]), number(tested)])
     head = ["mark, side", "steps", "ms a step", *(f"s, seed {seed}" for seed in seeds), "mean s", f"time over {PYTORCH}"]
-    between = "The losses after the last step of these runs: mean (lowest to highest)."
+    between = "Losses after the last step of these runs: mean (lowest to highest)."
     return "\n\n".join(
         [measure.table(head, times), between, measure.table(["mark, side", "steps", "validation", "test"], losses)]
     )
 
 
 def draw(runs: Runs, seed: int, path: Path) -> None:
-    """Draw the validation losses of the first runs, of this seed, against the clock to a PNG. Raises ImportError without
-    matplotlib."""
+    """Draw the validation losses of the runs with the first seed over time to a PNG. Raises ImportError without matplotlib."""
     from matplotlib.figure import Figure
 
     from tinyformer.plots.curves import COLORS
@@ -370,8 +368,8 @@ def draw(runs: Runs, seed: int, path: Path) -> None:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     marks = list(dict.fromkeys(name for name, _ in runs))
-    for (name, side), found in runs.items():
-        curve = [(point.seconds, point.validation) for point in found[0] if point.step]
+    for (name, side), curves in runs.items():
+        curve = [(point.seconds, point.validation) for point in curves[0] if point.step]
         label = side if name == marks[0] else None
         axes.plot(*zip(*curve), color=COLORS[(OURS, PYTORCH).index(side)], linewidth=1.5, label=label)
     for mark in marks:
@@ -387,14 +385,14 @@ def draw(runs: Runs, seed: int, path: Path) -> None:
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = measure.make_parser("Time training until marks of the validation loss, beside nanoGPT's recipe on PyTorch.")
     about = "the text (default: Tiny Shakespeare, downloaded once)"
     parser.add_argument("--data", type=some_path, metavar="FILE", help=about)
     parser.add_argument(
         "--marks", type=float, nargs="+", choices=STEPS, default=[*STEPS], metavar="LOSS", help="losses to reach"
     )
-    about = "of the weights and the batches; each race is held with each seed"
+    about = "seeds of the weights and the batches; each race is held with each seed"
     parser.add_argument("--seeds", type=measure.positive, nargs="+", default=[*SEEDS], metavar="INT", help=about)
     every = "steps between evaluations"
     parser.add_argument("--evaluate-every", type=measure.positive, default=25, metavar="INT", help=every)
@@ -403,7 +401,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 @measure.script()
 def main() -> None:
-    """Hold the races. What is known is written after each; in the end it is printed and drawn."""
+    """Hold the races. Results are written after each, and printed and drawn at the end."""
     arguments = parse()
     from tinyformer.plots.drawing import if_possible
 
@@ -413,11 +411,11 @@ def main() -> None:
     about = f"{text.name}, {len(text.ids):,} characters.\n\n{DEFINITION.format(every=arguments.evaluate_every)}"
     if text.test_fraction:
         about += "\n\n" + OF_THE_TEST_SPLIT.format(text.test_fraction)
-    title, told = "The time to a loss", ""
+    title, text_of_report = "The time to a loss", ""
     for runs, lines in hold(races, seeds, text, arguments.evaluate_every):
-        told = "\n\n".join([about, report(races, seeds, runs), "\n".join(lines)])
-        measure.write(file, "speedrun", title, told, "numpy", "torch")
-    print(f"{title}\n\n{told}")
+        text_of_report = "\n\n".join([about, report(races, seeds, runs), "\n".join(lines)])
+        measure.write(file, "speedrun", title, text_of_report, "numpy", "torch")
+    print(f"{title}\n\n{text_of_report}")
     if file:
         with if_possible():
             draw(runs, seeds[0], file.with_suffix(".png"))

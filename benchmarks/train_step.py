@@ -4,15 +4,15 @@ python benchmarks/train_step.py                      # configuration A, a GPT, P
 python benchmarks/train_step.py --configuration C --compile --output benchmarks/results
 python benchmarks/train_step.py --busy 1             # while another program uses the machine, too
 python benchmarks/train_step.py --workers 2          # two processes of tinyformer beside two threads of it
-python benchmarks/train_step.py --without            # tinyformer without each of the things that make it fast, too
+python benchmarks/train_step.py --without            # also tinyformer without each of its optimizations
 
-Both models start from the same weights and see the same batches. Their first losses must agree before anything is timed. Of
-the two ratios, that of the fastest quartiles compares the libraries on an undisturbed machine; that of the medians includes
-its slow spells.
+Both models start from the same weights and see the same batches. Their first losses must agree before anything is timed. The
+ratio of the fastest quartiles compares the libraries on an undisturbed machine. The ratio of the medians includes its slow
+moments.
 
-The last sides compute the step's matrix products and nothing else: NumPy's BLAS, tinytensor's kernels and PyTorch. The fastest
-of them is the ceiling for any step. NumPy and tinytensor do so in the faster of two ways: each product is split between
-threads, or each thread computes the products of its own part of the batch.
+The last sides compute only the step's matrix products: NumPy's BLAS, tinytensor's kernels and PyTorch. The fastest of them is
+the upper limit for any step. NumPy and tinytensor use the faster of two ways: each product is split between threads, or each
+thread computes the products of its shard of the batch.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from configurations import CONFIGURATIONS, Configuration
 from measure import Side, SideError, TorchSide, Worker
 
 OPTIMIZER = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "clip": 1.0}
-TRAINING: dict[str, Any] = {**OPTIMIZER, "min_learning_rate": 1e-3, "warmup": 0}  # of both sides; the rate is constant
+TRAINING: dict[str, Any] = {**OPTIMIZER, "min_learning_rate": 1e-3, "warmup": 0}  # for both, with a constant learning rate
 OURS, EAGER, COMPILED = "tinyformer", "PyTorch eager", "PyTorch compiled"
 ALONE = "matrix products alone"
 PRODUCTS = {ALONE: "numpy", f"{ALONE}, tinytensor": "tinytensor", f"{ALONE}, PyTorch": "torch"}
 
 
 ATTENTION = "tinytensor.functional.attention"
-UNFUSED = {  # the fused ops whose references take their place
+UNFUSED = {  # fused ops to replace by their reference implementations
     "layer norm not fused": ["tinytensor.functional.layer_norm"],
     "gelu not fused": ["tinytensor.ops.activations._gelu_tanh"],
     "attention not fused": [f"{ATTENTION}._multi_head_attention", f"{ATTENTION}._attention"],
@@ -47,8 +47,8 @@ UNFUSED = {  # the fused ops whose references take their place
 
 
 def sides_of(configuration: Configuration, compiled: bool = False, workers: int = 1, slower: bool = False) -> measure.Sides:
-    """tinyformer, whose time is compared with all others, and its rivals: PyTorch; ``compiled``, too; of several ``workers``,
-    which are processes, as many threads; ``slower`` ones, that lack a thing that makes a step fast."""
+    """Return tinyformer, whose time is compared with all others, and PyTorch, also ``compiled``. With several ``workers``
+    (processes) the same number of threads is a side, and ``slower`` adds tinyformer without each optimization."""
     ours: dict[str, tuple[Any, ...]] = {OURS: (Tinyformer, configuration)}
     if workers > 1:
         threads = (Tinyformer, configuration, workers)  # as many shards
@@ -64,15 +64,15 @@ def sides_of(configuration: Configuration, compiled: bool = False, workers: int 
 
 
 class Training(Side):
-    """A side whose step is a training step that returns its loss."""
+    """A side whose step is a training step and returns the loss."""
 
     def losses(self, steps: int) -> list[float]:
-        """The losses of so many steps."""
+        """Take ``steps`` steps and return their losses."""
         return [float(self.step()) for _ in range(steps)]
 
 
 class Tinyformer(Training):
-    """The step of tinyformer's own trainer, whose shards are threads, or divided among so many processes."""
+    """The step of tinyformer's trainer, with its shards in threads, or divided among ``workers`` processes."""
 
     def __init__(self, configuration: Configuration, shards: int = 0, dtype: str = "float32", workers: int = 1):
         import tinytensor as tt
@@ -86,11 +86,11 @@ class Tinyformer(Training):
         self.evaluate, self.one_blas_thread = evaluate, one_blas_thread
         tt.seed(0)
         self.model, batches, loss_function = configuration.tinyformer()
-        given_settings: dict[str, Any] = {"batch_size": configuration.batch_size, "shards": shards, "dtype": dtype}
-        training = TrainingConfig(**TRAINING, **given_settings, workers=workers)
-        # Batches made beforehand: what is compared is the step, not the data.
-        given: Any = SimpleNamespace(sample=itertools.cycle(batches).__next__, validation_batches=lambda: iter(batches[:1]))
-        self.trainer = Trainer(self.model, given, training, RunFolder("never-written"), loss_function)
+        sizes: dict[str, Any] = {"batch_size": configuration.batch_size, "shards": shards, "dtype": dtype}
+        training = TrainingConfig(**TRAINING, **sizes, workers=workers)
+        # Batches made in advance: the benchmark compares steps, not data loading.
+        data: Any = SimpleNamespace(sample=itertools.cycle(batches).__next__, validation_batches=lambda: iter(batches[:1]))
+        self.trainer = Trainer(self.model, data, training, RunFolder("never-written"), loss_function)
         self._ranks = ExitStack()
         self._ranks.enter_context(self.trainer.on_all_ranks())
 
@@ -98,18 +98,18 @@ class Tinyformer(Training):
         self._ranks.close()
 
     def memory_of_ranks(self) -> list[dict[str, int]]:
-        """The ``status`` of the processes beside this one. Only Linux tells; elsewhere they are empty."""
-        return [measure.status(pid) for pid in measure.own_processes()]
+        """Return the ``status`` of the other ranks' processes. Empty except on Linux."""
+        return [measure.status(pid) for pid in measure.child_processes()]
 
     def weights(self) -> dict[str, Any]:
-        """The model's values as NumPy arrays."""
+        """Return the model's parameters as NumPy arrays."""
         return {name: value.numpy() for name, value in self.model.state_dict().items()}
 
     def load(self, weights: Mapping[str, Any]) -> None:
-        """Keep its own weights: the same seed made them."""
+        """Keep the weights: the same seed made them."""
 
     def first_loss(self) -> float:
-        """The loss of the first batch, without dropout."""
+        """Return the loss of the first batch without dropout."""
         trainer = self.trainer
         return self.evaluate(self.model, trainer.batches, trainer.loss_function, trainer.shards)
 
@@ -124,16 +124,16 @@ class Tinyformer(Training):
 
 
 def unfused(ops: Sequence[str], configuration: Configuration) -> Tinyformer:
-    """A side of tinyformer's with the references of these ops in their place."""
+    """Make a side of tinyformer with the reference implementations of these ops."""
     for path in ops:
-        place, _, op = path.rpartition(".")
-        module = importlib.import_module(place)
+        name, _, op = path.rpartition(".")
+        module = importlib.import_module(name)
         setattr(module, op, getattr(module, op).reference)
     return Tinyformer(configuration)
 
 
 class TorchTraining(TorchSide):
-    """A side that trains the twin of a model of tinyformer's, with PyTorch's fastest AdamW (``fused``)."""
+    """A side that trains the same model in PyTorch, with its fastest AdamW (``fused``)."""
 
     def __init__(self) -> None:
         import torch
@@ -143,13 +143,13 @@ class TorchTraining(TorchSide):
         self.torch, self.twins = torch, torch_models
 
     def train_with(self, model: Any, training: Mapping[str, Any]) -> None:
-        """Train this model with the settings of a ``TrainingConfig``."""
+        """Set the model to train, with the settings of a ``TrainingConfig``."""
         betas = training["beta1"], training["beta2"]
         self.model, self.clip = model, training["clip"]
         self.optimizer = self.twins.adamw_for(model, training["learning_rate"], betas, training["weight_decay"], fused=True)
 
     def update(self, loss_of_batch: Callable[[], Any]) -> Any:
-        """A training step. Returns the loss."""
+        """Take a training step and return the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = loss_of_batch()
         loss.backward()
@@ -159,7 +159,7 @@ class TorchTraining(TorchSide):
 
 
 class PyTorch(Training, TorchTraining):
-    """The same step in PyTorch; with ``bfloat16`` in automatic mixed precision."""
+    """The same step in PyTorch. ``bfloat16`` is automatic mixed precision."""
 
     def __init__(self, configuration: Configuration, compiled: bool, bfloat16: bool = False, device: str = "cpu"):
         super().__init__()
@@ -171,11 +171,11 @@ class PyTorch(Training, TorchTraining):
         self.first_batch, self.batches = batches[0], itertools.cycle(batches)
 
     def load(self, weights: Mapping[str, Any]) -> None:
-        """Start from these values."""
+        """Load these weights."""
         self.twins.load_weights(weights, self.model)
 
     def first_loss(self) -> float:
-        """The loss of the first batch, without dropout."""
+        """Return the loss of the first batch without dropout."""
         self.model.eval()
         with self.torch.no_grad():
             loss = float(self.loss_of(self.first_batch))
@@ -183,7 +183,7 @@ class PyTorch(Training, TorchTraining):
         return loss
 
     def loss_of(self, batch: Sequence[Any]) -> Any:
-        """The loss of a batch, in the chosen precision."""
+        """Return the loss of a batch in the chosen precision."""
         with self.precision:
             return self.loss(*batch)
 
@@ -195,28 +195,27 @@ Product = tuple[Any, Any, Any]  # two matrices, and the memory for their product
 
 
 class Products(Side):
-    """The step's matrix products alone, of the same shapes and layouts, in one of the libraries."""
+    """Only the step's matrix products, with the same shapes and layouts, in one of the libraries."""
 
     def __init__(self, configuration: Configuration, library: str = "numpy"):
         from tinytensor import parallel
 
         self.run = parallel.run
         convert, self.multiply = _multiplication(library)
-        # With one shard BLAS splits each product. With one thread the two ways are the same.
+        # With one shard BLAS splits each product. With one thread both ways are the same.
         counts = {1} if library == "torch" else {1, parallel.default_shards()}
-        ways = [_products(configuration, shards, convert) for shards in sorted(counts)]
-        self.shards = min(ways, key=self.fastest)
+        self.shards = min([_products(configuration, shards, convert) for shards in sorted(counts)], key=self.fastest)
 
-    def fastest(self, way: list[list[Product]]) -> float:
-        """The seconds of the fastest of five steps this way."""
-        self.shards = way
+    def fastest(self, shards: list[list[Product]]) -> float:
+        """Return the seconds of the fastest of five steps with these shards."""
+        self.shards = shards
         return min(self.turn(settle=1, steps=5))
 
     def step(self) -> None:
         self.run(self.all_of, self.shards)
 
     def all_of(self, products: list[Product]) -> None:
-        """Those of one shard."""
+        """Compute the products of one shard."""
         for a, b, out in products:
             self.multiply(a, b, out=out)
 
@@ -225,7 +224,7 @@ class Products(Side):
 
 
 def _multiplication(library: str) -> tuple[Callable[[Any], Any], Callable[..., Any]]:
-    """What makes the library's matrix of NumPy's, and its function of two matrices and ``out``."""
+    """Return the library's conversion from NumPy, and its product of two matrices into ``out``."""
     if library == "torch":
         import torch
 
@@ -238,25 +237,25 @@ def _multiplication(library: str) -> tuple[Callable[[Any], Any], Callable[..., A
 
 
 def _products(configuration: Configuration, shards: int, convert: Callable[[Any], Any] = lambda x: x) -> list[list[Product]]:
-    """For each shard of the batch all products of a step: every matrix forward, and backward for both gradients."""
+    """Return the products of a step by shard: every matrix forward, and backward for both gradients."""
     import numpy
 
     rng = numpy.random.default_rng(0)
     matrices, tokens = configuration.matrices(), configuration.num_tokens()
     widths = {width for shape in matrices for width in shape}
     activations = {width: rng.standard_normal((tokens, width), "float32") for width in widths}
-    found: list[list[Product]] = [[] for _ in range(shards)]
+    products: list[list[Product]] = [[] for _ in range(shards)]
     for outputs, inputs in matrices:
         weight = rng.standard_normal((outputs, inputs), "float32")
         xs, gs = (numpy.array_split(activations[width], shards) for width in (inputs, outputs))
-        for shard, x, g in zip(found, xs, gs):
+        for shard, x, g in zip(products, xs, gs):
             for a, b in ((x, weight.T), (g, weight), (g.T, x)):
                 shard.append((convert(a), convert(b), convert(numpy.empty((a.shape[0], b.shape[1]), "float32"))))
-    return found
+    return products
 
 
 def in_shards(count: int) -> list[str]:
-    """The thread pools as each of so many shards finds them: with several, BLAS uses one thread in each."""
+    """Return the thread pools seen by each shard. With several shards BLAS uses one thread in each."""
     from tinytensor import parallel
 
     pools = parallel.run(lambda _: measure.thread_pools(), list(range(count)))[0]
@@ -272,10 +271,10 @@ def start(
     attempt: Callable[[str], AbstractContextManager[Any]] = nullcontext,
     when_warm: Callable[[str, Worker], None] = lambda name, worker: None,
 ) -> dict[str, Worker]:
-    """Workers that have the first one's weights and, but for ``rounding``, its first losses, and are warm. ``stack`` ends them.
+    """Start workers with the first one's weights, check that their first losses agree up to ``rounding``, and warm them up.
 
-    Each is started in ``attempt(name)``, at whose end ``when_warm(name, worker)`` is called, before the next one is started.
-    Raises SideError where a loss differs, or when the first one could not be started.
+    Each is started in ``attempt(name)``, and ``when_warm(name, worker)`` is called before the next one starts. ``stack`` ends
+    them. Raises SideError if a loss differs, or if the first worker cannot be started.
     """
     workers: dict[str, Worker] = {}
     weights: Any = None
@@ -287,7 +286,7 @@ def start(
                 worker.call("load", weights)
             weights = weights or worker.call("weights")
             losses = [worker.call("first_loss"), *worker.call("losses", warm_up)]
-            worker.call("forget_peak")  # the weights on their way, and compiling, are no part of training
+            worker.call("forget_peak")  # moving weights and compiling are not part of training
             losses = losses[: 1 if configuration.dropout else 2]  # in training, elements are dropped at random
             expected = expected or losses
             check_losses(name, losses, expected, (rounding or {}).get(name, 1e-5))
@@ -295,19 +294,19 @@ def start(
             workers[name] = worker
             stack.push(until_warm.pop_all())
         if not workers:
-            raise SideError(f"without {name} there is nothing to compare with")
+            raise SideError(f"cannot compare without {name}")
     return workers
 
 
 def check_losses(name: str, losses: Sequence[float], expected: Sequence[float], rounding: float) -> None:
-    """Raise SideError where they differ by more than rounding."""
+    """Raise SideError if the losses differ by more than rounding."""
     for a, b in zip(losses, expected, strict=True):
         if not math.isclose(a, b, rel_tol=rounding):
-            raise SideError(f"a first loss of {name} is {a}, and that of {OURS} {b}")
+            raise SideError(f"the first losses differ: {name} has {a}, {OURS} has {b}")
 
 
 def run(configuration: Configuration, sides: measure.Sides, turns: int, steps: int, warm_up: int) -> str:
-    """Measure all sides, of which the first is ours: a table of them, one of ratios, and what multiplied matrices."""
+    """Measure all sides (the first is ours), and return a table, the ratios, and the libraries."""
     with ExitStack() as stack:
         workers = start(stack, configuration, sides, warm_up, dict.fromkeys(UNFUSED, 1e-4))
         workers |= measure.start_all(stack, {name: (Products, configuration, library) for name, library in PRODUCTS.items()})
@@ -333,24 +332,24 @@ def run(configuration: Configuration, sides: measure.Sides, turns: int, steps: i
 
 
 def memory_line(rank: int, memory: Mapping[str, int]) -> str:
-    """What a rank beside the first costs, in a line."""
+    """Describe the memory of a rank other than the first."""
     peak, shared = (measure.megabytes(memory[name]) for name in ("VmHWM", "RssShmem"))
     return f"- memory of rank {rank} (rank 0: see the table): peak {peak} MB; after the steps all ranks share {shared} MB of it"
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     about = "Time one training step of tinyformer beside PyTorch's, in turns."
     parser = measure.make_parser(about, CONFIGURATIONS, turns=30, steps=4, warm_up=5)
-    parser.add_argument("--dropout", type=measure.fraction, metavar="FLOAT", help="instead of the configuration's own")
+    parser.add_argument("--dropout", type=measure.fraction, metavar="FLOAT", help="replace the configuration's dropout")
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too (needs a C++ compiler)")
-    beside = "meanwhile so many other processes compute, in a thread each"
+    beside = "run this many busy processes at the same time"
     parser.add_argument("--busy", type=measure.positive, default=0, metavar="INT", help=beside)
-    processes = "measure so many processes of tinyformer, too, and as many threads"
+    processes = "also measure tinyformer with this many processes, and with as many threads"
     parser.add_argument("--workers", type=measure.positive, default=1, metavar="INT", help=processes)
-    slower = "measure tinyformer without each of the things that make it fast, too"
+    slower = "also measure tinyformer without each of its optimizations"
     parser.add_argument("--without", action="store_true", help=slower)
-    parser.has_no_effect("without", lambda found: found.workers > 1, "with --workers")
+    parser.has_no_effect("without", lambda arguments: arguments.workers > 1, "with --workers")
     return measure.parse(parser, words, "torch", "threadpoolctl")
 
 

@@ -2,8 +2,8 @@
 
 python benchmarks/translate.py --output benchmarks/results
 
-All sides read the same random weights from a folder. Each translates 32 sentences of 20 to 30 words at once, into exactly 30
-tokens each, whatever their probabilities. Those in float32 must find the same translations.
+All sides read the same random weights from a folder. Each translates a batch of 32 sentences of 20 to 30 words into exactly 30
+tokens each. The float32 sides must produce the same translations.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ MODEL: dict[str, Any] = {  # of the size of the Opus-MT models
 
 @dataclass(frozen=True)
 class Task(generate.Task):
-    """What every side does with the model in a folder: translate ``batch`` sentences of ``shortest`` to ``prompt_length``
-    words."""
+    """The work of every side: translate ``batch`` sentences of ``shortest`` to ``prompt_length`` words."""
 
     batch: int = 32
     prompt_length: int = 30
@@ -35,7 +34,7 @@ class Task(generate.Task):
     unit: ClassVar[str] = "sentences"
 
     def inputs(self) -> list[list[int]]:
-        """Random ids of each sentence, the same on every call."""
+        """Return random ids of each sentence, the same on every call."""
         import numpy
 
         rng = numpy.random.default_rng(0)
@@ -43,7 +42,7 @@ class Task(generate.Task):
         return [rng.integers(1, self.pad(), length).tolist() for length in lengths]
 
     def pad(self) -> int:
-        """The padding, with which a translation starts, too: the last token of the vocabulary, as in Marian."""
+        """Return the padding token, which also starts a translation: the last of the vocabulary, as in Marian."""
         return generate.vocab_size(self.folder) - 1
 
     def amount(self) -> int:
@@ -51,14 +50,14 @@ class Task(generate.Task):
 
 
 def marian(vocab_size: int, **settings: Any) -> Any:
-    """An encoder-decoder as Marian has it, with noise on every weight, but for the padding's embedding: translations start
-    with zeros."""
+    """Return Marian's encoder-decoder with noise on every weight except the padding's embedding: translations start with
+    zeros."""
     from tinyformer import Transformer, TransformerConfig
 
     shared: dict[str, Any] = {"source_vocab_size": vocab_size, "target_vocab_size": vocab_size, "source_pad": vocab_size - 1}
     shared |= {"share_embeddings": True, "tie_output": True, "learn_padding": False, "output_bias": True}
-    kind: dict[str, Any] = {"positions": "sinusoidal_halves", "norm_first": False, "dropout": 0.0}
-    model = generate.noisy(lambda: Transformer(TransformerConfig(**shared, **kind, **settings)))
+    variant: dict[str, Any] = {"positions": "sinusoidal_halves", "norm_first": False, "dropout": 0.0}
+    model = generate.noisy(lambda: Transformer(TransformerConfig(**shared, **variant, **settings)))
     values = model.source_embedding.tokens.weight.numpy().copy()
     values[-1] = 0.0
     model.source_embedding.tokens.weight.assign(values)
@@ -72,14 +71,14 @@ class Tinyformer(generate.Tinyformer):
         library, pad, longest = self.library, self.task.pad(), max(map(len, inputs))
         source = [[*row, *[pad] * (longest - len(row))] for row in inputs]
         decoder = library.translation_decoder(self.model, source, count)
-        found = library.beam_search(decoder, [[pad]] * len(source), None, BEAM, count, forbidden=(END, pad))
-        return [list(best.ids) for best, *_ in found]
+        beams = library.beam_search(decoder, [[pad]] * len(source), None, BEAM, count, forbidden=(END, pad))
+        return [list(best.ids) for best, *_ in beams]
 
 
 class HuggingFace(generate.HuggingFace):
     """``generate`` with a beam."""
 
-    kind = "AutoModelForSeq2SeqLM"
+    model_class = "AutoModelForSeq2SeqLM"
 
     def write(self, inputs: Any, count: int) -> list[list[int]]:
         pad = self.task.pad()
@@ -90,16 +89,16 @@ class HuggingFace(generate.HuggingFace):
 class CTranslate2(generate.CTranslate2):
     """``translate_batch``."""
 
-    kind = "Translator"
+    model_class = "Translator"
 
     def write(self, inputs: Any, count: int) -> list[list[int]]:
         lengths = {"min_decoding_length": count, "max_decoding_length": count}
-        found = self.model.translate_batch([[*map(str, row)] for row in inputs], beam_size=BEAM, **lengths)
-        return [[int(token) for token in result.hypotheses[0]] for result in found]
+        results = self.model.translate_batch([[*map(str, row)] for row in inputs], beam_size=BEAM, **lengths)
+        return [[int(token) for token in result.hypotheses[0]] for result in results]
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     about = "Time translating with a beam by tinyformer's encoder-decoder beside other libraries', in turns."
     parser = measure.make_parser(about, turns=10, steps=1, warm_up=1)
     return measure.parse(parser, words, *generate.PACKAGES[1:], "threadpoolctl")
@@ -113,8 +112,8 @@ def main() -> None:
         task = Task(folder)
         sides = generate.sides_of(task, {generate.OURS: Tinyformer, generate.THEIRS: HuggingFace, generate.CT2: CTranslate2})
         report = generate.run(task, sides, arguments.turns, arguments.steps, arguments.warm_up)
-    what = f"{task.batch} sentences of {task.shortest} to {task.prompt_length} words into {task.new_tokens} tokens each"
-    measure.publish(arguments.output, "translate", f"Translating {what}, beam {BEAM}", report, *generate.PACKAGES)
+    sentences = f"{task.batch} sentences of {task.shortest} to {task.prompt_length} words into {task.new_tokens} tokens each"
+    measure.publish(arguments.output, "translate", f"Translating {sentences}, beam {BEAM}", report, *generate.PACKAGES)
 
 
 if __name__ == "__main__":

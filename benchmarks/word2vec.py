@@ -3,9 +3,9 @@
 python benchmarks/word2vec.py                                   # skip-gram
 python benchmarks/word2vec.py --method cbow --output benchmarks/results
 
-What is timed is an epoch. Each side's processes may use one core only; gensim has one worker thread there, beside the one that
-reads. Before that, and not timed, each side reads the text: tinyformer makes ids of all words once, gensim counts them and
-looks the ids up in each epoch. The losses at which the sides end, all measured alike, may differ by a few percent only.
+The benchmark times an epoch. Each side may use one core only; gensim has one worker thread there beside its reader. Reading the
+text is not timed: tinyformer maps all words to ids once, gensim counts them and looks up the ids in each epoch. The final
+losses, measured in the same way, must agree to a few percent.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import measure
 from measure import Side, SideError
 
 OURS, THEIRS = "tinyformer", "gensim"
-SIMILAR = 0.03  # the most by which the losses of the sides may differ, as a fraction
+SIMILAR = 0.03  # the largest relative difference of the losses
 
 
 @dataclass(frozen=True)
 class Task:
-    """What every side does: an epoch of this method over the default text, with the default settings of both libraries."""
+    """The work of every side: an epoch of this method over the default text, with the default settings of both libraries."""
 
     method: str
     width: int = 100
     min_count: int = 5
 
     def passages(self) -> list[list[str]]:
-        """The words of each passage of the text."""
+        """Return the words of each passage of the text."""
         from tinyformer.data.reading import default_text
         from tinyformer.word_vectors.corpus import passages
 
@@ -41,7 +41,7 @@ class Task:
 
 
 def on_one_core() -> None:
-    """Let this process, and what it starts, use one core only, where the system can say so."""
+    """Restrict this process and its children to one core, where the system allows it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
@@ -58,12 +58,12 @@ class Tinyformer(Side):
         self.training = Word2Vec(self.corpus, Word2VecConfig(method=task.method, width=task.width, epochs=1))
 
     def step(self) -> None:
-        """One epoch, which begins with the vectors of the last one."""
+        """Train one epoch, starting from the last one's vectors."""
         self.training.words_done = 0
         self.training.train(quiet=True)
 
     def vectors(self) -> dict[str, Any]:
-        """Both vectors of each word."""
+        """Return both vectors of each word."""
         words = self.corpus.vocabulary.words
         return {word: pair for word, *pair in zip(words, self.training.inputs, self.training.outputs)}
 
@@ -82,17 +82,17 @@ class Gensim(Side):
         self.model.build_vocab(self.passages)
 
     def step(self) -> None:
-        """One epoch, which begins with the vectors of the last one."""
+        """Train one epoch, starting from the last one's vectors."""
         self.model.train(self.passages, total_examples=self.model.corpus_count, epochs=1)
 
     def vectors(self) -> dict[str, Any]:
-        """Both vectors of each word."""
+        """Return both vectors of each word."""
         rows = self.model.wv.index_to_key, self.model.wv.vectors, self.model.syn1neg
         return {word: pair for word, *pair in zip(*rows)}
 
 
 def loss(task: Task, vectors: dict[str, Any]) -> float:
-    """The mean loss of an example of the text, with these vectors."""
+    """Return the mean loss of the text's examples with these vectors."""
     import numpy
 
     import tinytensor as tt
@@ -111,28 +111,28 @@ def loss(task: Task, vectors: dict[str, Any]) -> float:
 
 
 def run(task: Task, sides: measure.Sides, turns: int, steps: int, warm_up: int) -> str:
-    """Measure all sides: a table of them, one of ratios, and the losses. Raises SideError where the losses differ."""
+    """Measure all sides, and return a table, the ratios and the losses. Raises SideError if the losses differ."""
     with measure.environment(measure.thread_variables(1)), ExitStack() as stack:
         workers = measure.start_all(stack, sides)
         measure.call_all(workers, "turn", warm_up, 1)
         times = measure.take_turns(workers, turns, steps)
         losses = {name: loss(task, vectors) for name, vectors in measure.call_all(workers, "vectors").items()}
-        if any(abs(found / losses[OURS] - 1) > SIMILAR for found in losses.values()):
+        if any(abs(loss / losses[OURS] - 1) > SIMILAR for loss in losses.values()):
             raise SideError(f"the sides learned differently: their losses are {losses}")
-        words = sum(map(len, task.passages()))  # with those that occur too seldom
+        words = sum(map(len, task.passages()))  # including rare words
 
         def cells(name: str) -> list[str]:
             side = times[name]
             return [*side.milliseconds(), f"{words / side.fastest_quartile:,.0f}", f"{losses[name]:.3f}"]
 
-        return measure.report(workers, times, (*measure.TIMES, "words/s", "loss in the end"), cells)
+        return measure.report(workers, times, (*measure.TIMES, "words/s", "final loss"), cells)
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     about = "Time tinyformer's word2vec beside gensim's, in turns on one core; a step is an epoch over Tiny Shakespeare."
     parser = measure.make_parser(about, turns=10, steps=1, warm_up=1)
-    parser.add_argument("--method", help="which of word2vec's two", choices=("skip-gram", "cbow"), default="skip-gram")
+    parser.add_argument("--method", help="word2vec's method", choices=("skip-gram", "cbow"), default="skip-gram")
     return measure.parse(parser, words, "gensim", "threadpoolctl")
 
 

@@ -108,7 +108,7 @@ def test_a_wrong_argument_is_one_line(benchmark, capsys, monkeypatch):
 @pytest.mark.parametrize("benchmark", [b for b in BENCHMARKS if b is not gpu], ids=lambda module: module.__name__)
 def test_an_output_that_cannot_be_is_found_before_anything_is_measured(benchmark, capsys, monkeypatch, tmp_path):
     message = said(benchmark, capsys, monkeypatch, "--output", str(tmp_path / "results.txt"))
-    assert "results.txt' is no folder, and does not end in .md" in message
+    assert "results.txt' must be a folder or end in .md" in message
     message = said(benchmark, capsys, monkeypatch, "--output", str(tmp_path / "none" / "results.md"))
     assert f"the folder {tmp_path / 'none'} does not exist" in message
 

@@ -79,7 +79,8 @@ def test_every_part_is_measured_and_written(tmp_path, text):
     files = results(tmp_path)
     assert set(files) == {f"quick-{name}" for name in gpu.PARTS if name not in gpu.LONG}
     for name, written in files.items():
-        assert written.startswith(f"# On a GPU: {name[6:]} (a smoke run: no measurement)\n") and "an imagined GPU" in written
+        assert written.startswith(f"# On a GPU: {name[6:]} (a smoke test, not a measurement)\n")
+        assert "an imagined GPU" in written
         assert gpu.FAILED not in written and re.search(r"This part took \d+ s.", written)
         assert re.search(r"Measured on .* at revision .* cupy", written)
         assert written in process.stdout or written.split("\n", 1)[1].rsplit("Measured on", 1)[0].strip() in process.stdout
@@ -105,7 +106,7 @@ def test_a_part_that_is_done_is_measured_again_only_when_asked(tmp_path):
     again = run(*words, code=count)
     assert again.returncode == 0 and again.stdout.count("a side\n") == 2  # kernels in two dtypes
     file = tmp_path / "an-imagined-gpu" / "quick-start.md"
-    assert again.stdout.startswith(f"start is done: see {file} (--again measures it anew)\n")
+    assert again.stdout.startswith(f"start is done: see {file} (--again repeats it)\n")
     assert results(tmp_path)["quick-start"] == start
     assert run(*words, "--again", code=count).stdout.count("a side\n") == 4
     assert results(tmp_path)["quick-start"] != start
@@ -126,7 +127,7 @@ def test_what_failed_is_tried_again_after_what_is_missing(tmp_path):
     ]
     assert "## Failed\n\n- it is broken\n" in results(tmp_path)["quick-kernels-char"]
     assert gpu.FAILED not in results(tmp_path)["quick-losses"]
-    assert "## Failed\n\n- start broke down: TypeError: 'NoneType'" in results(tmp_path)["quick-start"]
+    assert "## Failed\n\n- start crashed: TypeError: 'NoneType'" in results(tmp_path)["quick-start"]
     assert "Traceback" in process.stderr
     (tmp_path / "an-imagined-gpu" / "quick-start.md").unlink()
     working = f"{order}for name in ('kernels-char', 'losses', 'start'): part(name, [])\n"
@@ -153,7 +154,7 @@ def test_what_fails_is_named_and_the_rest_is_measured(tmp_path):
     assert process.stdout.endswith(f"steps-gpt2 has failed: see {tmp_path / 'an-imagined-gpu' / 'quick-steps-gpt2.md'}\n")
     (written,) = results(tmp_path).values()
     assert "GPT-2 124M: broken was not measured: broken failed" in written
-    assert "PyTorch eager, bfloat16 was not measured: a first loss of PyTorch eager, bfloat16 is 4." in written
+    assert "PyTorch eager, bfloat16 was not measured: the first losses differ: PyTorch eager, bfloat16 has 4." in written
     table = written.split("## A training step, GPT-2 124M")[1].split("\n\n")[2].splitlines()[2:]
     assert first_cells("\n".join(table)) == [*gpu.TINYFORMER, *gpu.CAPTURED, "PyTorch eager, TF32"]
 
@@ -290,9 +291,9 @@ def test_without_data_or_a_network_the_text_is_pythons_own_sources(tmp_path, mon
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # where nobody answers
     monkeypatch.setenv("TINYFORMER_CACHE", str(tmp_path))
     name = open_text(None)[1].name
-    says = "The text is the sources of Python's standard library: no --data is given, and Tiny Shakespeare could not be"
+    says = "The text is the sources of Python's standard library, because Tiny Shakespeare could not be"
     assert gpu.which_text(name, None).startswith(says)
-    assert gpu.which_text("Tiny Shakespeare", None) == "The text is Tiny Shakespeare, as no --data is given."
+    assert gpu.which_text("Tiny Shakespeare", None) == "The text is Tiny Shakespeare; --data chooses another."
     assert gpu.which_text("a.txt", "a.txt") == "The text is a.txt."
 
 
@@ -387,11 +388,11 @@ def test_where_the_gpu_waited_all_the_same_is_counted(imagined):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--parts losses --processes 2", "--processes is for tests, and --parts has none"),
-        ("--parts start --data README.md", "--data is the text of the parts losses and run, which --parts leaves out"),
+        ("--parts losses --processes 2", "--processes has no effect without tests"),
+        ("--parts start --data README.md", "--data has no effect without the parts losses or run"),
         ("--parts losses --data no/such/file", "no/such/file does not exist: pass --data a text file"),
         ("--parts steps", "invalid choice: 'steps'"),
-        ("--output no/such/folder", "'no/such/folder' is no folder that exists: make it first"),
+        ("--output no/such/folder", "the folder 'no/such/folder' does not exist; create it first"),
     ],
 )
 def test_a_mistake_is_one_line(words, says):

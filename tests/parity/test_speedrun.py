@@ -306,8 +306,8 @@ def words(monkeypatch, *given):
     ("given", "said"),
     [
         ("--marks 1.5", "argument --marks: invalid choice: 1.5 (choose from 1.886, 1.7, 1.6)"),
-        ("--seeds 0", "argument --seeds: '0' is not a whole number above 0"),
-        ("--evaluate-every x", "argument --evaluate-every: 'x' is not a whole number above 0"),
+        ("--seeds 0", "argument --seeds: must be a positive integer, got '0'"),
+        ("--evaluate-every x", "argument --evaluate-every: must be a positive integer, got 'x'"),
         ("--data none.txt", "none.txt does not exist: pass --data a text file or a folder of them"),
         ("--data short.txt", "the text has 7 tokens, too few for windows of 128"),
     ],

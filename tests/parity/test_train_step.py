@@ -128,13 +128,13 @@ def test_dropout_is_in_the_same_places_and_acts(configuration):
 
 def test_a_difference_is_refused():
     for other in ([1.1, 2.0], [1.0, 2.1]):  # the first loss, and the first in training
-        with pytest.raises(SideError, match=r"a first loss of PyTorch eager is \d\.1, and that of tinyformer [12]\.0"):
+        with pytest.raises(SideError, match=r"the first losses differ: PyTorch eager has \d\.1, tinyformer has [12]\.0"):
             train_step.check_losses(train_step.EAGER, other, [1.0, 2.0], 1e-5)
     train_step.check_losses(train_step.EAGER, [1.000001, 2.0], [1.0, 2.0], 1e-5)
 
 
 def test_sides_that_differ_are_not_measured():
-    with ExitStack() as stack, pytest.raises(SideError, match="a first loss of PyTorch eager is"):
+    with ExitStack() as stack, pytest.raises(SideError, match="the first losses differ: PyTorch eager has"):
         other = dataclasses.replace(GPT, batch_size=GPT.batch_size + 1)  # other batches
         sides = {train_step.OURS: (Tinyformer, GPT), train_step.EAGER: (PyTorch, other, False)}
         train_step.start(stack, GPT, sides, warm_up=1)
