@@ -165,11 +165,13 @@ def test_a_module_of_a_user(tmp_path):
 
 def test_the_module_of_the_guide(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (code,) = [block for block in pages.blocks(GUIDE.read_text(encoding="utf-8"), "py") if "class Tagger" in block]
-    exec(code, {})
-    ids = ids_of(2, 7)
-    assert list(found := run("tagger.onnx", ids=ids)) == ["tags"]
-    assert found["tags"].shape == (2, 7, 5)
+    (code,) = [block for block in pages.blocks(GUIDE.read_text(encoding="utf-8"), "py") if "class Deep" in block]
+    names = {}
+    exec(code, names)
+    x = ids_of(2, 32)
+    outputs = run("deep.onnx", x=x)
+    assert list(outputs) == ["logits"]
+    close(names["model"](tt.tensor(x))["logits"], outputs["logits"])
 
 
 def test_a_model_of_this_package_with_inputs(tmp_path):
