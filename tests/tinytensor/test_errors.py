@@ -245,7 +245,7 @@ VALUES = {
     "rotation": (lambda: turn(ones(2, 3, 6), 1, rotation=ones(2, 2)), ValueError, ["norm_and_rotate", "(2, 2)", "here (3, 2)"]),
     "rotation of an odd width": (lambda: turn(ones(2, 3, 9), 1, rotation=ones(3, 3)), ValueError, ["norm_and_rotate", "even"]),
     "rotate_pairs": (lambda: tt.rotate_pairs(x, x, x), ValueError, ["rotate_pairs", "(2, 3)", "an even length"]),
-    "swiglu": (lambda: tt.swiglu(x, x[0]), ValueError, ["swiglu", "(3,)", "(2, 3)", "must be the same"]),
+    "swiglu": (lambda: tt.swiglu(x, x[0]), ValueError, ["swiglu", "(3,)", "(2, 3)", "must have the same shape"]),
     "residual": (lambda: tt.dropout(x, 0.0, residual=x[0]), ValueError, ["dropout", "(3,)", "(2, 3)", "must be the same"]),
     "Dropout": (lambda: nn.Dropout(-0.1), ValueError, ["dropout", "between 0 and 1", "-0.1"]),
     "attention dropout": (lambda: attention(x, x, x, dropout_p=2.0), ValueError, ["between 0 and 1", "2.0"]),

@@ -821,7 +821,7 @@ WRONG_SHAPES = {
     "no channels": (lambda: tt.group_norm(tt.ones(3), 1), r"takes \(batch, channels, \.\.\.\)"),
     "weight": (lambda: tt.group_norm(x, 1, tt.ones(4)), r"weight and bias must have shape \(3,\), not \(4,\)"),
     "flatten": (lambda: nn.Flatten(2, 1)(x), "Flatten: end_axis 1 comes before start_axis 2"),
-    "beta": (lambda: nn.Softplus(0.0)(x), "softplus: beta cannot be 0"),
+    "beta": (lambda: nn.Softplus(0.0)(x), "softplus: beta must not be 0 or NaN, got 0"),
 }
 
 
