@@ -272,7 +272,7 @@ IMPOSSIBLE = {
     "seed": (lambda: tt.seed(-1), "a seed cannot be negative, as -1 is"),
     "normal_": (lambda: tt.nn.init.normal_(parameter(), std=-1.0), "std cannot be negative"),
     "uniform_": (lambda: tt.nn.init.uniform_(parameter(), 1.0, 0.0), "low must be below high"),
-    "gain": (lambda: tt.nn.init.xavier_uniform_(parameter(), gain=-1.0), "gain must be finite and not negative, not -1.0"),
+    "gain": (lambda: tt.nn.init.xavier_uniform_(parameter(), gain=-1.0), "gain must be finite and not negative, got -1.0"),
     "gain NaN": (lambda: tt.nn.init.kaiming_normal_(parameter(), gain=nan), "gain must be finite"),
     "gain infinite": (lambda: tt.nn.init.xavier_normal_(parameter(), gain=inf), "gain must be finite"),
     "gain of He": (lambda: tt.nn.init.kaiming_uniform_(parameter(), gain=-0.5), "gain must be finite and not negative"),

@@ -1,10 +1,10 @@
-"""The functions of neural networks: attention, losses, normalisation and dropout, written as compositions of ops.
+"""The functions of neural networks: attention, losses, normalization and dropout, written as compositions of ops.
 
-If a function is declared with ``@fused``, its body is the definition, and hand-written kernels do the work. Tests check that
-the two are equal. Higher derivatives are computed through the body, and ``function.reference`` calls it.
+The body of a ``@fused`` function is its definition; kernels do the work. Tests check that both are equal. Higher derivatives
+are computed through the body, and ``function.reference`` calls it.
 
 Each file lists its public functions in ``__all__``. Activations, ``embedding``, ``linear``, ``one_hot`` and other ops of neural
-networks are defined in ops/, and are also available from here.
+networks are defined in ops/ and also available here.
 """
 
 import typing

@@ -1,6 +1,6 @@
-"""Attention with one head (``scaled_dot_product_attention``) and with several (``multi_head_attention``), and causal masks.
+"""Attention: ``scaled_dot_product_attention``, ``multi_head_attention`` and ``causal_mask``.
 
-In every boolean mask here, True = may attend. A query that may attend to no key gives zeros, never NaN.
+In boolean masks, True = may attend. A query that may attend to no key gives zeros, never NaN.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def _attention(
 
 
 def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, may_be_hidden: bool = False) -> Tensor:
-    """The softmax of scores (..., T, S) over the keys that a query may see. A query that may see none gets zeros.
+    """Return the softmax of scores (..., T, S) over the allowed keys, or zeros if there are none.
 
-    ``mask`` and ``is_causal`` are as in ``scaled_dot_product_attention``. ``may_be_hidden`` says that scores may be -inf.
+    ``mask`` and ``is_causal`` are as in ``scaled_dot_product_attention``. Scores may be -inf if ``may_be_hidden``.
     """
     if mask is not None and is_floating(mask.dtype):
         scores, mask, may_be_hidden = scores + mask, None, True
     may_be_hidden |= mask is not None
     if is_causal:
-        may_be_hidden |= scores.shape[-2] > scores.shape[-1]  # else each query sees itself
+        may_be_hidden |= scores.shape[-2] > scores.shape[-1]  # else each query attends to itself
         causal = causal_array(*scores.shape[-2:])
         mask = wrap(causal) if mask is None else mask & (causal if is_array(mask) else wrap(causal))
     if mask is not None:
@@ -67,7 +67,7 @@ def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, ma
         return softmax(scores)
     if scores.dtype.itemsize == 2:  # in half precision a sum loses digits
         return astype(masked_softmax(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
-    # The maximum is finite: then exp(-inf - maximum) is 0, and no row is NaN. It cancels out, so it needs no gradient.
+    # A finite maximum makes exp(-inf - maximum) 0, and no row NaN. It cancels out, so it needs no gradient.
     largest = maximum(scores.detach().max(-1, keepdims=True), lowest(scores.dtype))
     weights = exp(scores - largest)
     total = sum(weights, -1, keepdims=True)
@@ -76,10 +76,10 @@ def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, ma
 
 @checked
 def causal_mask(queries: int, keys: int | None = None) -> Tensor:
-    """The boolean mask (queries, keys), True = may attend, with which each query sees the keys up to its own position.
+    """Return the boolean mask (queries, keys), True = may attend, that hides later keys from each query.
 
-    The last query is at the position of the last key. So there may be more keys than queries, as with a cache of earlier keys.
-    If there are fewer, the first queries see no key.
+    The last query is aligned with the last key. So there may be more keys than queries, as with a key-value cache. If there are
+    fewer, the first queries attend to nothing.
 
     >>> tt.causal_mask(3)
     tensor([[ True, False, False],
@@ -101,21 +101,21 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """softmax(query @ keyᵀ * scale) @ value (Vaswani et al. 2017, equation 1).
+    """Compute attention: softmax(query @ keyᵀ * scale) @ value (Vaswani et al. 2017, equation 1).
 
     Shapes: query (..., T, D), key (..., S, D), value (..., S, D_v) -> (..., T, D_v).
 
-    ``mask`` broadcasts to (..., T, S). It is boolean, with True = may attend, or floating-point. A floating-point mask is added
-    to the scaled scores; -inf hides a key. It gets a gradient if it requires one, so it may be a learned bias. A query
-    that may attend to no key gives zeros, and its gradients are zeros. Keys that a boolean mask (..., 1, S) hides from all
-    queries, like padding, have no effect, even if they are NaN.
+    ``mask`` broadcasts to (..., T, S). In a boolean mask, True = may attend. A floating-point mask is added to the scaled
+    scores; -inf hides a key. It may be a learned bias, and gets a gradient if it requires one. A query that may attend to no
+    key gives zeros, with zero gradients. Keys hidden from all queries by a boolean mask (..., 1, S), such as padding, have no
+    effect, even if they are NaN.
 
-    ``is_causal``: query t only sees keys up to t, and only those that a mask allows. If S > T, as with a cache, the last query
-    is at the last key. ``dropout_p``: the probability of dropping an attention weight; pass 0 when not training. ``scale`` is
-    1/sqrt(D) by default.
+    ``is_causal``: query t attends only to allowed keys up to t. If S > T, as with a cache, the last query is aligned with the
+    last key. ``dropout_p``: the probability of dropping an attention weight; pass 0 when not training. ``scale``: 1/sqrt(D) by
+    default.
 
-    Inputs of different dtypes, including a floating-point mask, are converted to the dtype that they promote to. Raises
-    ValueError for shapes that do not fit, and TypeError for a mask of integers.
+    Inputs of different dtypes, including a floating-point mask, are promoted to one dtype. Raises ValueError for mismatched
+    shapes, and TypeError for a mask of integers.
 
     >>> query, key, value = tt.zeros((2, 4, 8)), tt.zeros((2, 5, 8)), tt.ones((2, 5, 3))
     >>> tt.scaled_dot_product_attention(query, key, value).shape
@@ -127,14 +127,14 @@ def scaled_dot_product_attention(
     _check_attention(query, key, value, mask, dropout_p)
     bias, seen = _bias_and_mask(mask)
     settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p, scale)
-    if not key.shape[-2]:  # the sum of no values is zero, whatever the weights are
+    if not key.shape[-2]:  # the sum of no values is zero
         scores = matmul(query * settings[1], swapaxes(key, -1, -2))
         return matmul(scores if bias is None else scores + bias, value)
     return _attention(query, key, value, bias, seen, *settings)
 
 
 def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, dropout_p: float) -> Any:
-    """``scaled_dot_product_attention`` for arrays. Their shapes are not checked, and no gradients flow."""
+    """Compute ``scaled_dot_product_attention`` of arrays, without checks of shapes and without gradients."""
     _check_mask_and_dropout(mask, dropout_p)
     settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p)
     if query.dtype is key.dtype is value.dtype is default_dtype and (mask is None or mask.dtype.kind == "b"):
@@ -144,11 +144,11 @@ def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: 
 
 
 def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: bool) -> Any:
-    """Attention of new tokens to themselves and to all tokens before them, for arrays. No gradients flow.
+    """Compute the attention of new tokens to themselves and all earlier tokens, for arrays without gradients.
 
     ``projected`` (batch, length, all heads * width) holds the queries, keys and values of the new tokens. ``stored`` (2, batch,
-    heads, keys, width) holds the keys and values of all tokens: those of the new ones are first written to its last places.
-    It may have fewer heads than there are of queries: then several neighbouring ones share one of its.
+    heads, keys, width) holds the keys and values of all tokens; those of new tokens are first written to the end. With fewer
+    stored heads than query heads, neighboring query heads share one.
     """
     (batch, length, _), (_, _, shared, _, width) = projected.shape, stored.shape
     heads = projected.reshape(batch, length, num_heads + 2 * shared, width).transpose(0, 2, 1, 3)
@@ -156,7 +156,7 @@ def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: boo
     keys[:, :, -length:], values[:, :, -length:] = heads[:, num_heads : num_heads + shared], heads[:, num_heads + shared :]
     if shared == num_heads:
         return join_heads(attention_of_arrays(query, keys, values, None, is_causal, 0.0))
-    if length == 1:  # what shares keys and values is as good as several queries of one head
+    if length == 1:  # heads that share keys and values count as several queries of one head
         query = query.reshape(batch, shared, num_heads // shared, width)
         mixed = attention_of_arrays(query, keys, values, None, False, 0.0)
         return mixed.reshape(batch, 1, num_heads * width)
@@ -165,11 +165,11 @@ def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: boo
 
 
 def memory_attention(projected: Any, stored: Any, mask: Any, num_heads: int) -> Any:
-    """Attention of tokens to a memory, for arrays. No gradients flow.
+    """Compute the attention of tokens to a memory, for arrays without gradients.
 
-    ``projected`` (batch, length, width) holds the queries. ``stored`` (2, rows, heads, keys, width / heads) holds the keys and
-    values of the memory, and ``mask`` is (rows, 1, 1, keys) or None. There may be fewer rows than in the batch: then each is
-    for several rows of the batch, one after the other, whose queries read it together.
+    ``projected`` (batch, length, width) holds the queries, ``stored`` (2, rows, heads, keys, width / heads) the keys and values
+    of the memory, and ``mask`` is (rows, 1, 1, keys) or None. With fewer rows than the batch, consecutive rows of the batch
+    share one.
     """
     (query,) = split_heads(projected.reshape(stored.shape[1], -1, projected.shape[2]), 1, num_heads)
     keys, values = stored
@@ -180,14 +180,14 @@ _NOTHING = (False, False, False, False)
 
 
 def _bias_and_mask(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """(bias, None) for a floating-point mask, which is added to the scores, and (None, mask) for a boolean one."""
+    """Return (bias, None) for a floating-point mask, which is added to the scores, and (None, mask) for a boolean one."""
     return (mask, None) if mask is not None and is_floating(mask.dtype) else (None, mask)
 
 
 def _settings(
     is_causal: bool, queries: int, width: int, dropout_p: float, scale: float | None = None
 ) -> tuple[bool, float, RandomKey | None, float]:
-    """The arguments of attention's kernels that follow the inputs and the mask. A single query sees all keys, causal or not."""
+    """Return the arguments of the kernels after the inputs and the mask. One query attends to all keys, causal or not."""
     scale = 1.0 / math.sqrt(width or 1) if scale is None else scale
     random_key = random.random_key() if dropout_p else None
     return is_causal and queries > 1, scale, random_key, 1.0 - dropout_p
@@ -209,7 +209,7 @@ def _check_mask_and_dropout(mask: Any, dropout_p: float) -> None:
     check_probability(dropout_p)
     if mask is not None and mask.dtype.kind != "b" and not is_floating(mask.dtype):
         raise TypeError(
-            f"an attention mask must be boolean (True = may attend) or floating-point (added to the scores), not {mask.dtype}: "
+            f"an attention mask must be boolean (True = may attend) or floating-point (added to the scores), got {mask.dtype}: "
             "compare it, as in mask > 0"
         )
 
@@ -239,12 +239,13 @@ def multi_head_attention(
     is_causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """``scaled_dot_product_attention`` in each of ``num_heads`` parts of the width (Vaswani et al. 2017, section 3.2.2).
+    """Compute ``scaled_dot_product_attention`` in each of ``num_heads`` parts of the width (Vaswani et al. 2017, section
+    3.2.2).
 
     Without ``memory``, ``projected`` (batch, length, 3 * width) holds queries, keys and values side by side, as one linear
     layer makes them. With a ``memory`` (batch, keys, 2 * width) of keys and values, ``projected`` (batch, length, width) holds
-    only the queries. The result is (batch, length, width). ``mask`` broadcasts to (batch, heads, length, keys). The other
-    arguments and the errors are those of ``scaled_dot_product_attention``.
+    only queries. The result is (batch, length, width), and ``mask`` broadcasts to (batch, heads, length, keys). The rest is as
+    in ``scaled_dot_product_attention``.
 
     >>> tt.multi_head_attention(tt.zeros((2, 5, 3 * 8)), num_heads=4, is_causal=True).shape
     (2, 5, 8)
@@ -269,5 +270,5 @@ def _check_heads(projected: Tensor, num_heads: int, memory: Tensor | None) -> No
         )
     if of_memory is not None and (len(of_memory) != 3 or of_memory[0] != shape[0] or of_memory[2] != 2 * shape[2]):
         raise ValueError(
-            f"multi_head_attention: the memory for queries {shape} must be (batch, keys, 2 * width), not {of_memory}"
+            f"multi_head_attention: the memory for queries {shape} must be (batch, keys, 2 * width), got {of_memory}"
         )

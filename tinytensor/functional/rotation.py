@@ -1,4 +1,4 @@
-"""What rotary attention does to queries and keys: ``norm_and_rotate``."""
+"""The norms and rotations of rotary attention: ``norm_and_rotate``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _norm_and_rotate(
     if query_weight is not None:
         query, key = rms_norm(query, query_weight, eps), rms_norm(key, key_weight, eps)
     if rotation is not None:
-        table, half = rotation.astype(projected.dtype), width // count // 2  # the same for all heads
+        table, half = rotation.astype(projected.dtype), width // count // 2
         cosine, sine = table[:, :half], table[:, half:]
         query, key = rotate_pairs(query, cosine, sine), rotate_pairs(key, cosine, sine)
     return concatenate([query, key, value], 1).swapaxes(1, 2).reshape(projected.shape)
@@ -44,19 +44,20 @@ def norm_and_rotate(
     eps: float = 1e-5,
     rotation: Tensor | None = None,
 ) -> Tensor:
-    """Norm and rotate the queries and keys in what a linear layer made for ``multi_head_attention``. Values stay as they are.
+    """Normalize and rotate the queries and keys in the input of ``multi_head_attention``. Values are unchanged.
 
-    ``projected`` (batch, length, (num_heads + 2 num_key_value_heads) d_head) holds the heads of queries, of keys, and of values
-    side by side. If ``num_key_value_heads`` is 0, there are ``num_heads`` of each. The result has the same shape.
+    ``projected`` (batch, length, (num_heads + 2 num_key_value_heads) d_head) holds the heads of queries, keys and values side
+    by side, as one linear layer makes them. If ``num_key_value_heads`` is 0, there are ``num_heads`` of each. The result has
+    the same shape.
 
-    With ``query_weight`` and ``key_weight`` (d_head,) each head of queries and of keys first gets an RMS norm, as ``rms_norm``
-    computes it (Henry et al. 2020; Qwen3). With a ``rotation`` (length, d_head) each is then rotated as by ``rotate_pairs`` (Su
-    et al. 2021, equation 34): its row for a position has the cosines of the angles, and then their sines. It gets no gradient.
+    ``query_weight`` and ``key_weight`` (d_head,) apply an RMS norm to each head of queries and keys, as in ``rms_norm`` (Henry
+    et al. 2020; Qwen3). A ``rotation`` (length, d_head) then rotates each head, as in ``rotate_pairs`` (Su et al. 2021,
+    equation 34): the row for a position holds the cosines of the angles, then their sines. It gets no gradient.
 
-    Raises ValueError for shapes that do not fit.
+    Raises ValueError for mismatched shapes.
 
     >>> turned = tt.norm_and_rotate(tt.ones((1, 2, 6)), num_heads=1, rotation=tt.tensor([[1.0, 0.0], [0.0, 1.0]]))
-    >>> turned[0, 1]  # both the query and the key by a right angle
+    >>> turned[0, 1]  # query and key rotated by a right angle
     tensor([-1.,  1., -1.,  1.,  1.,  1.])
     """
     num_key_value_heads = num_key_value_heads or num_heads
@@ -76,13 +77,12 @@ def _check(
     if len(shape) != 3 or min(num_heads, num_key_value_heads) < 1 or not shape[2] or shape[2] % count:
         raise ValueError(
             f"norm_and_rotate: projected {shape} must be (batch, length, {count} * d_head), with "
-            f"{counted(num_heads, 'head')} of queries, "
-            f"and {num_key_value_heads} each of keys and values"
+            f"{counted(num_heads, 'head')} of queries, and {num_key_value_heads} each of keys and values"
         )
     width = shape[2] // count
     weights = [None if weight is None else weight.shape for weight in (query_weight, key_weight)]
     if weights not in ([None, None], [(width,), (width,)]):
-        raise ValueError(f"norm_and_rotate: query_weight and key_weight must both be ({width},), or both None, not {weights}")
+        raise ValueError(f"norm_and_rotate: query_weight and key_weight must both be ({width},) or None, got {weights}")
     if rotation is not None and (rotation.shape != (shape[1], width) or width % 2):
         raise ValueError(
             f"norm_and_rotate: rotation {rotation.shape} must be (length, d_head), here {(shape[1], width)}, and d_head even"

@@ -1,7 +1,6 @@
 """Neural network modules, with PyTorch's names.
 
-Read ``module`` first: what a module is. Then ``layers``, ``containers`` and, for recurrent networks, ``cells`` and
-``recurrent``. ``init`` has initial values. The room imports ops/, functional/ and what these stand on.
+Start with ``module``, then read ``layers``, ``containers`` and, for recurrent networks, ``cells`` and ``recurrent``.
 """
 
 import typing

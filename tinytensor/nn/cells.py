@@ -16,19 +16,20 @@ from tinytensor.nn.recurrent import State, both_biases
 
 
 class Cell(Module, Generic[State]):
-    """The base of the cells: one layer, one direction and one step, for loops that decide between the steps.
+    """The base of the cells: one layer, one direction, one step.
 
-    It has ``weight_ih`` (gates * hidden_size, input_size), ``weight_hh`` (gates * hidden_size, hidden_size) and, with ``bias``,
-    ``bias_ih`` and ``bias_hh`` (gates * hidden_size,). They are uniform between -1/sqrt(hidden_size) and 1/sqrt(hidden_size).
+    Parameters: ``weight_ih`` (gates * hidden_size, input_size), ``weight_hh`` (gates * hidden_size, hidden_size) and, with
+    ``bias``, ``bias_ih`` and ``bias_hh`` (gates * hidden_size,), initialized uniformly between -1/sqrt(hidden_size) and
+    1/sqrt(hidden_size).
     """
 
-    gates: int  # of a subclass: the blocks of rows in its weights
+    gates: int  # set by subclasses: the blocks of rows in the weights
     num_states = 1
 
     @checked
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
         if min(input_size, hidden_size) < 1:
-            raise ValueError(f"sizes must be at least 1: input {input_size}, hidden {hidden_size}")
+            raise ValueError(f"input_size and hidden_size must be at least 1, got {input_size} and {hidden_size}")
         self.input_size, self.hidden_size = input_size, hidden_size
         size, bound = self.gates * hidden_size, 1.0 / math.sqrt(hidden_size)
         self.weight_ih = init.uniform_(init.new_parameter((size, input_size)), -bound, bound)
@@ -38,14 +39,14 @@ class Cell(Module, Generic[State]):
 
     @checked
     def forward(self, x: Tensor, state: State | None = None) -> State:
-        """(batch, input_size), or (input_size,) without a batch -> the new state, (batch, hidden_size) or (hidden_size,).
+        """Return the new state: (batch, input_size) -> (batch, hidden_size), or both without the batch axis.
 
-        The state of an ``LSTMCell`` is a pair (h, c). The one before is zeros if ``state`` is None. Raises ValueError if a
-        shape does not fit.
+        The state of an ``LSTMCell`` is a pair (h, c). The default previous state is zeros. Raises ValueError for mismatched
+        shapes.
         """
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
             size = self.input_size
-            raise ValueError(f"{type(self).__name__} takes (batch, {size}) or ({size},), not {x.shape}")
+            raise ValueError(f"{type(self).__name__} takes (batch, {size}) or ({size},), got {x.shape}")
         states = self._before(x, state)
         if x.ndim == 1:
             x, states = ops.expand_dims(x, 0), [ops.expand_dims(s, 0) for s in states]
@@ -62,15 +63,15 @@ class Cell(Module, Generic[State]):
         states = [state] if self.num_states == 1 else list(state)
         if len(states) != self.num_states or any(s.shape != shape for s in states):
             of = "a state" if self.num_states == 1 else "a pair of states"
-            raise ValueError(f"{type(self).__name__} takes {of} of shape {shape}, not {[s.shape for s in states]}")
+            raise ValueError(f"{type(self).__name__} takes {of} of shape {shape}, got {[s.shape for s in states]}")
         return states
 
     def after(self, x: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Each kind of state after a step, for a batch."""
+        """Return the states after one step of a batch."""
         raise TypeError(f"{type(self).__name__} has no step: use RNNCell, GRUCell or LSTMCell")
 
     def _projected(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """What the input adds to the gates, as for a sequence of one step."""
+        """Return the input's part of the gates, as a sequence of one step."""
         return ops.expand_dims(ops.linear(x, self.weight_ih, bias), 0)
 
     def extra_repr(self) -> str:
@@ -85,7 +86,7 @@ class RNNCell(Cell[Tensor]):
     @checked
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"):
         if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"the nonlinearity of an RNNCell is 'tanh' or 'relu', not {nonlinearity!r}")
+            raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
         super().__init__(input_size, hidden_size, bias)
         self.nonlinearity = nonlinearity
 
