@@ -1,4 +1,4 @@
-"""What a drawing keeps of a graph: texts alone. So it holds no arrays, and outlives the graph that ``backward`` frees."""
+"""The nodes of a drawing. They hold text but no arrays, so a drawing outlives the graph that ``backward`` frees."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ class DrawnNode:
     op: str  # the op's name; "" for a leaf
     parents: Sequence[DrawnNode]
     name: str = ""  # the user's name for it
-    facts: Sequence[str] = ()  # what its box says below its name
+    facts: Sequence[str] = ()  # the lines below the name

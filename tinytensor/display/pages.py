@@ -1,4 +1,4 @@
-"""The pictures of a graph, one for each of the modules that computed it, and the page that shows them."""
+"""The pictures of a graph, one for each module that computed it, and the page that shows them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tinytensor.common.wording import counted
 from tinytensor.display.nodes import DrawnNode
 from tinytensor.display.svg import Box, svg
 
-MOST_BOXES = 100  # in a picture
+MOST_BOXES = 100  # in one picture
 MOST_IN_ALL = 2000  # in all pictures
 
 
 @dataclass(eq=False)
 class Group:
-    """The part of a graph that one module computed. ``path`` is the module's dotted name; the whole graph has the name ""."""
+    """The part of a graph that one module computed. ``path`` is the module's dotted name, "" for the complete graph."""
 
     path: str
-    members: list[DrawnNode | Group] = field(default_factory=list)  # in the order in which they were computed
+    members: list[DrawnNode | Group] = field(default_factory=list)  # in the order of computation
 
 
 def grouped(nodes: Sequence[DrawnNode]) -> Group:
-    """The tree of the modules of these nodes, which come in the order of their numbers.
+    """Group nodes, in the order of their numbers, into a tree of modules.
 
-    A module that was called several times has a group for each time. So no two groups need each other's results.
+    A module that was called several times has one group per call. So no two groups need each other's results.
     """
     paths = module_paths(nodes)
     root = Group("")
@@ -51,19 +51,18 @@ def grouped(nodes: Sequence[DrawnNode]) -> Group:
 
 
 def module_paths(nodes: Sequence[DrawnNode]) -> dict[DrawnNode, str]:
-    """The name of the module that each node belongs to. Parameters have their names from ``named_parameters``.
+    """Return the name of the module of each node. Parameters are named as in ``named_parameters``.
 
-    An op belongs where its parameters are. An op without parameters belongs to the innermost module that holds all its inputs,
-    or what was computed just before and after it, whichever is further inside. Modules that have parameters of their own
-    count as their ops' homes only. What follows after the last op with parameters, such as a loss, is in no module if it has
-    a single input.
+    An op belongs to the module of its parameters. An op without parameters belongs to the innermost module that holds all its
+    inputs, or the ops just before and after it, whichever is deeper; modules with their own parameters count only for the ops
+    that use these. A single-input op after the last op with parameters, such as a loss, belongs to no module.
     """
     paths = {node: _module_of(node.name) for node in nodes if not node.op}
     ops = [node for node in nodes if node.op]
     for node in ops:
-        own = [paths[parent] for parent in node.parents if not parent.op and paths[parent]]
-        if own:
-            paths[node] = _common(own)
+        of_parameters = [paths[parent] for parent in node.parents if not parent.op and paths[parent]]
+        if of_parameters:
+            paths[node] = _common(of_parameters)
     following = ""
     after: dict[DrawnNode, str] = {}
     for node in reversed(ops):
@@ -87,7 +86,7 @@ def _module_of(name: str) -> str:
 
 
 def _common(paths: Sequence[str]) -> str:
-    """The innermost module that holds all of these."""
+    """Return the innermost module that holds all of these."""
     parts = [path.split(".") for path in paths]
     return ".".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*parts)))
 
@@ -97,20 +96,20 @@ def _within(path: str, module: str) -> bool:
 
 
 def _prefixes(path: str) -> list[str]:
-    """The names of a module and of all modules around it, from the outermost on."""
+    """Return the names of a module and of all modules around it, outermost first."""
     parts = path.split(".") if path else []
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 def _compact(group: Group) -> Group:
-    """The group, in which a group that holds a single group is left out."""
+    """Omit groups that hold a single group."""
     group.members = [_compact(member) if isinstance(member, Group) else member for member in group.members]
     only = group.members[0] if len(group.members) == 1 else None
     return only if isinstance(only, Group) and group.path else group
 
 
 class _Outside:
-    """What stands at the edge of a module's picture: something that it reads, or that reads it."""
+    """A label at the edge of a module's picture: a value from outside, or a reader outside."""
 
     def __init__(self, text: str):
         self.text = text
@@ -120,16 +119,16 @@ _Member = DrawnNode | Group | _Outside
 
 
 class Picture:
-    """The members of a group, of which the last ones are drawn if there are too many, and the edges between them."""
+    """The members of a group, or the last ones if there are too many, and the edges between them."""
 
-    def __init__(self, members: Sequence[_Member], most: int = MOST_BOXES):
-        self.left_out = max(len(members) - most, 0)
-        self.members = list(members[self.left_out :])
+    def __init__(self, members: Sequence[_Member], limit: int = MOST_BOXES):
+        self.omitted = max(len(members) - limit, 0)
+        self.members = list(members[self.omitted :])
         self.edges: list[tuple[_Member, _Member]] = []
         self._outside: dict[object, _Outside] = {}
 
     def outside(self, key: object, text: str) -> _Outside:
-        """The one member that stands for something outside."""
+        """Return the one member for something outside."""
         if key not in self._outside:
             self._outside[key] = _Outside(text)
             self.members.append(self._outside[key])
@@ -142,14 +141,14 @@ class Picture:
         group_box: Callable[[Group], Box] | None = None,
         background: str = "",
     ) -> str:
-        """The picture as SVG."""
+        """Return the picture as SVG."""
         shown = set(self.members)
         edges = self.edges
-        if self.left_out:
-            rest = self.outside(self, f"… {self.left_out:,} more before")
+        if self.omitted:
+            before = self.outside(self, f"… {self.omitted:,} more before")
             inside = [(start, end) for start, end in edges if start in shown and end in shown]
-            fed = {end for _, end in inside}  # an arrow from the rest to each of the others is enough
-            edges = inside + [(rest, end) for start, end in edges if start not in shown and end in shown and end not in fed]
+            fed = {end for _, end in inside}  # only members without other arrows get one from ``before``
+            edges = inside + [(before, end) for start, end in edges if start not in shown and end in shown and end not in fed]
         ends = {member for edge in edges for member in edge}
         members = [member for member in self.members if member in ends or not isinstance(member, _Outside)]
         boxes = []
@@ -161,8 +160,8 @@ class Picture:
                 boxes.append(group_box(member))
             else:
                 boxes.append(box_of(member))
-        places = {member: i for i, member in enumerate(members)}
-        return svg(boxes, list(dict.fromkeys((places[start], places[end]) for start, end in edges)), label, background)
+        indices = {member: i for i, member in enumerate(members)}
+        return svg(boxes, list(dict.fromkeys((indices[start], indices[end]) for start, end in edges)), label, background)
 
 
 class Pages:
@@ -171,7 +170,7 @@ class Pages:
     def __init__(self, nodes: Sequence[DrawnNode], box_of: Callable[[DrawnNode], Box]):
         self.box_of = box_of
         self.root = grouped(nodes)
-        self.chains: dict[DrawnNode, tuple[_Member, ...]] = {}  # the groups around a node, and the node
+        self.chains: dict[DrawnNode, tuple[_Member, ...]] = {}  # a node after the groups around it
         self.pictures: dict[Group, Picture] = {}
         self.counts: dict[Group, int] = {}  # the ops in a group
         self.last: dict[Group, DrawnNode] = {}
@@ -194,7 +193,8 @@ class Pages:
                 self.last[group] = member
 
     def _connect(self, start: DrawnNode, end: DrawnNode) -> None:
-        """Draw an edge: between two members where both are, and to the outside in the groups that hold only one of them."""
+        """Draw an edge between two members of the innermost shared group, and to the outside in groups with only one of
+        them."""
         here, there = self.chains[start], self.chains[end]
         shared = next(i for i, (one, other) in enumerate(zip(here, there)) if one is not other)
         group = here[shared - 1]
@@ -210,7 +210,7 @@ class Pages:
             picture.edges.append((member, picture.outside(there[shared], f"to {self._title(there[shared:], end)}")))
 
     def _title(self, chain: Sequence[_Member], node: DrawnNode) -> str:
-        """What a node is called from outside: an op by the outermost group around it, if there is one; else by its own name."""
+        """Name a node from outside: an op by its outermost group, if there is one; else by its own name."""
         return chain[0].path if isinstance(chain[0], Group) and node.op else self.box_of(node).lines[0]
 
     def html(self) -> str:
@@ -220,14 +220,14 @@ class Pages:
         return f"<div>{_small(escape(summary))}{self._group(self.root)}</div>"
 
     def _group(self, group: Group) -> str:
-        """The picture of a group, and below it those of the groups inside it, closed."""
+        """Return the picture of a group, and below it those of inner groups, closed."""
         picture = self.pictures[group]
         self.drawn += len(picture.members)
         if self.drawn > MOST_IN_ALL:
-            return _small("not drawn, because the graph is so large: its .source is complete")
+            return _small("not drawn, because the graph is too large: its .source is complete")
         parts = [f'<div style="overflow-x:auto">{self._drawn(picture, group)}</div>']
-        if picture.left_out:
-            parts.append(_small(f"Not drawn: the first {picture.left_out:,} of {len(group.members):,}."))
+        if picture.omitted:
+            parts.append(_small(f"Not drawn: the first {picture.omitted:,} of {len(group.members):,}."))
         for member in picture.members:
             if isinstance(member, Group):
                 ops = f'<span style="opacity:.7;font-size:.9em">{counted(self.counts[member], "op")}</span>'
@@ -237,24 +237,23 @@ class Pages:
         return "".join(parts)
 
     def _drawn(self, picture: Picture, group: Group) -> str:
-        """A group's picture, in which names lack that of the group."""
+        """Return a group's picture, where names omit that of the group."""
 
         def box(node: DrawnNode) -> Box:
-            (name, *facts), kind = self.box_of(node)
-            return Box([_inside(name, group), *facts], kind)
+            (name, *facts), style = self.box_of(node)
+            return Box([_inside(name, group), *facts], style)
 
         label = f"graph of {group.path}" if group.path else "graph"
         return picture.draw(label, box, lambda inner: self._group_box(inner, group))
 
     def _group_box(self, group: Group, around: Group) -> Box:
-        """A group as one box: its name, its number of ops or its only op, and the shape of its result."""
+        """Return a group as one box: its name, number of ops or only op, and the shape of its result."""
         last = self.last[group]
-        what = self.box_of(last).lines[0] if self.counts[group] == 1 else counted(self.counts[group], "op")
-        return Box([_inside(group.path, around), what, *self.box_of(last).lines[1:]], "module")
+        content = self.box_of(last).lines[0] if self.counts[group] == 1 else counted(self.counts[group], "op")
+        return Box([_inside(group.path, around), content, *self.box_of(last).lines[1:]], "module")
 
 
 def _inside(name: str, group: Group) -> str:
-    """A name inside a group, without that of the group."""
     return name.removeprefix(group.path + ".") if group.path else name
 
 
