@@ -37,7 +37,6 @@ from tinytensor.functional.losses import *
 from tinytensor.functional.normalization import *
 from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
-from tinytensor.functional.rotation import *
 from tinytensor.functional.similarity import *
 from tinytensor.transforms.gradcheck import GradcheckError as GradcheckError, gradcheck as gradcheck
 from tinytensor.display.graph import draw_graph as draw_graph

@@ -5,7 +5,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import nn
-from tinytensor.nn import cells
+from tinytensor.nn import recurrent
 
 LENGTH, INPUTS, WIDTH = 6, 3, 4
 LENGTHS = [6, 2, 0, 5]
@@ -268,7 +268,7 @@ def test_a_cell_steps_as_its_network_does(kind, bias):
 
 
 def test_a_cell_without_a_step_says_so():
-    class Own(cells.Cell):
+    class Own(recurrent.Cell):
         gates = 1
 
     with pytest.raises(TypeError, match="Own has no step"):

@@ -11,7 +11,7 @@ from tinytensor.common.arguments import checked
 from tinytensor.device.backend import host, to_numpy
 
 if TYPE_CHECKING:
-    from tinytensor.display.drawing import Drawing
+    from tinytensor.display.drawing import Drawing, DrawnNode
 
 MOST_VALUES = 4  # a node with more values shows none
 
@@ -30,8 +30,7 @@ def draw_graph(
     The drawing is a copy without arrays. Raises RuntimeError if nothing was recorded or ``backward`` has freed a part of the
     graph, and TypeError unless ``names`` are pairs of a name and a tensor.
     """
-    from tinytensor.display.drawing import Drawing
-    from tinytensor.display.nodes import DrawnNode
+    from tinytensor.display.drawing import Drawing, DrawnNode
 
     if output.node is None:
         raise RuntimeError("nothing was recorded for this tensor: none of its inputs requires gradients")

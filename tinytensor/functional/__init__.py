@@ -16,7 +16,6 @@ from tinytensor.functional.losses import *
 from tinytensor.functional.normalization import *
 from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
-from tinytensor.functional.rotation import *
 from tinytensor.functional.similarity import *
 from tinytensor.ops.activations import *
 from tinytensor.ops.elementwise import sigmoid as sigmoid, tanh as tanh

@@ -1,13 +1,12 @@
 """Neural network modules, with PyTorch's names.
 
-Start with ``module``, then read ``layers``, ``containers`` and, for recurrent networks, ``cells`` and ``recurrent``.
+Start with ``module``, then read ``layers``, ``containers`` and ``recurrent``.
 """
 
 import typing
 
 from tinytensor.common.missing import names_of as _names_of, public as _public
 from tinytensor.nn import init as init
-from tinytensor.nn.cells import GRUCell as GRUCell, LSTMCell as LSTMCell, RNNCell as RNNCell
 from tinytensor.nn.containers import ModuleDict as ModuleDict, ModuleList as ModuleList, Sequential as Sequential
 from tinytensor.nn.hooks import recording_outputs as recording_outputs
 from tinytensor.nn.layers import (
@@ -37,7 +36,14 @@ from tinytensor.nn.lora import (
 )
 from tinytensor.nn.module import Module as Module, Parameter as Parameter
 from tinytensor.nn.quantization import quantize_ as quantize_
-from tinytensor.nn.recurrent import GRU as GRU, LSTM as LSTM, RNN as RNN
+from tinytensor.nn.recurrent import (
+    GRU as GRU,
+    LSTM as LSTM,
+    RNN as RNN,
+    GRUCell as GRUCell,
+    LSTMCell as LSTMCell,
+    RNNCell as RNNCell,
+)
 
 if not typing.TYPE_CHECKING:
     __all__ = _public(globals(), "init")
