@@ -11,6 +11,8 @@ from tinytensor.common.arguments import checked, shown
 from tinytensor.common.wording import counted
 from tinytensor.nn.module import Module
 
+__all__ = ["ModuleDict", "ModuleList", "Sequential"]
+
 Self = TypeVar("Self", bound="ModuleList")
 
 

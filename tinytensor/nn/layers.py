@@ -16,6 +16,26 @@ from tinytensor.nn.module import Module
 from tinytensor.nn.weights import embedding, linear
 from tinytensor.ops.shapes import normalize_axis
 
+__all__ = [
+    "ELU",
+    "GELU",
+    "Dropout",
+    "Embedding",
+    "Flatten",
+    "GroupNorm",
+    "Identity",
+    "LayerNorm",
+    "LeakyReLU",
+    "Linear",
+    "RMSNorm",
+    "ReLU",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Tanh",
+]  # fmt: skip
+
 
 class Linear(Module):
     """A linear layer, y = x @ weight.T + bias, with a weight (out_features, in_features).

@@ -21,6 +21,8 @@ from tinytensor.nn.module import Module, Parameter
 from tinytensor.nn.weights import BlockWeight, StandIn, embedding, linear, replace_weight
 from tinytensor.ops.shapes import pad
 
+__all__ = ["add_lora", "lora_state", "merge_lora", "unmerge_lora"]
+
 AnyModule = TypeVar("AnyModule", bound=Module)
 
 

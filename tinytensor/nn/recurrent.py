@@ -27,6 +27,8 @@ States = Sequence[Tensor]
 Weights = Sequence[Any]  # parameters; biases may be None
 State = TypeVar("State")  # a tensor, or for an LSTM a pair
 
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
+
 
 class Recurrent(Module, Generic[State]):
     """The base of the recurrent networks. ``x`` is (length, batch, input_size); (batch, length, input_size) with

@@ -140,7 +140,7 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
 
 @op(floating=True, x=lambda g, out, axis: _softmax_gradient(g, out, axis))
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """Rescale x along ``axis`` to positive elements that sum to 1: exp(x) / sum(exp(x)), without overflow.
+    """Rescale x along ``axis`` to elements between 0 and 1 that sum to 1: exp(x) / sum(exp(x)), without overflow.
 
     >>> tt.softmax(tt.tensor([[0.0, 0.0], [5.0, 5.0]]))
     tensor([[0.5, 0.5],

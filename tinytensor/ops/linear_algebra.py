@@ -206,7 +206,7 @@ def _einsum(arrays: Sequence[Any], terms: tuple[str, ...], output: str) -> Any:
 
 @composite
 def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
-    """Evaluate an Einstein summation as in ``numpy.einsum``: ``einsum("bij,jk->bik", x, y)``.
+    """Evaluate an Einstein summation as in ``numpy.einsum``: ``einsum("bij,bjk->bik", x, y)``.
 
     A repeated letter within an operand takes its diagonal. An ellipsis stands for axes that broadcast. Without ``->`` the
     output has the letters that occur once, in alphabetical order. Raises ValueError for subscripts that do not match the
