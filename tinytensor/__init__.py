@@ -1,10 +1,10 @@
 """tinytensor: tensors with reverse-mode automatic differentiation on NumPy or CuPy.
 
-Its rooms, from the ground up: ``device``, ``common``, ``autograd`` (begin there: engine, op, tensor), ``kernels``, ``ops``,
-``functional``, ``nn``, ``parallel``, ``optim``, ``transforms``, ``replay``, ``display``, ``distributed``. A room imports only
-those before it. docs/guides/reading_the_source.md has a map, and the path of one call.
+Packages, from the ground up: ``device``, ``common``, ``autograd`` (start there: engine, op, tensor), ``kernels``, ``ops``,
+``functional``, ``nn``, ``parallel``, ``optim``, ``transforms``, ``replay``, ``display``, ``distributed``. Each imports only
+those before it. docs/guides/reading_the_source.md has a map and follows one call.
 
-``from tinytensor import distributed`` is for several processes. It is not imported here, as most programs are one.
+For training on several processes, use ``from tinytensor import distributed``, which is not imported here.
 """
 
 import typing
@@ -37,13 +37,12 @@ from tinytensor.functional.losses import *
 from tinytensor.functional.normalization import *
 from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
-from tinytensor.functional.rotation import *
 from tinytensor.functional.similarity import *
 from tinytensor.transforms.gradcheck import GradcheckError as GradcheckError, gradcheck as gradcheck
 from tinytensor.display.graph import draw_graph as draw_graph
 from tinytensor.io import load as load, save as save
 from tinytensor.kernels import name as _kernels_name
-from tinytensor.ops import methods as _methods  # puts the operators on the class
+from tinytensor.ops import methods as _methods  # adds the operators to the class
 from tinytensor.ops.activations import *
 from tinytensor.ops.angles import *
 from tinytensor.ops.comparisons import *
@@ -62,7 +61,7 @@ from tinytensor.replay.trace import opaque as opaque, trace as trace
 backend_name: str = _backend_name
 kernels_name: str = _kernels_name
 
-if not typing.TYPE_CHECKING:  # a type checker would take every name for one that is here
+if not typing.TYPE_CHECKING:  # to a type checker, every name would exist
     __all__ = _public(globals(), "functional linalg nn optim parallel random")
     __getattr__, __dir__ = _names_of(__name__)
     globals()["device"].__class__ = _CalledModule

@@ -1,4 +1,4 @@
-"""New tensors, from a shape or from the values of Python and NumPy. They are float32 where nothing else is said."""
+"""New tensors from a shape or from values of Python and NumPy. The default dtype is float32."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def _leaf(array: Any, requires_grad: bool) -> Tensor:
 
 @checked
 def tensor(data: Any, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
-    """A tensor with a copy of ``data``: a number, a nested list, a NumPy or CuPy array, or a tensor.
+    """Return a tensor with a copy of ``data``: a number, a nested list, a NumPy or CuPy array, or a tensor.
 
-    Python floats become float32, and arrays keep their dtype. Raises TypeError for data that are not numbers or booleans, and
-    for integers with ``requires_grad``.
+    Python floats become float32; arrays keep their dtype. Raises TypeError for data other than numbers and booleans, and for
+    integers with ``requires_grad``.
 
     >>> x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> x.shape, str(x.dtype)
@@ -45,11 +45,12 @@ makers.append(tensor)
 
 @checked
 def from_dlpack(x: Any) -> Tensor:
-    """A tensor that shares the memory of ``x``: an array or tensor of any library that knows DLPack, on this backend's device.
+    """Return a tensor that shares the memory of ``x``, an array or tensor of any library that supports DLPack, on this
+    backend's device.
 
-    A change in place of the one is a change of the other, and ``backward`` does not notice it. ``tt.tensor(x)`` copies instead.
-    Raises TypeError for a dtype that tensors do not have, and for what does not know DLPack; and BufferError if the memory
-    cannot be shared, as that of a PyTorch tensor that requires gradients, or of bfloat16 with NumPy.
+    In-place changes affect both, unnoticed by ``backward``; ``tt.tensor(x)`` copies instead. Raises TypeError without DLPack or
+    for an unsupported dtype, and BufferError if the memory cannot be shared, such as for a PyTorch tensor that requires
+    gradients, or bfloat16 with NumPy.
     """
     check_not_masked(x)
     if not hasattr(x, "__dlpack__"):
@@ -62,33 +63,33 @@ def from_dlpack(x: Any) -> Tensor:
     return Tensor._wrap(array)
 
 
-def _filled(make: Callable[..., Any], shape: Any, *given: Any, **named: Any) -> Any:
-    """``make(shape, *given, **named)``. Raises ValueError for a length below 0, and for a shape that is too large."""
+def _filled(make: Callable[..., Any], shape: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call ``make(shape, ...)``. Raises ValueError for a negative length or a shape that is too large."""
     try:
-        return make(shape, *given, **named)
+        return make(shape, *args, **kwargs)
     except ValueError as error:
         raise ValueError(f"a tensor cannot have the shape {shape}: {error}") from None
 
 
 @checked
 def zeros(shape: Shape, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of zeros."""
+    """Return a tensor of zeros."""
     return _leaf(_filled(xp.zeros, shape, dtype or default_dtype), requires_grad)
 
 
 @checked
 def ones(shape: Shape, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of ones."""
+    """Return a tensor of ones."""
     return _leaf(_filled(xp.ones, shape, dtype or default_dtype), requires_grad)
 
 
 @checked
 def full(shape: Shape, fill_value: float, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
-    """A tensor filled with ``fill_value``. Without a dtype it is bool, int64 or float32, as the value is."""
+    """Return a tensor filled with ``fill_value``. The default dtype is bool, int64 or float32, like the value."""
     if dtype is None:
         dtype = {bool: bool_dtype, float: default_dtype}.get(type(fill_value)) or on_host(fill_value).dtype
     check_fits(fill_value, dtype)
-    with no_warnings():  # a number may be infinite in the dtype
+    with no_warnings():  # a value may overflow the dtype
         return _leaf(_filled(xp.full, shape, fill_value, dtype), requires_grad)
 
 
@@ -96,7 +97,7 @@ def full(shape: Shape, fill_value: float, dtype: DType | None = None, requires_g
 def arange(
     start: float, stop: float | None = None, step: float = 1, dtype: DType | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """start, start + step, ... up to but without ``stop``; ``arange(n)`` counts from 0. Integers give int64, else float32.
+    """Return evenly spaced values from ``start``, or 0, up to ``stop``, which is excluded. Integers give int64, else float32.
 
     Element i is start + i * step, computed in 64 bits and then rounded to the dtype.
 
@@ -117,32 +118,32 @@ def arange(
     for end in (start, last) if count else ():
         check_fits(end, dtype)
     exact = host.asarray([start, last]).dtype  # int64, uint64 or float64; or object, if no integer dtype holds both
-    places = _filled(xp.arange, count, dtype=index_dtype if exact.kind in "iu" else "float64")
+    values = _filled(xp.arange, count, dtype=index_dtype if exact.kind in "iu" else "float64")
     if step != 1 and count > 1:
-        places = places * step
+        values = values * step
     if start:
-        places = (places.astype(exact) if exact.kind == "u" else places) + start
-    if places.dtype != dtype:
+        values = (values.astype(exact) if exact.kind == "u" else values) + start
+    if values.dtype != dtype:
         with no_warnings():
-            places = places.astype(dtype)
-    return _leaf(places, requires_grad)
+            values = values.astype(dtype)
+    return _leaf(values, requires_grad)
 
 
 @checked
 def linspace(
     start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DType | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """``num`` evenly spaced numbers from ``start`` to ``stop``. With ``endpoint=False`` they end before ``stop``.
+    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``, which ``endpoint=False`` excludes.
 
     >>> tt.linspace(0, 1, 5)
     tensor([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
     if num < 0:
-        raise ValueError(f"linspace: num must be at least 0, not {num}")
+        raise ValueError(f"linspace: num must be at least 0, got {num}")
     if dtype is not None and dtype.kind in "iu":
         check_fits(start, dtype)
         check_fits(stop, dtype)
-        if float not in (type(start), type(stop)):  # floats could not count all integers of 64 bits
+        if float not in (type(start), type(stop)):  # floats cannot represent all 64-bit integers
             parts = max(1, num - 1 if endpoint else num)
             return tensor([start + i * (stop - start) // parts for i in range(num)], dtype, requires_grad)
     with no_warnings():
@@ -152,30 +153,30 @@ def linspace(
 
 @checked
 def eye(N: int, M: int | None = None, k: int = 0, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
-    """The matrix (N, M), or (N, N) without M, with 1 on diagonal k (0 is the main one) and 0 elsewhere.
+    """Return the matrix (N, M), by default (N, N), with 1 on diagonal k (0 is the main one) and 0 elsewhere.
 
     >>> tt.eye(2)
     tensor([[1., 0.],
             [0., 1.]])
     """
     if min(N, N if M is None else M) < 0:
-        raise ValueError(f"eye: the lengths must be at least 0, not {N} and {M}")
+        raise ValueError(f"eye: N and M must be at least 0, got {N} and {M}")
     return _leaf(xp.eye(N, M, k, dtype=dtype or default_dtype), requires_grad)
 
 
 @checked
 def zeros_like(x: Tensor, dtype: DType | None = None) -> Tensor:
-    """Zeros in the shape of x, and in its dtype unless another is given."""
+    """Return zeros with the shape of x, and its dtype by default."""
     return zeros(x.shape, dtype or x.dtype)
 
 
 @checked
 def ones_like(x: Tensor, dtype: DType | None = None) -> Tensor:
-    """Ones in the shape of x, and in its dtype unless another is given."""
+    """Return ones with the shape of x, and its dtype by default."""
     return ones(x.shape, dtype or x.dtype)
 
 
 @checked
 def full_like(x: Tensor, fill_value: float, dtype: DType | None = None) -> Tensor:
-    """A tensor filled with ``fill_value``, in the shape of x, and in its dtype unless another is given."""
+    """Return a tensor filled with ``fill_value``, with the shape of x, and its dtype by default."""
     return full(x.shape, fill_value, dtype or x.dtype)

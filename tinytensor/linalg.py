@@ -1,10 +1,10 @@
-"""Linear equations, inverses, determinants and Cholesky's factor: ``tt.linalg.solve`` and others, with NumPy's names.
+"""Linear equations, inverses, determinants and Cholesky factors, with NumPy's names: ``tt.linalg.solve`` and others.
 
-Each takes one matrix or a stack of them, (..., n, n). The gradient rules are those of M. B. Giles, "Collected matrix derivative
-results for forward and reverse mode algorithmic differentiation" (2008). Half precision is computed in float32.
+Each takes one matrix or a stack (..., n, n). Gradient rules: M. B. Giles, "Collected matrix derivative results for forward and
+reverse mode algorithmic differentiation" (2008). Half precision is computed in float32.
 """
 
-# Annotations tell what users pass; the bodies get arrays.
+# Annotations say what users pass; the bodies get arrays.
 # mypy: disable-error-code="return-value"
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def _matrices(x: Any) -> Any:
-    """x in the dtype in which it is computed. Raises ValueError unless these are square matrices."""
+    """Return x in the dtype of the computation. Raises ValueError unless it holds square matrices."""
     current_step().refuse("what linear algebra finds out about matrices on the CPU", "compute it before, and pass it in")
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ValueError("the matrices must be square: (..., n, n)")
@@ -40,7 +40,7 @@ def _matrices(x: Any) -> Any:
 
 @contextmanager
 def _explaining(problem: str) -> Iterator[None]:
-    """A context in which an error of the backend's linear algebra becomes a ValueError that says what the problem is."""
+    """Turn errors of the backend's linear algebra into a ValueError with this message."""
     try:
         with faults_are_errors():
             yield
@@ -52,13 +52,14 @@ _SINGULAR = "a matrix is singular: its rows are not independent, so it has no in
 
 
 def _spread(g: Any) -> Any:
-    """A gradient with an element for each matrix, as one that broadcasts with the matrices."""
+    """Reshape a gradient with one element per matrix to broadcast with the matrices."""
     return expand_dims(g, (-2, -1))
 
 
 @op(floating=True, x=lambda g, out: -matmul(T(out), matmul(g, T(out))))
 def inv(x: Tensor) -> Tensor:
-    """The inverse of each matrix. Raises ValueError for a singular one. To multiply by an inverse, ``solve`` is more accurate.
+    """Return the inverse of each matrix. Raises ValueError for a singular one. ``solve`` is more accurate than multiplying by
+    it.
 
     >>> tt.linalg.inv(tt.tensor([[2.0, 0.0], [0.0, 4.0]]))
     tensor([[0.5 , 0.  ],
@@ -75,7 +76,6 @@ def _solve_gradient_of_y(g: Any, x: Any) -> Any:
 
 @op(floating=True, x=lambda g, x, out: -matmul(_solve_gradient_of_y(g, x), T(out)), y=_solve_gradient_of_y)
 def _solve(x: Any, y: Any) -> Any:
-    """The solution of stacks of the same length. CuPy's broadcasts nothing."""
     x, y = _matrices(x), widened(y)
     with _explaining(_SINGULAR):
         return xp.linalg.solve(x, y)
@@ -83,9 +83,9 @@ def _solve(x: Any, y: Any) -> Any:
 
 @composite
 def solve(x: Tensor, y: Tensor) -> Tensor:
-    """The solution z of the linear equations x @ z = y. Raises ValueError for a singular matrix x.
+    """Solve the linear equations x @ z = y for z. Raises ValueError for a singular matrix x.
 
-    A 1-d y is one vector, and any other y holds the columns of matrices (..., n, k), as in NumPy. The leading axes broadcast.
+    A 1-d y is one vector; any other y holds columns of matrices (..., n, k), as in NumPy. Leading axes broadcast.
 
     >>> x = tt.tensor([[1.0, 1.0], [1.0, -1.0]])
     >>> tt.linalg.solve(x, tt.tensor([3.0, 1.0]))
@@ -104,18 +104,18 @@ def solve(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _cofactors(x: Any) -> Any:
-    """The determinants of each matrix without one row and one column, with the signs of a chessboard."""
+    """Return the signed determinants of each matrix without one row and one column."""
     n = x.shape[-1]
-    others = xp.arange(n - 1) + (xp.arange(n - 1) >= xp.arange(n)[:, None])  # row i: all numbers but i
+    remaining = xp.arange(n - 1) + (xp.arange(n - 1) >= xp.arange(n)[:, None])  # row i: all indices but i
     rows = []
     for i in range(n):
-        minors = det(moveaxis(x[..., others[i], :][..., others], -2, -3))
+        minors = det(moveaxis(x[..., remaining[i], :][..., remaining], -2, -3))
         rows.append(where((xp.arange(n) + i) % 2 == 0, minors, -minors))
     return stack(rows, -2)
 
 
 def _det_gradient(g: Any, x: Any, out: Any) -> Any:
-    """The cofactors. These are det(x) times the transposed inverse, which a singular matrix does not have."""
+    """Return g times the cofactors, which are det(x) times the transposed inverse if x is not singular."""
     if bool((_slogdet_sign(x) == 0).any()):
         return _spread(g) * _cofactors(x)
     return _spread(g * out) * T(inv(x))
@@ -123,7 +123,7 @@ def _det_gradient(g: Any, x: Any, out: Any) -> Any:
 
 @op(floating=True, x=_det_gradient)
 def det(x: Tensor) -> Tensor:
-    """The determinant of each matrix: 0 for a singular one. Of large matrices it easily overflows: see ``slogdet``.
+    """Return the determinant of each matrix. It easily overflows for large matrices: see ``slogdet``.
 
     >>> tt.linalg.det(tt.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor(-2.)
@@ -143,7 +143,7 @@ def _slogdet_logarithm(x: Any) -> Any:
 
 @composite
 def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The sign of the determinant of each matrix, and the logarithm of its absolute value: 0 and -inf for a singular one.
+    """Return each determinant's sign and the logarithm of its absolute value: 0 and -inf for a singular matrix.
 
     The sign has no gradient. Raises ValueError for the gradient at a singular matrix, where it is infinite.
 
@@ -155,7 +155,7 @@ def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cholesky_gradient(g: Any, out: Any) -> Any:
-    """With P, the lower triangle of outᵀ g and its diagonal halved, the symmetric part of out⁻ᵀ P out⁻¹."""
+    """Return the symmetric part of out⁻ᵀ P out⁻¹, where P is the lower triangle of outᵀ g with a halved diagonal."""
     product = matmul(T(out), g)
     halved = 0.5 * (tril(product) + tril(product, -1))
     left = _solve(T(out), halved)
@@ -165,9 +165,9 @@ def _cholesky_gradient(g: Any, out: Any) -> Any:
 
 @op(floating=True, x=_cholesky_gradient)
 def cholesky(x: Tensor) -> Tensor:
-    """The lower triangular matrix L for which L @ Lᵀ is x, a symmetric positive definite matrix, or each of several.
+    """Return the lower triangular matrix L with L @ Lᵀ = x, for each symmetric positive definite matrix x.
 
-    Of x only the lower triangle is read; the gradient is symmetric. Raises ValueError unless x is positive definite.
+    Only the lower triangle of x is read; the gradient is symmetric. Raises ValueError unless x is positive definite.
 
     >>> tt.linalg.cholesky(tt.tensor([[4.0, 2.0], [2.0, 5.0]]))
     tensor([[2., 0.],

@@ -1,6 +1,6 @@
-"""Random numbers. They come from generators on the CPU, on either backend, so that a seed gives the same weights everywhere.
+"""Random numbers. With either backend they come from generators on the CPU, so a seed gives the same weights everywhere.
 
-Each thread has a generator of its own, and may use another one (see ``using``). So no thread disturbs the numbers of another.
+Each thread has its own generator, and may use another one (see ``using``). So no thread affects the numbers of another.
 """
 
 from __future__ import annotations
@@ -32,43 +32,42 @@ Shape = int | Sequence[int]
 
 
 class _Main:
-    """The generator of the main thread, and the seeds of the others."""
+    """The generator of the main thread, and the seeds of other threads' generators."""
 
     def __init__(self, value: int | None = None):
         self.generator = _new(value)
         self._seeds = host.random.SeedSequence(value)
-        self._threads = itertools.count()  # of which two threads at once get different numbers
+        self._threads = itertools.count()  # thread-safe
 
     def another(self) -> host.random.Generator:
-        """A generator for another thread."""
         return _new(host.random.SeedSequence(self._seeds.entropy, spawn_key=(next(self._threads),)))
 
 
 def _new(value: Any) -> host.random.Generator:
-    made = host.random.default_rng(value)
-    free_in_forks(made.bit_generator.lock)
-    return made
+    new = host.random.default_rng(value)
+    free_in_forks(new.bit_generator.lock)
+    return new
 
 
-class _Own(threading.local):
-    """The generator of a thread that is not the main one."""
+class _OfThread(threading.local):
+    """The generator of a thread other than the main one."""
 
     generator: Any = None
     made_by: _Main | None = None
-    forks_main: bool = False  # whether this thread, which forks now, is the main one
+    forks_main: bool = False  # True if this thread, which forks now, is the main one
 
 
 _main = _Main()
-_own = _Own()
+_this_thread = _OfThread()
 _LARGEST = float(host.finfo(host.float32).max)
 
 
 @checked
 def seed(value: int) -> None:
-    """Restart the generator that this thread draws from: from here on the same random numbers follow each time.
+    """Restart the generator of this thread, so that the same random numbers follow.
 
-    In the main thread, this also restarts the generators of the other threads: each gets numbers of its own, which depend on
-    the seed and on how many threads have drawn before.
+    In the main thread, this also restarts other threads' generators. Each gets its own numbers, which depend on the seed and on
+    how many threads have drawn before.
 
     >>> tt.seed(0)
     >>> first = tt.random.normal((3,))
@@ -78,18 +77,18 @@ def seed(value: int) -> None:
     """
     global _main
     if value < 0:
-        raise ValueError(f"a seed cannot be negative, as {value} is")
+        raise ValueError(f"a seed must not be negative, got {value}")
     used = modes().generator
     if used is not None:
         used.bit_generator.state = type(used.bit_generator)(value).state
     elif _is_main():
         _main = _Main(value)
     else:
-        _own.generator, _own.made_by = _new(value), _main
+        _this_thread.generator, _this_thread.made_by = _new(value), _main
 
 
 def generator() -> host.random.Generator:
-    """The generator that this thread draws from. Raises RuntimeError inside a function that is being traced or captured."""
+    """Return the generator of this thread. Raises RuntimeError inside a function that is being traced or captured."""
     refuse_in_trace("a traced function would draw the same random numbers in each call: pass them in as a tensor")
     current_step().refuse("the same random numbers", "draw them before, and pass them in")
     return modes().generator or _of_this_thread()
@@ -101,10 +100,10 @@ def _of_this_thread() -> host.random.Generator:
 
 def _of_another_thread() -> host.random.Generator:
     main = _main
-    if _own.made_by is not main:
-        _own.generator, _own.made_by = main.another(), main
-    own: host.random.Generator = _own.generator
-    return own
+    if _this_thread.made_by is not main:
+        _this_thread.generator, _this_thread.made_by = main.another(), main
+    current: host.random.Generator = _this_thread.generator
+    return current
 
 
 def _is_main() -> bool:
@@ -112,43 +111,43 @@ def _is_main() -> bool:
 
 
 def using(own: host.random.Generator | None) -> AbstractContextManager[None]:
-    """A context (or decorator) that draws from ``own``, or for None from this thread's generator."""
+    """Return a context (or decorator) that draws from the generator ``own``, or for None from this thread's generator."""
     if not (own is None or isinstance(own, host.random.Generator)):
         raise TypeError(f"using: own must be a generator, such as np.random.default_rng(0), or None, not {shown(own)}")
     if own is not None:
-        free_in_forks(own.bit_generator.lock)  # another thread may draw from it, too
+        free_in_forks(own.bit_generator.lock)  # other threads may draw from it
     return Switched("generator", own)
 
 
 @contextmanager
 def copied() -> Iterator[Callable[[], host.random.Generator]]:
-    """A context that draws the same numbers as without it, but from a copy of the generator: nobody else draws in between.
+    """Draw the same numbers as without this context, but from a copy of the generator, which no other thread uses.
 
-    It gives a function that makes further copies, which draw the same numbers again.
+    It gives a function that makes further copies with the same numbers.
     """
     shared = generator()
-    kind, state = type(shared.bit_generator), shared.bit_generator.state
+    bit_generator, state = type(shared.bit_generator), shared.bit_generator.state
 
     def another() -> host.random.Generator:
-        bits = kind(0)  # which is faster than copy.deepcopy
+        bits = bit_generator(0)  # faster than copy.deepcopy
         bits.state = state
         return host.random.Generator(bits)
 
-    own = another()
+    first = another()
     try:
-        with using(own):
+        with using(first):
             yield another
     finally:
-        shared.bit_generator.state = own.bit_generator.state
+        shared.bit_generator.state = first.bit_generator.state
 
 
 def get_state() -> dict[str, Any]:
-    """The generator's state: plain values that JSON can hold."""
+    """Return the generator's state, which JSON can hold."""
     return dict(generator().bit_generator.state)
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Continue from a state that ``get_state`` returned. Raises ValueError, and changes nothing, for anything else."""
+    """Restore a state that ``get_state`` returned. Raises ValueError, without any change, for anything else."""
     bits = generator().bit_generator
     try:
         bits.state = state
@@ -157,9 +156,8 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def _sizes(caller: str, shape: Shape) -> Shape:
-    """The shape. Raises ValueError for a negative length."""
     if any(size < 0 for size in (shape if isinstance(shape, Iterable) else [shape])):
-        raise ValueError(f"{caller}: a length cannot be negative, as in the shape {shape}")
+        raise ValueError(f"{caller}: lengths must not be negative, got shape {shape}")
     return shape
 
 
@@ -167,7 +165,7 @@ def _finite(caller: str, **numbers: float) -> None:
     """Raise ValueError for a number that float32 cannot hold."""
     for name, value in numbers.items():
         if not abs(value) <= _LARGEST:
-            raise ValueError(f"{caller}: {name} must be finite in float32, not {value}")
+            raise ValueError(f"{caller}: {name} must be finite in float32, got {value}")
 
 
 def _tensor(values: Any, requires_grad: bool = False) -> Tensor:
@@ -178,10 +176,10 @@ def _tensor(values: Any, requires_grad: bool = False) -> Tensor:
 
 @checked
 def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: bool = False) -> Tensor:
-    """float32 numbers from the normal distribution."""
+    """Draw float32 samples from the normal distribution."""
     _finite("normal", mean=mean, std=std)
     if std < 0:
-        raise ValueError(f"normal: std cannot be negative, as {std} is")
+        raise ValueError(f"normal: std must not be negative, got {std}")
     values = generator().standard_normal(_sizes("normal", shape), dtype=host.float32)
     with host.errstate(all="ignore"):  # the sum may be infinite
         return _tensor(values * host.float32(std) + host.float32(mean), requires_grad)
@@ -189,10 +187,10 @@ def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: boo
 
 @checked
 def uniform(shape: Shape, low: float = 0.0, high: float = 1.0, requires_grad: bool = False) -> Tensor:
-    """float32 numbers from the uniform distribution over ``low`` (included) to ``high`` (excluded)."""
+    """Draw float32 samples from the uniform distribution from ``low`` (included) to ``high`` (excluded)."""
     _finite("uniform", low=low, high=high, **{"high - low": high - low})
     if low >= high:
-        raise ValueError(f"uniform: low must be below high, and {low} is not below {high}")
+        raise ValueError(f"uniform: low must be below high, got {low} and {high}")
     values = generator().random(_sizes("uniform", shape), dtype=host.float32) * host.float32(high - low) + host.float32(low)
     below = host.nextafter(host.float32(high), host.float32(low))  # rounding may give ``high`` itself
     return _tensor(host.minimum(values, below), requires_grad)
@@ -200,47 +198,47 @@ def uniform(shape: Shape, low: float = 0.0, high: float = 1.0, requires_grad: bo
 
 @checked
 def integers(low: int, high: int, shape: Shape) -> Tensor:
-    """int64 numbers from ``low`` (included) to ``high`` (excluded)."""
+    """Draw int64 samples from ``low`` (included) to ``high`` (excluded)."""
     if low >= high:
-        raise ValueError(f"integers: low must be below high, and {low} is not below {high}")
+        raise ValueError(f"integers: low must be below high, got {low} and {high}")
     if low < -(2**63) or high > 2**63:
-        raise ValueError(f"integers: the numbers must be of int64, and those from {low} to {high} are not")
+        raise ValueError(f"integers: low and high must be in the range of int64, got {low} and {high}")
     return _tensor(generator().integers(low, high, _sizes("integers", shape)))
 
 
 @checked
 def permutation(n: int) -> Tensor:
-    """The numbers 0 to n - 1 in random order.
+    """Return the numbers 0 to n - 1 in random order.
 
     >>> sorted(tt.random.permutation(4).tolist())
     [0, 1, 2, 3]
     """
     if n < 0:
-        raise ValueError(f"permutation: n cannot be negative, as {n} is")
+        raise ValueError(f"permutation: n must not be negative, got {n}")
     return _tensor(generator().permutation(n))
 
 
 @checked
 def bernoulli(p: Tensor) -> Tensor:
-    """1 with probability p, and else 0: for each element of p, in its shape and dtype.
+    """Draw 1 with probability p, else 0, for each element of p, in its shape and dtype.
 
     >>> tt.random.bernoulli(tt.tensor([0.0, 1.0, 1.0]))
     tensor([0., 1., 1.])
     """
-    chances = to_numpy(p.data)
-    if not is_floating(chances.dtype):
-        raise TypeError(f"bernoulli takes probabilities as floating-point numbers, not {chances.dtype}: use .astype('float32')")
-    if not ((chances >= 0) & (chances <= 1)).all():
-        raise ValueError(f"bernoulli takes probabilities, which are from 0 to 1, and these {chances.shape} are not")
-    return Tensor(generator().random(chances.shape) < chances).astype(p.dtype)
+    probabilities = to_numpy(p.data)
+    if not is_floating(probabilities.dtype):
+        raise TypeError(f"bernoulli: p must be floating-point, got {probabilities.dtype}: use .astype('float32')")
+    if not ((probabilities >= 0) & (probabilities <= 1)).all():
+        raise ValueError("bernoulli: all probabilities must be between 0 and 1")
+    return Tensor(generator().random(probabilities.shape) < probabilities).astype(p.dtype)
 
 
 @checked
 def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
-    """Places along the last axis, each drawn with a probability in proportion to its weight: int64 (..., num_samples).
+    """Draw indices along the last axis with probabilities in proportion to the weights: int64 (..., num_samples).
 
-    No place comes twice, unless with ``replacement``: after each draw the next one is from those that are left. Raises
-    ValueError for a negative or infinite weight, for weights that are all 0, and if fewer places than ``num_samples`` have one.
+    Unless with ``replacement``, no index repeats: each draw is from the remaining ones. Raises ValueError for a negative or
+    infinite weight, and if fewer than ``num_samples`` weights (with replacement: none) are positive.
 
     >>> tt.random.multinomial(tt.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 0.5]]), 1)
     tensor([[1],
@@ -255,11 +253,11 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) ->
 
 def _check_weights(weights: Any, num_samples: int, replacement: bool) -> None:
     if num_samples < 1:
-        raise ValueError(f"multinomial: num_samples must be at least 1, not {num_samples}")
+        raise ValueError(f"multinomial: num_samples must be at least 1, got {num_samples}")
     if not weights.ndim:
-        raise ValueError("multinomial takes weights (..., n), of which it draws along the last axis, not a single number")
+        raise ValueError("multinomial: weights must be (..., n), got a single number")
     if not ((weights >= 0) & (weights < math.inf)).all():
-        raise ValueError(f"multinomial: weights must be finite and not negative, and these {weights.shape} are not")
+        raise ValueError("multinomial: all weights must be finite and not negative")
     needed = 1 if replacement else num_samples
     fewest = min((weights > 0).sum(-1).reshape(-1).tolist(), default=needed)
     if fewest < needed:
@@ -268,28 +266,30 @@ def _check_weights(weights: Any, num_samples: int, replacement: bool) -> None:
 
 
 def _with_replacement(rows: Any, count: int) -> Any:
-    """For each number drawn, the first place up to which the weights add up to more than it."""
+    """Return, for each drawn number, the first index at which the cumulative weight exceeds it."""
     largest = host.maximum.reduce(rows, -1, keepdims=True, initial=0)
-    sums = host.cumsum(rows / largest, axis=-1)  # a sum of the weights themselves may be infinite
+    sums = host.cumsum(rows / largest, axis=-1)  # unscaled, the sum may be infinite
     ends = sums[:, -1:]
     drawn = host.minimum(generator().random((len(rows), count)) * ends, host.nextafter(ends, 0))  # rounding may give the end
     return host.array([host.searchsorted(*pair, side="right") for pair in zip(sums, drawn)], host.int64).reshape(drawn.shape)
 
 
 def _without_replacement(rows: Any, count: int) -> Any:
-    """The places in the order of exponential waiting times, whose rates are the weights: so the next one is always drawn in
-    proportion to what is left."""
-    with host.errstate(divide="ignore"):  # a weight of 0 waits for ever
+    """Return the indices in the order of exponential waiting times with the weights as rates.
+
+    So each draw is in proportion to the remaining weights.
+    """
+    with host.errstate(divide="ignore"):  # a weight of 0 waits forever
         waits = host.log(generator().standard_exponential(rows.shape)) - host.log(rows)
     return host.argsort(waits, axis=-1)[:, :count].astype(host.int64)
 
 
 def random_key() -> RandomKey:
-    """128 random bits as two words. They determine a whole dropout mask, which ``kernels.keep_mask`` computes from them."""
-    own = Switched("generator", modes().generator)
+    """Return 128 random bits as two words, from which ``kernels.keep_mask`` computes a dropout mask."""
+    same_generator = Switched("generator", modes().generator)
 
     def draw() -> RandomKey:
-        with own:
+        with same_generator:
             high = host.iinfo(host.uint64).max
             first, second = generator().integers(0, high, 2, dtype=host.uint64, endpoint=True).tolist()
         return first, second
@@ -299,12 +299,12 @@ def random_key() -> RandomKey:
 
 
 def _before_fork() -> None:
-    _own.forks_main = _is_main()
+    _this_thread.forks_main = _is_main()
 
 
 def _after_fork() -> None:
-    """A child's only thread is its main one. It goes on with the numbers of the thread that forked."""
-    if not _own.forks_main:  # the main thread of the parent may be drawing, and so hold its generator's lock
+    """Make the child's only thread, its main one, continue the numbers of the thread that forked."""
+    if not _this_thread.forks_main:  # the parent's main thread may hold its generator's lock
         _main.generator = _of_another_thread()
 
 

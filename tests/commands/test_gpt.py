@@ -599,7 +599,7 @@ def test_a_gpu_too_small_to_train(program: Program) -> None:
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     what, remedy = result.stderr.splitlines()[-2:]
-    asked = r"[\d.]+ MiB of GPU memory were asked for, and 1.50 GiB of 2.00 GiB are free"
+    asked = r"[\d.]+ MiB of GPU memory were requested, and 1.50 GiB of 2.00 GiB are free"
     assert re.fullmatch(f"error: there is not enough memory for this: {asked}", what)
     assert "batch_size" in remedy and "gradient_accumulation_steps" in remedy and "block_size" in remedy
     assert load_checkpoint(program.folder / "run/latest.safetensors", "latest")[1]["step"] == 0
@@ -608,7 +608,7 @@ def test_a_gpu_too_small_to_train(program: Program) -> None:
 def test_a_gpu_too_small_to_write(finished: Program) -> None:
     before = contents(finished.folder / "run")
     message = finished.bad("sample", "--out", "run", **gpu_with(200))
-    assert "of GPU memory were asked for" in message
+    assert "of GPU memory were requested" in message
     assert contents(finished.folder / "run") == before
 
 

@@ -52,7 +52,7 @@ tinyformer/word_vectors/word2vec.py: (contexts, 0)] * is_context).sum(axis=1) ->
     tinyformer/word_vectors/test_word2vec.py::test_a_step_descends_the_gradient_of_the_loss
 tinytensor/autograd/engine.py: = self.gradients[node] + gradient -> = self.gradients[node] - gradient
     tinytensor/test_engine.py::test_gradients_of_a_hand_worked_example
-tinytensor/common/wording.py: what[:-1] + "ies" -> what[:-2] + "ies"
+tinytensor/common/wording.py: noun[:-1] + "ies" -> noun[:-2] + "ies"
     tinytensor/test_wording.py::test_counts
 tinytensor/creation.py: steps = -((start - stop) -> steps = +((start - stop)
     tinytensor/test_creation.py::test_values

@@ -58,7 +58,7 @@ def test_memory_that_runs_out_is_told_and_the_process_goes_on(monkeypatch):
     before = experiments.training(steps=3)
     with pytest.raises(MemoryError) as error:
         tt.zeros((total // 4 + 1,)).exp()
-    assert "of GPU memory were asked for, and" in backend.out_of_memory(error.value)
+    assert "of GPU memory were requested, and" in backend.out_of_memory(error.value)
     after = experiments.training(steps=3)
     np.testing.assert_array_equal(before["losses"], after["losses"])
 

@@ -200,12 +200,13 @@ def each(names):
 
 def reductions(x):
     names = "sum mean max min logsumexp var std norm prod".split()
-    settings = [(None, False), (1, True), ((0, 1), False), (-1, False)]
-    return {f"{n}{axis}": getattr(tt, n)(x, axis=axis, keepdims=keep) for n in names for axis, keep in settings}
+    settings = [(None, False), (1, True), ((0, 1), False), (-1, False), ((), False), ((), True)]
+    outputs = {f"{n}{axis}{keep}": getattr(tt, n)(x, axis=axis, keepdims=keep) for n in names for axis, keep in settings}
+    return {**outputs, **{f"{n} of a scalar": getattr(tt, n)(-abs(x[0, 0]), axis=0) for n in names}}
 
 
 def truths(x):
-    settings = [(None, False), (1, True), (0, False)]
+    settings = [(None, False), (1, True), (0, False), ((), False)]
     return {f"{n}{axis}": getattr(tt, n)(x > 0, axis=axis, keepdims=k) for n in ("any", "all") for axis, k in settings}
 
 
@@ -284,6 +285,16 @@ def test_every_op_of_the_table(tmp_path, name):
         for key, x in ours.items():
             assert (found[key].shape, found[key].dtype) == (x.shape, x.dtype), key
             close(x, found[key])
+
+
+def test_a_floored_quotient_near_an_integer(tmp_path):
+    """1 / 0.1 rounds to 10, but 0.1 is a little more than a tenth, so 1 // 0.1 is 9."""
+    x, y = numpy.meshgrid(*[numpy.array([-6, -1, -0.3, 0, 0.1, 0.6, 1, 3.5, 100, numpy.inf], "float32")] * 2)
+    axes = ("float32", "n", 10)
+    (path,) = export_onnx(Function(lambda x, y: {"out": x // y}), tmp_path / "model.onnx", inputs={"x": axes, "y": axes})
+    expected = (tt.tensor(x) // tt.tensor(y)).numpy()
+    assert 9 in expected
+    numpy.testing.assert_array_equal(run(path, x=x, y=y)["out"], expected)
 
 
 def test_a_text_that_is_longer_than_a_table_is_an_error_when_the_graph_runs(tmp_path):

@@ -33,7 +33,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that stands for the root of the file system, for what is read of /proc and /sys."""
     real = memory._text
     monkeypatch.setattr(memory, "_text", lambda path: real(tmp_path / path.relative_to("/")))
-    monkeypatch.setattr(memory, "_own_memory", lambda: 7)
+    monkeypatch.setattr(memory, "_used_memory", lambda: 7)
     monkeypatch.setattr(memory, "_of_address_space", lambda: None)
     return tmp_path
 

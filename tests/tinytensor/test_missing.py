@@ -125,7 +125,7 @@ def test_an_argument_of_pytorchs_is_answered(act, says):
 
 
 def test_transpose_with_two_axes_names_swapaxes():
-    with pytest.raises(ValueError, match=r"each of 3 axes once.*swapaxes exchanges two"):
+    with pytest.raises(ValueError, match=r"each of 3 axes once.*swapaxes swaps two"):
         tt.zeros((2, 3, 4)).transpose(-2, -1)
 
 

@@ -133,7 +133,7 @@ print(outcome, file=sys.stdout if outcome else sys.stderr)  # lines of two ranks
 def test_one_team_after_the_other_and_not_inside(tmp_path: Path) -> None:
     result = run_script(tmp_path, TEAMS)
     assert result.returncode == 0, result.stderr
-    refused = "the ranks of mpiexec are at work in a team already: end it before another begins"
+    refused = "the ranks of mpiexec already work in a team: end it before another begins"
     lines = [*["[0, 1]", refused, "[0, 1]"] * 2, "['run', 'run']", "done"]
     assert result.stdout.splitlines() == lines
     assert result.stderr == "None\n"

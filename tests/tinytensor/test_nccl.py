@@ -134,7 +134,7 @@ def test_an_error_of_the_network_ends_the_wait(nccl, monkeypatch):
 
     alone = Nccl(Alone())
     monkeypatch.setattr(nccl.NcclCommunicator, "check_async_error", refuse)
-    with pytest.raises(RankError, match=r"NCCL cannot reach another rank .*: look at the network"):
+    with pytest.raises(RankError, match=r"NCCL cannot reach another rank .*: check the network"):
         alone.all_reduce([xp.ones(3)])
     with pytest.raises(nccl.NcclError):  # it was given up
         alone.all_reduce([xp.ones(3)])
@@ -163,7 +163,7 @@ def test_gpus_have_the_names_that_the_variable_gives_them(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,3,1")
     monkeypatch.setattr(xp.cuda.runtime, "getDeviceCount", lambda: 3)
     assert gpus_of_ranks(3) == ["GPU-8932f937", "3", "1"]
-    words = r"^each of 4 processes needs a GPU.* 3 GPUs, of those that CUDA_VISIBLE_DEVICES does not hide: start at most 3$"
+    words = r"^each of 4 processes needs a GPU.* 3 GPUs visible in CUDA_VISIBLE_DEVICES: start at most 3$"
     with pytest.raises(BackendError, match=words):
         gpus_of_ranks(4)
 
@@ -187,7 +187,9 @@ def test_the_variable_is_as_it_was_after_a_start(before, monkeypatch):
 
 def test_two_ranks_with_the_same_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "showing", lambda gpu: nullcontext())
-    with pytest.raises(RankError, match=r"^ranks 0 and 1 have the same GPU, 0000:00:00.0 of .*: start no more ranks"):
+    with pytest.raises(
+        RankError, match=r"^ranks 0 and 1 have the same GPU, 0000:00:00.0 of .*: start at most one rank per GPU"
+    ):
         distributed.run(gpu_ranks.contract, str(tmp_path), workers=2)
     gpu_ranks.assert_nothing_is_left()
 

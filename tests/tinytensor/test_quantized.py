@@ -341,7 +341,7 @@ def with_weight(value, inputs=3):
 
 
 WRONG = {
-    "dtype": (lambda: nn.quantize_(nn.Linear(2, 2), "int3"), "can be quantized to int8 or int4 or bfloat16, not to 'int3'"),
+    "dtype": (lambda: nn.quantize_(nn.Linear(2, 2), "int3"), "dtype must be int8 or int4 or bfloat16, got 'int3'"),
     "LSTM": (lambda: nn.quantize_(nn.LSTM(3, 4)), "weight_ih_l0 is a weight of an LSTM, which cannot be quantized"),
     "image": (lambda: nn.quantize_(nn.Sequential(nn.Linear(2, 2), Image())), r"1\.kernel is a weight of an Image"),
     "no table of it": (lambda: nn.quantize_(nn.Embedding(3, 2), tables=[tt.ones((3, 2))]), "tables must be the weights"),

@@ -5,7 +5,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import nn
-from tinytensor.nn import cells
+from tinytensor.nn import recurrent
 
 LENGTH, INPUTS, WIDTH = 6, 3, 4
 LENGTHS = [6, 2, 0, 5]
@@ -268,7 +268,7 @@ def test_a_cell_steps_as_its_network_does(kind, bias):
 
 
 def test_a_cell_without_a_step_says_so():
-    class Own(cells.Cell):
+    class Own(recurrent.Cell):
         gates = 1
 
     with pytest.raises(TypeError, match="Own has no step"):
@@ -294,49 +294,52 @@ def test_a_projection_keeps_what_padding_must_not_change():
 
 
 ERRORS = {
-    "sizes": (lambda: nn.RNN(3, 0), "sizes and layers must be at least 1: input 3, hidden 0, layers 1"),
-    "a nonlinearity": (lambda: nn.RNN(3, 4, nonlinearity="gelu"), "the nonlinearity of an RNN is 'tanh' or 'relu', not 'gelu'"),
+    "sizes": (lambda: nn.RNN(3, 0), "hidden_size and num_layers must be at least 1, got 3, 0 and 1"),
+    "a nonlinearity": (lambda: nn.RNN(3, 4, nonlinearity="gelu"), "nonlinearity must be 'tanh' or 'relu', got 'gelu'"),
     "dropout": (lambda: nn.GRU(3, 4, 2, dropout=1.5), "1.5"),
-    "features": (lambda: nn.GRU(3, 4)(tt.ones((2, 2, 5))), r"GRU takes \(length, batch, 3\) or \(length, 3\), not \(2, 2, 5\)"),
-    "axes": (lambda: nn.GRU(3, 4)(tt.ones(3)), r"GRU takes \(length, batch, 3\) or \(length, 3\), not \(3,\)"),
+    "features": (lambda: nn.GRU(3, 4)(tt.ones((2, 2, 5))), r"GRU takes \(length, batch, 3\) or \(length, 3\), got \(2, 2, 5\)"),
+    "axes": (lambda: nn.GRU(3, 4)(tt.ones(3)), r"GRU takes \(length, batch, 3\) or \(length, 3\), got \(3,\)"),
     "no steps": (lambda: nn.GRU(3, 4)(tt.ones((0, 2, 3))), "a length of at least 1"),
     "a state's shape": (
         lambda: nn.GRU(3, 4)(tt.ones((5, 2, 3)), tt.ones((2, 4))),
-        r"GRU takes a state of shape \(1, 2, 4\), not \[\(2, 4\)\]",
+        r"GRU takes a state of shape \(1, 2, 4\), got \[\(2, 4\)\]",
     ),
     "a state of one sequence": (
         lambda: nn.GRU(3, 4)(tt.ones((5, 3)), tt.ones((1, 1, 4))),
-        r"GRU takes a state of shape \(1, 4\), not \[\(1, 1, 4\)\]",
+        r"GRU takes a state of shape \(1, 4\), got \[\(1, 1, 4\)\]",
     ),
     "one state of two": (
         lambda: nn.LSTM(3, 4)(tt.ones((5, 2, 3)), (tt.ones((1, 2, 4)),)),
-        r"LSTM takes a pair of states of shape \(1, 2, 4\), not \[\(1, 2, 4\)\]",
+        r"LSTM takes a pair of states of shape \(1, 2, 4\), got \[\(1, 2, 4\)\]",
     ),
     "lengths of another batch": (
         lambda: nn.GRU(3, 4)(tt.ones((5, 2, 3)), lengths=[1, 2, 3]),
-        r"lengths must be 2 integers, one for each sequence, not int64 \(3,\)",
+        r"lengths must be 2 integers, one for each sequence, got int64 \(3,\)",
     ),
     "lengths that are no integers": (
         lambda: nn.GRU(3, 4)(tt.ones((5, 2, 3)), lengths=[1.0, 2.0]),
-        r"lengths must be 2 integers, one for each sequence, not float32 \(2,\)",
+        r"lengths must be 2 integers, one for each sequence, got float32 \(2,\)",
     ),
-    "a projection": (lambda: nn.LSTM(3, 4, proj_size=4), "proj_size must be from 0 to below the hidden size 4, not 4"),
+    "a projection": (lambda: nn.LSTM(3, 4, proj_size=4), "proj_size must be at least 0 and below hidden_size 4, got 4"),
     "no steps of a projection": (lambda: nn.LSTM(3, 4, proj_size=2)(tt.ones((0, 2, 3))), "needs a length of at least 1"),
     "states of a projection": (
         lambda: nn.LSTM(3, 4, proj_size=2)(tt.ones((5, 2, 3)), (tt.ones((1, 2, 4)), tt.ones((1, 2, 4)))),
-        r"LSTM takes a pair of states of shape \(1, 2, 2\) and \(1, 2, 4\), not",
+        r"LSTM takes a pair of states of shape \(1, 2, 2\) and \(1, 2, 4\), got",
     ),
-    "sizes of a cell": (lambda: nn.GRUCell(0, 4), "sizes must be at least 1: input 0, hidden 4"),
-    "a cell's nonlinearity": (lambda: nn.RNNCell(3, 4, nonlinearity="gelu"), "of an RNNCell is 'tanh' or 'relu', not 'gelu'"),
-    "features of a cell": (lambda: nn.GRUCell(3, 4)(tt.ones((2, 5))), r"GRUCell takes \(batch, 3\) or \(3,\), not \(2, 5\)"),
-    "a cell's axes": (lambda: nn.RNNCell(3, 4)(tt.ones((1, 2, 3))), r"not \(1, 2, 3\)"),
+    "sizes of a cell": (lambda: nn.GRUCell(0, 4), "must be at least 1, got 0 and 4"),
+    "a cell's nonlinearity": (
+        lambda: nn.RNNCell(3, 4, nonlinearity="gelu"),
+        "nonlinearity must be 'tanh' or 'relu', got 'gelu'",
+    ),
+    "features of a cell": (lambda: nn.GRUCell(3, 4)(tt.ones((2, 5))), r"GRUCell takes \(batch, 3\) or \(3,\), got \(2, 5\)"),
+    "a cell's axes": (lambda: nn.RNNCell(3, 4)(tt.ones((1, 2, 3))), r"got \(1, 2, 3\)"),
     "a cell's state": (
         lambda: nn.GRUCell(3, 4)(tt.ones((2, 3)), tt.ones(4)),
-        r"GRUCell takes a state of shape \(2, 4\), not \[\(4,\)\]",
+        r"GRUCell takes a state of shape \(2, 4\), got \[\(4,\)\]",
     ),
     "a cell's pair of states": (
         lambda: nn.LSTMCell(3, 4)(tt.ones((2, 3)), (tt.ones((2, 4)),)),
-        r"LSTMCell takes a pair of states of shape \(2, 4\), not \[\(2, 4\)\]",
+        r"LSTMCell takes a pair of states of shape \(2, 4\), got \[\(2, 4\)\]",
     ),
     "shapes of the op": (
         lambda: tt.lstm(tt.ones((5, 2, 8)), tt.ones((4, 2)), tt.ones((2, 2)), tt.ones((2, 2))),
@@ -359,7 +362,7 @@ def test_errors_name_what_is_wrong(f, message):
 @pytest.mark.parametrize("lengths", [[1, 6], [-1, 2]])
 def test_lengths_outside_of_the_steps(lengths):
     """On a GPU they are not read, as the CPU would wait for it."""
-    with pytest.raises(ValueError, match=r"lengths must be from 0 to 5, the steps of x, not \["):
+    with pytest.raises(ValueError, match=r"lengths must be from 0 to 5, the steps of x, got \["):
         nn.GRU(3, 4)(tt.ones((5, 2, 3)), lengths=lengths)
 
 

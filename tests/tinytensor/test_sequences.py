@@ -28,15 +28,19 @@ def test_weights_are_added_up_in_their_dtype():
 
 REFUSED = {
     "diff of a scalar": (lambda: tt.diff(tt.tensor(1.0)), IndexError, "diff: axis -1.*no axes"),
-    "diff, n": (lambda: tt.diff(x, -1), ValueError, "diff: n .* not be negative, as in -1"),
+    "diff, n": (lambda: tt.diff(x, -1), ValueError, "diff: n must not be negative, got -1"),
     "meshgrid, indexing": (lambda: tt.meshgrid(x, x, indexing="yx"), ValueError, "meshgrid: indexing must be 'xy' or 'ij'"),
     "meshgrid, a number": (lambda: tt.meshgrid(x, x, 3), TypeError, "meshgrid: tensors must be a tensor, not 3"),
-    "array_split, parts": (lambda: tt.array_split(x, 0), ValueError, "array_split needs at least one part, not 0"),
-    "bincount of fractions": (lambda: tt.bincount(x * 0.5), TypeError, "integers, not float32"),
+    "array_split, parts": (lambda: tt.array_split(x, 0), ValueError, "array_split needs at least one part, got 0"),
+    "bincount of fractions": (lambda: tt.bincount(x * 0.5), TypeError, "integers, got float32"),
     "bincount of a matrix": (lambda: tt.bincount(x.reshape(2, 2)), TypeError, r"\(2, 2\)"),
-    "bincount of booleans": (lambda: tt.bincount(x > 1), TypeError, "integers, not bool"),
+    "bincount of booleans": (lambda: tt.bincount(x > 1), TypeError, "integers, got bool"),
     "bincount, negative": (lambda: tt.bincount(-x), ValueError, "negative"),
-    "bincount, weights": (lambda: tt.bincount(x, tt.ones(3)), ValueError, r"weights have shape \(3,\) and x has \(4,\)"),
+    "bincount, weights": (
+        lambda: tt.bincount(x, tt.ones(3)),
+        ValueError,
+        r"weights must have the shape of x, got \(3,\) and \(4,\)",
+    ),
     "dot": (lambda: tt.dot(tt.ones((2, 3)), tt.ones((5, 2, 3))), ValueError, r"dot of shapes .*axis -1 of x .* axis -2 of y"),
     "cosine similarity": (lambda: tt.cosine_similarity(x, x), IndexError, "axis 1 is out of range"),
 }

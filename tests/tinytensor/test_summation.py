@@ -145,6 +145,32 @@ def test_small_integers_do_not_overflow(dtype, axis):
         np.testing.assert_allclose(out.numpy(), np.linalg.norm(flat, order, axis), rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", "sum mean var std prod max min any all".split())
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_over_no_axis_each_element_is_reduced_alone(name, keepdims):
+    values = np.arange(-3.0, 1021.0).reshape(2, 512)
+    out = getattr(tt, name)(tt.tensor(values), axis=(), keepdims=keepdims)
+    np.testing.assert_array_equal(out.numpy(), getattr(np, name)(values, axis=(), keepdims=keepdims))
+
+
+def test_norms_over_no_axis_are_absolute_values():
+    x = tt.tensor([[1.0, -2.0], [0.0, 3.0]], requires_grad=True)
+    for order in (1, 2, 3, np.inf, -np.inf):
+        (gradient,) = tt.grad(tt.norm(x, order, ()).sum(), [x])
+        np.testing.assert_array_equal(gradient.numpy(), np.sign(x.numpy()))
+        np.testing.assert_array_equal(tt.norm(x, order, ()).numpy(), abs(x.numpy()))
+    np.testing.assert_array_equal(tt.logsumexp(x, ()).numpy(), x.numpy())
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32", "bool"])
+@pytest.mark.parametrize("name", ["sum", "prod", "cumsum", "cumprod"])
+def test_integers_add_up_in_64_bits_as_in_numpy(name, dtype):
+    values = np.full(5, 1 if dtype == "bool" else np.iinfo(dtype).max).astype(dtype)
+    out, expected = getattr(tt, name)(tt.tensor(values)), getattr(np, name)(values)
+    assert out.dtype == expected.dtype and expected.dtype.itemsize == 8
+    np.testing.assert_array_equal(out.numpy(), expected)
+
+
 @pytest.mark.parametrize("ddof", [2, 3])
 def test_the_deviation_of_too_few_is_as_in_numpy(ddof):
     values = np.array([[1.0, 2.0], [3.0, 3.0]])

@@ -13,7 +13,7 @@ from tinyformer.export.graph import Value
 from tinyformer.export.program import Operators, Writer, difference
 from tinytensor import functional, ops
 from tinytensor.device.backend import host
-from tinytensor.functional import attention, rotation as rotations
+from tinytensor.functional import attention
 from tinytensor.replay.recording import Size
 
 _LOWEST = float(host.finfo(host.float32).min)
@@ -158,7 +158,7 @@ ATTENTION: Operators = {
     functional.causal_mask: causal_mask,
     attention._attention: _attention,
     attention._multi_head_attention: _multi_head_attention,
-    rotations._norm_and_rotate: _norm_and_rotate,
+    attention._norm_and_rotate: _norm_and_rotate,
     ops.rotate_pairs: _rotate_pairs,
     functional.rms_norm: rms_norm,
 }

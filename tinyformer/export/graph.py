@@ -58,7 +58,7 @@ class Value:
 
     def transpose(self, *axes: int) -> Value:
         """The axes in another order."""
-        return self.graph.node("Transpose", self, perm=axes)
+        return self.graph.node("Transpose", self, perm=axes) if axes else self
 
     def unsqueeze(self, *axes: int) -> Value:
         """New axes of length 1 at these places."""

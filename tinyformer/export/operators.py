@@ -54,14 +54,25 @@ def _remainder(write: Writer, x: Any, y: Any) -> Value:
     x, y = write.cast(x, write.dtype), write.cast(y, write.dtype)
     if write.dtype == INT:
         return write.graph.node("Mod", x, y)
-    rest = write.graph.node("Mod", x, y, fmod=1)
-    differs = write.graph.node("Less", rest.function("Sign") * y.function("Sign"), 0.0)
-    return write.graph.node("Where", differs, rest + y, rest)
+    remainder, differs = _truncated_remainder(write, x, y)
+    return write.graph.node("Where", differs, remainder + y, remainder)
+
+
+def _truncated_remainder(write: Writer, x: Value, y: Value) -> tuple[Value, Value]:
+    """Return the remainder with the sign of x, and where y has the other sign."""
+    remainder = write.graph.node("Mod", x, y, fmod=1)
+    return remainder, write.graph.node("Less", remainder.function("Sign") * y.function("Sign"), 0.0)
 
 
 def _floor_divide(write: Writer, x: Any, y: Any) -> Value:
+    """Divide what the remainder leaves, as NumPy does: x / y may round up to an integer, as in 1 // 0.1."""
     x, y = write.cast(x, write.dtype), write.cast(y, write.dtype)
-    return (x - _remainder(write, x, y)) / y if write.dtype == INT else (x / y).function("Floor")
+    if write.dtype == INT:
+        return (x - _remainder(write, x, y)) / y
+    node = write.graph.node
+    remainder, differs = _truncated_remainder(write, x, y)
+    quotient = ((x - remainder) / y).function("Round")
+    return node("Where", node("Equal", y, 0.0), x / y, node("Where", differs, quotient - 1.0, quotient))
 
 
 def _clip(write: Writer, x: Value, least: Any, most: Any) -> Value:
@@ -269,11 +280,16 @@ def _reduction(operator: str, dtype: str = "") -> Callable[..., Value]:
 
     def write_op(write: Writer, x: Value, axis: Any, keepdims: bool) -> Value:
         wide = write.cast(x, dtype or write.dtype)
-        if not x.shape:
-            return write.cast(wide, write.dtype)
-        return write.graph.node(operator, wide, _axes(x, axis), keepdims=int(keepdims))
+        return _reduce(write, operator, wide, _axes(x, axis), keepdims)
 
     return write_op
+
+
+def _reduce(write: Writer, operator: str, x: Value, axes: list[int], keepdims: bool) -> Value:
+    """Reduce over the axes. Without axes each element is reduced alone. (ONNX reads an empty list as all axes.)"""
+    if not axes:
+        return write.graph.node(operator, x.unsqueeze(-1), [-1], keepdims=0)
+    return write.graph.node(operator, x, axes, keepdims=int(keepdims))
 
 
 def _truth(operator: str) -> Callable[..., Value]:
@@ -301,8 +317,8 @@ def _place(operator: str) -> Callable[..., Value]:
 
 def _variance(write: Writer, x: Value, axis: Any, keepdims: bool, ddof: float) -> Value:
     x, axes = _known(write.cast(x, FLOAT), FLOAT, x.shape), _axes(x, axis)
-    distance = x - write.graph.node("ReduceMean", x, axes)
-    out = write.graph.node("ReduceMean", distance * distance, axes, keepdims=int(keepdims))
+    distance = x - _reduce(write, "ReduceMean", x, axes, True)
+    out = _reduce(write, "ReduceMean", distance * distance, axes, keepdims)
     if not ddof:
         return out
     count = write.graph.node("ReduceProd", write.as_shape([x.shape[a] for a in axes]), [0], keepdims=0).astype(FLOAT)

@@ -1,4 +1,1 @@
-"""What every room asks for: checks of arguments, answers to names of other libraries, contexts around functions, and plurals.
-
-It imports device/ alone.
-"""
+"""Checks of arguments, answers to other libraries' names, contexts around functions, and plurals. It imports only device/."""

@@ -1,8 +1,8 @@
-"""Which arguments a function takes. Its annotations say it, and ``checked`` holds its callers to them.
+"""``checked`` holds callers to a function's annotations.
 
-So a function's body gets exactly what it says: a Python number for ``int`` and ``float`` (NumPy's numbers become one), True or
-False for ``bool``, a dtype that tensors can have for ``DType``, and for ``Sequence[int]`` a tuple, which nobody can change
-later. Any other argument raises TypeError. Ops do the same with their settings (see op.py).
+So the body gets exactly the annotated types: a Python number for ``int`` and ``float`` (NumPy's numbers are converted), a bool
+for ``bool``, a valid dtype for ``DType``, and a tuple for ``Sequence[int]``. Any other argument raises TypeError. Ops check
+their settings in the same way (see op.py).
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Kind(NamedTuple):
-    """What an argument must be: in words, and a function that returns the argument as this, or NotImplemented.
+    """The type that an argument must have: its name in words, and a function that converts an argument, or returns
+    NotImplemented.
 
-    Values of the types in ``usual`` need no reading. For most arguments this is the whole check, and it takes no time.
+    Values of the types in ``usual`` need no conversion. For most arguments this is the complete check, and it takes no time.
     """
 
     words: str
@@ -31,14 +32,14 @@ class Kind(NamedTuple):
     read: Callable[[Any], Any]
 
     def of(self, function: str, name: str, value: Any) -> Any:
-        """The argument ``name`` of a function as this kind. Raises TypeError if it is not one."""
-        found = self.read(value)
-        if found is NotImplemented:
+        """Convert the argument ``name`` of a function. Raises TypeError if this is not possible."""
+        converted = self.read(value)
+        if converted is NotImplemented:
             remedy = f": {MISPLACED[function, name]}" if (function, name) in MISPLACED else self._remedy(value)
             raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}{remedy}")
-        if found is value and hasattr(value, "node"):
+        if converted is value and hasattr(value, "node"):
             self.usual.add(type(value))  # a class of tensors, which this file cannot import
-        return found
+        return converted
 
     def _remedy(self, value: Any) -> str:
         if self.words.startswith("a tensor") and not isinstance(value, (str, type(None))):
@@ -52,8 +53,8 @@ class Kind(NamedTuple):
 
 
 def _scalar_kind(value: Any) -> str:
-    """The kind of a number's dtype ("i", "f", ...) if this is a NumPy number, or an array or a tensor with no axes."""
-    is_scalar = getattr(value, "shape", None) == () and not hasattr(value, "mask")  # a masked number is not to be used
+    """Return the kind of the dtype ("i", "f", ...) of a NumPy number, or of an array or a tensor without axes."""
+    is_scalar = getattr(value, "shape", None) == () and not hasattr(value, "mask")  # masked numbers are refused
     return str(getattr(getattr(value, "dtype", None), "kind", "")) if is_scalar else ""
 
 
@@ -65,10 +66,10 @@ def _integer(value: Any) -> Any:
 
 def _number(value: Any) -> Any:
     if isinstance(value, (int, float)):
-        kind = next(kind for kind in (bool, int, float) if isinstance(value, kind))
-        return kind(value)
+        number_type = next(cls for cls in (bool, int, float) if isinstance(value, cls))
+        return number_type(value)
     if _scalar_kind(value) not in ("b", "i", "u", "f") or getattr(value, "requires_grad", False):
-        return NotImplemented  # the number of a tensor that requires gradients would lose them
+        return NotImplemented  # a number would lose the tensor's gradient
     number = value.item()
     return number if isinstance(number, (int, float)) else float(number)
 
@@ -90,18 +91,18 @@ def _nothing(value: Any) -> Any:
 makers: list[Callable[[Any], Any]] = []  # tt.tensor, which this file cannot import
 
 
-def _or_integers(kind: Kind | None) -> Kind | None:
-    """A kind of tensor as functions take it: also integers and booleans in NumPy's arrays, as they have no gradient to lose."""
+def _or_integers(expected: Kind | None) -> Kind | None:
+    """Let tensor arguments also be NumPy arrays of integers or booleans, which have no gradient to lose."""
 
     def read(value: Any) -> Any:
-        found = of_tensors(value)
-        is_taken = found is NotImplemented and is_host_array(value) and value.ndim > 0 and value.dtype.kind in "biu"
-        return makers[0](value) if is_taken else found
+        converted = read_tensor(value)
+        is_taken = converted is NotImplemented and is_host_array(value) and value.ndim > 0 and value.dtype.kind in "biu"
+        return makers[0](value) if is_taken else converted
 
-    if kind is None or not kind.words.startswith("a tensor"):
-        return kind
-    of_tensors = kind.read
-    return kind._replace(read=read)
+    if expected is None or not expected.words.startswith("a tensor"):
+        return expected
+    read_tensor = expected.read
+    return expected._replace(read=read)
 
 
 def _tensor(value: Any) -> Any:
@@ -139,19 +140,19 @@ def _arrays(value: Any) -> Any:
 
 
 def _all_of(value: Any, read: Callable[[Any], Any]) -> Any:
-    """The items of an ordered collection as a tuple."""
+    """Convert the items of an ordered collection to a tuple."""
     if type(value) not in (list, tuple) and not _has_order(value):
         return NotImplemented
     items = []
     for item in value:
-        if (found := read(item)) is NotImplemented:
+        if (converted := read(item)) is NotImplemented:
             return NotImplemented
-        items.append(found)
+        items.append(converted)
     return tuple(items)
 
 
 def _has_order(value: Any) -> bool:
-    """Whether a value has items in an order, and is not text. An array without axes has none, though it is Iterable."""
+    """Return True for ordered collections other than text. An array without axes has no items, though it is Iterable."""
     has_none = isinstance(value, (str, bytes, bytearray, Mapping, Set)) or getattr(value, "shape", None) == ()
     return isinstance(value, Iterable) and not has_none
 
@@ -191,7 +192,7 @@ def _dtype(value: Any) -> Any:
     return dtype if is_known else NotImplemented
 
 
-_KINDS = {  # where several kinds are allowed, they are tried in this order
+_KINDS = {  # if several are allowed, they are tried in this order
     "Tensor": Kind("a tensor", set(), _tensor),
     "Array": Kind("a tensor", {xp.ndarray}, _array),
     "Ids": Kind("a tensor", {xp.ndarray}, _ids),
@@ -217,74 +218,73 @@ _OF_RULES = {"Tensor": "Tensor | Array", "Sequence[Tensor]": "Sequence[Array]"}
 
 
 def kind_of(annotation: Any, takes_arrays: bool = False) -> Kind | None:
-    """The kind that an annotation names; None for one that is not checked, such as Any."""
+    """Return the ``Kind`` for an annotation, or None if it is not checked, such as Any."""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     short = _SHORT | _OF_RULES if takes_arrays else _SHORT
     parts = [name for part in text.split(" | ") for name in short.get(part, part).split(" | ")]
     names = ["Callable" if part.startswith("Callable[") else part for part in parts]
     if any(name not in _KINDS for name in names):
         return None
-    kinds = [_KINDS[name] for name in names]
-    readers = [kind.read for name, kind in _KINDS.items() if name in names]
+    allowed = [_KINDS[name] for name in names]
+    readers = [each.read for name, each in _KINDS.items() if name in names]
 
     def read(value: Any) -> Any:
-        for of_one in readers:
-            if (found := of_one(value)) is not NotImplemented:
-                return found
+        for read_one in readers:
+            if (converted := read_one(value)) is not NotImplemented:
+                return converted
         return NotImplemented
 
-    words = list(dict.fromkeys([kind.words for kind in kinds]))
+    words = list(dict.fromkeys([each.words for each in allowed]))
     in_words = " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
-    return Kind(in_words, set().union(*[kind.usual for kind in kinds]), read)
+    return Kind(in_words, set().union(*[each.usual for each in allowed]), read)
 
 
 def kinds_of(function: Callable[..., Any], takes_arrays: bool = False) -> dict[str, Kind | None]:
-    """The kind of each parameter of a function. What may be left out by a default of None may be None."""
-    kinds = {}
+    """Return the ``Kind`` of each parameter of a function. A parameter with the default None may be None."""
+    expected = {}
     for name, parameter in inspect.signature(function).parameters.items():
         annotation = parameter.annotation
         optional = parameter.default is None and isinstance(annotation, str) and "None" not in annotation
-        kinds[name] = kind_of(f"{annotation} | None" if optional else annotation, takes_arrays)
-    return kinds
+        expected[name] = kind_of(f"{annotation} | None" if optional else annotation, takes_arrays)
+    return expected
 
 
 def checked(function: Function, takes_arrays: bool = False) -> Function:
-    """Declare a function, or an ``__init__``, that takes what its annotations say, and nothing else; see above."""
-    kinds = {name: _or_integers(kind) for name, kind in kinds_of(function, takes_arrays).items()}
-    of_places = {name: p.kind for name, p in inspect.signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY}
-    names, places = list(of_places), [kinds[name] for name in of_places]
-    takes_more = inspect.Parameter.VAR_POSITIONAL in of_places.values()
-    takes_any_name = inspect.Parameter.VAR_KEYWORD in of_places.values()
-    own_name = "" if function.__name__ == "__init__" else function.__qualname__  # an ``__init__`` has that of its class
+    """Declare a function, or an ``__init__``, that takes the types of its annotations and no others."""
+    by_name = {name: _or_integers(expected) for name, expected in kinds_of(function, takes_arrays).items()}
+    forms = {name: p.kind for name, p in inspect.signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY}
+    names, by_position = list(forms), [by_name[name] for name in forms]
+    takes_more = inspect.Parameter.VAR_POSITIONAL in forms.values()
+    takes_any_name = inspect.Parameter.VAR_KEYWORD in forms.values()
+    called = "" if function.__name__ == "__init__" else function.__qualname__  # an ``__init__`` is called by its class's name
 
     @functools.wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
-        of = places + places[-1:] * (len(given) - len(places)) if takes_more else places
-        for place, (value, kind) in enumerate(zip(given, of)):
-            if kind is not None and type(value) not in kind.usual:
-                found = kind.of(own_name or type(given[0]).__name__, names[min(place, len(names) - 1)], value)
-                if found is not value:
-                    given = (*given[:place], found, *given[place + 1 :])
-        for key, value in named.items():
-            if key not in kinds and not takes_any_name:
-                raise unknown_argument(own_name or type(given[0]).__name__, key, [n for n in kinds if n != "self"])
-            kind = kinds.get(key)
-            if kind is not None and type(value) not in kind.usual:
-                named[key] = kind.of(own_name or type(given[0]).__name__, key, value)
-        return function(*given, **named)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        each = by_position + by_position[-1:] * (len(args) - len(by_position)) if takes_more else by_position
+        for position, (value, expected) in enumerate(zip(args, each)):
+            if expected is not None and type(value) not in expected.usual:
+                converted = expected.of(called or type(args[0]).__name__, names[min(position, len(names) - 1)], value)
+                if converted is not value:
+                    args = (*args[:position], converted, *args[position + 1 :])
+        for key, value in kwargs.items():
+            if key not in by_name and not takes_any_name:
+                raise unknown_argument(called or type(args[0]).__name__, key, [n for n in by_name if n != "self"])
+            expected = by_name.get(key)
+            if expected is not None and type(value) not in expected.usual:
+                kwargs[key] = expected.of(called or type(args[0]).__name__, key, value)
+        return function(*args, **kwargs)
 
     return cast(Function, call)
 
 
 def composite(function: Function) -> Function:
-    """Declare a function that is made of ops. It is ``checked``, but like an op it takes arrays where it says tensors, because
+    """Declare a function that is made of ops. It is ``checked``, but like an op it also takes arrays for tensors, because
     gradient rules call it with arrays."""
     return checked(function, takes_arrays=True)
 
 
 def shown(value: Any) -> str:
-    """A wrong argument in an error message: a plain value itself, or a list of such values, and otherwise its type, the package
-    that this is from, and its dtype."""
+    """Describe a wrong argument: a plain value or list by itself, another one by its type, package and dtype."""
     text = _as_text(value)
     text = text if len(text) <= 60 else text[:57] + "..."
     return f"the {type(value).__name__} {text}" if type(value) in (list, tuple) else text
@@ -302,6 +302,6 @@ def _as_text(value: Any) -> str:
 
 
 def kind_name(value: Any) -> str:
-    """A value's type, and if it is not Python's the package that it is from: another library may have a Tensor, too."""
+    """Return the name of a value's type, with its package unless it is Python's: another library may have a Tensor, too."""
     package = type(value).__module__.partition(".")[0]
     return type(value).__name__ if package == "builtins" else f"{package}.{type(value).__name__}"

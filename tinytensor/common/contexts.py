@@ -1,4 +1,4 @@
-"""A context around every call of a function. Generators and coroutines have it only while they run."""
+"""A context around each call of a function. Generators and coroutines are in it only while they run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 
 def around(context: AbstractContextManager[Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function, with this context inside it. The context is entered anew by each call, and by each item."""
-    forms = function, getattr(function, "__call__", None)  # noqa: B004 (a callable object has the form of its method)
+    """Return the function inside a context, which each call, and each item of a generator, enters anew."""
+    forms = function, getattr(function, "__call__", None)  # noqa: B004 (for callable objects)
     if any(map(inspect.isgeneratorfunction, forms)):
         return _around_items(context, function)
     if any(map(inspect.isasyncgenfunction, forms)):
@@ -41,17 +41,17 @@ def _around_items(context: Any, function: Any) -> Any:
     @functools.wraps(function)
     def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         items = function(*args, **kwargs)
-        resume, given = items.send, None
+        resume, sent = items.send, None
         while True:
             with context:
                 try:
-                    item = resume(given)
+                    item = resume(sent)
                 except StopIteration as end:
                     return end.value
             try:
-                resume, given = items.send, (yield item)
+                resume, sent = items.send, (yield item)
             except BaseException as error:  # the caller threw it in, or closed the generator (GeneratorExit)
-                resume, given = items.throw, error
+                resume, sent = items.throw, error
 
     return generate
 
@@ -60,16 +60,16 @@ def _around_awaited_items(context: Any, function: Any) -> Any:
     @functools.wraps(function)
     async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         items = function(*args, **kwargs)
-        resume, given = items.asend, None
+        resume, sent = items.asend, None
         while True:
             with context:
                 try:
-                    item = await resume(given)
+                    item = await resume(sent)
                 except StopAsyncIteration:
                     return
             try:
-                resume, given = items.asend, (yield item)
+                resume, sent = items.asend, (yield item)
             except BaseException as error:  # as above
-                resume, given = items.athrow, error
+                resume, sent = items.athrow, error
 
     return generate

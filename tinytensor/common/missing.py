@@ -1,7 +1,7 @@
-"""The answer to a name that is not here, such as ``x.view`` or ``tt.manual_seed``: what is written in its place.
+"""Answers for names of other libraries, such as ``x.view`` or ``tt.manual_seed``: the tinytensor equivalent.
 
-The answers are the rows of ``names_elsewhere.md``, of which the guides for users of PyTorch and of NumPy have the tables.
-Beside them, every name of NumPy's has an answer.
+They are the rows of ``names_elsewhere.md``, which the guides for users of PyTorch and NumPy show. All other names of NumPy have
+an answer, too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from tinytensor.device.backend import host
 
-# Where a name is looked up that is missing there: PyTorch's name for it begins like this in the table.
-_PLACES = {
+# The prefixes of PyTorch's and NumPy's names in the table, by where a name is missing.
+_PREFIXES = {
     "tinytensor": ("torch", "F", "nn", "x", "np"),
     "tinytensor.autograd": ("torch.autograd",),
     "tinytensor.functional": ("F", "torch", "nn", "x", "np"),
@@ -32,7 +32,7 @@ _PLACES = {
     "Module": ("model",),
     "Optimizer": ("optimizer",),
 }
-_IN_NUMPY = {  # where NumPy has names of this kind, and how one of them is written
+_IN_NUMPY = {  # where NumPy has such names, and the prefix for users
     "tinytensor": (host, "numpy."),
     "tinytensor.functional": (host, "numpy."),
     "tinytensor.linalg": (host.linalg, "numpy.linalg."),
@@ -71,7 +71,7 @@ KEYWORDS = {  # PyTorch's and NumPy's names of arguments
     "gamma": "factor",
     "step_size": "every",
 }
-NEEDLESS = {  # arguments of PyTorch's that have no counterpart
+NEEDLESS = {  # PyTorch's arguments without a counterpart
     "device": "nothing is moved to a device",
     "non_blocking": "nothing is moved to a device",
     "inplace": "nothing is computed in place",
@@ -86,7 +86,7 @@ NEEDLESS = {  # arguments of PyTorch's that have no counterpart
     "size_average": "reduction says it",
     "reduce": "reduction says it",
 }
-MISPLACED = {  # arguments at whose place PyTorch or NumPy takes something else
+MISPLACED = {  # positions where PyTorch or NumPy takes another argument
     ("max", "axis"): "for the larger of two tensors there is tt.maximum",
     ("min", "axis"): "for the smaller of two tensors there is tt.minimum",
     ("layer_norm", "weight"): "there is no normalized_shape, as the last axis is normalized",
@@ -101,42 +101,42 @@ MISPLACED = {  # arguments at whose place PyTorch or NumPy takes something else
 
 
 def _plain(cell: str) -> str:
-    """A cell without its marks, where a link to a guide becomes the guide's name."""
+    """Return a cell without its marks. A link to a guide becomes the guide's name."""
     return re.sub(r"\[([^\]]*)\]\(([\w.]+)[^)]*\)", r"\1: docs/guides/\2", cell).replace("`", "")
 
 
 @functools.lru_cache(maxsize=1)
 def _answers() -> dict[str, tuple[str, str]]:
-    """By PyTorch's name, such as "x.view": its example with what is written here, and what to know."""
-    found: dict[str, tuple[str, str]] = {}
+    """Return, by PyTorch's name such as "x.view", its example with ours, and a note."""
+    answers: dict[str, tuple[str, str]] = {}
     for line in Path(__file__).with_name("names_elsewhere.md").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("| ") or len(cells) < 2 or cells[0] in ("PyTorch", "NumPy"):
             continue
         theirs, ours = re.findall(r"`([^`]*)`", cells[0]), re.findall(r"`([^`]*)`", cells[1])
         note = _plain(cells[2]) if len(cells) > 2 else ""
-        for place, example in enumerate(theirs):
-            here = ours[place] if len(ours) == len(theirs) else _plain(cells[1])
+        for position, example in enumerate(theirs):
+            here = ours[position] if len(ours) == len(theirs) else _plain(cells[1])
             name = re.match(r"[\w.]+", example)
             if name:
                 whose = "NumPy" if example.startswith("np.") else "PyTorch"
                 answer = (f"{whose}'s {example} is {here}", f" ({note})" if note else "") if here else (note, "")
-                found.setdefault(name[0].rstrip("."), answer)
-    return found
+                answers.setdefault(name[0].rstrip("."), answer)
+    return answers
 
 
-def missing(place: str, name: str, owner: Any, called: str = "") -> AttributeError:
-    """The error for a missing attribute of ``owner``: a module of this library, or an object of the class ``place``."""
+def missing(namespace: str, name: str, owner: Any, called: str = "") -> AttributeError:
+    """Return the error for a missing attribute of ``owner``: the module ``namespace``, or an object of this class."""
 
     def text() -> str:
-        answer = "" if name.startswith("_") else _answer(place, name, owner)
-        return f"{called or place} has no {name!r}" + (f": {answer}" if answer else "")
+        answer = "" if name.startswith("_") else _answer(namespace, name, owner)
+        return f"{called or namespace} has no {name!r}" + (f": {answer}" if answer else "")
 
     return AttributeError(_Text(text), name=name, obj=owner)
 
 
 class _Text(functools.partial[str]):
-    """A text that is written when it is read. ``hasattr`` and ``getattr`` catch most errors, and nobody reads those."""
+    """A text that is written only when it is read: ``hasattr`` and ``getattr`` discard most errors."""
 
     def __repr__(self) -> str:
         return self()
@@ -145,9 +145,9 @@ class _Text(functools.partial[str]):
         return str, (self(),)
 
 
-def _answer(place: str, name: str, owner: Any) -> str:
+def _answer(namespace: str, name: str, owner: Any) -> str:
     answers = _answers()
-    names = [f"{root}.{name}" for root in _PLACES.get(place, ())]
+    names = [f"{prefix}.{name}" for prefix in _PREFIXES.get(namespace, ())]
     for full in names:
         if full in answers:
             return "".join(answers[full])
@@ -156,15 +156,15 @@ def _answer(place: str, name: str, owner: Any) -> str:
     inside = [answer for full, (answer, _) in answers.items() if full.startswith(tuple(f"{each}." for each in names))]
     if inside:
         return "; ".join(inside[:4])
-    if name.endswith("_") and place == "Tensor":
+    if name.endswith("_") and namespace == "Tensor":
         return "".join(answers["x.add_"])
-    numpy, written = _IN_NUMPY.get(place, (None, ""))
+    numpy, written = _IN_NUMPY.get(namespace, (None, ""))
     return f"{written}{name} is NumPy's, on arrays and without gradients" if hasattr(numpy, name) else ""
 
 
 def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a module: a missing name is answered, and only the public ones are shown,
-    with those that every module has, such as ``__doc__``."""
+    """Return ``__getattr__`` and ``__dir__`` of a module, which answer missing names and list only public ones and ``__doc__``
+    and the like."""
 
     def answer(name: str) -> Any:
         raise missing(module, name, sys.modules[module])
@@ -179,13 +179,13 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
 
 
 class _Finder:
-    """Answers imports that no other finder finds, as of ``tinytensor.nn.functional``."""
+    """A finder that answers failed imports, such as of ``tinytensor.nn.functional``."""
 
     @staticmethod
     def find_spec(full: str, path: Any = None, target: Any = None) -> None:
         """Raise ImportError with the answer to this name, if there is one."""
         module, _, name = full.rpartition(".")
-        if module in _PLACES and not name.startswith("_") and (answer := _answer(module, name, sys.modules.get(module))):
+        if module in _PREFIXES and not name.startswith("_") and (answer := _answer(module, name, sys.modules.get(module))):
             raise ImportError(f"{module} has no {name!r}: {answer}", name=full)
 
 
@@ -193,27 +193,27 @@ sys.meta_path.append(_Finder)
 
 
 class CalledModule(ModuleType):
-    """A module that answers where it is called, as PyTorch's ``tt.device("cpu")`` is."""
+    """A module that answers when it is called, like PyTorch's ``tt.device("cpu")``."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         raise TypeError(f"{self.__name__} is a module: {_answer('tinytensor', self.__name__.rpartition('.')[2], self)}")
 
 
 def public(names: Mapping[str, Any], modules: str) -> list[str]:
-    """The public ones of a package's names: none that begins with "_", and of modules only these."""
+    """Return the public names of a package: those without "_", and only these modules."""
     shown = [name for name, value in names.items() if not (name.startswith("_") or isinstance(value, ModuleType))]
     return sorted([*shown, *modules.split()])
 
 
 class Count(int):
-    """``x.size``: a number, which says what to write where it is called as PyTorch's ``x.size()`` is."""
+    """A number, for ``x.size``, that answers when it is called like PyTorch's ``x.size()``."""
 
     def __call__(self, *axes: Any) -> Any:
         raise TypeError("x.size is the number of elements here: PyTorch's x.size() is x.shape, and x.size(0) is x.shape[0]")
 
 
 def unknown_argument(function: str, name: str, known: Sequence[str]) -> TypeError:
-    """The error for an argument of a name that the function does not have."""
+    """Return the error for an argument that the function does not have."""
     ours = KEYWORDS.get(name, "")
     hint = f"{name} is {ours} here, and " if ours in known else ""
     hint = f"{NEEDLESS[name]}, and " if name in NEEDLESS else hint

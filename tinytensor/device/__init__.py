@@ -1,4 +1,1 @@
-"""What the arrays lie on: the choice between NumPy and CuPy, memory, cores, sums, files and forks.
-
-The lowest room: it imports no other.
-"""
+"""The lowest package, which imports no other: NumPy or CuPy, memory, cores, sums, files and forks."""

@@ -1,8 +1,8 @@
 """The choice between NumPy and CuPy.
 
-``TINYTENSOR_BACKEND=numpy`` (the default) or ``cupy`` is read once, at import. The rest of the library says
-``from tinytensor.device.backend import xp`` and need not know which of the two it got. Where they differ, a function in this
-file hides the difference. The hand-written kernels are in ``kernels/numpy`` and ``kernels/cupy``.
+``TINYTENSOR_BACKEND=numpy`` (the default) or ``cupy`` is read once, at import. Other modules import ``xp`` from here and need
+not know which one it is. Functions in this file hide the differences. The kernels are in ``kernels/numpy`` and
+``kernels/cupy``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any
 
-# OpenBLAS's threads wait for their next product busily, by default for 2^28 ticks of the clock, about 100 ms, on cores that
-# other threads could use meanwhile. It reads this variable, the exponent, when NumPy loads it.
+# OpenBLAS's threads wait busily for the next product, by default for 2^28 clock ticks, about 100 ms, and block cores that
+# other threads could use. NumPy's OpenBLAS reads this exponent when it is loaded.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")  # about 1.5 ms
 
 import numpy
@@ -34,7 +34,7 @@ index_dtype = numpy.dtype(numpy.int64)
 
 
 class BackendError(ImportError):
-    """What an environment variable of tinytensor asks for is not available; the message says what to do."""
+    """A backend or library that an environment variable selects is not available. The message says how to fix it."""
 
 
 def _load_backend(name: str) -> Any:
@@ -53,7 +53,7 @@ _INSTALL = "pip install 'tinyformer[cuda13]' (or [cuda12])"
 
 
 def _load_cupy() -> Any:
-    """CuPy, if everything that it needs is there. Otherwise BackendError says what is missing and how to get it."""
+    """Import CuPy. Raises BackendError if something is missing, with how to install it."""
     _take_own_gpu()
     try:
         import cupy
@@ -61,7 +61,7 @@ def _load_cupy() -> Any:
         if error.name != "cupy":
             raise BackendError(f"CuPy does not load, because the package {error.name!r} is missing: {_INSTALL}") from None
         raise BackendError(f"CuPy is not installed: {_INSTALL}") from None
-    except ImportError as error:  # the wheel is for another Python, or CUDA libraries are missing
+    except ImportError as error:  # a wheel for another Python, or missing CUDA libraries
         reason = str(error).strip().splitlines()[-1]
         raise BackendError(f"CuPy does not load ({reason}): install it again, {_INSTALL}") from None
     _check_gpu(cupy.cuda.runtime)
@@ -73,7 +73,7 @@ def _load_cupy() -> Any:
 
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-# A process's number among those that a launcher of MPI started on this machine: MPICH's and Intel's, Open MPI's, and Slurm's.
+# The number of an MPI process on this machine, as set by MPICH and Intel, Open MPI, and Slurm.
 _LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 
 
@@ -82,18 +82,18 @@ def _local_rank() -> int:
 
 
 def _take_own_gpu() -> None:
-    """Of several processes that a launcher of MPI started on this machine, let each but the first see a single GPU of its own,
-    before CUDA starts. The first uses the first GPU anyway. Where the launcher gave this process a single one, that is it.
+    """Make only one GPU visible to each MPI process of this machine but the first, which uses the first GPU anyway.
 
-    (CuPy can choose a GPU later, but only for one thread; and each shard of a batch has its thread.)
+    This must happen before CUDA starts: CuPy chooses a GPU only for one thread, and each shard of a batch has its own thread.
+    If the launcher gave this process a single GPU, it is kept.
     """
-    rank, given = _local_rank(), os.environ.get(VISIBLE_GPUS)
-    if rank == 0 or (given is not None and "," not in given):
+    rank, visible = _local_rank(), os.environ.get(VISIBLE_GPUS)
+    if rank == 0 or (visible is not None and "," not in visible):
         return
-    names = given.split(",") if given is not None else [str(number) for number in range(rank + 1)]
+    names = visible.split(",") if visible is not None else [str(number) for number in range(rank + 1)]
     if rank >= len(names):
         raise BackendError(
-            f"process number {rank + 1} of this machine has no GPU, as {VISIBLE_GPUS}={given} shows {len(names)}: start at "
+            f"process number {rank + 1} of this machine has no GPU, as {VISIBLE_GPUS}={visible} shows {len(names)}: start at "
             "most one process for each GPU"
         )
     os.environ[VISIBLE_GPUS] = names[rank]
@@ -104,7 +104,7 @@ _NO_DEVICE = 100  # cudaErrorNoDevice
 
 
 def _check_gpu(runtime: Any) -> None:
-    """Raise BackendError unless there is a driver that is new enough, and a GPU that this CUDA can compile for."""
+    """Raise BackendError unless there is a recent enough driver and a GPU that this CUDA supports."""
     needed = runtime.runtimeGetVersion()
     try:
         count = runtime.getDeviceCount()
@@ -133,15 +133,15 @@ def _check_gpu(runtime: Any) -> None:
         )
 
 
-def _driver_problem(found: int, needed: int) -> str:
-    if not found:
+def _driver_problem(installed: int, needed: int) -> str:
+    if not installed:
         return "CuPy finds no NVIDIA driver: install one, so that nvidia-smi lists a GPU"
     older = ", or pip install 'tinyformer[cuda12]'" if needed >= 13000 else ""
-    return f"the NVIDIA driver is for CUDA {_version(found)} and this CuPy for {_version(needed)}: update the driver{older}"
+    return f"the NVIDIA driver is for CUDA {_version(installed)} and this CuPy for {_version(needed)}: update the driver{older}"
 
 
 def _check_libraries(cuda: Any) -> None:
-    """Raise BackendError unless cuBLAS (which multiplies matrices) and NVRTC (which compiles kernels) are there."""
+    """Raise BackendError unless cuBLAS (matrix products) and NVRTC (the compiler of kernels) are installed."""
     try:
         library = "cuBLAS"
         from cupy_backends.cuda.libs import cublas  # noqa: F401
@@ -153,10 +153,10 @@ def _check_libraries(cuda: Any) -> None:
 
 
 def _check_headers() -> None:
-    """Raise BackendError unless CUDA's headers are there, ``cuda_bf16.h`` and ``cuda_fp16.h`` among them.
+    """Raise BackendError unless CUDA's headers are installed, ``cuda_bf16.h`` and ``cuda_fp16.h`` among them.
 
-    CuPy compiles its own functions when they are first called, and asks for the headers of the CUDA runtime as here. Its bare
-    wheel lacks them (docs.cupy.dev, "Installation": since CUDA 12.2 they are required).
+    CuPy compiles its functions when they are first called, and finds the headers like this. Its bare wheel lacks them
+    (docs.cupy.dev, "Installation": required since CUDA 12.2).
     """
     from cuda.pathfinder import find_nvidia_header_directory  # a package that CuPy requires
 
@@ -165,7 +165,7 @@ def _check_headers() -> None:
 
 
 def load_nccl() -> Any:
-    """CuPy's module of NVIDIA's NCCL, by which several GPUs reach each other. Raises BackendError without that library."""
+    """Return CuPy's module for NVIDIA's NCCL, which connects GPUs. Raises BackendError if the library is missing."""
     from cupy.cuda import nccl
 
     if not nccl.available:
@@ -175,7 +175,7 @@ def load_nccl() -> Any:
 
 
 def _version(number: int) -> str:
-    """CUDA's version number as text: 12040 is 12.4."""
+    """Return CUDA's version number as text: 12040 is 12.4."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
@@ -184,7 +184,7 @@ xp: Any = _load_backend(name)
 
 
 def _find_bfloat16() -> DType:
-    """The dtype bfloat16 of the package ml_dtypes, which CuPy can compute with. None on NumPy, and without the package."""
+    """Return the dtype bfloat16 of the package ml_dtypes for CuPy, or None with NumPy or without the package."""
     if xp is numpy:
         return None
     try:
@@ -198,77 +198,77 @@ bfloat16: DType = _find_bfloat16()
 
 
 def is_array(value: object) -> bool:
-    """True for an array of the backend, and for a NumPy scalar, which NumPy's reductions return."""
+    """Return True for an array of the backend or a NumPy scalar, which NumPy's reductions return."""
     return isinstance(value, (xp.ndarray, numpy.generic))
 
 
 def is_host_array(value: object) -> bool:
-    """True for a NumPy array or scalar, with either backend."""
+    """Return True for a NumPy array or scalar, with either backend."""
     return isinstance(value, (numpy.ndarray, numpy.generic))
 
 
 def from_numpy(array: Any, dtype: DType = None) -> Array:
-    """An array of the backend with a copy of a NumPy array, or of anything that ``numpy.asarray`` takes."""
+    """Copy a NumPy array, or anything that ``numpy.asarray`` takes, to an array of the backend."""
     return xp.array(numpy.asarray(array, dtype=dtype))
 
 
 def to_numpy(array: Array) -> Any:
-    """The values as a NumPy array. On the CPU it shares the array's memory; from a GPU it is a copy."""
+    """Return the values as a NumPy array: on the CPU a view, from a GPU a copy."""
     return numpy.asarray(array) if xp is numpy else xp.asnumpy(array)
 
 
 def owner(array: Array) -> Array:
-    """The array that owns this array's memory: itself, unless it is a view."""
+    """Return the array that owns this array's memory: itself, unless it is a view."""
     while isinstance(array.base, xp.ndarray):
         array = array.base
     return array
 
 
 def is_floating(dtype: DType) -> bool:
-    """True for real floating-point dtypes. (bfloat16 is not NumPy's own, so its kind is not 'f'.)"""
+    """Return True for real floating-point dtypes. (The kind of bfloat16, which is not NumPy's own, is not 'f'.)"""
     return dtype.kind == "f" or (bfloat16 is not None and dtype == bfloat16)
 
 
-conversions: dict[tuple[DType, DType], Callable[[Array], Array]] = {}  # kernels put in what is faster than NumPy's own
+conversions: dict[tuple[DType, DType], Callable[[Array], Array]] = {}  # kernels add faster ones than NumPy's
 
 
 def converted(array: Array, dtype: DType) -> Array:
-    """An array, or in a gradient rule a tensor, in another dtype."""
+    """Convert an array, or in a gradient rule a tensor, to another dtype."""
     convert = conversions.get((array.dtype, dtype)) if is_array(array) else None
     return array.astype(dtype) if convert is None else convert(array)
 
 
 def wide(dtype: DType) -> DType:
-    """The dtype in which numbers of this dtype are added up: float32 for half precision, else None, which means its own."""
+    """Return the dtype for sums: float32 for half precision, else None for the dtype itself."""
     return default_dtype if is_floating(dtype) and dtype.itemsize < default_dtype.itemsize else None
 
 
 def scatter_add(target: Array, index: Any, values: Array) -> None:
-    """``target[index] += values`` in place. Unlike that statement, it adds all values of a repeated index."""
+    """Add ``values`` to ``target[index]`` in place, including all values of a repeated index."""
     dtype = wide(target.dtype)  # half precision would round after each addition, and CuPy cannot add bfloat16 here
     parts = index if isinstance(index, tuple) else (index,)
     if is_floating(target.dtype) and target.dtype.itemsize < 8 and any(getattr(i, "size", 0) > 1024 for i in parts):
-        dtype = numpy.dtype("float64")  # so many values may meet at one index
+        dtype = numpy.dtype("float64")  # many values may meet at one index
     if dtype:
         sums = target.astype(dtype)
         xp.add.at(sums, index, values.astype(dtype))
         target[...] = sums
     else:
         if xp is not numpy and target.dtype == index_dtype:
-            # GPUs only add unsigned 64-bit integers; in two's complement the sum is the same.
+            # GPUs add only unsigned 64-bit integers. In two's complement the sum is the same.
             target, values = target.view(numpy.uint64), values.astype(target.dtype).view(numpy.uint64)
         xp.add.at(target, index, values)
 
 
 def out_of_memory(error: MemoryError) -> str:
-    """The text of a MemoryError. On a GPU it says how much was asked for and how much is free; CuPy's says only the first."""
+    """Return the text of a MemoryError. On a GPU it says how much was requested and how much is free."""
     asked = re.search(r"allocating ([\d,]+) bytes", str(error))
     if xp is numpy or not asked:
         return str(error)
     free, total = xp.cuda.runtime.memGetInfo()
-    free += xp.get_default_memory_pool().free_bytes()  # CuPy keeps freed memory, in pieces that may be too small
+    free += xp.get_default_memory_pool().free_bytes()  # CuPy's pool holds freed memory, in pieces that may be too small
     return (
-        f"{_gibibytes(int(asked[1].replace(',', '')))} of GPU memory were asked for, "
+        f"{_gibibytes(int(asked[1].replace(',', '')))} of GPU memory were requested, "
         f"and {_gibibytes(free)} of {_gibibytes(total)} are free"
     )
 
@@ -278,8 +278,10 @@ def _gibibytes(count: int) -> str:
 
 
 def faults_are_errors() -> AbstractContextManager[Any]:
-    """A context in which CuPy's linear algebra raises LinAlgError for a singular matrix, as NumPy's does. Otherwise it gives
-    NaN, because the CPU must wait for the GPU to know."""
+    """Return a context in which CuPy's linear algebra raises LinAlgError for a singular matrix, as NumPy's does.
+
+    By default it gives NaN, because a check would wait for the GPU.
+    """
     if xp is numpy:
         return nullcontext()
     import cupyx
@@ -287,14 +289,14 @@ def faults_are_errors() -> AbstractContextManager[Any]:
     return cupyx.errstate(linalg="raise")
 
 
-with numpy.errstate(all="ignore"):  # it sets this context variable, and takes ten times as long as setting that directly
+with numpy.errstate(all="ignore"):  # setting its context variable directly is ten times faster
     _errors = [item for item in copy_context().items() if item[0].name == "numpy.ufunc.extobj"] or [(ContextVar("none"), None)]
-mute, unmute = partial(_errors[0][0].set, _errors[0][1]), _errors[0][0].reset  # for each op: a ``with`` takes longer
+mute, unmute = partial(_errors[0][0].set, _errors[0][1]), _errors[0][0].reset  # called for each op, faster than a ``with``
 
 
 class no_warnings:
-    """A context without NumPy's floating-point warnings, which GPUs never give. log(0) is a valid result, and
-    ``tt.detect_anomaly`` finds faults."""
+    """A context without NumPy's floating-point warnings, which GPUs never give. log(0) is a valid result; ``tt.detect_anomaly``
+    finds errors."""
 
     def __enter__(self) -> None:
         self._before = mute()

@@ -1,12 +1,12 @@
-"""How many cores may this process use?"""
+"""The number of cores that this process may use."""
 
 from __future__ import annotations
 
 import os
 
-are_shared_out = False  # whether each core has a thread of its own already: ``parallel`` sets it while shards run
+are_shared_out = False  # True while ``parallel`` runs a shard on each core
 
 
 def cores() -> int:
-    """The cores that the system lets this process use, which may be fewer than the machine has."""
+    """Return the number of cores that the system lets this process use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,6 +1,6 @@
-"""Write files completely or not at all, and open files of others to read them.
+"""Write files completely or not at all, and open regular files to read them.
 
-No other file of the two packages writes, moves or removes files, or makes folders, except for the folder of a run in
+No other module of the two packages writes, moves or removes files, or makes folders, except for run folders in
 ``tinyformer/runs/``.
 """
 
@@ -21,7 +21,7 @@ TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)  # the names of fi
 
 
 class FileError(ValueError):
-    """A file is missing, damaged or of another kind. The message names the file and says what to do."""
+    """A file is missing, damaged or of another type. The message names the file and says what to do."""
 
 
 _KINDS = {
@@ -34,12 +34,12 @@ _KINDS = {
 
 
 def type_of(status: os.stat_result) -> str:
-    """Return what something is, for messages: "a file", "a folder", "a link", "a pipe", "a socket" or "a device"."""
+    """Return the type of a file for messages: "a file", "a folder", "a link", "a pipe", "a socket" or "a device"."""
     return _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
 
 
 def check_path(path: PathLike) -> None:
-    """Raise FileError for what no file can be called: an empty name, or one that the system cannot encode."""
+    """Raise FileError for an invalid file name: an empty one, or one that the system cannot encode."""
     try:
         usable = Path(path).name != "" and b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
@@ -49,7 +49,7 @@ def check_path(path: PathLike) -> None:
 
 
 def make_folder(path: PathLike) -> list[Path]:
-    """Make a folder and its missing parents. Return the folders that were made, the innermost first."""
+    """Make a folder and its missing parents. Return the new folders, the innermost first."""
     path = Path(path)
     made: list[Path] = []
     for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
@@ -64,11 +64,11 @@ def make_folder(path: PathLike) -> list[Path]:
 
 @contextlib.contextmanager
 def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
-    """A context that gives a temporary file to write to. At the end it is renamed to ``path``; after an error it is removed.
+    """Write a file through a temporary one, which is renamed to ``path`` at the end and removed after an error.
 
-    So the file ``path`` is always complete: the previous one or the new one. A link is replaced, not followed. If several
-    threads or processes write to it at the same time, each has its own temporary file, and the last one to finish wins. If the
-    system does not say which file it could not write, as for a full disk, the OSError gets the name ``path``.
+    So ``path`` is always complete: the old file or the new one. A link is replaced, not followed. Of several writers, each has
+    its own temporary file, and the last one to finish wins. If the system does not name the file in an OSError, as for a full
+    disk, the error gets the name ``path``.
     """
     check_path(path)
     target = Path(path)
@@ -91,14 +91,14 @@ def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
 
 
 def _check_replaceable(path: PathLike) -> None:
-    """Raise OSError for a pipe, a device or a socket: nobody means to replace it by a file."""
+    """Raise OSError for a pipe, a device or a socket, which must not be replaced by a file."""
     with contextlib.suppress(FileNotFoundError):
-        if (kind := type_of(os.lstat(path))) not in ("a file", "a folder", "a link"):
-            raise OSError(f"{path} is {kind}, not a file. Remove it, or choose another name")
+        if (actual := type_of(os.lstat(path))) not in ("a file", "a folder", "a link"):
+            raise OSError(f"{path} is {actual}, not a file. Remove it, or choose another name")
 
 
 def write_text(path: PathLike, text: str) -> None:
-    """Write a UTF-8 file. An existing file is not touched until the new one is complete. An OSError names ``path``."""
+    """Write a UTF-8 file. An existing file is unchanged until the new one is complete. An OSError names ``path``."""
     with atomic_write(path) as file:
         file.write(text.encode("utf-8"))
 
@@ -110,21 +110,21 @@ def remove(path: PathLike) -> None:
 
 
 def open_regular(path: PathLike, wanted: str) -> BinaryIO:
-    """A file opened to read its bytes. Links to it are followed. Raises FileError unless it is a regular file: opening a FIFO
-    would wait for a writer, and a device may have no end. ``wanted`` is what should be there. Other failures are OSError."""
+    """Open a file to read its bytes, following links. Raises FileError unless it is a regular file: opening a FIFO would wait
+    for a writer, and a device may have no end. ``wanted`` says what is expected. Other failures are OSError."""
     check_path(path)
-    _check_regular(path, os.stat(path), wanted)  # before it is opened: opening alone can set a device to work
-    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115
+    _check_regular(path, os.stat(path), wanted)  # before opening, which can activate a device
+    file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
     try:
-        _check_regular(path, os.fstat(file.fileno()), wanted)  # again, as it may have been replaced
+        _check_regular(path, os.fstat(file.fileno()), wanted)  # it may have been replaced
     except FileError:
         file.close()
         raise
     return file
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a FIFO, too, is opened without waiting
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a FIFO would wait for a writer
 
 
 def _check_regular(path: PathLike, status: os.stat_result, wanted: str) -> None:

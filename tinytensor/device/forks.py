@@ -1,9 +1,9 @@
-"""What a forked child needs: it has copies of all locks, but of the threads only the one that forked. A lock that another
-thread held at that moment would stay held for ever.
+"""Locks in forked children. A child has only the thread that forked, but copies of all locks: one that another thread held
+would stay locked forever.
 
-So a lock is declared as one of two kinds. ``held_by_forks`` is for those that are held for a moment, or while what they guard
-is not whole: the thread that forks takes them first. ``free_in_forks`` is for those that may be held for long, or that guard
-what each line leaves whole: the child has them free.
+``held_by_forks`` is for locks that are held briefly, or while their data is inconsistent: the forking thread acquires them
+first. ``free_in_forks`` is for locks that may be held for long, or whose data is always consistent: the child gets them
+unlocked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 
 class Lock(Protocol):
-    """A lock of the module threading, or one that works alike."""
+    """A lock of the module threading, or one with the same methods."""
 
     def acquire(self) -> Any: ...
     def release(self) -> Any: ...
@@ -25,12 +25,12 @@ class Lock(Protocol):
 
 AnyLock = TypeVar("AnyLock", bound=Any)
 
-_held: list[Lock] = []  # in the order in which they are taken
+_held: list[Lock] = []  # in the order of acquisition
 _free: WeakSet[Any] = WeakSet()
 
 
 class _Here(threading.local):
-    """The locks that this thread has taken because it forks."""
+    """The locks that this thread has acquired to fork."""
 
     def __init__(self) -> None:
         self.taken: list[Lock] = []
@@ -40,14 +40,17 @@ _here = _Here()
 
 
 def held_by_forks(lock: AnyLock) -> AnyLock:
-    """The lock, which a thread takes before it forks. It may be taken again by its holder, as a signal's handler may fork. Who
-    holds it must take no other lock of this kind, unless that one was declared later."""
+    """Return the lock, which threads acquire before they fork.
+
+    It must be reentrant, as a signal handler may fork. Its holder must acquire no other lock of this type, unless that one was
+    declared later.
+    """
     _held.append(lock)
     return lock
 
 
 def free_in_forks(lock: AnyLock) -> AnyLock:
-    """The lock (of the module threading), which is free in a child that another thread forks."""
+    """Return the lock (of the module threading), which is unlocked in a child that another thread forks."""
     _free.add(lock)
     return lock
 
@@ -66,7 +69,7 @@ def _release() -> None:
 def _free_all() -> None:
     _release()
     for lock in list(_free):
-        if not getattr(lock, "_is_owned", bool)():  # the thread that forked may hold an RLock, and goes on
+        if not getattr(lock, "_is_owned", bool)():  # the thread that forked may hold an RLock
             lock._at_fork_reinit()  # as the modules threading and logging do
 
 
@@ -79,7 +82,7 @@ if sys.version_info >= (3, 12):
 else:
 
     class cached_property(functools.cached_property):  # type: ignore[type-arg]
-        """The one of functools, whose lock here is free in a forked child. Newer versions of Python have it without a lock."""
+        """``functools.cached_property``, with a lock that is free in a forked child. From Python 3.12 on it has no lock."""
 
         def __init__(self, function: Any):
             super().__init__(function)

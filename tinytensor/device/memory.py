@@ -1,7 +1,7 @@
-"""How much memory is there for arrays?
+"""How much memory is available for arrays.
 
-With the answer, work that cannot fit is refused before it starts; otherwise the system would kill the process in the middle.
-The estimate is rather too large than too small, so nothing is refused that would have run.
+Work that cannot fit is refused before it starts; otherwise the system would kill the process halfway. The estimate is rather
+too large, so nothing is refused that would have run.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from tinytensor.device.backend import name as backend_name, xp
 
 
 def host_memory() -> int | None:
-    """The bytes of main memory that this process can have, including those that it already has.
+    """Return the bytes of main memory that this process can use, including what it already uses.
 
     Memory that only caches files counts as free. None if the system does not say.
     """
-    own = _own_memory()
     limits = [_of_machine(), *_of_control_groups(), _of_address_space()]
     known = [limit for limit in limits if limit is not None]
-    return min(known) + own if known else None
+    return min(known) + _used_memory() if known else None
 
 
 def device_memory() -> int | None:
-    """The bytes that this process can have for tensors: on a GPU its free memory and what CuPy's pool has, else main memory."""
+    """Return the bytes for tensors: on a GPU its free memory and CuPy's pool, else main memory."""
     if backend_name != "cupy":
         return host_memory()
     free, _ = xp.cuda.runtime.memGetInfo()
@@ -32,7 +31,7 @@ def device_memory() -> int | None:
 
 
 def _of_machine() -> int | None:
-    """On Linux its estimate of the available memory, plus the free swap. On other systems all memory of the machine."""
+    """Return Linux's estimate of the available memory plus free swap, or on other systems the machine's memory."""
     numbers = _numbers(Path("/proc/meminfo"))
     if "MemAvailable:" in numbers:
         return 1024 * (numbers["MemAvailable:"] + numbers.get("SwapFree:", 0))
@@ -43,7 +42,7 @@ def _of_machine() -> int | None:
 
 
 def _of_control_groups() -> list[int]:
-    """What containers and batch systems leave to this process: limit minus use, for each of its control groups (v1 and v2)."""
+    """Return limit minus use for each control group of this process (v1 and v2), as set by containers and batch systems."""
     left = []
     for line in _text(Path("/proc/self/cgroup")).splitlines():
         _, controllers, group = line.split(":", 2)
@@ -54,12 +53,12 @@ def _of_control_groups() -> list[int]:
             files = ("total_inactive_file", "total_active_file")
         else:
             continue
-        own = root / group.lstrip("/")
-        for folder in (own, *own.parents):  # the limits of the groups above hold as well
-            most, used = _text(folder / limit).strip(), _text(folder / use).strip()
-            if most.isdecimal() and used.isdecimal():  # "max" is no limit
+        path = root / group.lstrip("/")
+        for folder in (path, *path.parents):  # the limits of parent groups apply, too
+            limited, used = _text(folder / limit).strip(), _text(folder / use).strip()
+            if limited.isdecimal() and used.isdecimal():  # "max" is no limit
                 numbers = _numbers(folder / "memory.stat")
-                free = int(most) - int(used) + sum(numbers.get(name, 0) for name in files)
+                free = int(limited) - int(used) + sum(numbers.get(name, 0) for name in files)
                 left.append(max(0, free) + _swap_of(folder))
             if folder == root:
                 break
@@ -67,29 +66,29 @@ def _of_control_groups() -> list[int]:
 
 
 def _swap_of(folder: Path) -> int:
-    """The swap that a group of version 2 may still use, which is not part of its memory limit."""
-    most, used = _text(folder / "memory.swap.max").strip(), _text(folder / "memory.swap.current").strip()
+    """Return the free swap of a group of version 2, which its memory limit does not include."""
+    limit, used = _text(folder / "memory.swap.max").strip(), _text(folder / "memory.swap.current").strip()
     free = 1024 * _numbers(Path("/proc/meminfo")).get("SwapFree:", 0)
-    if most.isdecimal() and used.isdecimal():
-        return min(free, max(0, int(most) - int(used)))
-    return free if most == "max" else 0
+    if limit.isdecimal() and used.isdecimal():
+        return min(free, max(0, int(limit) - int(used)))
+    return free if limit == "max" else 0
 
 
 def _of_address_space() -> int | None:
-    """What the limit of ``ulimit -v`` leaves."""
+    """Return what the limit of ``ulimit -v`` leaves."""
     try:
         import resource
     except ImportError:
         return None
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if most == resource.RLIM_INFINITY:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
         return None
     pages = _text(Path("/proc/self/statm")).split()
-    return max(0, most - int(pages[0]) * resource.getpagesize()) if pages else most
+    return max(0, limit - int(pages[0]) * resource.getpagesize()) if pages else limit
 
 
-def _own_memory() -> int:
-    """The memory that this process has. Part of it may be free for new arrays, because freed memory is kept."""
+def _used_memory() -> int:
+    """Return the memory of this process, which may be partly free for new arrays (see allocator.py)."""
     pages = _text(Path("/proc/self/statm")).split()
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
 
@@ -102,6 +101,6 @@ def _text(path: Path) -> str:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The numbers in a file whose lines are a name and a number, by name."""
+    """Read the numbers of a file whose lines are a name and a number."""
     lines = [line.split() for line in _text(path).splitlines()]
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}

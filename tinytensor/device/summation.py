@@ -1,8 +1,8 @@
 """Sums that are accurate even for many elements.
 
-A running float32 sum of ones stops at 2**24, because 16777216 + 1 rounds to 16777216. NumPy sums pairwise along elements that
-are next to each other in memory, but one after the other along every other axis, as ``einsum`` and BLAS do. Here a long axis is
-cut into blocks, and then the blocks' sums are summed. CuPy's sums are pairwise anyway.
+A running float32 sum of ones stops at 2**24, because 16777216 + 1 rounds to 16777216. NumPy sums pairwise only along contiguous
+elements, and one by one along other axes, as ``einsum`` and BLAS do. Here a long axis is cut into blocks, whose sums are
+summed. CuPy always sums pairwise.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from collections.abc import Sequence
 
 from tinytensor.device.backend import Array, converted, host, is_floating, is_host_array, wide, xp
 
-_BLOCK = 1024  # at most this many elements are added one after the other
-_SHORT = 1e-15  # squares of smaller numbers are no longer exact in float32
-# Rows of ones, by the bytes of a number.
+_BLOCK = 1024  # the most elements that are added one by one
+_SHORT = 1e-15  # squares of smaller numbers are not exact in float32
+# Rows of ones, by item size.
 _ones: dict[int, Array] = {4: host.ones((1, _BLOCK), host.float32), 8: host.ones((1, _BLOCK), host.float64)}
 
 
 def widened(x: Array) -> Array:
-    """x in the dtype in which it is summed: half precision becomes float32. x is an array, or in a gradient rule a tensor."""
+    """Convert x, an array or in a gradient rule a tensor, to the dtype of its sums: half precision becomes float32."""
     dtype = wide(x.dtype)
     return x if dtype is None else converted(x, dtype)
 
 
 def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False) -> Array:
-    """The sum of an array over ``axes`` (not negative; None: all): half precision in float32, integers as in NumPy."""
+    """Sum an array over ``axes`` (not negative; None: all): half precision in float32, integers as in NumPy."""
     if not is_host_array(x) or not is_floating(x.dtype):
         return (host if is_host_array(x) else xp).sum(
             x, axis=None if axes is None else tuple(axes), keepdims=keepdims, dtype=wide(x.dtype)
         )
     x = widened(x)
     if axes is None and not keepdims and x.size <= 16 * _BLOCK and x.flags.c_contiguous:
-        return host.add.reduce(x, axis=None)  # which takes half the time of x.sum
+        return host.add.reduce(x, axis=None)  # twice as fast as x.sum
     shape, ndim = x.shape, x.ndim
     axes = tuple(range(ndim)) if axes is None else tuple(sorted(axes))
     count = len(axes)
@@ -42,7 +42,7 @@ def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False
         return x.sum(axis=axes, keepdims=keepdims)
     if are_last:
         x = _add_up(x.reshape(math.prod(shape[: ndim - count]), -1), 1)
-    elif x.flags.c_contiguous and axes == tuple(range(count)):  # a sum of the rows of one matrix, like a bias's gradient
+    elif x.flags.c_contiguous and axes == tuple(range(count)):  # sum rows, as for a bias's gradient
         x = _add_up(x.reshape(math.prod(shape[:count]), -1), 0)
     else:
         for axis in reversed(axes):
@@ -51,17 +51,17 @@ def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False
 
 
 def _add_up(x: Array, axis: int) -> Array:
-    """The sum over one axis, which stays, with length 1."""
+    """Sum over one axis, which stays with length 1."""
     length = x.shape[axis]
     if length > _BLOCK:
-        whole = length - length % _BLOCK
+        end = length - length % _BLOCK
         before, after = x.shape[:axis], x.shape[axis + 1 :]
         lead = [slice(None)] * axis
-        head, tail = (*lead, slice(whole)), (*lead, slice(whole, None))
+        head, tail = (*lead, slice(end)), (*lead, slice(end, None))
         parts = _add_up(x[head].reshape(*before, -1, _BLOCK, *after), axis + 1).reshape(*before, -1, *after)
         total = _add_up(parts, axis)
-        return total if whole == length else total + _add_up(x[tail], axis)
-    # A product with ones takes a third of the time of NumPy's sum.
+        return total if end == length else total + _add_up(x[tail], axis)
+    # A product with ones is three times as fast as NumPy's sum.
     if axis == x.ndim - 1 and x.size >= _BLOCK and x.strides[-1] == x.itemsize:
         ones = _ones[x.itemsize][0, :length]
         return (x.dot(ones) if x.flags.c_contiguous else x @ ones)[..., None]
@@ -72,10 +72,10 @@ def _add_up(x: Array, axis: int) -> Array:
 
 
 def root_of_squares(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False) -> Array:
-    """The root of the sum of squares over ``axes``, as in ``sum_over``, but in float64. No square overflows or vanishes."""
+    """Return the root of the sum of squares over ``axes`` in float64. No square overflows or vanishes."""
     x = widened(x)
     if is_host_array(x) and axes is None and not keepdims:
-        root = host.float64(math.sqrt(_sum_of_squares(x.reshape(-1))))  # of a number, which is faster than of an array
+        root = host.float64(math.sqrt(_sum_of_squares(x.reshape(-1))))
         if _SHORT < root < math.inf:
             return root
     elif is_host_array(x):
@@ -91,7 +91,7 @@ def root_of_squares(x: Array, axes: Sequence[int] | None = None, keepdims: bool 
 
 
 def _sum_of_squares(x: Array) -> Array:
-    """The sum of squares of a vector."""
+    """Return the sum of squares of a vector."""
     if x.size <= _BLOCK:
         return x.dot(x)
     rows = x[: x.size - x.size % _BLOCK].reshape(-1, _BLOCK)
@@ -99,14 +99,14 @@ def _sum_of_squares(x: Array) -> Array:
 
 
 def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:
-    """``xp.einsum`` of the terms. In long sums floating-point numbers are added in blocks."""
+    """Evaluate ``xp.einsum`` of the terms. Long floating-point sums are added in blocks."""
     axes = [{k: n for k, n in zip(term, x.shape) if n > 1} for term, x in zip(terms, arrays)]
     summed = {k: n for lengths in axes for k, n in lengths.items() if k not in output}
     subscripts, is_pair = f"{','.join(terms)}->{output}", len(arrays) == 2
     is_matrix_product = is_pair and bool(axes[0].keys() - axes[1] and axes[1].keys() - axes[0])
     on_cpu = all(map(is_host_array, arrays))
     if not on_cpu or math.prod(summed.values()) <= _BLOCK or not all(is_floating(x.dtype) for x in arrays):
-        # BLAS is slower where products of vectors are summed pair by pair
+        # BLAS is slower for products of vectors
         of_vectors = is_pair and not is_matrix_product and any(k in output for k in axes[0] if k in axes[1])
         return (host if on_cpu else xp).einsum(subscripts, *arrays, optimize=not of_vectors)
     if len(arrays) > 2:
@@ -118,7 +118,7 @@ def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:
     if any(alone):  # a letter of one term is summed before the product
         terms = ["".join([k for k in term if k in output or k in shared]) for term in terms]
         return sum_of_products(terms, output, *[sum_over(x, a) for x, a in zip(arrays, alone)])
-    if not shared or is_matrix_product:  # BLAS multiplies matrices in blocks of its own
+    if not shared or is_matrix_product:  # BLAS has its own blocks
         return host.einsum(subscripts, *arrays, optimize=True)
     if terms[0] == terms[1] and not output and arrays[0].shape == arrays[1].shape:
         terms, arrays, shared = ("a", "a"), (arrays[0].reshape(-1), arrays[1].reshape(-1)), ["a"]
@@ -126,15 +126,15 @@ def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:
 
 
 def _in_blocks(terms: Sequence[str], output: str, arrays: Sequence[Array], shared: list[str]) -> Array:
-    """The sum of products over letters that both terms share. Only the last letter, cut into blocks, is summed by einsum."""
+    """Sum products over letters that both terms share. einsum sums only the last letter, cut into blocks."""
     cut, kept = shared[-1], "".join(shared[:-1])
     block = next(k for k in string.ascii_letters if k not in "".join(terms))
     subscripts = f"{','.join([term.replace(cut, block + cut) for term in terms])}->{block}{kept}{output}"
     before = [term.index(cut) for term in terms]
-    length, most = arrays[0].shape[before[0]], max(_BLOCK // 4, 1)  # einsum adds up one after the other within a block
+    length, longest = arrays[0].shape[before[0]], max(_BLOCK // 4, 1)  # within a block, einsum adds one by one
     total, start = 0, 0
     while start < length:
-        size = min(most, length - start)
+        size = min(longest, length - start)
         part = slice(start, length - (length - start) % size)
         cuts = [x[(slice(None),) * a + (part,)] for a, x in zip(before, arrays)]
         blocks = [x.reshape(*x.shape[:a], -1, size, *x.shape[a + 1 :]) for a, x in zip(before, cuts)]
@@ -143,9 +143,9 @@ def _in_blocks(terms: Sequence[str], output: str, arrays: Sequence[Array], share
 
 
 def _by_pairs(terms: list[str], output: str, arrays: list[Array], path: Array) -> Array:
-    """The sum of products of many arrays, two at a time, in the order of a path of ``einsum_path``."""
-    for places in path[1:]:
-        pair = [(terms.pop(i), arrays.pop(i)) for i in sorted(places, reverse=True)]
+    """Sum products of many arrays, two at a time, in the order of a path of ``einsum_path``."""
+    for positions in path[1:]:
+        pair = [(terms.pop(i), arrays.pop(i)) for i in sorted(positions, reverse=True)]
         letters = dict.fromkeys(pair[0][0] + pair[-1][0])
         term = "".join([k for k in letters if k in output or k in "".join(terms)]) if terms else output
         arrays.append(sum_of_products([of_one for of_one, _ in pair], term, *[x for _, x in pair]))
@@ -154,7 +154,7 @@ def _by_pairs(terms: list[str], output: str, arrays: list[Array], path: Array) -
 
 
 def running_sum(x: Array, axis: int) -> Array:
-    """The running sum along an axis. On the CPU it is computed in float64, because every number contains all additions before
+    """Return the running sum along an axis. The CPU computes it in float64, because each element contains all additions before
     it."""
     if xp is not host or not is_floating(x.dtype):
         return xp.cumsum(x, axis=axis, dtype=wide(x.dtype))

@@ -1,7 +1,7 @@
-"""How tensors, modules and graphs look in a notebook: static HTML and SVG, without scripts.
+"""Tensors, modules and graphs in a notebook, as static HTML and SVG without scripts.
 
-Colours are the page's own colour for text and see-through fills, so that everything can be read on white and on black.
-Nothing has an id, so two outputs on a page cannot clash. What draws is loaded only when something is shown.
+Text has the page's own color and fills are translucent, for light and dark pages. Nothing has an id, so outputs on one page
+cannot clash. Drawing code is loaded only when something is shown.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def _show_module(module: Module) -> str:
     return module_html(module)
 
 
-Tensor._repr_html_ = _show_tensor  # what a notebook shows
+Tensor._repr_html_ = _show_tensor  # called by notebooks
 Module._repr_html_ = _show_module

@@ -1,24 +1,37 @@
-"""Drawing: what ``tt.draw_graph`` returns. It becomes HTML, SVG, or a text for Graphviz."""
+"""Drawing, the result of ``tt.draw_graph``, which becomes HTML, SVG or Graphviz."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import takewhile
 from pathlib import Path
 
 from tinytensor.common.wording import counted
 from tinytensor.device.disk import make_folder, write_text
-from tinytensor.display.nodes import DrawnNode
-from tinytensor.display.pages import Pages, Picture
-from tinytensor.display.svg import Box
+from tinytensor.display.svg import Box, svg
+
+
+@dataclass(eq=False, frozen=True)
+class DrawnNode:
+    """A node of the graph, as it was when it was drawn."""
+
+    number: int
+    op: str  # the op's name; "" for a leaf
+    parents: Sequence[DrawnNode]
+    name: str = ""  # the user's name for it
+    facts: Sequence[str] = ()  # the lines below the name
+
 
 MOST_IN_FILE = 300  # in an SVG file
 DOT_LOOKS = {"leaf": ("#dbeafe", "box"), "op": ("#f3f4f6", "ellipse"), "output": ("#fef3c7", "ellipse")}
 
 
 class Drawing:
-    """A picture of a recorded graph. A notebook shows it, with a box for each module that opens below the picture.
+    """A picture of a recorded graph. In a notebook, the box of each module opens below the picture.
 
-    ``save`` writes it to a file. ``source`` is the graph in the language of Graphviz, in full.
+    ``save`` writes it to a file. ``source`` is the complete graph in Graphviz's language.
     """
 
     def __init__(self, nodes: Sequence[DrawnNode]):
@@ -26,50 +39,49 @@ class Drawing:
 
     @property
     def source(self) -> str:
-        """The graph as a text in DOT, the language of Graphviz: ``dot -Tsvg`` draws it."""
+        """The graph in DOT, the language of Graphviz: ``dot -Tsvg`` draws it."""
         lines = ["digraph {", "\tgraph [rankdir=LR]", "\tnode [fontname=Helvetica fontsize=10 style=filled]"]
         for node in self._nodes:
             box = self._box(node)
             label = "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in box.lines)
-            colour, shape = DOT_LOOKS[box.kind]
-            lines.append(f'\t{node.number} [label="{label}" fillcolor="{colour}" shape={shape}]')
+            color, shape = DOT_LOOKS[box.style]
+            lines.append(f'\t{node.number} [label="{label}" fillcolor="{color}" shape={shape}]')
             lines += [f"\t{parent.number} -> {node.number}" for parent in node.parents]
         return "\n".join([*lines, "}", ""])
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture to a file, and return its path. The path's ending says what is written.
+        """Write the picture to a file and return its path. The extension selects the format.
 
-        .html is a page like a notebook's output, .svg one picture without groups, .dot or .gv the ``source``. Raises
-        ValueError for another ending.
+        .html is a page like a notebook's output, .svg one picture without groups, .dot or .gv the ``source``. Raises ValueError
+        for another extension.
         """
         path = Path(path)
-        ending = path.suffix.lower()
+        extension = path.suffix.lower()
         writers: dict[str, Callable[[], str]] = {
             ".html": lambda: _PAGE.format(self._repr_html_()),
-            ".svg": self._whole,
+            ".svg": self._ungrouped,
             ".dot": lambda: self.source,
             ".gv": lambda: self.source,
         }
-        if ending not in writers:
+        if extension not in writers:
             raise ValueError(f"a graph is saved as {', '.join(writers)}, not as {path.suffix or path.name!r}")
         make_folder(path.parent)
-        write_text(path, writers[ending]())
+        write_text(path, writers[extension]())
         return path
 
     def __repr__(self) -> str:
         return f"Drawing of {counted(len(self._nodes), 'node')}: a notebook shows it, .save('graph.html') writes it to a file"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a picture of the outermost modules, and one for each module, which opens."""
+        """Return HTML for a notebook: a picture of the outermost modules, and one for each module, which opens."""
         return Pages(self._nodes, self._box).html()
 
     def _box(self, node: DrawnNode) -> Box:
-        """A node as a box: its name, and the facts."""
-        kind = "leaf" if not node.op else "output" if node is self._nodes[-1] else "op"
-        return Box([node.name or node.op or "leaf", *node.facts], kind)
+        style = "leaf" if not node.op else "output" if node is self._nodes[-1] else "op"
+        return Box([node.name or node.op or "leaf", *node.facts], style)
 
-    def _whole(self) -> str:
-        """One picture of all nodes, or of the last ones, on white."""
+    def _ungrouped(self) -> str:
+        """Draw one picture of all nodes, or of the last ones, on white."""
         picture = Picture(self._nodes, MOST_IN_FILE)
         for node in self._nodes:
             picture.edges += [(parent, node) for parent in node.parents]
@@ -81,3 +93,254 @@ _PAGE = (
     '<meta name="viewport" content="width=device-width">'
     "<style>:root{{color-scheme:light dark;font-family:sans-serif}}</style>\n{}\n</html>\n"
 )
+
+# ------------------------------------------------------------------------------------------------------------- the page
+
+MOST_BOXES = 100  # in one picture
+MOST_IN_ALL = 2000  # in all pictures
+
+
+@dataclass(eq=False)
+class Group:
+    """The part of a graph that one module computed. ``path`` is the module's dotted name, "" for the complete graph."""
+
+    path: str
+    members: list[DrawnNode | Group] = field(default_factory=list)  # in the order of computation
+
+
+def grouped(nodes: Sequence[DrawnNode]) -> Group:
+    """Group nodes, in the order of their numbers, into a tree of modules.
+
+    A module that was called several times has one group per call. So no two groups need each other's results.
+    """
+    paths = module_paths(nodes)
+    root = Group("")
+    home: dict[DrawnNode, Group] = {}
+    opened = [root]
+    for node in nodes:
+        if not node.op:
+            continue
+        while not _within(paths[node], opened[-1].path):
+            opened.pop()
+        for path in _prefixes(paths[node])[len(_prefixes(opened[-1].path)) :]:
+            opened.append(Group(path))
+            opened[-2].members.append(opened[-1])
+        for parent in node.parents:
+            if not parent.op and parent not in home:
+                home[parent] = next(group for group in reversed(opened) if _within(paths[parent], group.path))
+                home[parent].members.append(parent)
+        opened[-1].members.append(node)
+    if not root.members:  # a single leaf
+        root.members += nodes
+    return _compact(root)
+
+
+def module_paths(nodes: Sequence[DrawnNode]) -> dict[DrawnNode, str]:
+    """Return the name of the module of each node. Parameters are named as in ``named_parameters``.
+
+    An op belongs to the module of its parameters. An op without parameters belongs to the innermost module that holds all its
+    inputs, or the ops just before and after it, whichever is deeper; modules with their own parameters count only for the ops
+    that use these. A single-input op after the last op with parameters, such as a loss, belongs to no module.
+    """
+    paths = {node: _module_of(node.name) for node in nodes if not node.op}
+    ops = [node for node in nodes if node.op]
+    for node in ops:
+        of_parameters = [paths[parent] for parent in node.parents if not parent.op and paths[parent]]
+        if of_parameters:
+            paths[node] = _common(of_parameters)
+    following = ""
+    after: dict[DrawnNode, str] = {}
+    for node in reversed(ops):
+        after[node] = following
+        following = paths.get(node, following)
+    homes = {paths[node] for node in nodes if not node.op and node.name}
+    before = ""
+    for node in ops:
+        if node not in paths:
+            inputs = [paths[p] for p in node.parents if p.op or p.name]
+            inputs = [_module_of(path) if path in homes else path for path in inputs]
+            if not after[node] and len(set(node.parents)) == 1:
+                inputs = []
+            paths[node] = max(_common(inputs), _common([before, after[node]]), key=len)
+        before = paths[node]
+    return paths
+
+
+def _module_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _common(paths: Sequence[str]) -> str:
+    """Return the innermost module that holds all of these."""
+    parts = [path.split(".") for path in paths]
+    return ".".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*parts)))
+
+
+def _within(path: str, module: str) -> bool:
+    return not module or path == module or path.startswith(module + ".")
+
+
+def _prefixes(path: str) -> list[str]:
+    """Return the names of a module and of all modules around it, outermost first."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def _compact(group: Group) -> Group:
+    """Omit groups that hold a single group."""
+    group.members = [_compact(member) if isinstance(member, Group) else member for member in group.members]
+    only = group.members[0] if len(group.members) == 1 else None
+    return only if isinstance(only, Group) and group.path else group
+
+
+class _Outside:
+    """A label at the edge of a module's picture: a value from outside, or a reader outside."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+
+_Member = DrawnNode | Group | _Outside
+
+
+class Picture:
+    """The members of a group, or the last ones if there are too many, and the edges between them."""
+
+    def __init__(self, members: Sequence[_Member], limit: int = MOST_BOXES):
+        self.omitted = max(len(members) - limit, 0)
+        self.members = list(members[self.omitted :])
+        self.edges: list[tuple[_Member, _Member]] = []
+        self._outside: dict[object, _Outside] = {}
+
+    def outside(self, key: object, text: str) -> _Outside:
+        """Return the one member for something outside."""
+        if key not in self._outside:
+            self._outside[key] = _Outside(text)
+            self.members.append(self._outside[key])
+        return self._outside[key]
+
+    def draw(
+        self,
+        label: str,
+        box_of: Callable[[DrawnNode], Box],
+        group_box: Callable[[Group], Box] | None = None,
+        background: str = "",
+    ) -> str:
+        """Return the picture as SVG."""
+        shown = set(self.members)
+        edges = self.edges
+        if self.omitted:
+            before = self.outside(self, f"… {self.omitted:,} more before")
+            inside = [(start, end) for start, end in edges if start in shown and end in shown]
+            fed = {end for _, end in inside}  # only members without other arrows get one from ``before``
+            edges = inside + [(before, end) for start, end in edges if start not in shown and end in shown and end not in fed]
+        ends = {member for edge in edges for member in edge}
+        members = [member for member in self.members if member in ends or not isinstance(member, _Outside)]
+        boxes = []
+        for member in members:
+            if isinstance(member, _Outside):
+                boxes.append(Box([member.text], "outside"))
+            elif isinstance(member, Group):
+                assert group_box is not None
+                boxes.append(group_box(member))
+            else:
+                boxes.append(box_of(member))
+        indices = {member: i for i, member in enumerate(members)}
+        return svg(boxes, list(dict.fromkeys((indices[start], indices[end]) for start, end in edges)), label, background)
+
+
+class Pages:
+    """The pictures of all groups of a graph."""
+
+    def __init__(self, nodes: Sequence[DrawnNode], box_of: Callable[[DrawnNode], Box]):
+        self.box_of = box_of
+        self.root = grouped(nodes)
+        self.chains: dict[DrawnNode, tuple[_Member, ...]] = {}  # a node after the groups around it
+        self.pictures: dict[Group, Picture] = {}
+        self.counts: dict[Group, int] = {}  # the ops in a group
+        self.last: dict[Group, DrawnNode] = {}
+        self._find(self.root, ())
+        for node in nodes:
+            for parent in node.parents:
+                self._connect(parent, node)
+
+    def _find(self, group: Group, around: tuple[_Member, ...]) -> None:
+        self.pictures[group] = Picture(group.members)
+        self.counts[group] = 0
+        for member in group.members:
+            if isinstance(member, Group):
+                self._find(member, (*around, group))
+                self.counts[group] += self.counts[member]
+                self.last[group] = self.last[member]
+            else:
+                self.chains[member] = (*around, group, member)
+                self.counts[group] += bool(member.op)
+                self.last[group] = member
+
+    def _connect(self, start: DrawnNode, end: DrawnNode) -> None:
+        """Draw an edge between two members of the innermost shared group, and to the outside in groups with only one of
+        them."""
+        here, there = self.chains[start], self.chains[end]
+        shared = next(i for i, (one, other) in enumerate(zip(here, there)) if one is not other)
+        group = here[shared - 1]
+        assert isinstance(group, Group)
+        self.pictures[group].edges.append((here[shared], there[shared]))
+        for group, member in zip(there[shared:], there[shared + 1 :]):
+            assert isinstance(group, Group)
+            picture = self.pictures[group]
+            picture.edges.append((picture.outside(start, f"from {self._title(here[shared:], start)}"), member))
+        for group, member in zip(here[shared:], here[shared + 1 :]):
+            assert isinstance(group, Group)
+            picture = self.pictures[group]
+            picture.edges.append((member, picture.outside(there[shared], f"to {self._title(there[shared:], end)}")))
+
+    def _title(self, chain: Sequence[_Member], node: DrawnNode) -> str:
+        """Name a node from outside: an op by its outermost group, if there is one; else by its own name."""
+        return chain[0].path if isinstance(chain[0], Group) and node.op else self.box_of(node).lines[0]
+
+    def html(self) -> str:
+        self.drawn = 0
+        ops = self.counts[self.root]
+        summary = f"{counted(ops, 'op')}, {counted(len(self.chains) - ops, 'leaf', 'leaves')}"
+        return f"<div>{_small(escape(summary))}{self._group(self.root)}</div>"
+
+    def _group(self, group: Group) -> str:
+        """Return the picture of a group, and below it those of inner groups, closed."""
+        picture = self.pictures[group]
+        self.drawn += len(picture.members)
+        if self.drawn > MOST_IN_ALL:
+            return _small("not drawn, because the graph is too large: its .source is complete")
+        parts = [f'<div style="overflow-x:auto">{self._drawn(picture, group)}</div>']
+        if picture.omitted:
+            parts.append(_small(f"Not drawn: the first {picture.omitted:,} of {len(group.members):,}."))
+        for member in picture.members:
+            if isinstance(member, Group):
+                ops = f'<span style="opacity:.7;font-size:.9em">{counted(self.counts[member], "op")}</span>'
+                name = f'<code style="font-size:.9em">{escape(_inside(member.path, group))}</code>'
+                summary = f"<summary>{name} {ops}</summary>"
+                parts.append(f'<details style="margin:.15em 0 .15em 1em">{summary}{self._group(member)}</details>')
+        return "".join(parts)
+
+    def _drawn(self, picture: Picture, group: Group) -> str:
+        """Return a group's picture, where names omit that of the group."""
+
+        def box(node: DrawnNode) -> Box:
+            (name, *facts), style = self.box_of(node)
+            return Box([_inside(name, group), *facts], style)
+
+        label = f"graph of {group.path}" if group.path else "graph"
+        return picture.draw(label, box, lambda inner: self._group_box(inner, group))
+
+    def _group_box(self, group: Group, around: Group) -> Box:
+        """Return a group as one box: its name, number of ops or only op, and the shape of its result."""
+        last = self.last[group]
+        content = self.box_of(last).lines[0] if self.counts[group] == 1 else counted(self.counts[group], "op")
+        return Box([_inside(group.path, around), content, *self.box_of(last).lines[1:]], "module")
+
+
+def _inside(name: str, group: Group) -> str:
+    return name.removeprefix(group.path + ".") if group.path else name
+
+
+def _small(text: str) -> str:
+    return f'<div style="opacity:.7;font-size:.85em">{text}</div>'

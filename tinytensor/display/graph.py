@@ -1,4 +1,4 @@
-"""draw_graph: a picture of the recorded graph. How it is drawn is in display/."""
+"""draw_graph: draw the recorded graph."""
 
 from __future__ import annotations
 
@@ -11,34 +11,33 @@ from tinytensor.common.arguments import checked
 from tinytensor.device.backend import host, to_numpy
 
 if TYPE_CHECKING:
-    from tinytensor.display.drawing import Drawing
+    from tinytensor.display.drawing import Drawing, DrawnNode
 
-MOST_VALUES = 4  # of a node, that are written out
+MOST_VALUES = 4  # a node with more values shows none
 
 
 @checked
 def draw_graph(
     output: Tensor, names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = (), gradients: bool = False
 ) -> Drawing:
-    """The graph that ``output`` was computed by, as a picture: a notebook shows it, and ``.save("graph.html")`` writes it.
+    """Draw the graph that computed ``output``. A notebook shows the picture, and ``.save("graph.html")`` writes it.
 
-    ``names`` names tensors in the picture: ``model.named_parameters()``, or ``{"x": x}``. Dotted names group the picture by
-    module. Leaves and the output show their values if they are few; what was computed inside ``tt.keep_values()`` shows them
-    too. With ``gradients`` each node also shows the gradient of ``output``, which must have one element, by that node: its
-    values if they are few, else the norm. The graph is kept, so ``backward`` still works.
+    ``names`` labels tensors: ``model.named_parameters()``, or ``{"x": x}``. Dotted names group the picture by module. Leaves
+    and the output show their values if they are few, and so do values computed inside ``tt.keep_values()``. With ``gradients``,
+    each node also shows the gradient of ``output``, which must have one element, with respect to it: few values, or the norm.
+    The graph is kept, so ``backward`` still works.
 
-    The drawing is a copy, which holds no arrays. Raises RuntimeError if nothing was recorded, or if ``backward`` has freed a
-    part of the graph, and TypeError if ``names`` has something else than names and tensors.
+    The drawing is a copy without arrays. Raises RuntimeError if nothing was recorded or ``backward`` has freed a part of the
+    graph, and TypeError unless ``names`` are pairs of a name and a tensor.
     """
-    from tinytensor.display.drawing import Drawing
-    from tinytensor.display.nodes import DrawnNode
+    from tinytensor.display.drawing import Drawing, DrawnNode
 
     if output.node is None:
-        raise RuntimeError("nothing was recorded for this tensor: nothing that it was computed from requires gradients")
+        raise RuntimeError("nothing was recorded for this tensor: none of its inputs requires gradients")
     labels = _labels(names)
     nodes = _ancestors(output.node)
     if any(node.op is not None and node.saved is None for node in nodes):
-        raise RuntimeError("backward freed this graph: pass retain_graph=True to it, or draw the graph before")
+        raise RuntimeError("backward freed this graph: pass retain_graph=True to backward, or draw the graph before it")
     flowing: dict[engine.Node, Any] = {}
     if gradients:
         start, g = start_of_backward(output, None, create_graph=False)
@@ -53,7 +52,7 @@ def draw_graph(
 
 
 def _labels(names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> dict[engine.Node, str]:
-    """The name of each node. Characters that a page or a file cannot hold, such as control characters, are escaped."""
+    """Return the name of each node. Characters that a page or file cannot hold, such as control characters, are escaped."""
     pairs = list(names.items() if isinstance(names, Mapping) else names if isinstance(names, Iterable) else [names])
     labels = {}
     for pair in pairs:
@@ -66,7 +65,7 @@ def _labels(names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> dict[
 
 
 def _facts(node: engine.Node, value: Any, gradient: Any) -> list[str]:
-    """What a node's box says below its name: its shape, its value and its gradient. Of a scalar, on one line."""
+    """Return the lines below a node's name: shape, value and gradient; for a scalar, one line."""
     shown = [] if value is None or not 0 < value.size <= MOST_VALUES else [f"data {_text(value)}"]
     if gradient is not None:
         shown.append(f"grad {_text(gradient)}")
@@ -76,7 +75,7 @@ def _facts(node: engine.Node, value: Any, gradient: Any) -> list[str]:
 
 
 def _value(node: engine.Node) -> Any:
-    """The values of a node: a leaf's tensor has them, and other nodes keep them in ``tt.keep_values()``; else None."""
+    """Return the values of a leaf, or those that a node stored in ``tt.keep_values()``, or None."""
     if node.op is not None:
         return getattr(node, "value", None)
     tensor = None if node.tensor is None else node.tensor()
@@ -84,19 +83,19 @@ def _value(node: engine.Node) -> Any:
 
 
 def _ancestors(root: engine.Node) -> list[engine.Node]:
-    """The root and all nodes that it was computed from, oldest first."""
-    found = {root}
+    """Return the root and all nodes that it was computed from, oldest first."""
+    nodes = {root}
     waiting = [root]
     while waiting:
         for parent in waiting.pop().parents:
-            if parent is not None and parent not in found:
-                found.add(parent)
+            if parent is not None and parent not in nodes:
+                nodes.add(parent)
                 waiting.append(parent)
-    return sorted(found, key=lambda node: node.number)
+    return sorted(nodes, key=lambda node: node.number)
 
 
 def _text(array: Any) -> str:
-    """A few values as text, and the norm of many."""
+    """Return a few values as text, or the norm of many."""
     values = to_numpy(array)
     if values.dtype.name == "bfloat16":  # which NumPy cannot format
         values = values.astype("float32")

@@ -1,4 +1,4 @@
-"""Tensors and modules in a notebook: the values of a tensor, and a module as a tree with the numbers of parameters."""
+"""Tensors and modules in a notebook: a tensor's values, and a module as a tree with parameter counts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
     from tinytensor.nn.module import Module
 
-MOST_SHOWN = 256  # a tensor with more elements is shortened, as NumPy does
-MOST_AT_ENDS = 1024  # elements at the ends of all axes; of more than that the first part alone is shown
+MOST_SHOWN = 256  # a tensor with more elements is shortened, as in NumPy
+MOST_AT_ENDS = 1024  # with more elements at the ends of all axes, only the first part is shown
 LINE = 100  # the letters in a line
-_ROW = "clear:both;padding-left:1.1em"  # the number of the row before, which may need a line of its own, stays with that row
+_ROW = "clear:both;padding-left:1.1em"  # a floating number stays with its row
 
 
 def tensor_html(tensor: Tensor) -> str:
-    """The tensor's values as text, and below them its shape, dtype and history."""
+    """Return the tensor's values as text, and below them its shape, dtype and history."""
     facts = [type(tensor).__name__.lower(), shape_text(tensor.shape), str(tensor.dtype)]
     if tensor.node is not None:
         facts.append("requires_grad" if tensor.node.op is None else f"op {tensor.node.op.name}")
@@ -30,14 +30,14 @@ def tensor_html(tensor: Tensor) -> str:
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """A shape as "2×3". A shape without axes is "scalar"; one axis is "3 elements"."""
+    """Return a shape as "2×3", "3 elements" for one axis, or "scalar" for none."""
     if len(shape) == 1:
         return f"{shape[0]:,} element" + "s" * (shape[0] != 1)
     return "×".join(map(str, shape)) or "scalar"
 
 
 def values_text(array: Array) -> str:
-    """The values as NumPy prints them. Of many values only those at the ends of each axis are read, and of many axes fewer."""
+    """Format values as NumPy does. For large arrays, only values at the ends of each axis are read; for many axes, fewer."""
     if array.size <= MOST_SHOWN:
         return _printed(to_numpy(array), threshold=MOST_SHOWN)
     edge = {1: 3, 2: 3, 3: 2}.get(array.ndim, 1)  # how many to show at each end of an axis
@@ -46,9 +46,9 @@ def values_text(array: Array) -> str:
         return f"[{first}{', ...' * (len(array) > 1)}]"
     index = []
     for axis, length in enumerate(array.shape):
-        # Of the left end one more than is shown: NumPy puts "..." in its place.
-        places = [*range(edge + 1), *range(length - edge, length)] if length > 2 * edge + 1 else range(length)
-        index.append(xp.asarray(list(places)).reshape((-1,) + (1,) * (array.ndim - 1 - axis)))
+        # NumPy replaces the last one at the left end by "...".
+        indices = [*range(edge + 1), *range(length - edge, length)] if length > 2 * edge + 1 else range(length)
+        index.append(xp.asarray(list(indices)).reshape((-1,) + (1,) * (array.ndim - 1 - axis)))
     return _printed(to_numpy(array[tuple(index)]), threshold=0, edgeitems=edge)
 
 
@@ -59,18 +59,18 @@ def _printed(array: Any, **settings: Any) -> str:
 
 
 def module_html(module: Module) -> str:
-    """The tree of modules that the module's repr prints. At first its own parts are shown, and theirs are closed."""
+    """Return the tree of modules, as in the module's repr. Only the outermost level is open."""
     style = "font-family:monospace;max-width:48em;display:flow-root;overflow-wrap:anywhere"
     return f'<div style="{style}">{_tree(module, "", ())}</div>'
 
 
 def _tree(module: Module, name: str, above: tuple[Module, ...]) -> str:
     label = f"{escape(name)}: " if name else ""
-    kind = escape(type(module).__name__)
+    class_name = escape(type(module).__name__)
     if any(module is other for other in above):
-        return f'<div style="{_ROW}">{label}{kind}, as above</div>'
+        return f'<div style="{_ROW}">{label}{class_name}, as above</div>'
     count = module.num_parameters()
-    line = f"{label}<b>{kind}</b>({escape(module.extra_repr())})"
+    line = f"{label}<b>{class_name}</b>({escape(module.extra_repr())})"
     if count:
         line += f' <span style="float:right" title="parameters">{count:,}</span>'
     parts = "".join(_tree(child, child_name, (*above, module)) for child_name, child in module._own_modules())

@@ -1,6 +1,6 @@
-"""A picture of boxes and arrows as SVG text.
+"""A picture of boxes and arrows as SVG.
 
-The boxes stand in layers from top to bottom, with few crossings of arrows (Sugiyama, Tagawa and Toda 1981).
+The boxes stand in layers from top to bottom, with few crossing arrows (Sugiyama, Tagawa and Toda 1981).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 GAP_ACROSS = 16.0
 GAP_DOWN = 26.0
-LANE = 6.0  # the width of the place that an arrow takes in a layer that it passes
+LANE = 6.0  # the width of an arrow that passes a layer
 ROUNDS = 8
 SIZE = 12  # of letters, in pixels
-LINE = 16  # from one line of text to the next
+LINE = 16  # the height of a line of text
 MARGIN = 8
 LONGEST = 34  # letters in a line
-LOOKS = {  # the fill, the dashes of the border, its width, and the radius of the corners (None: half the height)
+LOOKS = {  # the fill, the border's dashes and width, and the radius of the corners (None: half the height)
     "leaf": ("rgba(59,130,246,.22)", "", 1, 0),
     "op": ("rgba(128,128,128,.12)", "", 1, None),
     "output": ("rgba(245,158,11,.32)", "", 1, None),
@@ -31,14 +31,14 @@ Point = tuple[float, float]
 
 
 class Box(NamedTuple):
-    """A box of a picture: lines of text, of which the first one stands out, and a kind of LOOKS."""
+    """A box of a picture: lines of text, the first one bold, and a style of LOOKS."""
 
     lines: Sequence[str]
-    kind: str
+    style: str
 
 
 def svg(boxes: Sequence[Box], edges: Sequence[tuple[int, int]], label: str, background: str = "") -> str:
-    """The picture, with arrows between the boxes of these positions. Arrows go down. Screen readers read ``label``."""
+    """Draw boxes, with arrows down between the boxes of these indices. Screen readers read ``label``."""
     sizes = [_size(box) for box in boxes]
     layout = lay_out(sizes, edges)
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
@@ -51,7 +51,7 @@ def svg(boxes: Sequence[Box], edges: Sequence[tuple[int, int]], label: str, back
     if background:
         parts.append(f'<rect x="{-MARGIN}" y="{-MARGIN}" width="100%" height="100%" fill="{background}"/>')
     parts += map(_arrow, layout.routes)
-    parts += [_drawn(box, size, centre) for box, size, centre in zip(boxes, sizes, layout.centres)]
+    parts += [_drawn(box, size, center) for box, size, center in zip(boxes, sizes, layout.centers)]
     return "".join([*parts, "</svg>"])
 
 
@@ -61,7 +61,7 @@ def _size(box: Box) -> Point:
 
 
 def _letter_width(letter: str) -> float:
-    """About how wide a letter is, in ems; rather too wide than too narrow, as the font is not known."""
+    """Estimate the width of a letter in ems, generously, as the font is not known."""
     return 1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.85 if letter in "mwMW×" else 0.62
 
 
@@ -70,7 +70,7 @@ def _shortened(line: str) -> str:
 
 
 def _arrow(route: list[Point]) -> str:
-    """A line through these points, which is curved between layers, and a tip at its end."""
+    """Draw a line through these points, curved between layers, with a tip at its end."""
     path = f"M{route[0][0]:.1f} {route[0][1]:.1f}"
     for i, ((x, y), (next_x, next_y)) in enumerate(zip(route, route[1:])):
         middle = (y + next_y) / 2
@@ -83,9 +83,9 @@ def _arrow(route: list[Point]) -> str:
     )
 
 
-def _drawn(box: Box, size: Point, centre: Point) -> str:
-    (width, height), (x, y) = size, centre
-    fill, dashes, border, radius = LOOKS[box.kind]
+def _drawn(box: Box, size: Point, center: Point) -> str:
+    (width, height), (x, y) = size, center
+    fill, dashes, border, radius = LOOKS[box.style]
     first = y - LINE * (len(box.lines) - 1) / 2 + SIZE * 0.36
     texts = [
         f'<text x="{x:.1f}" y="{first + i * LINE:.1f}" fill="currentColor"'
@@ -107,20 +107,20 @@ __all__ = ["Box", "Layout", "svg"]
 
 
 class Layout(NamedTuple):
-    """The centre of each box, the points through which each edge goes, and the size of the whole."""
+    """The center of each box, the points of each edge, and the size of the picture."""
 
-    centres: list[Point]
+    centers: list[Point]
     routes: list[list[Point]]
     width: float
     height: float
 
 
 def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Places for boxes of these sizes (width, height), so that each edge (from, to) goes down. There is no circle of edges."""
+    """Place boxes of these sizes (width, height) so that each edge (from, to) goes down. The edges have no cycle."""
     layer_of = _layers(len(sizes), edges)
     widths = [width for width, _ in sizes]
-    lanes: list[list[int]] = []  # for each edge, its boxes and, in the layers between them, its places
-    steps: list[tuple[int, int]] = []  # the edges, cut into pieces from one layer to the next
+    lanes: list[list[int]] = []  # for each edge, its boxes and its lanes in the layers between them
+    steps: list[tuple[int, int]] = []  # the edges, cut into pieces between neighboring layers
     for start, end in edges:
         path = [start]
         for layer in range(layer_of[start] + 1, layer_of[end]):
@@ -145,21 +145,21 @@ def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
         tops.append(y)
         y += max((sizes[box][1] for box in boxes if box < len(sizes)), default=0.0) + GAP_DOWN
     depths = [bottom - top - GAP_DOWN for top, bottom in zip(tops, [*tops[1:], y])]
-    centres = [(x[box], tops[layer_of[box]] + depths[layer_of[box]] / 2) for box in range(len(sizes))]
+    centers = [(x[box], tops[layer_of[box]] + depths[layer_of[box]] / 2) for box in range(len(sizes))]
     routes = []
     for path in lanes:
-        (first_x, first_y), (last_x, last_y) = centres[path[0]], centres[path[-1]]
+        (first_x, first_y), (last_x, last_y) = centers[path[0]], centers[path[-1]]
         route = [(first_x, first_y + sizes[path[0]][1] / 2)]
         for lane in path[1:-1]:
             top = tops[layer_of[lane]]
             route += [(x[lane], top), (x[lane], top + depths[layer_of[lane]])]
         routes.append([*route, (last_x, last_y - sizes[path[-1]][1] / 2)])
-    width = max((place + size / 2 for place, size in zip(x, widths)), default=0.0)
-    return Layout(centres, routes, width, max(y - GAP_DOWN, 0.0))
+    width = max((middle + size / 2 for middle, size in zip(x, widths)), default=0.0)
+    return Layout(centers, routes, width, max(y - GAP_DOWN, 0.0))
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """The layer of each box: below all boxes that lead to it. A box to which none leads stands right above its first use."""
+    """Return the layer of each box: below all boxes that lead to it, or, without any, right above its first use."""
     before: dict[int, list[int]] = {box: [] for box in range(count)}
     after: dict[int, list[int]] = {box: [] for box in range(count)}
     for start, end in edges:
@@ -175,47 +175,47 @@ def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _order(layers: list[list[int]], above: list[list[int]], below: list[list[int]]) -> None:
-    """Sort each layer, several times, by the mean place of the boxes above, and then below: so fewer edges cross."""
-    place = {box: float(i) for boxes in layers for i, box in enumerate(boxes)}
+    """Sort each layer, several times, by the mean rank of the boxes above, then below, so that fewer edges cross."""
+    rank = {box: float(i) for boxes in layers for i, box in enumerate(boxes)}
     for turn in range(ROUNDS):
-        neighbours = above if turn % 2 == 0 else below
+        neighbors = above if turn % 2 == 0 else below
         for boxes in layers if turn % 2 == 0 else reversed(layers):
-            boxes[:] = sorted(boxes, key=lambda box: _mean([place[n] for n in neighbours[box]], place[box]))
+            boxes[:] = sorted(boxes, key=lambda box: _mean([rank[n] for n in neighbors[box]], rank[box]))
             for i, box in enumerate(boxes):
-                place[box] = float(i)
+                rank[box] = float(i)
 
 
 def _across(layers: list[list[int]], widths: list[float], above: list[list[int]], below: list[list[int]]) -> list[float]:
-    """The place of each box from left to right: near the mean of its neighbours, without touching those beside it."""
+    """Return the x of each box's center: near the mean of its neighbors above and below, without overlap."""
     x = [0.0] * len(widths)
     for turn in range(ROUNDS + 1):  # the last turn goes down
-        neighbours = above if turn % 2 == 0 else below
+        neighbors = above if turn % 2 == 0 else below
         for boxes in layers if turn % 2 == 0 else reversed(layers):
-            wishes = [_mean([x[n] for n in neighbours[box]], x[box]) for box in boxes]
-            for box, place in zip(boxes, _apart(wishes, [widths[box] for box in boxes])):
-                x[box] = place
-    left = min((place - width / 2 for place, width in zip(x, widths)), default=0.0)
-    return [place - left for place in x]
+            wishes = [_mean([x[n] for n in neighbors[box]], x[box]) for box in boxes]
+            for box, center in zip(boxes, _apart(wishes, [widths[box] for box in boxes])):
+                x[box] = center
+    left = min((center - width / 2 for center, width in zip(x, widths)), default=0.0)
+    return [center - left for center in x]
 
 
 def _apart(wishes: list[float], widths: list[float]) -> list[float]:
-    """The places nearest to the wishes, in the sum of squares, at which boxes in this order keep their distance.
+    """Return the centers nearest to the wishes, in the sum of squares, at which boxes in this order keep their distance.
 
-    Less the room that the boxes before it take, each place must be at least the one before: a monotone regression. It is
-    solved by pooling: where two neighbours violate the order, both get their mean.
+    Minus the width of the boxes before it, each center must be at least the previous one: a monotone regression. It is solved
+    by pooling: neighbors that violate the order both get their mean.
     """
     starts = [0.0]
     for left, right in zip(widths, widths[1:]):
         starts.append(starts[-1] + (left + right) / 2 + GAP_ACROSS)
-    pools: list[tuple[float, int]] = []  # the mean of a pool, and how many boxes are in it
+    pools: list[tuple[float, int]] = []  # the mean and the size of each pool
     for wish, start in zip(wishes, starts):
         mean, count = wish - start, 1
         while pools and pools[-1][0] > mean:
-            other, many = pools.pop()
-            mean, count = (mean * count + other * many) / (count + many), count + many
+            last_mean, last_count = pools.pop()
+            mean, count = (mean * count + last_mean * last_count) / (count + last_count), count + last_count
         pools.append((mean, count))
     fitted = [mean for mean, count in pools for _ in range(count)]
-    return [place + start for place, start in zip(fitted, starts)]
+    return [offset + start for offset, start in zip(fitted, starts)]
 
 
 def _mean(values: list[float], otherwise: float) -> float:

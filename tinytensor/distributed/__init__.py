@@ -1,12 +1,12 @@
-"""Training on several processes: on one machine, by MPI on many, or on several GPUs.
+"""Training on several processes: on one machine, with MPI on many, or on several GPUs.
 
-``run`` calls a function on every rank. ``team`` lets rank 0 lead the others. ``lead`` lets a script that makes teams run under
-mpiexec as it is.
+``run`` calls a function on every rank. In a ``team``, rank 0 leads the others. ``lead`` lets a script that makes teams run
+under mpiexec unchanged.
 
-To read: first ``communicator`` (what ranks say to each other), then ``teams`` (how they work together). Then the three ways to
-be a rank: ``processes``, with its ``messages`` (sockets) and ``memory`` (what is shared); ``mpi``; ``nccl``, with ``gpus``
-(which rank takes which). Last ``agreement`` (whether all run the same). How an optimizer's step is divided among ranks is in
-``tinytensor/optim/dividing.py``, and what a rank does in training is ``take_step`` in ``tinyformer/training/trainer.py``.
+Start with ``communicator`` and ``teams``. The three types of ranks are in ``processes``, with ``messages`` (sockets); ``mpi``;
+and ``nccl``, with ``gpus`` (the GPU of each rank). ``agreement`` checks that all ranks run the same code.
+``tinytensor/optim/dividing.py`` divides an optimizer's step among ranks, and ``take_step`` in
+``tinyformer/training/trainer.py`` is a rank's part of training.
 """
 
 import typing

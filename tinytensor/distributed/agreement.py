@@ -1,4 +1,4 @@
-"""Do all ranks run the same code, from the same values? What differs is found at the start, and named."""
+"""Checks at the start that all ranks run the same code from the same values."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ from tinytensor.device import backend
 from tinytensor.device.backend import host, to_numpy
 from tinytensor.distributed.communicator import Communicator, RankError
 
-_NAMED = 3  # so many differences stand in a message
+_MOST_NAMED = 3  # differences in a message
 
 
-def check_same(ranks: Communicator, what: str, values: Mapping[str, Any], remedy: str) -> None:
+def check_same(ranks: Communicator, subject: str, values: Mapping[str, Any], remedy: str) -> None:
     """Raise RankError on every rank unless all have the same values under the same names.
 
-    Arrays and tensors are compared by a hash of their bytes, other values by one of their pickles. The message says on which
-    rank ``what`` differs, under which names, and the ``remedy``.
+    Arrays and tensors are compared by a hash of their bytes, other values by a hash of their pickles. The message names the
+    rank with another ``subject``, the differing values, and the ``remedy``.
     """
-    found = ranks.gather((socket.gethostname(), {name: _digest(value) for name, value in values.items()}))
-    message = _difference(found, what, values, remedy) if found else None
+    digests = ranks.gather((socket.gethostname(), {name: _digest(value) for name, value in values.items()}))
+    message = _difference(digests, subject, remedy) if digests else None
     if message := ranks.tell(message):
         raise RankError(message)
 
 
-def _difference(found: list[tuple[str, dict[str, str]]], what: str, values: Mapping[str, Any], remedy: str) -> str | None:
-    _, expected = found[0]
-    for rank, (machine, own) in enumerate(found):
-        names = [name for name in {**expected, **own} if expected.get(name) != own.get(name)]
+def _difference(digests: list[tuple[str, dict[str, str]]], subject: str, remedy: str) -> str | None:
+    _, expected = digests[0]
+    for rank, (machine, actual) in enumerate(digests):
+        names = [name for name in {**expected, **actual} if expected.get(name) != actual.get(name)]
         if names:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            return f"rank {rank} on {machine} has other {what} than rank 0: {', '.join(names[:_NAMED])}{more}. {remedy}"
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            named = ", ".join(names[:_MOST_NAMED])
+            return f"rank {rank} on {machine} has other {subject} than rank 0: {named}{more}. {remedy}"
     return None
 
 
@@ -66,7 +67,7 @@ def check_same_code(ranks: Communicator) -> None:
 
 @functools.cache
 def _source(package: str) -> str:
-    """A hash of all source files of a package, if it is imported."""
+    """Return a hash of all source files of a package, if it is imported."""
     module = sys.modules.get(package)
     digest = hashlib.blake2b()
     if module is not None and module.__file__:

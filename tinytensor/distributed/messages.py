@@ -1,4 +1,5 @@
-"""Messages between rank 0 and every other rank of one machine, over sockets: these say at once when the other end has died."""
+"""Messages between rank 0 and the other ranks of one machine, over sockets, which report immediately when the other end has
+died."""
 
 from __future__ import annotations
 
@@ -13,40 +14,40 @@ from typing import Any, NoReturn
 
 from tinytensor.distributed.communicator import RankError
 
-_HEADER = struct.Struct("<?Q")  # whether the message tells of a failure, and its number of bytes
+_HEADER = struct.Struct("<?Q")  # is the message a failure, and its number of bytes
 _EMPTY = _HEADER.pack(False, 0)
 _ALIKE = "every rank must call the same methods in the same order"
-# A rank that waits asks again and again for a while before it sleeps, because waking it takes far longer than an answer.
+# A waiting rank polls for a while before it sleeps, because waking up takes far longer than an answer.
 _SECONDS_AWAKE = 0.002
-_SECONDS_ASLEEP = 0.5  # until rank 0 looks whether all ranks still run
-_AT_ONCE: int = getattr(socket, "MSG_DONTWAIT", 0)  # Windows has no such flag: there a rank sleeps at once
+_SECONDS_ASLEEP = 0.5  # until rank 0 checks that all ranks still run
+_DONT_WAIT: int = getattr(socket, "MSG_DONTWAIT", 0)  # Windows has no such flag: there a rank sleeps immediately
 
 
 class Lost(RankError):
-    """Another rank has ended, so that it cannot be reached."""
+    """Another rank has ended and cannot be reached."""
 
 
 class RemoteTraceback(Exception):
-    """The traceback of another rank, as the cause of the error that it raised."""
+    """The traceback of another rank, as the cause of its error."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
 
 
 class Star:
-    """Rank 0 has a socket to each other rank, and each of those has one socket, to rank 0.
+    """Sockets between rank 0 and each other rank.
 
-    With ``stays_awake`` a rank that waits keeps its core busy for a moment before it sleeps.
+    With ``stays_awake``, a waiting rank polls for a moment before it sleeps.
 
-    ``barrier``, ``scatter`` and ``gather`` raise Lost if the other end has ended, and RankError where the other rank has called
-    another of them. On rank 0 they raise the error that another rank has told of.
+    ``barrier``, ``scatter`` and ``gather`` raise Lost if the other end has ended, and RankError if the other rank called
+    another of these methods. Rank 0 raises the errors that other ranks report.
     """
 
     def __init__(self, rank: int, size: int, sockets: Mapping[int, socket.socket], stays_awake: bool):
         self.rank, self.size = rank, size
         self._sockets = sockets
-        self._seconds_awake = _SECONDS_AWAKE if stays_awake and _AT_ONCE else 0.0
-        self.check_others: Callable[[], None] = lambda: None  # on rank 0: raises what is known of a rank that has ended
+        self._seconds_awake = _SECONDS_AWAKE if stays_awake and _DONT_WAIT else 0.0
+        self.check_others: Callable[[], None] = lambda: None  # on rank 0: raises the error of a rank that has ended
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
@@ -60,7 +61,7 @@ class Star:
             self._send(other, _EMPTY)
 
     def scatter(self, values: Sequence[Any] | None) -> Any:
-        """Each rank's own of the values that rank 0 gives."""
+        """Return this rank's value of those on rank 0."""
         if self.rank:
             return self._receive_value(0)
         assert values is not None
@@ -69,31 +70,31 @@ class Star:
         return values[0]
 
     def gather(self, value: Any) -> list[Any] | None:
-        """On rank 0 the values of all ranks."""
+        """Return the values of all ranks, on rank 0."""
         if self.rank:
             self._send(0, _packed(False, value))
             return None
         return [value, *(self._receive_value(other) for other in self._sockets)]
 
     def report(self, error: BaseException) -> None:
-        """On another rank than 0: tell rank 0 that this rank has failed. It raises the error where it waits for this rank."""
+        """Report a failure to rank 0, which raises the error when it waits for this rank."""
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         try:
-            if not isinstance(error, Exception):  # such as SystemExit, which must not end rank 0 as if all were well
+            if not isinstance(error, Exception):  # SystemExit must not end rank 0 silently
                 raise TypeError
             message = _packed(True, (error, text))
             pickle.loads(message[_HEADER.size :])
-        except Exception:  # not every error can be sent
+        except Exception:  # the error cannot be sent
             message = _packed(True, (RuntimeError(f"{type(error).__name__}: {error}"), text))
         self._send(0, message)
 
     def hear_out(self, other: int) -> NoReturn:
-        """On rank 0: raise the failure that a rank told of before it ended, or Lost."""
+        """On rank 0: raise the failure that a rank reported before it ended, or Lost."""
         while True:
             self._receive(other)
 
     def close(self) -> None:
-        """Close the sockets: ranks that wait for this one then end."""
+        """Close the sockets. Ranks that wait for this one then end."""
         for connection in self._sockets.values():
             connection.close()
 
@@ -101,7 +102,7 @@ class Star:
         try:
             self._sockets[other].sendall(message)
         except OSError:
-            self._receive(other)  # it may have told why before it ended
+            self._receive(other)  # it may have reported why
             raise Lost(f"rank {other} cannot be reached") from None
 
     def _receive_empty(self, other: int) -> None:
@@ -128,21 +129,21 @@ class Star:
         until = time.perf_counter() + self._seconds_awake
         while view:
             try:
-                flags = _AT_ONCE if self._seconds_awake and time.perf_counter() < until else 0
+                flags = _DONT_WAIT if self._seconds_awake and time.perf_counter() < until else 0
                 if not flags:
                     self._sleep(other)
-                found = self._sockets[other].recv_into(view, flags=flags)
+                received = self._sockets[other].recv_into(view, flags=flags)
             except BlockingIOError:
                 continue
             except OSError:
-                found = 0
-            if not found:
+                received = 0
+            if not received:
                 raise Lost(f"rank {other} has ended")
-            view = view[found:]
+            view = view[received:]
         return read
 
     def _sleep(self, other: int) -> None:
-        """On rank 0: sleep until another rank has sent something, or any rank has ended, for which that one may wait."""
+        """On rank 0: sleep until another rank has sent something, or any rank, for which it may wait, has ended."""
         while self.rank == 0 and not multiprocessing.connection.wait([self._sockets[other]], _SECONDS_ASLEEP):
             self.check_others()
 

@@ -1,4 +1,4 @@
-"""Ranks of MPI: the processes that mpiexec, or a cluster's launcher, has started. They may be on many machines."""
+"""Ranks of MPI: the processes of mpiexec or a cluster's launcher, possibly on many machines."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from typing import Any
 from tinytensor.device.backend import host, wide
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
 
-# Where launchers write how many processes they have started: MPICH's and Intel's, and Open MPI's.
+# The number of processes, as set by the launchers of MPICH and Intel, and of Open MPI.
 _SIZES = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE"]
-_SIZE_IN_SLURM = "SLURM_STEP_NUM_TASKS"  # set for every program, so it counts only beside PMIX_RANK, as in srun --mpi=pmix
+_SIZE_IN_SLURM = "SLURM_STEP_NUM_TASKS"  # set for every program, so it counts only with PMIX_RANK, as in srun --mpi=pmix
 
 
 def is_running() -> bool:
-    """Whether a launcher of MPI started this process as one of several."""
+    """Return True if a launcher of MPI started this process as one of several."""
     names = [*_SIZES, _SIZE_IN_SLURM] if "PMIX_RANK" in os.environ else _SIZES
     return any(os.environ.get(name, "1") not in ("", "1") for name in names)
 
 
 @functools.cache
 def world() -> Mpi | None:
-    """All ranks that mpiexec started; None without mpiexec, or where it started only one.
+    """Return all ranks that mpiexec started, or None without mpiexec or with only one.
 
-    Raises ImportError without mpi4py, and RankError where mpi4py belongs to another MPI than mpiexec does.
+    Raises ImportError without mpi4py, and RankError if mpi4py and mpiexec belong to different versions of MPI.
     """
     if not is_running():
         return None
@@ -46,15 +46,15 @@ def world() -> Mpi | None:
             "pip install 'tinyformer[mpi]' brings a pair that fits"
         )
     ranks = Mpi(MPI)
-    ranks.barrier()  # now all have opened the memory that those of one machine share
-    _let_memory_of_mpich_end_with_its_users()
+    ranks.barrier()  # now all have opened the shared memory of their machine
+    _unlink_memory_of_mpich()
     return ranks
 
 
-def _let_memory_of_mpich_end_with_its_users() -> None:
-    """Remove the names of the memory that ranks of MPICH on one machine share.
+def _unlink_memory_of_mpich() -> None:
+    """Remove the names of MPICH's shared memory, so that it disappears with its last user.
 
-    Ranks that are killed or aborted would leave it behind. Memory without a name is gone with its last user.
+    Killed or aborted ranks would leave it behind.
     """
     with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
         for name in {line.split()[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:
@@ -70,13 +70,12 @@ class Mpi(Communicator):
         self.rank, self.size = self._world.rank, self._world.size
 
     def broadcast(self, arrays: Arrays) -> None:
-        """Give every rank's arrays the values that they have on rank 0, in place."""
         for alike in by_dtype(arrays):
             for flat in alike:
                 self._world.Bcast(flat.view(host.uint8), root=0)
 
     def all_reduce(self, arrays: Arrays) -> None:
-        """Replace every array by its sum over all ranks, in place. MPI gets all arrays of a dtype as one.
+        """Sum every array over all ranks, in place. MPI gets all arrays of a dtype as one.
 
         Half precision, which MPI does not know, is summed in float32.
         """
@@ -86,23 +85,20 @@ class Mpi(Communicator):
             spread(together, alike)
 
     def barrier(self) -> None:
-        """Wait until every rank has called this."""
         self._world.Barrier()
 
     def scatter(self, values: Sequence[Any] | None = None) -> Any:
-        """Each rank's own of the values that rank 0 gives."""
         return self._world.scatter(values, root=0)
 
     def gather(self, value: Any) -> list[Any] | None:
-        """On rank 0 the values of all ranks."""
-        found: list[Any] | None = self._world.gather(value, root=0)
-        return found
+        values: list[Any] | None = self._world.gather(value, root=0)
+        return values
 
     def abandon(self, error: BaseException) -> None:
         """Print the error, and end all ranks."""
-        if isinstance(error, RankError):  # all ranks have found the same, such as that they do not agree
+        if isinstance(error, RankError):  # all ranks have this error
             if self.rank:
-                time.sleep(5.0)  # meanwhile rank 0 prints it, and ends all
+                time.sleep(5.0)  # rank 0 prints it, and ends all
             text = f"error: {error}"
         elif getattr(error, "needs_no_traceback", False):
             text = f"error: rank {self.rank} on {socket.gethostname()}: {error}"
@@ -110,13 +106,13 @@ class Mpi(Communicator):
             lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             text = f"rank {self.rank} on {socket.gethostname()} failed: {lines.strip()}"
         print(text, file=sys.stderr, flush=True)
-        time.sleep(0.2)  # mpiexec forgets what it has not passed on when it ends all
+        time.sleep(0.2)  # mpiexec loses output that it has not passed on
         self._world.Abort(1)
-        os._exit(1)  # MPICH comes back from that, and a second message would follow
+        os._exit(1)  # MPICH returns from Abort, and a second message would follow
 
     @contextmanager
     def ending_all(self) -> Iterator[None]:
-        """A context that ends all ranks if it fails on this one."""
+        """End all ranks if the context fails on this one."""
         try:
             yield
         except BaseException as error:

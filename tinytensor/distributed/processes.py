@@ -1,13 +1,15 @@
-"""Ranks as processes of one machine, which share the memory of parameters and of the optimizer's state.
+"""Ranks as processes of one machine, which share the memory of parameters and optimizer states.
 
-Each rank computes its own gradients. They are summed through windows, which are shared memory as well: every rank copies a
-piece of its gradients to its window, adds up its own part of that piece over all windows, and copies the whole sum back.
+Gradients are summed through windows in shared memory. Every rank copies a piece of its gradients to its window, adds up its
+part of the piece over all windows, and copies the complete sum back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
+import mmap
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -17,56 +19,56 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tinytensor import kernels, parallel
+from tinytensor.autograd.tensor import Tensor
 from tinytensor.device import backend
-from tinytensor.device.backend import host, no_warnings
+from tinytensor.device.backend import DType, host, no_warnings
 from tinytensor.device.cores import cores
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
 from tinytensor.distributed.gpus import gpus_of_ranks, showing
-from tinytensor.distributed.memory import Shared, anonymous, inheritable, padded, view
 from tinytensor.distributed.messages import Lost, Star
 from tinytensor.distributed.nccl import Nccl
-from tinytensor.parallel.shared import working
+from tinytensor.nn import Module
+from tinytensor.optim import Optimizer
+from tinytensor.optim.state import state_dtype
+from tinytensor.parallel.shared import note_shared, working
 
-WINDOW = 1 << 22  # bytes: smaller ones need more barriers, at each of which a rank may wait until it gets a core
+WINDOW = 1 << 22  # bytes: smaller windows need more barriers, where a rank may wait for a core
 
-_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_BETWEEN_CHECKS = 1.0
 
 Follow = Callable[..., Any]
 
 
 class Processes(Communicator):
-    """One of several processes with shared memory: ``star`` for messages, and a window of each rank for arrays."""
+    """One of several processes with shared memory: ``star`` for messages, and one window per rank for arrays."""
 
     shares_memory = True
 
     def __init__(self, rank: int, star: Star, windows: Sequence[Any]):
         self.rank, self.size = rank, star.size
         self._star = star
-        # Two halves, which take turns: who writes to one knows that nobody reads it any more, as all have come to the other.
+        # Two halves alternate. When a rank writes to one, no rank reads it any more: all have reached the other.
         self._windows = [view(window, (2, WINDOW), host.dtype(host.uint8)) for window in windows]
         self._half = 0
 
     def barrier(self) -> None:
-        """Wait until every rank has called this."""
         self._star.barrier()
 
     def scatter(self, values: Sequence[Any] | None = None) -> Any:
-        """Each rank's own of the values that rank 0 gives."""
         return self._star.scatter(values)
 
     def gather(self, value: Any) -> list[Any] | None:
-        """On rank 0 the values of all ranks."""
         return self._star.gather(value)
 
     def broadcast(self, arrays: Arrays) -> None:
-        """Give every rank's arrays the values that they have on rank 0, in place."""
         for pieces in _pieces(arrays):
             window = self._next_windows(pieces)[0]
             if self.rank == 0:
@@ -76,7 +78,7 @@ class Processes(Communicator):
                 spread(window, pieces)
 
     def all_reduce(self, arrays: Arrays) -> None:
-        """Replace every array by its sum over all ranks, in place. The terms are added in the order of the ranks."""
+        """Sum every array over all ranks, in place, in the order of the ranks."""
         for pieces in _pieces(arrays):
             windows = self._next_windows(pieces)
             host.concatenate(pieces, out=windows[self.rank])
@@ -89,21 +91,21 @@ class Processes(Communicator):
             spread(windows[0], pieces)
 
     def _next_windows(self, pieces: Arrays) -> list[Any]:
-        """For each rank an array of the pieces' dtype and length together, in the half of its window whose turn it is."""
+        """Return an array for each rank, of the dtype and total length of the pieces, in the current half of its window."""
         self._half = 1 - self._half
         size = sum(piece.nbytes for piece in pieces)
         return [window[self._half, :size].view(pieces[0].dtype) for window in self._windows]
 
 
 def _pieces(arrays: Arrays) -> Iterator[list[Any]]:
-    """The arrays as flat pieces, in lists of pieces that have one dtype and fit into a window together."""
+    """Cut the arrays into flat pieces, and list pieces of one dtype that fit into a window together."""
     for alike in by_dtype(arrays):
-        most = WINDOW // alike[0].itemsize
+        capacity = WINDOW // alike[0].itemsize
         pieces, count = [], 0
         for array in alike:
-            while count + len(array) > most:
-                pieces.append(array[: most - count])
-                array = array[most - count :]
+            while count + len(array) > capacity:
+                pieces.append(array[: capacity - count])
+                array = array[capacity - count :]
                 yield pieces
                 pieces, count = [], 0
             pieces.append(array)
@@ -117,20 +119,20 @@ def _pieces(arrays: Arrays) -> Iterator[list[Any]]:
 
 @contextmanager
 def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str | None = None) -> Iterator[Communicator]:
-    """A context for rank 0. Meanwhile ``follow(communicator, *arguments)`` runs in ``size - 1`` other processes.
+    """Run ``follow(communicator, *arguments)`` in ``size - 1`` other processes, in a context for rank 0.
 
-    ``method`` is that of multiprocessing: by default "fork" where the system has it, else "spawn". A fork has the arguments
-    already; spawned processes are sent copies. With both, models and optimizers among the arguments move to shared memory. On
-    GPUs each process has its own copies on its own GPU, which it is given when it starts; this process keeps the one it has.
+    ``method`` is multiprocessing's start method: by default "fork" where the system has it, else "spawn". A fork has the
+    arguments already; spawned processes receive copies. With both, models and optimizers among the arguments move to shared
+    memory. On GPUs each process has its own copies on its own GPU; this process keeps its GPU.
 
-    At the end it waits for the others. If the body or another rank fails, it ends all others at once.
+    At the end the context waits for the others. If the body or another rank fails, it ends all others immediately.
 
-    Raises RuntimeError in a process that is itself a rank, BackendError where there are fewer GPUs than ranks, and TypeError if
-    the function or an argument cannot be sent to a spawned process. An error of another rank is raised here, and RankError if
-    one was killed.
+    Raises RuntimeError in a process that is itself a rank, BackendError with fewer GPUs than ranks, and TypeError if the
+    function or an argument cannot be sent to a spawned process. Errors of other ranks are raised here, or RankError if one was
+    killed.
     """
     if multiprocessing.current_process().daemon:
-        raise RuntimeError("a rank cannot start ranks of its own, nor can another daemon process of multiprocessing")
+        raise RuntimeError("a rank, or another daemon process of multiprocessing, cannot start ranks")
     context: Any = multiprocessing.get_context(method or default_method())
     forks = context.get_start_method() == "fork"
     kernels.load()
@@ -145,8 +147,8 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
     try:
         for rank, (_, theirs) in pairs.items():
             unneeded = [s for pair in pairs.values() for s in pair if s is not theirs] if forks else []
-            given = (rank, size, theirs, unneeded, stays_awake, windows, shared, follow, arguments)
-            process = context.Process(target=_follow, args=given, daemon=True, name=f"rank {rank}")
+            args = (rank, size, theirs, unneeded, stays_awake, windows, shared, follow, arguments)
+            process = context.Process(target=_follow, args=args, daemon=True, name=f"rank {rank}")
             started.append(process)
             with showing(gpus[rank]) if gpus else nullcontext():
                 _start(process)
@@ -157,7 +159,7 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
             ranks = _ranks(0, star, windows)
             with working(), closing(ranks) if isinstance(ranks, Nccl) else nullcontext():
                 yield ranks
-                star.barrier()  # each other rank has come to its end
+                star.barrier()  # all ranks have finished
         except Lost as error:
             raise RankError(_who_ended(started) or str(error)) from None
     finally:
@@ -165,7 +167,7 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
             if process.pid is not None:
                 process.kill()
                 process.join()
-                process.close()  # its pipes, for which the garbage collector would have to come
+                process.close()  # its pipes, before the garbage collector does
         star.close()
         for _, theirs in pairs.values():
             theirs.close()
@@ -173,48 +175,48 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
 
 
 def default_method() -> str:
-    """How processes are started: by a fork, where that is safe. It is not on macOS, whose libraries start threads, nor with a
+    """Return how processes are started: by a fork, unless this is unsafe, on macOS, whose libraries start threads, or with a
     GPU."""
     return "fork" if hasattr(os, "fork") and sys.platform != "darwin" and backend.name == "numpy" else "spawn"
 
 
 def _ranks(rank: int, star: Star, windows: Sequence[Any]) -> Processes | Nccl:
-    """The connection of one rank. Ranks on GPUs have no windows, and sum by NCCL."""
+    """Return the connection of one rank. Ranks on GPUs have no windows, and sum with NCCL."""
     ranks = Processes(rank, star, windows)
     return ranks if windows else Nccl(ranks, star.check_others)
 
 
 def _check_others(star: Star, started: Sequence[BaseProcess]) -> None:
-    """On rank 0: raise what is known of a rank that has ended."""
+    """On rank 0: raise the error of a rank that has ended."""
     for rank, process in enumerate(started, 1):
         if process.exitcode is not None:
             star.hear_out(rank)
 
 
 def _start(process: BaseProcess) -> None:
-    """Start a process that gets no signals before it ignores them."""
+    """Start a process that receives no signals before it ignores them."""
     blocked = _SIGNALS if hasattr(signal, "pthread_sigmask") else []
     with contextlib.ExitStack() as stack:
         if blocked:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
             stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the new process uses none of theirs
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads: the new process does not use them
         try:
             process.start()
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise TypeError(
-                f"what each rank needs cannot be sent to a new process ({error}): use functions and classes that a module "
-                "defines, rather than those made inside of functions"
+                f"cannot send the arguments of a rank to a new process ({error}): define functions and classes in a module, "
+                "not inside functions"
             ) from None
 
 
-# Signals that reach all processes of a terminal: rank 0 decides what they mean, and ends the others.
+# Signals to all processes of a terminal. Rank 0 handles them, and ends the others.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def ignore_signals() -> None:
-    """Leave Ctrl-C and the like to rank 0."""
+    """Leave Ctrl-C and similar signals to rank 0."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
@@ -232,43 +234,43 @@ def _follow(
     follow: Follow,
     arguments: Sequence[Any],
 ) -> None:
-    """What a process of another rank than 0 does, from its start to its end."""
+    """Run a process of a rank other than 0."""
     ignore_signals()
-    for other in unneeded:  # while they are open here, nobody would notice the end of their owner
+    for other in unneeded:  # open copies would hide the end of their owner
         other.close()
     sys.stdout = sys.stderr = io.StringIO()  # rank 0 prints
     threading.Thread(target=_end_with_rank_0, daemon=True).start()
     star = Star(rank, size, {0: connection}, stays_awake)
     status = 0
     try:
-        if windows and not unneeded:  # spawned, and on the CPU: a fork has its tensors in the blocks already
+        if windows and not unneeded:  # spawned, on the CPU: a fork's tensors are already in the blocks
             shared.attach(arguments)
         with working(), parallel.one_blas_thread():
             follow(_ranks(rank, star, windows), *arguments)
-        star.barrier()  # nobody ends while another rank's GPU may still read from this one's
+        star.barrier()  # another rank's GPU may still read from this one's
     except Lost:
         status = 1  # rank 0 has ended
     except BaseException as error:
         status = 1
         with contextlib.suppress(BaseException):
             star.report(error)
-    os._exit(status)  # and not through what rank 0 would do at its exit
+    os._exit(status)  # without rank 0's exit handlers
 
 
 def _end_with_rank_0() -> None:
     parent: Any = multiprocessing.parent_process()
     # Another child of the parent may hold the other end of its sentinel, and live longer.
-    while not multiprocessing.connection.wait([parent.sentinel], _SECONDS_BETWEEN_LOOKS) and os.getppid() == parent.pid:
+    while not multiprocessing.connection.wait([parent.sentinel], _SECONDS_BETWEEN_CHECKS) and os.getppid() == parent.pid:
         pass
     os._exit(1)
 
 
 def _who_ended(started: Sequence[BaseProcess]) -> str | None:
-    """What is known of a rank that ended before its time."""
+    """Describe a rank that ended too early."""
     ended = multiprocessing.connection.wait([process.sentinel for process in started], timeout=1.0)
     for rank, process in enumerate(started, 1):
         if process.sentinel in ended:
-            process.join(1.0)  # its files are closed a moment before its status is known
+            process.join(1.0)  # its status is known shortly after its files are closed
         if process.exitcode:
             return f"rank {rank} (process {process.pid}) {_ending(process.exitcode)}"
     return None
@@ -279,3 +281,109 @@ def _ending(status: int) -> str:
         return f"ended with status {status}"
     name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
     return f"was killed by {name}" + (", as the system does when memory runs out" if name == "SIGKILL" else "")
+
+
+# -------------------------------------------------------------------------------------------------------- shared memory
+
+_ALIGNMENT = 64  # bytes of a cache line
+
+Block = Any  # an mmap, or memory of multiprocessing
+Allocate = Callable[[int], Block]  # by the number of bytes
+
+
+def anonymous(size: int) -> Block:
+    """Return a block for processes that are forked later. It has no name, so it disappears with the last of them."""
+    return mmap.mmap(-1, size)
+
+
+def inheritable(context: Any) -> Allocate:
+    """Return an allocator of blocks that can be sent to starting processes of a multiprocessing context."""
+    return lambda size: context.RawArray(ctypes.c_byte, size)
+
+
+def padded(size: int) -> int:
+    """Return the size of a block for an array of ``size`` bytes."""
+    return size + _ALIGNMENT
+
+
+def view(block: Block, shape: tuple[int, ...], dtype: DType) -> Any:
+    """Return a block as a NumPy array that starts at a cache line."""
+    every_byte = host.frombuffer(block, host.uint8)
+    start = -every_byte.ctypes.data % _ALIGNMENT
+    return host.ndarray(shape, dtype, block, start)  # it owns all its views, unlike a reshaped array
+
+
+class _Slot:
+    """A holder of an array: a tensor's data, or an entry of an optimizer's state that exists or will exist."""
+
+    def __init__(self, array: Any, put: Callable[[Any], None]):
+        self.array = array
+        self.put = put
+
+
+def _slots(owners: Iterable[Any]) -> list[_Slot]:
+    """Return the slots of all arrays of these models and optimizers, each once."""
+    slots: dict[int, _Slot] = {}
+    optimizers = []
+    for owner in owners:
+        if isinstance(owner, Module):
+            tensors: Iterable[Tensor] = dict(owner._named_tensors()).values()
+        elif isinstance(owner, Optimizer):
+            tensors = owner.parameters()
+            optimizers.append(owner)
+        else:
+            continue
+        for tensor in tensors:
+            slots.setdefault(id(tensor), _Slot(tensor.data, partial(setattr, tensor, "data")))
+    return [*slots.values(), *(slot for optimizer in optimizers for slot in _state_slots(optimizer))]
+
+
+def _state_slots(optimizer: Optimizer) -> Iterator[_Slot]:
+    """Iterate over the slots of a state's present and future arrays. Mark each state that is shared."""
+    for parameter, state, names in zip(optimizer.parameters(), optimizer.state, optimizer.array_names()):
+        state.is_shared = optimizer.advances_all
+        if not state.is_shared:
+            continue
+        for name in names:
+            if name in state:
+                yield _Slot(state[name], partial(state.__setitem__, name))
+            else:
+                zeros = host.zeros(parameter.shape, state_dtype(parameter))
+                yield _Slot(zeros, partial(state.memory.__setitem__, name))
+
+
+class Shared:
+    """The tensors of models and optimizers, moved to shared blocks.
+
+    In a spawned process, ``attach`` moves the received tensors to the same blocks. Older views, such as those of ``state_dict``
+    or ``trace``, still have the old memory; ``update_views`` copies the new values to it.
+    """
+
+    def __init__(self, owners: Iterable[Any], allocate: Allocate):
+        self.blocks: list[Block] = []
+        self._moved: list[tuple[weakref.ref[Any], Any]] = []  # the old array, which only views keep alive, and the new one
+        for slot in _slots(owners):
+            block = allocate(padded(slot.array.nbytes))
+            array = view(block, slot.array.shape, slot.array.dtype)
+            array[...] = slot.array
+            note_shared(array)
+            slot.put(array)
+            self.blocks.append(block)
+            self._moved.append((weakref.ref(slot.array), array))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"blocks": self.blocks}
+
+    def update_views(self) -> None:
+        """Copy the values to the tensors' old memory, if there is still a view of it."""
+        for moved_from, array in self._moved:
+            before = moved_from()
+            if before is not None and before.flags.writeable:
+                before[...] = array
+
+    def attach(self, owners: Iterable[Any]) -> None:
+        """Move the tensors of the same models and optimizers, in another process, to the blocks."""
+        for slot, block in zip(_slots(owners), self.blocks, strict=True):
+            array = view(block, slot.array.shape, slot.array.dtype)
+            note_shared(array)
+            slot.put(array)

@@ -1,4 +1,4 @@
-"""How ranks are started, and how they work together: in a team that rank 0 leads, or all at the same function."""
+"""How ranks start and work together: in a team that rank 0 leads, or all in the same function."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ Member = TypeVar("Member")
 
 
 class Team(Generic[Member]):
-    """One object on each rank: its member. Rank 0 calls a function with all members at once."""
+    """One object, the member, on each rank. Rank 0 calls functions on all members simultaneously."""
 
     def __init__(self, ranks: Communicator, member: Member):
         self.ranks = ranks
         self.member = member
-        self.is_whole = True  # whether all ranks wait for the next call
+        self.is_waiting = True  # all ranks wait for the next call
 
     def call(self, function: Callable[..., Result], each: Sequence[tuple[Any, ...]]) -> Result:
-        """Call ``function(member, *arguments)`` on every rank, with the arguments that ``each`` has for it. Returns the result
-        of rank 0.
+        """Call ``function(member, *arguments)`` on every rank, with its arguments from ``each``. Returns rank 0's result.
 
-        The function is one that a module defines, or a method of its class, such as ``Member.work``: other processes are sent
-        its name. With a single rank this only calls it.
+        The function must be defined in a module or be a method of its class, such as ``Member.work``: other processes receive
+        its name. With a single rank this is a plain call.
         """
         if self.ranks.size == 1:
             return function(self.member, *each[0])
-        self.is_whole = False
+        self.is_waiting = False
         with parallel.one_blas_thread():
             self.ranks.scatter([(function, arguments) for arguments in each])
             result = function(self.member, *each[0])
-        self.is_whole = True
+        self.is_waiting = True
         return result
 
     def call_alike(self, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -49,26 +48,25 @@ class Team(Generic[Member]):
 
 
 def _serve(ranks: Communicator, make: Callable[..., Any], *arguments: Any) -> None:
-    """On another rank than 0: make this rank's member of a team, and call the functions that rank 0 sends."""
+    """On ranks other than 0: make this rank's member of a team, and call the functions that rank 0 sends."""
     member = make(ranks, *arguments)
     while call := ranks.tell():
-        function, own = call
-        function(member, *own)
+        function, received = call
+        function(member, *received)
 
 
 @contextmanager
 def team(make: Callable[..., Member], *arguments: Any, workers: int = 1) -> Iterator[Team[Member]]:
-    """A context for rank 0 that leads a team. Its members are what ``make(ranks, *arguments)`` returns on each rank.
+    """Lead a team from rank 0, in a context. Its members are the results of ``make(ranks, *arguments)`` on each rank.
 
-    In a script that ``lead`` runs under mpiexec, the ranks are those of MPI. Otherwise they are ``workers`` processes that are
-    started here; a single one is this process. Models and optimizers among the arguments move to memory that all processes of
-    one machine share.
+    In a script that ``lead`` runs under mpiexec, the ranks are MPI's. Otherwise the team has ``workers`` processes, including
+    this one. Models and optimizers among the arguments move to memory shared by all processes of one machine.
 
-    Raises RankError under mpiexec outside of ``lead``, and if another rank is killed. An error of another rank is raised here.
+    Raises RankError under mpiexec without ``lead``, and if another rank is killed. Errors of other ranks are raised here.
     """
     if _leader is None and mpi.world() is not None:
         raise RankError(
-            "under mpiexec, give the script's main function to tinytensor.distributed.lead: rank 0 then leads the rest"
+            "under mpiexec, pass the script's main function to tinytensor.distributed.lead: rank 0 then leads the other ranks"
         )
     with _ranks(_serve, (make, *arguments), workers) as ranks:
         try:
@@ -79,7 +77,7 @@ def team(make: Callable[..., Member], *arguments: Any, workers: int = 1) -> Iter
         try:
             yield members
         except BaseException as error:
-            if members.is_whole:
+            if members.is_waiting:
                 ranks.tell(None)
             else:
                 ranks.abandon(error)
@@ -88,17 +86,17 @@ def team(make: Callable[..., Member], *arguments: Any, workers: int = 1) -> Iter
 
 
 def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> Result:
-    """What ``function(ranks, *arguments)`` returns, which runs on every rank at the same time; ``ranks`` is its Communicator.
+    """Run ``function(ranks, *arguments)`` on every rank, and return its result. ``ranks`` is the rank's Communicator.
 
-    Under mpiexec every rank runs the script and comes here. Otherwise ``workers - 1`` other processes are started, which have
-    the same arguments. Models and optimizers among the arguments move to memory that all processes of one machine share. If the
-    function fails on any rank, all ranks end, and its error is raised here; if a rank is killed, it is RankError.
+    Under mpiexec every rank runs the script and calls this. Otherwise ``workers - 1`` other processes are started with the same
+    arguments. Models and optimizers among the arguments move to memory shared by all processes of one machine. If the function
+    fails on any rank, all ranks end, and its error is raised here, or RankError if a rank is killed.
 
-    Whoever writes to a parameter by hand does so in place and on rank 0 alone, and then calls ``ranks.broadcast([p.data])``.
-    A view that was made before (``p.detach()``, ``state_dict()``, a traced function) gets the new values when the ranks end.
+    To change a parameter explicitly, write to it in place on rank 0 only, then call ``ranks.broadcast([p.data])``. Older views
+    (``p.detach()``, ``state_dict()``, a traced function) get the new values when the ranks end.
 
-    Returns what the function returns in this process. Under mpiexec all ranks end, and rank 0 says why, where the models among
-    the arguments, or the versions of the code, are not the same on all.
+    Returns the result of this process. Under mpiexec, if the versions of the code or the models among the arguments differ
+    between ranks, all ranks end, and rank 0 says why.
     """
     world = mpi.world()
     if world is None or _leader is not None:
@@ -118,11 +116,11 @@ def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> R
 
 
 def lead(main: Callable[[], Result]) -> Result | None:
-    """Call ``main`` and return its result. Under mpiexec only rank 0 does that; the others work in the teams that it leads, and
-    return None when it has ended.
+    """Call ``main`` and return its result, under mpiexec on rank 0 only. The other ranks work in its teams, and return None at
+    the end.
 
-    So a script needs no change for mpiexec: one process reads files, prints and writes. Where the versions of the code are not
-    the same on all ranks, all end, and rank 0 says why.
+    So a script runs under mpiexec unchanged: one process reads files, prints and writes. If the versions of the code differ
+    between ranks, all ranks end, and rank 0 says why.
     """
     global _leader
     world = mpi.world()
@@ -147,31 +145,31 @@ def lead(main: Callable[[], Result]) -> Result | None:
 
 
 def num_ranks(workers: int) -> int:
-    """How many ranks a team of so many workers has: under mpiexec all that it started, else as many as workers."""
+    """Return the number of ranks of a team with so many workers: under mpiexec all its ranks, else the workers."""
     return _leader.size if _leader is not None else workers
 
 
 _leader: Communicator | None = None  # on rank 0, while ``lead`` runs under mpiexec
-_at_work = False  # whether the others are in a team that the leader leads
+_at_work = False  # True while the other ranks are in a team of the leader
 
 
 def _of_arrays(ranks: Communicator) -> Communicator:
-    """The same ranks, which on GPUs reach each other directly."""
+    """Return the ranks, which GPUs connect directly."""
     return Nccl(ranks) if backend.name == "cupy" else ranks
 
 
 def _blas_for(ranks: Communicator) -> AbstractContextManager[Any]:
-    """One BLAS thread for each of several ranks."""
+    """Limit each of several ranks to one BLAS thread."""
     return parallel.one_blas_thread() if ranks.size > 1 else nullcontext()
 
 
 @contextmanager
 def _ranks(follow: Callable[..., Any], arguments: Sequence[Any], workers: int) -> Iterator[Communicator]:
-    """A context for rank 0 in which all other ranks run ``follow(ranks, *arguments)``."""
+    """Run ``follow(ranks, *arguments)`` on all ranks but 0, in a context for rank 0."""
     global _at_work
     if _leader is not None:
         if _at_work:
-            raise RuntimeError("the ranks of mpiexec are at work in a team already: end it before another begins")
+            raise RuntimeError("the ranks of mpiexec already work in a team: end it before another begins")
         _leader.tell((follow, arguments))
         _at_work = True
         try:
@@ -179,7 +177,7 @@ def _ranks(follow: Callable[..., Any], arguments: Sequence[Any], workers: int) -
         finally:
             _at_work = False
     elif workers < 1:
-        raise ValueError(f"workers must be at least 1, not {workers}")
+        raise ValueError(f"workers must be at least 1, got {workers}")
     elif workers > 1:
         with processes(workers, follow, arguments) as ranks:
             yield ranks

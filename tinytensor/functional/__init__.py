@@ -1,10 +1,10 @@
-"""The functions of neural networks: attention, losses, normalisation and dropout, written as compositions of ops.
+"""The functions of neural networks: attention, losses, normalization and dropout, written as compositions of ops.
 
-If a function is declared with ``@fused``, its body is the definition, and hand-written kernels do the work. Tests check that
-the two are equal. Higher derivatives are computed through the body, and ``function.reference`` calls it.
+The body of a ``@fused`` function is its definition; kernels do the work. Tests check that both are equal. Higher derivatives
+are computed through the body, and ``function.reference`` calls it.
 
 Each file lists its public functions in ``__all__``. Activations, ``embedding``, ``linear``, ``one_hot`` and other ops of neural
-networks are defined in ops/, and are also available from here.
+networks are defined in ops/ and also available here.
 """
 
 import typing
@@ -16,7 +16,6 @@ from tinytensor.functional.losses import *
 from tinytensor.functional.normalization import *
 from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
-from tinytensor.functional.rotation import *
 from tinytensor.functional.similarity import *
 from tinytensor.ops.activations import *
 from tinytensor.ops.elementwise import sigmoid as sigmoid, tanh as tanh

@@ -1,6 +1,6 @@
-"""Attention with one head (``scaled_dot_product_attention``) and with several (``multi_head_attention``), and causal masks.
+"""Attention: ``scaled_dot_product_attention``, ``multi_head_attention``, ``causal_mask`` and ``norm_and_rotate``.
 
-In every boolean mask here, True = may attend. A query that may attend to no key gives zeros, never NaN.
+In boolean masks, True = may attend. A query that may attend to no key gives zeros, never NaN.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from tinytensor.autograd.fused import fused
 from tinytensor.autograd.inputs import check_not_negative, check_probability
 from tinytensor.autograd.tensor import wrap
 from tinytensor.common.arguments import checked
+from tinytensor.common.wording import counted
 from tinytensor.device.backend import default_dtype, is_array, is_floating
+from tinytensor.functional.normalization import rms_norm
 from tinytensor.kernels.heads import join_heads, queries_keys_values, split_heads
 from tinytensor.kernels.masks import causal_array, lowest, padding
 from tinytensor.kernels.numpy.dropout import RandomKey
-from tinytensor.ops import astype, exp, expand_dims, matmul, maximum, softmax, sum, swapaxes, where
+from tinytensor.ops import astype, concatenate, exp, expand_dims, matmul, maximum, rotate_pairs, softmax, sum, swapaxes, where
 
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
-__all__ = ["causal_mask", "multi_head_attention", "scaled_dot_product_attention"]
+__all__ = ["causal_mask", "multi_head_attention", "norm_and_rotate", "scaled_dot_product_attention"]
 
 
 @fused(kernels.attention_forward, kernels.attention_backward, inputs=("query", "key", "value", "bias"))
@@ -50,15 +52,15 @@ def _attention(
 
 
 def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, may_be_hidden: bool = False) -> Tensor:
-    """The softmax of scores (..., T, S) over the keys that a query may see. A query that may see none gets zeros.
+    """Return the softmax of scores (..., T, S) over the allowed keys, or zeros if there are none.
 
-    ``mask`` and ``is_causal`` are as in ``scaled_dot_product_attention``. ``may_be_hidden`` says that scores may be -inf.
+    ``mask`` and ``is_causal`` are as in ``scaled_dot_product_attention``. Scores may be -inf if ``may_be_hidden``.
     """
     if mask is not None and is_floating(mask.dtype):
         scores, mask, may_be_hidden = scores + mask, None, True
     may_be_hidden |= mask is not None
     if is_causal:
-        may_be_hidden |= scores.shape[-2] > scores.shape[-1]  # else each query sees itself
+        may_be_hidden |= scores.shape[-2] > scores.shape[-1]  # else each query attends to itself
         causal = causal_array(*scores.shape[-2:])
         mask = wrap(causal) if mask is None else mask & (causal if is_array(mask) else wrap(causal))
     if mask is not None:
@@ -67,7 +69,7 @@ def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, ma
         return softmax(scores)
     if scores.dtype.itemsize == 2:  # in half precision a sum loses digits
         return astype(masked_softmax(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
-    # The maximum is finite: then exp(-inf - maximum) is 0, and no row is NaN. It cancels out, so it needs no gradient.
+    # A finite maximum makes exp(-inf - maximum) 0, and no row NaN. It cancels out, so it needs no gradient.
     largest = maximum(scores.detach().max(-1, keepdims=True), lowest(scores.dtype))
     weights = exp(scores - largest)
     total = sum(weights, -1, keepdims=True)
@@ -76,10 +78,10 @@ def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, ma
 
 @checked
 def causal_mask(queries: int, keys: int | None = None) -> Tensor:
-    """The boolean mask (queries, keys), True = may attend, with which each query sees the keys up to its own position.
+    """Return the boolean mask (queries, keys), True = may attend, that hides later keys from each query.
 
-    The last query is at the position of the last key. So there may be more keys than queries, as with a cache of earlier keys.
-    If there are fewer, the first queries see no key.
+    The last query is aligned with the last key. So there may be more keys than queries, as with a key-value cache. If there are
+    fewer, the first queries attend to nothing.
 
     >>> tt.causal_mask(3)
     tensor([[ True, False, False],
@@ -101,21 +103,21 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """softmax(query @ keyᵀ * scale) @ value (Vaswani et al. 2017, equation 1).
+    """Compute attention: softmax(query @ keyᵀ * scale) @ value (Vaswani et al. 2017, equation 1).
 
     Shapes: query (..., T, D), key (..., S, D), value (..., S, D_v) -> (..., T, D_v).
 
-    ``mask`` broadcasts to (..., T, S). It is boolean, with True = may attend, or floating-point. A floating-point mask is added
-    to the scaled scores; -inf hides a key. It gets a gradient if it requires one, so it may be a learned bias. A query
-    that may attend to no key gives zeros, and its gradients are zeros. Keys that a boolean mask (..., 1, S) hides from all
-    queries, like padding, have no effect, even if they are NaN.
+    ``mask`` broadcasts to (..., T, S). In a boolean mask, True = may attend. A floating-point mask is added to the scaled
+    scores; -inf hides a key. It may be a learned bias, and gets a gradient if it requires one. A query that may attend to no
+    key gives zeros, with zero gradients. Keys hidden from all queries by a boolean mask (..., 1, S), such as padding, have no
+    effect, even if they are NaN.
 
-    ``is_causal``: query t only sees keys up to t, and only those that a mask allows. If S > T, as with a cache, the last query
-    is at the last key. ``dropout_p``: the probability of dropping an attention weight; pass 0 when not training. ``scale`` is
-    1/sqrt(D) by default.
+    ``is_causal``: query t attends only to allowed keys up to t. If S > T, as with a cache, the last query is aligned with the
+    last key. ``dropout_p``: the probability of dropping an attention weight; pass 0 when not training. ``scale``: 1/sqrt(D) by
+    default.
 
-    Inputs of different dtypes, including a floating-point mask, are converted to the dtype that they promote to. Raises
-    ValueError for shapes that do not fit, and TypeError for a mask of integers.
+    Inputs of different dtypes, including a floating-point mask, are promoted to one dtype. Raises ValueError for mismatched
+    shapes, and TypeError for a mask of integers.
 
     >>> query, key, value = tt.zeros((2, 4, 8)), tt.zeros((2, 5, 8)), tt.ones((2, 5, 3))
     >>> tt.scaled_dot_product_attention(query, key, value).shape
@@ -127,14 +129,14 @@ def scaled_dot_product_attention(
     _check_attention(query, key, value, mask, dropout_p)
     bias, seen = _bias_and_mask(mask)
     settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p, scale)
-    if not key.shape[-2]:  # the sum of no values is zero, whatever the weights are
+    if not key.shape[-2]:  # the sum of no values is zero
         scores = matmul(query * settings[1], swapaxes(key, -1, -2))
         return matmul(scores if bias is None else scores + bias, value)
     return _attention(query, key, value, bias, seen, *settings)
 
 
 def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, dropout_p: float) -> Any:
-    """``scaled_dot_product_attention`` for arrays. Their shapes are not checked, and no gradients flow."""
+    """Compute ``scaled_dot_product_attention`` of arrays, without checks of shapes and without gradients."""
     _check_mask_and_dropout(mask, dropout_p)
     settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p)
     if query.dtype is key.dtype is value.dtype is default_dtype and (mask is None or mask.dtype.kind == "b"):
@@ -144,11 +146,11 @@ def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: 
 
 
 def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: bool) -> Any:
-    """Attention of new tokens to themselves and to all tokens before them, for arrays. No gradients flow.
+    """Compute the attention of new tokens to themselves and all earlier tokens, for arrays without gradients.
 
     ``projected`` (batch, length, all heads * width) holds the queries, keys and values of the new tokens. ``stored`` (2, batch,
-    heads, keys, width) holds the keys and values of all tokens: those of the new ones are first written to its last places.
-    It may have fewer heads than there are of queries: then several neighbouring ones share one of its.
+    heads, keys, width) holds the keys and values of all tokens; those of new tokens are first written to the end. With fewer
+    stored heads than query heads, neighboring query heads share one.
     """
     (batch, length, _), (_, _, shared, _, width) = projected.shape, stored.shape
     heads = projected.reshape(batch, length, num_heads + 2 * shared, width).transpose(0, 2, 1, 3)
@@ -156,7 +158,7 @@ def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: boo
     keys[:, :, -length:], values[:, :, -length:] = heads[:, num_heads : num_heads + shared], heads[:, num_heads + shared :]
     if shared == num_heads:
         return join_heads(attention_of_arrays(query, keys, values, None, is_causal, 0.0))
-    if length == 1:  # what shares keys and values is as good as several queries of one head
+    if length == 1:  # heads that share keys and values count as several queries of one head
         query = query.reshape(batch, shared, num_heads // shared, width)
         mixed = attention_of_arrays(query, keys, values, None, False, 0.0)
         return mixed.reshape(batch, 1, num_heads * width)
@@ -165,11 +167,11 @@ def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: boo
 
 
 def memory_attention(projected: Any, stored: Any, mask: Any, num_heads: int) -> Any:
-    """Attention of tokens to a memory, for arrays. No gradients flow.
+    """Compute the attention of tokens to a memory, for arrays without gradients.
 
-    ``projected`` (batch, length, width) holds the queries. ``stored`` (2, rows, heads, keys, width / heads) holds the keys and
-    values of the memory, and ``mask`` is (rows, 1, 1, keys) or None. There may be fewer rows than in the batch: then each is
-    for several rows of the batch, one after the other, whose queries read it together.
+    ``projected`` (batch, length, width) holds the queries, ``stored`` (2, rows, heads, keys, width / heads) the keys and values
+    of the memory, and ``mask`` is (rows, 1, 1, keys) or None. With fewer rows than the batch, consecutive rows of the batch
+    share one.
     """
     (query,) = split_heads(projected.reshape(stored.shape[1], -1, projected.shape[2]), 1, num_heads)
     keys, values = stored
@@ -180,14 +182,14 @@ _NOTHING = (False, False, False, False)
 
 
 def _bias_and_mask(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """(bias, None) for a floating-point mask, which is added to the scores, and (None, mask) for a boolean one."""
+    """Return (bias, None) for a floating-point mask, which is added to the scores, and (None, mask) for a boolean one."""
     return (mask, None) if mask is not None and is_floating(mask.dtype) else (None, mask)
 
 
 def _settings(
     is_causal: bool, queries: int, width: int, dropout_p: float, scale: float | None = None
 ) -> tuple[bool, float, RandomKey | None, float]:
-    """The arguments of attention's kernels that follow the inputs and the mask. A single query sees all keys, causal or not."""
+    """Return the arguments of the kernels after the inputs and the mask. One query attends to all keys, causal or not."""
     scale = 1.0 / math.sqrt(width or 1) if scale is None else scale
     random_key = random.random_key() if dropout_p else None
     return is_causal and queries > 1, scale, random_key, 1.0 - dropout_p
@@ -209,7 +211,7 @@ def _check_mask_and_dropout(mask: Any, dropout_p: float) -> None:
     check_probability(dropout_p)
     if mask is not None and mask.dtype.kind != "b" and not is_floating(mask.dtype):
         raise TypeError(
-            f"an attention mask must be boolean (True = may attend) or floating-point (added to the scores), not {mask.dtype}: "
+            f"an attention mask must be boolean (True = may attend) or floating-point (added to the scores), got {mask.dtype}: "
             "compare it, as in mask > 0"
         )
 
@@ -239,12 +241,13 @@ def multi_head_attention(
     is_causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """``scaled_dot_product_attention`` in each of ``num_heads`` parts of the width (Vaswani et al. 2017, section 3.2.2).
+    """Compute ``scaled_dot_product_attention`` in each of ``num_heads`` parts of the width (Vaswani et al. 2017, section
+    3.2.2).
 
     Without ``memory``, ``projected`` (batch, length, 3 * width) holds queries, keys and values side by side, as one linear
     layer makes them. With a ``memory`` (batch, keys, 2 * width) of keys and values, ``projected`` (batch, length, width) holds
-    only the queries. The result is (batch, length, width). ``mask`` broadcasts to (batch, heads, length, keys). The other
-    arguments and the errors are those of ``scaled_dot_product_attention``.
+    only queries. The result is (batch, length, width), and ``mask`` broadcasts to (batch, heads, length, keys). The rest is as
+    in ``scaled_dot_product_attention``.
 
     >>> tt.multi_head_attention(tt.zeros((2, 5, 3 * 8)), num_heads=4, is_causal=True).shape
     (2, 5, 8)
@@ -269,5 +272,80 @@ def _check_heads(projected: Tensor, num_heads: int, memory: Tensor | None) -> No
         )
     if of_memory is not None and (len(of_memory) != 3 or of_memory[0] != shape[0] or of_memory[2] != 2 * shape[2]):
         raise ValueError(
-            f"multi_head_attention: the memory for queries {shape} must be (batch, keys, 2 * width), not {of_memory}"
+            f"multi_head_attention: the memory for queries {shape} must be (batch, keys, 2 * width), got {of_memory}"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------- rotary attention
+
+
+@fused(kernels.norm_and_rotate_forward, kernels.norm_and_rotate_backward, inputs=("projected", "query_weight", "key_weight"))
+def _norm_and_rotate(
+    projected: Any, query_weight: Any, key_weight: Any, num_heads: int, num_key_value_heads: int, eps: float, rotation: Any
+) -> Any:
+    batch, length, width = projected.shape
+    count = num_heads + 2 * num_key_value_heads
+    heads, end = projected.reshape(batch, length, count, width // count).swapaxes(1, 2), num_heads + num_key_value_heads
+    query, key, value = heads[:, :num_heads], heads[:, num_heads:end], heads[:, end:]
+    if query_weight is not None:
+        query, key = rms_norm(query, query_weight, eps), rms_norm(key, key_weight, eps)
+    if rotation is not None:
+        table, half = rotation.astype(projected.dtype), width // count // 2
+        cosine, sine = table[:, :half], table[:, half:]
+        query, key = rotate_pairs(query, cosine, sine), rotate_pairs(key, cosine, sine)
+    return concatenate([query, key, value], 1).swapaxes(1, 2).reshape(projected.shape)
+
+
+@checked
+def norm_and_rotate(
+    projected: Tensor,
+    num_heads: int,
+    num_key_value_heads: int = 0,
+    query_weight: Tensor | None = None,
+    key_weight: Tensor | None = None,
+    eps: float = 1e-5,
+    rotation: Tensor | None = None,
+) -> Tensor:
+    """Normalize and rotate the queries and keys in the input of ``multi_head_attention``. Values are unchanged.
+
+    ``projected`` (batch, length, (num_heads + 2 num_key_value_heads) d_head) holds the heads of queries, keys and values side
+    by side, as one linear layer makes them. If ``num_key_value_heads`` is 0, there are ``num_heads`` of each. The result has
+    the same shape.
+
+    ``query_weight`` and ``key_weight`` (d_head,) apply an RMS norm to each head of queries and keys, as in ``rms_norm`` (Henry
+    et al. 2020; Qwen3). A ``rotation`` (length, d_head) then rotates each head, as in ``rotate_pairs`` (Su et al. 2021,
+    equation 34): the row for a position holds the cosines of the angles, then their sines. It gets no gradient.
+
+    Raises ValueError for mismatched shapes.
+
+    >>> turned = tt.norm_and_rotate(tt.ones((1, 2, 6)), num_heads=1, rotation=tt.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    >>> turned[0, 1]  # query and key rotated by a right angle
+    tensor([-1.,  1., -1.,  1.,  1.,  1.])
+    """
+    num_key_value_heads = num_key_value_heads or num_heads
+    _check(projected, num_heads, num_key_value_heads, query_weight, key_weight, rotation)
+    return _norm_and_rotate(projected, query_weight, key_weight, num_heads, num_key_value_heads, eps, rotation)
+
+
+def _check(
+    projected: Tensor,
+    num_heads: int,
+    num_key_value_heads: int,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    rotation: Tensor | None,
+) -> None:
+    shape, count = projected.shape, num_heads + 2 * num_key_value_heads
+    if len(shape) != 3 or min(num_heads, num_key_value_heads) < 1 or not shape[2] or shape[2] % count:
+        raise ValueError(
+            f"norm_and_rotate: projected {shape} must be (batch, length, {count} * d_head), with "
+            f"{counted(num_heads, 'head')} of queries, and {num_key_value_heads} each of keys and values"
+        )
+    width = shape[2] // count
+    weights = [None if weight is None else weight.shape for weight in (query_weight, key_weight)]
+    if weights not in ([None, None], [(width,), (width,)]):
+        raise ValueError(f"norm_and_rotate: query_weight and key_weight must both be ({width},) or None, got {weights}")
+    if rotation is not None and (rotation.shape != (shape[1], width) or width % 2):
+        raise ValueError(
+            f"norm_and_rotate: rotation {rotation.shape} must be (length, d_head), here {(shape[1], width)}, and d_head even"
         )

@@ -1,4 +1,4 @@
-"""Losses for classification: a target names the right class, or gives a probability for each class."""
+"""Classification losses. Targets are class indices or class probabilities."""
 
 from __future__ import annotations
 
@@ -44,18 +44,17 @@ def cross_entropy(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    """-log softmax(logits)[target], with the softmax over the last axis.
+    """Return the cross-entropy -log softmax(logits)[target], with the softmax over the last axis.
 
-    logits: (..., classes). targets: integers (...), or probabilities (..., classes). Targets equal to ``ignore_index`` count
-    neither in the sum nor in the mean. ``label_smoothing`` e mixes the target with the uniform distribution:
-    (1 - e) target + e/classes (Szegedy et al. 2016). The mean over no rows is 0.
+    ``logits`` is (..., classes). ``targets`` holds class indices (...) or probabilities (..., classes). Targets equal to
+    ``ignore_index`` do not count. ``label_smoothing`` e mixes the target with the uniform distribution: (1 - e) target +
+    e/classes (Szegedy et al. 2016). The mean over no rows is 0.
 
-    ``weight`` (classes,) gives each class a weight. The mean is then divided by the sum of the targets' weights (for
-    probabilities by the number of rows, as in PyTorch). With weights or probabilities the loss is composed of ops, without a
-    kernel. For inputs of half precision the loss is float32.
+    ``weight`` (classes,) rescales each class. The mean then divides by the targets' total weight (for probabilities by the
+    number of rows, as in PyTorch). Weighted and probability losses have no kernel. Half-precision inputs give a float32 loss.
 
-    Raises ValueError for shapes that do not fit, and IndexError for a target that is not a class. Targets on a GPU are not
-    checked, because the program would have to wait; there the loss of a wrong target is NaN.
+    Raises ValueError for mismatched shapes, and IndexError for a target that is not a class. A GPU does not check targets,
+    because the program would wait for it; a wrong target's loss is NaN.
 
     >>> logits, targets = tt.zeros((3, 4)), tt.tensor([0, 3, -100])
     >>> loss = tt.cross_entropy(logits, targets)
@@ -71,7 +70,7 @@ def cross_entropy(
             raise ValueError("cross_entropy: ignore_index is for targets that are classes, and these are probabilities")
         return _soft_cross_entropy(logits, targets, label_smoothing, reduction, weight)
     if targets.dtype.kind not in "iu":
-        raise TypeError(f"cross_entropy: targets must be integers (classes) or floats (probabilities), not {targets.dtype}")
+        raise TypeError(f"cross_entropy: targets must be integers (classes) or floats (probabilities), got {targets.dtype}")
     if logits.ndim == 0 or logits.shape[:-1] != targets.shape:
         raise ValueError(
             f"cross_entropy: logits {logits.shape} must have the targets' shape {targets.shape} "
@@ -86,7 +85,7 @@ def cross_entropy(
 def _weighted_cross_entropy(
     logits: Tensor, targets: Any, ignore_index: int, label_smoothing: float, reduction: str, weight: Tensor
 ) -> Tensor:
-    """``cross_entropy`` with a weight for each class. Label smoothing uses the weights as well."""
+    """Weigh the classes of ``cross_entropy``, including label smoothing."""
     weights = _weights_of(targets, weight, ignore_index)
     losses = weighted(weights, _cross_entropy(logits, targets, ignore_index, 0.0, "none"))
     if label_smoothing:
@@ -98,7 +97,7 @@ def _weighted_cross_entropy(
 
 
 def _weights_of(targets: Any, weight: Tensor | None, ignore_index: int) -> Tensor:
-    """The weight of each row: that of its target (1 without weights), and 0 for an ignored row."""
+    """Return the weight of each row's target (1 without weights), and 0 for an ignored row."""
     kept = targets != ignore_index
     if weight is None:
         return wrap(kept.astype("float32"))
@@ -106,7 +105,7 @@ def _weights_of(targets: Any, weight: Tensor | None, ignore_index: int) -> Tenso
 
 
 def _weighted(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
-    """The reduced losses. The mean is divided by the sum of the weights; if that is 0, so is the mean."""
+    """Reduce the losses. The mean divides by the sum of the weights; if that is 0, the mean is 0."""
     if reduction != "mean":
         return reduce(losses, reduction)
     total = sum(weights)
@@ -117,21 +116,21 @@ def _weighted(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
 def nll_loss(
     log_probabilities: Tensor, targets: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
-    """-log_probabilities[target], the negative log-likelihood. After ``log_softmax`` it equals ``cross_entropy``.
+    """Return the negative log-likelihood -log_probabilities[target]. After ``log_softmax`` it equals ``cross_entropy``.
 
-    log_probabilities: (..., classes). targets: integers (...). ``weight`` (classes,), ``ignore_index``, ``reduction`` and the
-    errors are as in ``cross_entropy``.
+    ``log_probabilities`` is (..., classes), ``targets`` integers (...). The other arguments and errors are as in
+    ``cross_entropy``.
     """
     check_reduction(reduction)
     shape = log_probabilities.shape
     if not shape or shape[:-1] != targets.shape or (weight is not None and weight.shape != shape[-1:]):
         raise ValueError(
             f"nll_loss: log-probabilities {shape} must have the targets' shape {targets.shape} and one more axis at the end, "
-            "the classes" + ("" if weight is None else f", of which each has a weight: {weight.shape}")
+            "the classes" + ("" if weight is None else f", and one weight for each class, got {weight.shape}")
         )
     _check_classes("nll_loss", targets.data, shape[-1], ignore_index)
     losses = _nll(at_least_float32(log_probabilities), targets, ignore_index)
-    is_plain_mean = xp is host and targets.size and (targets.data != ignore_index).all()  # looking makes a GPU wait
+    is_plain_mean = xp is host and targets.size and (targets.data != ignore_index).all()  # reading would wait for a GPU
     if weight is None and (is_plain_mean or reduction != "mean"):
         return reduce(losses, reduction)
     weights = _weights_of(targets.data, weight, ignore_index)
@@ -139,7 +138,6 @@ def nll_loss(
 
 
 def _nll_gradient(g: Any, x_shape: tuple[int, ...], targets: Any, ignore_index: int) -> Any:
-    """-g at the target of each row that counts."""
     index, kept = _of_targets(targets, ignore_index)
     rows = scatter(where(kept, -reshape(g, -1), 0.0), index, (targets.size, x_shape[-1]))
     return reshape(rows, x_shape)
@@ -147,13 +145,12 @@ def _nll_gradient(g: Any, x_shape: tuple[int, ...], targets: Any, ignore_index: 
 
 @op(x=_nll_gradient)
 def _nll(x: Any, targets: Any, ignore_index: int) -> Tensor:
-    """-x[target] of each row, and 0 of an ignored row, even if it holds NaN."""
+    """Return -x[target] of each row, and 0 for an ignored row, even if it holds NaN."""
     index, kept = _of_targets(targets, ignore_index)
     return xp.where(kept, -x.reshape(-1, x.shape[-1])[index], 0.0).reshape(targets.shape)
 
 
 def _of_targets(targets: Any, ignore_index: int) -> tuple[tuple[Any, Any], Any]:
-    """The indices of the targets in a matrix of rows, and which rows count."""
     target = targets.reshape(-1)
     kept = target != ignore_index
     return (xp.arange(len(target)), xp.where(kept, target, 0)), kept
@@ -170,13 +167,13 @@ def _linear_cross_entropy(x: Any, weight: Any, targets: Any, ignore_index: int, 
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, targets: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """``cross_entropy`` of the logits x @ weight.T, without all of them in memory at the same time.
+    """Return ``cross_entropy`` of the logits x @ weight.T without holding all of them in memory.
 
-    x: (..., width). weight: (classes, width). targets: integers (...). ``reduction`` is "mean" or "sum". The other arguments
-    and the errors are as in ``cross_entropy``.
+    ``x`` is (..., width), ``weight`` (classes, width), ``targets`` integers (...), and ``reduction`` "mean" or "sum". The rest
+    is as in ``cross_entropy``.
     """
     if reduction not in ("mean", "sum"):
-        raise ValueError(f"linear_cross_entropy: the reduction must be 'mean' or 'sum', not {reduction!r}")
+        raise ValueError(f"linear_cross_entropy: reduction must be 'mean' or 'sum', got {reduction!r}")
     _check_smoothing(label_smoothing)
     if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1] or x.shape[:-1] != targets.shape:
         raise ValueError(
@@ -189,16 +186,16 @@ def linear_cross_entropy(
 
 def _check_smoothing(label_smoothing: float) -> None:
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label smoothing must lie between 0 and 1, not at {label_smoothing}")
+        raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
 
 
 @value_check
 def _check_classes(operation: str, targets: Any, classes: int, ignore_index: int) -> None:
     if targets.dtype.kind not in "iu":
-        raise TypeError(f"{operation}: targets must be integers (classes), not {targets.dtype}")
+        raise TypeError(f"{operation}: targets must be integers (classes), got {targets.dtype}")
     if not is_host_array(targets):
-        return  # checking values on a GPU would make the program wait for it
-    if not targets.size or targets.astype(host.uint64).max() < classes:  # as unsigned numbers negative ones are large
+        return  # a check on a GPU would wait for it
+    if not targets.size or targets.astype(host.uint64).max() < classes:  # unsigned, negative targets are large
         return
     wrong = ((targets < 0) | (targets >= classes)) & (targets != ignore_index)
     if wrong.any():
@@ -211,7 +208,7 @@ def _soft_cross_entropy(
     logits: Tensor, targets: Tensor, label_smoothing: float, reduction: str, weight: Tensor | None
 ) -> Tensor:
     if logits.shape != targets.shape:
-        raise ValueError(f"cross_entropy: probabilities of shape {targets.shape} for logits of shape {logits.shape}")
+        raise ValueError(f"cross_entropy: probabilities {targets.shape} must have the shape of the logits {logits.shape}")
     if label_smoothing:
         targets = targets * (1.0 - label_smoothing) + label_smoothing / logits.shape[-1]
     targets = targets if weight is None else targets * weight

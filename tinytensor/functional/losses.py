@@ -1,6 +1,6 @@
-"""Losses whose prediction and target have the same shape, and the helpers that all losses share.
+"""Losses of a prediction and a target of the same shape, and helpers for all losses.
 
-A loss is computed in float32 if its inputs are integers or of half precision. ``reduction`` is "mean", "sum" or "none".
+Losses of integers and half precision are computed in float32. ``reduction`` is "mean", "sum" or "none".
 """
 
 from __future__ import annotations
@@ -31,38 +31,37 @@ __all__ = [
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """x, converted to float32 if it is of half precision or not floating-point."""
+    """Convert half precision and integers to float32."""
     return x if is_floating(x.dtype) and x.dtype.itemsize > 2 else astype(x, "float32")
 
 
 def reduce(losses: Tensor, reduction: str) -> Tensor:
-    """The mean or the sum of the losses, or for "none" the losses themselves."""
+    """Return the mean or sum of the losses, or the losses for "none"."""
     return losses if reduction == "none" else mean(losses) if reduction == "mean" else sum(losses)
 
 
 @op(weight=lambda g, x: weighted(g, x), x=lambda g, weight: weighted(weight, g))
 def weighted(weight: Any, x: Any) -> Tensor:
-    """weight * x, but 0 where the weight is 0 and x infinite: what cannot happen adds nothing to a loss, however unlikely."""
+    """Return weight * x, but 0 where the weight is 0 and x infinite: an impossible event adds nothing to a loss."""
     return where((weight == 0) & (abs(x) == math.inf), 0.0, weight * x)
 
 
 def check_reduction(reduction: str) -> None:
-    """Raise ValueError unless it is "mean", "sum" or "none"."""
     if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"the reduction must be 'mean', 'sum' or 'none', not {reduction!r}")
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
 
 def _pair(operation: str, prediction: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    """The two inputs of a loss, in the dtype in which it is computed. Raises ValueError unless they have the same shape."""
+    """Return the inputs of a loss in the dtype of the computation. Raises ValueError if their shapes differ."""
     check_reduction(reduction)
     if prediction.shape != target.shape:
-        raise ValueError(f"{operation}: the prediction has shape {prediction.shape} and the target {target.shape}")
+        raise ValueError(f"{operation}: prediction and target must have one shape, got {prediction.shape} and {target.shape}")
     return at_least_float32(prediction), at_least_float32(target)
 
 
 @checked
 def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The squared difference of two tensors of the same shape.
+    """Return the squared error of two tensors of the same shape.
 
     >>> prediction, target = tt.tensor([1.0, 2.0]), tt.tensor([1.0, 4.0])
     >>> tt.mse_loss(prediction, target), tt.mse_loss(prediction, target, reduction="none")
@@ -74,26 +73,26 @@ def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Ten
 
 @checked
 def l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The absolute difference of two tensors of the same shape."""
+    """Return the absolute error of two tensors of the same shape."""
     prediction, target = _pair("l1_loss", prediction, target, reduction)
     return reduce(abs(prediction - target), reduction)
 
 
 @checked
 def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """d * d / 2 where the difference d is from -delta to delta, and beyond the tangent delta (|d| - delta / 2) (Huber 1964).
+    """Return the Huber loss (1964): d * d / 2 for a difference |d| <= delta, else the tangent delta (|d| - delta / 2).
 
-    Outliers have less influence than on the squared difference. Raises ValueError unless delta is positive.
+    It is less sensitive to outliers than the squared error. Raises ValueError unless delta is positive.
     """
     if not delta > 0:
-        raise ValueError(f"huber_loss: delta must be positive, not {delta}")
+        raise ValueError(f"huber_loss: delta must be positive, got {delta}")
     prediction, target = _pair("huber_loss", prediction, target, reduction)
     return reduce(_huber(prediction, target, delta, 1.0), reduction)
 
 
-def _near(d: Any, most: float) -> Any:
-    """d limited to the numbers from -most to most. At both it is flat already, as the second derivative is in PyTorch."""
-    return where(abs(d) < most, d, sign(d) * most)
+def _near(d: Any, limit: float) -> Any:
+    """Clip d to -limit to limit. Both ends are already flat, as for PyTorch's second derivative."""
+    return where(abs(d) < limit, d, sign(d) * limit)
 
 
 @op(
@@ -101,7 +100,7 @@ def _near(d: Any, most: float) -> Any:
     target=lambda g, prediction, target, delta, scale: g * (_near(target - prediction, delta) / scale),
 )
 def _huber(prediction: Any, target: Any, delta: float, scale: float) -> Tensor:
-    """The loss of Huber, divided by ``scale``."""
+    """Return the Huber loss divided by ``scale``."""
     d = prediction - target
     near = _near(d, delta)
     return near / scale * (d - 0.5 * near)
@@ -109,9 +108,9 @@ def _huber(prediction: Any, target: Any, delta: float, scale: float) -> Tensor:
 
 @checked
 def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """|d| - beta / 2 where |d| is larger than ``beta``, for the difference d, else d * d / (2 beta): huber_loss / beta.
+    """Return huber_loss / beta: d * d / (2 beta) for a difference |d| <= beta, else |d| - beta / 2.
 
-    With beta = 0 it is ``l1_loss``. Raises ValueError if beta is negative.
+    With beta = 0 this is ``l1_loss``. Raises ValueError if beta is negative.
     """
     check_not_negative("smooth_l1_loss: beta", beta)
     if not beta:
@@ -122,10 +121,10 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", 
 
 @checked
 def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """target (log target - input), the divergence of Kullback and Leibler (1951), for two tensors of the same shape.
+    """Return target (log target - input), the Kullback-Leibler divergence (1951) of two tensors of the same shape.
 
-    ``input`` holds log-probabilities. ``target`` holds probabilities, or with ``log_target`` their logarithms. "mean" is over
-    all elements. "batchmean" is the sum divided by the length of the first axis, which is the divergence as it is defined.
+    ``input`` holds log-probabilities, ``target`` probabilities, or with ``log_target`` their logarithms. "mean" averages all
+    elements. "batchmean" is the mathematical definition: the sum divided by the length of the first axis.
     """
     batch = reduction == "batchmean"
     input, target = _pair("kl_div", input, target, "sum" if batch else reduction)
@@ -134,14 +133,14 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 
 
 def _of_logarithms(input: Tensor, target: Tensor) -> Tensor:
-    """exp(target) (target - input), and 0 where the target is -inf, whose gradients are 0, too."""
+    """Return exp(target) (target - input), and 0 where the target is -inf, with gradients 0."""
     nothing = target == -math.inf
     target = where(nothing, 0.0, target)
     return where(nothing, 0.0, exp(target) * (target - input))
 
 
 def _x_log_x(x: Tensor) -> Tensor:
-    """x log x, and 0 where x is 0. The gradient is 0 there, and log x + 1 elsewhere."""
+    """Return x log x, and 0 where x is 0. There the gradient is 0, elsewhere log x + 1."""
     return where(x == 0, 0.0, x * log(where(x == 0, 1.0, x)))
 
 
@@ -149,10 +148,10 @@ def _x_log_x(x: Tensor) -> Tensor:
 def binary_cross_entropy_with_logits(
     logits: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None, pos_weight: Tensor | None = None
 ) -> Tensor:
-    """-t log p - (1 - t) log(1 - p), for p = sigmoid(logits) and targets t from 0 to 1, without overflow.
+    """Return -t log p - (1 - t) log(1 - p) for p = sigmoid(logits) and targets t from 0 to 1, without overflow.
 
-    ``pos_weight`` multiplies the first term and ``weight`` multiplies each loss. Both broadcast to the shape of the logits. The
-    mean is over all elements.
+    ``pos_weight`` multiplies the first term, ``weight`` each loss. Both broadcast to the shape of the logits. The mean is over
+    all elements.
     """
     logits, targets = _pair("binary_cross_entropy_with_logits", logits, targets, reduction)
     positive = targets if pos_weight is None else targets * _factor("pos_weight", pos_weight, logits)
@@ -166,8 +165,10 @@ def binary_cross_entropy_with_logits(
     negative=lambda g, logits: weighted(g, _softplus(logits, 1.0)),
 )
 def _logistic(logits: Any, positive: Any, negative: Any) -> Tensor:
-    """positive times -log p and negative times -log(1 - p). These logarithms are softplus(-x) and softplus(x), so no digits
-    cancel even where the loss is nearly 0."""
+    """Return positive times -log p and negative times -log(1 - p), that is softplus(-x) and softplus(x).
+
+    So no digits cancel, even where the loss is nearly 0.
+    """
     return weighted(positive, _softplus(-logits, 1.0)) + weighted(negative, _softplus(logits, 1.0))
 
 
@@ -175,25 +176,25 @@ def _logistic(logits: Any, positive: Any, negative: Any) -> Tensor:
 def binary_cross_entropy(
     probabilities: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
-    """-t log p - (1 - t) log(1 - p), for probabilities p and targets t from 0 to 1. Each logarithm is at least -100, as in
-    PyTorch. The slope is (p - t) / (p (1 - p)) with a divisor of at least 1e-12, so it also pulls back from p = 0 and p = 1.
+    """Return -t log p - (1 - t) log(1 - p) for probabilities p and targets t from 0 to 1.
 
-    If the probabilities come from a sigmoid, ``binary_cross_entropy_with_logits`` is more accurate. On the CPU it raises
-    ValueError for a probability or a target below 0 or above 1.
+    As in PyTorch, each logarithm is at least -100, and the gradient (p - t) / (p (1 - p)) has a divisor of at least 1e-12, so a
+    wrong p of 0 or 1 still gets one. After a sigmoid, ``binary_cross_entropy_with_logits`` is more accurate. On the CPU, raises
+    ValueError for a probability or target outside 0 to 1.
     """
     p, targets = _pair("binary_cross_entropy", probabilities, targets, reduction)
     losses = _binary_cross_entropy(p, targets)
     return reduce(losses if weight is None else losses * _factor("weight", weight, p), reduction)
 
 
-_SMALLEST = 1e-12  # what PyTorch keeps divisors from 0 by
+_SMALLEST = 1e-12  # PyTorch's smallest divisor
 
 
 @op(p=lambda g, p, targets: g * _slope(p, targets), targets=lambda g, p: weighted(g, log1p(-p) - log(p)))
 def _binary_cross_entropy(p: Any, targets: Any) -> Tensor:
     for name, values in (("probabilities", p), ("targets", targets)):
-        if is_host_array(values) and ((values < 0) | (values > 1)).any():  # reading a GPU's values would wait for it
-            raise ValueError(f"the {name} must lie between 0 and 1, and some do not: use binary_cross_entropy_with_logits")
+        if is_host_array(values) and ((values < 0) | (values > 1)).any():  # reading would wait for a GPU
+            raise ValueError(f"all {name} must be between 0 and 1: use binary_cross_entropy_with_logits")
     return (targets - 1.0) * clip(log1p(-p), -100.0) - targets * clip(log(p), -100.0)
 
 
@@ -206,7 +207,7 @@ def _slope(p: Any, targets: Any) -> Tensor:
 
 
 def _factor(name: str, weight: Tensor, like: Tensor) -> Tensor:
-    """A weight in the dtype of the losses. Raises ValueError unless it broadcasts to their shape."""
+    """Return a weight in the dtype of the losses. Raises ValueError unless it broadcasts to their shape."""
     fits = all(n in (1, of) for n, of in zip(weight.shape[::-1], like.shape[::-1]))
     if weight.ndim > like.ndim or not fits:
         raise ValueError(f"binary_cross_entropy: {name} {weight.shape} does not broadcast to the losses {like.shape}")

@@ -1,4 +1,4 @@
-"""Normalisation over the last axis, ``layer_norm`` and ``rms_norm``, and over groups of channels, ``group_norm``."""
+"""Normalization: ``layer_norm`` and ``rms_norm`` over the last axis, ``group_norm`` over groups of channels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["group_norm", "layer_norm", "rms_norm"]
 def _check_rows(x: Any, weight: Any, bias: Any = None) -> None:
     """Raise ValueError unless x has rows, and weight and bias have the shape of one row.
 
-    They must not broadcast: the kernels sum their gradients over rows only, and on a GPU read them row by row.
+    They must not broadcast: the kernels sum their gradients over rows only, and read them row by row on a GPU.
     """
     row = x.shape[-1:]
     for parameter in (weight, bias):
@@ -34,10 +34,10 @@ def _check_rows(x: Any, weight: Any, bias: Any = None) -> None:
 
 @fused(kernels.layer_norm_forward, kernels.layer_norm_backward, inputs=("x", "weight", "bias"), check=_check_rows)
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
-    """Shift and scale each row (the last axis) to mean 0 and variance 1; then multiply by ``weight`` and add ``bias``.
+    """Normalize each row (the last axis) to mean 0 and variance 1, then multiply by ``weight`` and add ``bias``, both (width,).
 
-    Both have shape (width,). The variance is the biased one, and eps is added to it under the root (Ba, Kiros and Hinton 2016,
-    equation 4). Raises ValueError if a weight or a bias has another shape.
+    The variance is biased, and eps is added to it under the root (Ba, Kiros and Hinton 2016, equation 4). Raises ValueError if
+    a weight or bias has another shape.
     """
     distance = centred(x, -1)
     out = distance * rsqrt(mean(square(distance), -1, keepdims=True) + eps)
@@ -47,7 +47,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
 @fused(kernels.rms_norm_forward, kernels.rms_norm_backward, inputs=("x", "weight"), check=_check_rows)
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tensor:
-    """Scale each row (the last axis) to mean square 1; then multiply by ``weight`` (width,) (Zhang and Sennrich 2019).
+    """Normalize each row (the last axis) to mean square 1, then multiply by ``weight`` (width,) (Zhang and Sennrich 2019).
 
     eps is added to the mean square under the root. Raises ValueError if the weight has another shape.
 
@@ -63,19 +63,18 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tens
 def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """Shift and scale each group of channels to mean 0 and variance 1; then multiply each channel by its ``weight`` and add its
-    ``bias`` (Wu and He 2018).
+    """Normalize each group of channels to mean 0 and variance 1, then multiply by ``weight`` and add ``bias`` (Wu and He 2018).
 
-    x is (batch, channels, ...), and both are (channels,). Raises ValueError for shapes that do not fit.
+    x is (batch, channels, ...); weight and bias are (channels,). Raises ValueError for mismatched shapes.
     """
     if len(x.shape) < 2 or num_groups < 1 or x.shape[1] % num_groups:
         raise ValueError(
-            f"group_norm takes (batch, channels, ...), with channels for {counted(num_groups, 'group')}, not {x.shape}"
+            f"group_norm takes (batch, channels, ...), with channels for {counted(num_groups, 'group')}, got {x.shape}"
         )
     batch, channels = x.shape[:2]
     for parameter in (weight, bias):
         if parameter is not None and parameter.shape != (channels,):
-            raise ValueError(f"group_norm: weight and bias must have shape ({channels},), not {parameter.shape}")
+            raise ValueError(f"group_norm: weight and bias must have shape ({channels},), got {parameter.shape}")
     groups = reshape(x, (batch, num_groups, math.prod(x.shape[1:]) // num_groups))
     out = reshape(layer_norm(groups, eps=eps), x.shape)
     of_channels = (channels, *[1] * (len(x.shape) - 2))

@@ -1,10 +1,10 @@
-"""Recurrent layers through time: ``rnn``, ``gru`` and ``lstm``. One call is one layer in one direction, over all steps.
+"""Recurrent layers: ``rnn``, ``gru`` and ``lstm``. One call is one layer in one direction, over all steps.
 
-Only what the state adds to the gates has to be computed step by step. What the inputs add is one product for all steps; it is
-passed as ``projected``. The modules ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` compute both.
+``projected`` is the inputs' part of the gates, one product for all steps. Only the state's part is computed step by step.
+``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` compute both.
 
-In all three, ``mask`` (length, batch) is boolean, True = a token. A step without a token leaves the state as it was. So padding
-changes nothing, and the last step holds the final states. With ``is_reversed`` the last step runs first.
+``mask`` (length, batch) is boolean, True = a token. A step without a token leaves the state unchanged, so padding has no
+effect. With ``is_reversed`` the last step runs first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["gru", "lstm", "rnn"]
 
 
 def _check(gates: int, projected: Any, weight: Any, *states: Any, bias: Any = None) -> None:
-    """Raise ValueError unless the inputs of a layer with so many gates fit together."""
+    """Raise ValueError unless the inputs of a layer with this number of gates match."""
     length, batch, size = projected.shape if len(projected.shape) == 3 else (0, 0, 0)
     width = size // gates
     fits = length and size == gates * width and weight.shape == (size, width)
@@ -39,16 +39,16 @@ def _check(gates: int, projected: Any, weight: Any, *states: Any, bias: Any = No
 def _through_time(
     step: Callable[..., Sequence[Tensor]], projected: Tensor, first: Sequence[Tensor], mask: Any, is_reversed: bool
 ) -> list[Tensor]:
-    """Run ``step(projected of one step, *states)`` for all steps. Returns each kind of state for all steps."""
+    """Run ``step(projected of one step, *states)`` for all steps. Return each of the states for all steps."""
     if mask is not None:
-        projected = where(mask[..., None], projected, 0.0)  # NaN would come back as the gradient of a step without a token
-    found: list[Any] = [None] * projected.shape[0]
+        projected = where(mask[..., None], projected, 0.0)  # NaN would reach the gradient of a masked step
+    history: list[Any] = [None] * projected.shape[0]
     states = first
-    for t in steps(len(found), is_reversed):
+    for t in steps(len(history), is_reversed):
         new = step(projected[t], *states)
         states = new if mask is None else [where(mask[t][:, None], *pair) for pair in zip(new, states)]
-        found[t] = states
-    return [stack(kind) for kind in zip(*found)]
+        history[t] = states
+    return [stack(states) for states in zip(*history)]
 
 
 @fused(
@@ -65,10 +65,10 @@ def rnn(
     is_reversed: bool = False,
     activation: str = "tanh",
 ) -> Tensor:
-    """The plain recurrent network (Elman 1990): h' = f(projected + h weightᵀ), with f = "tanh" or "relu".
+    """Run a plain recurrent network (Elman 1990): h' = f(projected + h weightᵀ), with f = "tanh" or "relu".
 
     Shapes: projected (length, batch, width), weight (width, width), state (batch, width) -> the states after each step,
-    (length, batch, width). Raises ValueError for shapes that do not fit.
+    (length, batch, width). Raises ValueError for mismatched shapes.
     """
     function = tanh if activation == "tanh" else relu
     (states,) = _through_time(lambda p, h: [function(p + linear(h, weight))], projected, [state], mask, is_reversed)
@@ -84,13 +84,13 @@ def rnn(
 def gru(
     projected: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, mask: Tensor | None = None, is_reversed: bool = False
 ) -> Tensor:
-    """The gated recurrent unit (Cho et al. 2014), with the reset gate after the product, as in PyTorch and cuDNN.
+    """Run a gated recurrent unit (Cho et al. 2014), with the reset gate after the product, as in PyTorch and cuDNN.
 
-    With u = h weightᵀ + bias, and the gates in the order r, z, n: r and z are sigmoid(projected + u),
-    n = tanh(projected_n + r u_n), and h' = (1 - z) n + z h.
+    With u = h weightᵀ + bias and gates in the order r, z, n: r and z are sigmoid(projected + u), n = tanh(projected_n + r u_n),
+    and h' = (1 - z) n + z h.
 
     Shapes: projected (length, batch, 3 * width), weight (3 * width, width), bias (3 * width,), state (batch, width) -> the
-    states after each step, (length, batch, width). Raises ValueError for shapes that do not fit.
+    states after each step, (length, batch, width). Raises ValueError for mismatched shapes.
     """
 
     def step(p: Tensor, h: Tensor) -> list[Tensor]:
@@ -112,13 +112,13 @@ def gru(
 def lstm(
     projected: Tensor, weight: Tensor, state: Tensor, cell: Tensor, mask: Tensor | None = None, is_reversed: bool = False
 ) -> Tensor:
-    """Long short-term memory (Hochreiter and Schmidhuber 1997; the forget gate is of Gers et al. 2000).
+    """Run a long short-term memory (Hochreiter and Schmidhuber 1997; forget gate: Gers et al. 2000).
 
-    With a = projected + h weightᵀ, and the gates in PyTorch's order i, f, u, o (it calls u g): i, f and o are sigmoids, u is a
-    tanh, c' = f c + i u, and h' = o tanh(c').
+    With a = projected + h weightᵀ and gates in PyTorch's order i, f, u, o (it calls u g): i, f and o are sigmoids, u is a tanh,
+    c' = f c + i u, and h' = o tanh(c').
 
     Shapes: projected (length, batch, 4 * width), weight (4 * width, width), state and cell (batch, width) -> (2, length, batch,
-    width), the states h and the cells c after each step. Raises ValueError for shapes that do not fit.
+    width), the states h and cells c after each step. Raises ValueError for mismatched shapes.
     """
 
     return stack(
@@ -141,9 +141,10 @@ def lstm_with_projection(
     mask: Tensor | None = None,
     is_reversed: bool = False,
 ) -> list[Tensor]:
-    """An LSTM whose states h are multiplied by ``projection`` (size, width) (Sak, Senior and Beaufays 2014). No kernel does it.
+    """Run an LSTM whose states h are multiplied by ``projection`` (size, width) (Sak, Senior and Beaufays 2014), without a
+    kernel.
 
-    The weight is then (4 * width, size), and the state (batch, size). Returns the states and the cells after each step.
+    The weight is (4 * width, size), the state (batch, size). Returns the states and cells after each step.
     """
 
     def step(p: Tensor, h: Tensor, c: Tensor) -> list[Tensor]:

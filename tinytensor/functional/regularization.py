@@ -1,4 +1,4 @@
-"""Regularisation: ``dropout``."""
+"""Regularization: ``dropout``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def _dropout(x: Any, residual: Any, random_key: RandomKey, keep_probability: flo
 
 @checked
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, residual: Tensor | None = None) -> Tensor:
-    """In ``training``, set each element to 0 with probability p and multiply the others by 1/(1 - p), which keeps the expected
-    value (Srivastava et al. 2014). Otherwise the result is x itself. A ``residual`` of x's shape is added to the result.
+    """Set each element to 0 with probability p and multiply the others by 1/(1 - p), which keeps the expected value (Srivastava
+    et al. 2014).
 
-    Raises ValueError unless 0 <= p <= 1, and if the residual has another shape than x.
+    Outside of ``training``, return x itself. A ``residual`` of x's shape is added to the result. Raises ValueError unless 0 <=
+    p <= 1, and if the shapes differ.
 
     >>> x = tt.ones(1000)
     >>> y = tt.dropout(x, p=0.5)
@@ -38,7 +39,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, residual: Tensor |
     """
     check_probability(p)
     if residual is not None and residual.shape != x.shape:
-        raise ValueError(f"dropout: the residual has shape {residual.shape} and x has {x.shape}: they must be the same")
+        raise ValueError(f"dropout: the residual must have the shape of x, got {residual.shape} and {x.shape}")
     if training and p:
         return _dropout(x, residual, random.random_key(), 1.0 - p)
     return x if residual is None else residual + x

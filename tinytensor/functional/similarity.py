@@ -17,11 +17,10 @@ __all__ = ["cosine_similarity"]
 
 @composite
 def cosine_similarity(x: Tensor, y: Tensor, axis: int = 1, eps: float = 1e-8) -> Tensor:
-    """The cosine of the angle between the vectors of x and those of y along ``axis``: 1 if they point in the same direction, 0
-    if they are orthogonal, -1 if they are opposite. x and y broadcast.
+    """Return the cosine of the angle between the vectors of x and y along ``axis``. x and y broadcast.
 
-    A vector's length counts as ``eps`` if it is shorter, so the similarity with a vector of zeros is 0. Half precision is
-    computed in float32.
+    A vector shorter than ``eps`` counts as of length ``eps``, so the similarity with zeros is 0. Half precision is computed in
+    float32.
 
     >>> tt.cosine_similarity(tt.tensor([[1.0, 0.0], [1.0, 1.0]]), tt.tensor([0.0, 2.0]))
     tensor([0.    , 0.7071])

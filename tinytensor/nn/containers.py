@@ -11,16 +11,18 @@ from tinytensor.common.arguments import checked, shown
 from tinytensor.common.wording import counted
 from tinytensor.nn.module import Module
 
+__all__ = ["ModuleDict", "ModuleList", "Sequential"]
+
 Self = TypeVar("Self", bound="ModuleList")
 
 
 class ModuleList(Module):
-    """A list of modules. They are attributes with the names 0, 1, 2, ..., and a subclass may have other attributes besides.
+    """A list of modules, which are attributes named 0, 1, 2, ... A subclass may have other attributes.
 
-    ``layers[i]``, also with negative i, is one of them, and ``layers[i:j]`` a ModuleList of some. Both may be set and deleted.
+    ``layers[i]`` is one module, also with negative i, and ``layers[i:j]`` a ModuleList. Both may be set and deleted.
     """
 
-    _count: int | None = None  # with n the names are 0 to n - 1; None: a module may have been set or deleted by its name
+    _count: int | None = None  # the names are 0 to _count - 1; None: a module may have been set or deleted by name
 
     def __init__(self, modules: Iterable[Module] = ()):
         self.extend(modules)
@@ -41,24 +43,24 @@ class ModuleList(Module):
             raise TypeError(f"{type(self).__name__} takes modules, such as nn.ReLU(), not {shown(value)}")
 
     def append(self: Self, module: Module) -> Self:
-        """Add a module at the end. Raises TypeError for anything else. Returns this list."""
+        """Append a module. Raises TypeError for anything else. Returns this list."""
         return self.extend([module])
 
     @checked
     def insert(self: Self, index: int, module: Module) -> Self:
-        """Add a module before the one at this index. Raises TypeError for anything else. Returns this list."""
+        """Insert a module before ``index``. Raises TypeError for anything else. Returns this list."""
         modules = list(self)
         modules.insert(index, module)
         return self._hold(modules)
 
     def extend(self: Self, modules: Iterable[Module]) -> Self:
-        """Add several modules at the end. Raises TypeError for anything else. Returns this list."""
+        """Append several modules. Raises TypeError for anything else. Returns this list."""
         if not isinstance(modules, Iterable):
             raise TypeError(f"{type(self).__name__} takes several modules, as in a list, not {shown(modules)}")
         return self._hold([*self, *modules]) if self._count is None else self._hold(list(modules), self._count)
 
     def _hold(self: Self, modules: list[Module], start: int = 0) -> Self:
-        """Hold these modules, in this order, after the first ``start`` ones, and no others."""
+        """Store these modules, and no others, after the first ``start`` ones."""
         for module in modules:
             self._check_module(module)
         named = {str(i): module for i, module in enumerate(modules, start)}
@@ -72,14 +74,14 @@ class ModuleList(Module):
         return self
 
     def _named_items(self) -> dict[str, Module]:
-        """The modules by their names, in the order of their numbers."""
+        """Return the modules by name, in numerical order."""
         if self._count is not None:
             return {name: vars(self)[name] for name in map(str, range(self._count))}
         named = [(name, module) for name, module in self._own_modules() if name.isdecimal()]
         return dict(sorted(named, key=lambda item: int(item[0])))
 
     def _checked(self, index: Any) -> Any:
-        """The index. Raises IndexError if there is no such module, and TypeError unless it is an integer or a slice."""
+        """Return the index. Raises IndexError if it is out of range, and TypeError unless it is an integer or a slice."""
         if isinstance(index, slice):
             return index
         if not hasattr(index, "__index__"):
@@ -98,11 +100,11 @@ class ModuleList(Module):
         index = self._checked(index)
         if self._count is not None and not isinstance(index, slice):
             return vars(self)[str(operator.index(index) % self._count)]
-        found = list(self)[index]
-        return self._of(found) if isinstance(found, list) else found
+        modules = list(self)[index]
+        return self._of(modules) if isinstance(modules, list) else modules
 
     def _of(self, modules: list[Module]) -> ModuleList:
-        """A container of the same kind. It is not of a subclass, whose own parts and arguments nobody knows."""
+        """Return a plain container: a subclass may take other arguments."""
         return ModuleList(modules)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -123,7 +125,7 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules that are called one after the other, each with the result of the one before."""
+    """A container that calls its modules in order, each with the result of the previous one."""
 
     def __init__(self, *modules: Module):
         super().__init__(modules)
@@ -132,14 +134,13 @@ class Sequential(ModuleList):
         return Sequential(*modules)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The result of the last module."""
         for module in self:
             x = module(x)
         return x
 
 
 class ModuleDict(Module):
-    """Modules by name, as in a dict. They are attributes with these names.
+    """A dict of modules, which are attributes with these names.
 
     >>> heads = tt.nn.ModuleDict({"start": tt.nn.Linear(4, 2), "end": tt.nn.Linear(4, 3)})
     >>> list(heads), heads["end"](tt.ones(4)).shape
@@ -150,7 +151,7 @@ class ModuleDict(Module):
         self.update(modules)
 
     def update(self, modules: Any) -> None:
-        """Set several modules: those of a mapping, or of pairs of a name and a module."""
+        """Set several modules, from a mapping or from pairs of a name and a module."""
         for name, module in dict(modules).items():
             self[name] = module
 
@@ -166,26 +167,26 @@ class ModuleDict(Module):
         self.pop(name)
 
     def pop(self, name: str) -> Module:
-        """Take out a module, and return it. Raises KeyError if there is none of this name."""
+        """Remove a module and return it. Raises KeyError if there is none with this name."""
         module = self[name]
         delattr(self, name)
         return module
 
     def clear(self) -> None:
-        """Take out all modules."""
+        """Remove all modules."""
         for name in self.keys():
             delattr(self, name)
 
     def keys(self) -> list[str]:
-        """The names, in the order in which they were set first."""
+        """Return the names, in the order in which they were first set."""
         return [name for name, _ in self._own_modules()]
 
     def values(self) -> list[Module]:
-        """The modules."""
+        """Return the modules."""
         return [module for _, module in self._own_modules()]
 
     def items(self) -> list[tuple[str, Module]]:
-        """Pairs of a name and its module."""
+        """Return pairs of a name and a module."""
         return list(self._own_modules())
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
-"""Forward hooks: functions that are told what a module computed, and may look at it or replace it.
+"""Forward hooks: functions that see, and may replace, the output of a module.
 
-A module shows what ``forward`` returned, and some show more, each thing under a name of its own.
+A module shows the output of ``forward``, and some modules show other values, each under its own name.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 Hook = Callable[[Any, tuple[Any, ...], Any], Any]
 
 _lock = held_by_forks(threading.RLock())
-_living: WeakSet[Hooks] = WeakSet()  # those of all modules
+_living: WeakSet[Hooks] = WeakSet()  # of all modules
 
 
 class Hooks:
-    """The hooks of one module, by the name of what they look at, in the order in which they were registered."""
+    """The hooks of one module, by the name of the value they see, in the order of registration."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, dict[HookHandle, Hook]] = {}
@@ -36,11 +36,11 @@ class Hooks:
         return copy
 
     def look_at(self, name: str) -> bool:
-        """Whether there is a hook for what has this name."""
+        """Return True if there is a hook for the value with this name."""
         return name in self._by_name
 
     def show(self, name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> Any:
-        """Tell the hooks of this name what the module got and computed. Return the output: theirs, if they replace it."""
+        """Call the hooks of this name. Return the output, or its replacement."""
         for hook in list(self._by_name.get(name, {}).values()):
             replaced = hook(module, inputs, output)
             output = output if replaced is None else replaced
@@ -50,7 +50,7 @@ class Hooks:
         self._by_name.setdefault(name, {})[handle] = hook
 
     def remove(self, name: str, handle: HookHandle) -> bool:
-        """Take the hook away, if it is there. True if none is left."""
+        """Remove the hook, if it is there. Return True if none is left."""
         hooks = self._by_name.get(name, {})
         hooks.pop(handle, None)
         if not hooks:
@@ -59,7 +59,7 @@ class Hooks:
 
 
 class HookHandle:
-    """A hook that was registered. ``remove()`` takes it away, and so does the end of a ``with``."""
+    """A registered hook. ``remove()`` or the end of a ``with`` removes it."""
 
     def __init__(self, module: Module, name: str, hook: Hook):
         self._module, self._name = module, name
@@ -68,7 +68,7 @@ class HookHandle:
             hooks.add(name, self, hook)
 
     def remove(self) -> None:
-        """Take the hook away. Once is enough; again does nothing."""
+        """Remove the hook. Calling this again does nothing."""
         with _lock:
             hooks = vars(self._module).get("_forward_hooks")
             if hooks is not None and hooks.remove(self._name, self):
@@ -82,18 +82,18 @@ class HookHandle:
 
 
 def show(module: Any, name: str, output: Any) -> Any:
-    """Show the hooks of a module what has this name. Returns it, or what a hook gives in its place."""
+    """Show a value to the hooks of a module under this name. Return it, or its replacement."""
     return output if module._forward_hooks is None else module._forward_hooks.show(name, module, (), output)
 
 
 def any_hooks() -> bool:
-    """Whether any module has hooks. A program that runs only the kernels of a module would not call them."""
+    """Return True if any module has hooks. A program that runs only the kernels of a module would not call them."""
     return bool(_living)
 
 
 @contextmanager
 def hooked(hooks: list[tuple[Module, str, Hook]]) -> Iterator[None]:
-    """A context in which modules have these hooks, each for what has this name."""
+    """Register hooks in a context, each for the value with this name."""
     handles: list[HookHandle] = []
     try:
         for module, name, hook in hooks:
@@ -108,12 +108,11 @@ def hooked(hooks: list[tuple[Module, str, Hook]]) -> Iterator[None]:
 def recording_outputs(
     model: Module, kinds: type[Module] | tuple[type[Module], ...] | None = None
 ) -> Iterator[dict[str, list[Any]]]:
-    """A context that records what every module of these kinds returns, in one list for each module, with an entry for each
-    call. Without ``kinds`` it records those of all modules.
+    """Record the outputs of all modules of these classes (``kinds``; None: all modules) in a context.
 
-    The dict that it yields has the names of the modules as keys ('' is the model itself). The outputs are not copied, so
-    gradients flow through them as ever: open ``tt.no_grad()``, too, if they are only looked at. Several recordings may be
-    open at once, of one model, too. Raises TypeError for kinds that are no classes.
+    The context yields a dict with a list for each module name ('' is the model itself) and an entry for each call. Outputs are
+    not copied, and gradients flow through them: use ``tt.no_grad()``, too, if you only inspect them. Several recordings may be
+    open simultaneously. Raises TypeError if ``kinds`` are not classes.
 
     >>> model = tt.nn.Sequential(tt.nn.Linear(3, 8), tt.nn.Tanh(), tt.nn.Linear(8, 2))
     >>> with tt.no_grad(), tt.nn.recording_outputs(model, tt.nn.Linear) as recorded:

@@ -1,7 +1,4 @@
-"""Initialisers. Each fills a parameter in place and returns it. Random ones use tinytensor's generator.
-
-Inside ``skipped`` they do nothing.
-"""
+"""Initializers. Each fills a parameter in place and returns it; inside ``skipped`` it does nothing."""
 
 from __future__ import annotations
 
@@ -17,21 +14,21 @@ from tinytensor.device.backend import host, xp
 from tinytensor.nn.leaves import overwrite, replace_data
 from tinytensor.nn.module import Parameter
 
-_NEGLIGIBLE = 80.0  # the density falls by e^-40 from the peak at p to where the square is that much larger than p * p
+_NEGLIGIBLE = 80.0  # where x * x exceeds the peak's square by 80, the density has fallen by e^-40
 
 
 def skipped() -> Switched:
-    """A context in which initialisers do nothing, and the parameters of new layers are zeros without memory of their own.
+    """Return a context in which initializers do nothing, and the parameters of new layers are zeros without memory.
 
-    Use it where all values are loaded next, with ``load_state_dict(..., assign=True)``: a large model is then made at once. A
-    parameter that gets no values cannot be changed in place.
+    Use it before ``load_state_dict(..., assign=True)``, to create a large model immediately. A parameter that gets no values
+    cannot be changed in place.
     """
     return Switched("initialising", False)
 
 
 @checked
 def new_parameter(shape: int | Sequence[int]) -> Parameter:
-    """A parameter of zeros, in float32, for an initialiser to fill."""
+    """Return a float32 parameter of zeros, for an initializer to fill."""
     parameter = Parameter(0.0)
     if modes().initialising:
         replace_data(parameter, xp.zeros(shape, parameter.dtype))
@@ -67,7 +64,7 @@ def constant_(parameter: Parameter, value: float) -> Parameter:
 
 @checked
 def normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0) -> Parameter:
-    """Draw from the normal distribution with this mean and standard deviation."""
+    """Draw from the normal distribution."""
     if modes().initialising:
         parameter.assign(random.normal(parameter.shape, mean, std))
     return parameter
@@ -75,7 +72,7 @@ def normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0) -> Parame
 
 @checked
 def uniform_(parameter: Parameter, low: float = 0.0, high: float = 1.0) -> Parameter:
-    """Draw from the uniform distribution between ``low`` and ``high``. If they are equal, fill with that number."""
+    """Draw from the uniform distribution from ``low`` to ``high``. If they are equal, fill with that number."""
     if low == high:
         return constant_(parameter, low)
     if modes().initialising:
@@ -85,10 +82,10 @@ def uniform_(parameter: Parameter, low: float = 0.0, high: float = 1.0) -> Param
 
 @checked
 def trunc_normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0) -> Parameter:
-    """Draw from the normal distribution, without what it has below ``low`` and above ``high``."""
+    """Draw from the normal distribution, truncated to the range from ``low`` to ``high``."""
     if not (0 < std < math.inf and math.isfinite(mean) and low < high):
-        given = f"mean={mean}, std={std}, low={low}, high={high}"
-        raise ValueError(f"trunc_normal_ needs a finite mean, a std above 0 and low < high, not {given}")
+        arguments = f"mean={mean}, std={std}, low={low}, high={high}"
+        raise ValueError(f"trunc_normal_ needs a finite mean, a std above 0 and low < high, got {arguments}")
     if modes().initialising:
         values = _truncated(parameter.size, (low - mean) / std, (high - mean) / std)
         parameter.assign(host.clip(values * std + mean, low, high).reshape(parameter.shape))
@@ -96,34 +93,33 @@ def trunc_normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0, low
 
 
 def _truncated(count: int, low: float, high: float) -> Any:
-    """Numbers from the standard normal distribution between ``low`` and ``high``.
+    """Draw from the standard normal distribution between ``low`` and ``high``, by rejection sampling.
 
-    Even ones are drawn, and each is kept with a probability in proportion to its density. Those are drawn so near the peak that
-    beyond them lies less than any number of float32 would show.
+    Uniform candidates are accepted in proportion to their density. The range is cut where the density is negligible in float32.
     """
     generator = random.generator()
     peak = min(max(0.0, low), high)
     reach = math.sqrt(peak * peak + _NEGLIGIBLE)
     low, high = max(low, -reach), min(high, reach)
-    found = host.empty(0)
-    while len(found) < count:
+    accepted = host.empty(0)
+    while len(accepted) < count:
         drawn = low + (high - low) * generator.random(count)
         density = host.exp((peak - drawn) * (peak + drawn) / 2)
-        found = host.concatenate([found, drawn[generator.random(count) < density]])
-    return found[:count]
+        accepted = host.concatenate([accepted, drawn[generator.random(count) < density]])
+    return accepted[:count]
 
 
 def _check_gain(gain: float) -> None:
     if not 0 <= gain < math.inf:
-        raise ValueError(f"an initialiser's gain must be finite and not negative, not {gain}")
+        raise ValueError(f"gain must be finite and not negative, got {gain}")
 
 
 def _fans(parameter: Parameter) -> tuple[int, int]:
-    """The number of inputs (at least 1) and of outputs of a weight. Raises ValueError unless it is (outputs, inputs)."""
+    """Return the number of inputs (at least 1) and outputs of a weight. Raises ValueError unless it is (outputs, inputs)."""
     if parameter.ndim != 2:
-        raise ValueError(f"this initialiser needs a weight of shape (outputs, inputs), not {parameter.shape}")
+        raise ValueError(f"this initializer needs a weight of shape (outputs, inputs), got {parameter.shape}")
     outputs, inputs = parameter.shape
-    return max(inputs, 1), outputs  # a weight without inputs has no elements, and 1 avoids a division by 0
+    return max(inputs, 1), outputs  # avoids a division by 0
 
 
 @checked
@@ -136,14 +132,14 @@ def xavier_uniform_(parameter: Parameter, gain: float = 1.0) -> Parameter:
 
 @checked
 def xavier_normal_(parameter: Parameter, gain: float = 1.0) -> Parameter:
-    """Draw from the normal distribution with standard deviation gain * sqrt(2 / (inputs + outputs))."""
+    """Draw from the normal distribution with std gain * sqrt(2 / (inputs + outputs))."""
     _check_gain(gain)
     return normal_(parameter, 0.0, gain * math.sqrt(2.0 / sum(_fans(parameter))))
 
 
 @checked
 def kaiming_uniform_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Parameter:
-    """Draw uniformly between -b and b, with b = gain * sqrt(3 / inputs) (He et al. 2015). The default gain is that of relu."""
+    """Draw uniformly between -b and b, with b = gain * sqrt(3 / inputs) (He et al. 2015). The default gain is for relu."""
     _check_gain(gain)
     bound = gain * math.sqrt(3.0 / _fans(parameter)[0])
     return uniform_(parameter, -bound, bound)
@@ -151,8 +147,7 @@ def kaiming_uniform_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Para
 
 @checked
 def kaiming_normal_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Parameter:
-    """Draw from the normal distribution with standard deviation gain / sqrt(inputs) (He et al. 2015). The default gain is that
-    of relu."""
+    """Draw from the normal distribution with std gain / sqrt(inputs) (He et al. 2015). The default gain is for relu."""
     _check_gain(gain)
     return normal_(parameter, 0.0, gain / math.sqrt(_fans(parameter)[0]))
 

@@ -1,4 +1,4 @@
-"""Layers: the functions of ``tinytensor.functional``, together with their parameters."""
+"""Layers: functions of ``tinytensor.functional`` with their parameters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,31 @@ from tinytensor.nn.module import Module
 from tinytensor.nn.weights import embedding, linear
 from tinytensor.ops.shapes import normalize_axis
 
+__all__ = [
+    "ELU",
+    "GELU",
+    "Dropout",
+    "Embedding",
+    "Flatten",
+    "GroupNorm",
+    "Identity",
+    "LayerNorm",
+    "LeakyReLU",
+    "Linear",
+    "RMSNorm",
+    "ReLU",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Tanh",
+]  # fmt: skip
+
 
 class Linear(Module):
-    """y = x @ weight.T + bias. The weight has shape (out_features, in_features).
+    """A linear layer, y = x @ weight.T + bias, with a weight (out_features, in_features).
 
-    Both are initialised uniformly between -1/sqrt(in_features) and 1/sqrt(in_features).
+    Both are initialized uniformly between -1/sqrt(in_features) and 1/sqrt(in_features).
 
     >>> layer = tt.nn.Linear(3, 2)
     >>> layer.weight.shape, layer(tt.zeros((5, 3))).shape
@@ -43,9 +63,10 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """A table with a vector for each id: weight (num_embeddings, embedding_dim), initialised from the standard normal.
+    """A lookup table with a vector for each id. The weight (num_embeddings, embedding_dim) is initialized from the standard
+    normal.
 
-    The vector of ``padding_idx`` gets no gradient from its use here; a negative one counts from the end.
+    The vector of ``padding_idx`` gets no gradient here; a negative index counts from the end.
 
     >>> tt.nn.Embedding(10, 4)(tt.tensor([[1, 2, 3]])).shape
     (1, 3, 4)
@@ -55,7 +76,7 @@ class Embedding(Module):
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
         self.weight = init.normal_(init.new_parameter((num_embeddings, embedding_dim)))
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise ValueError(f"Embedding: padding_idx {padding_idx} is no row of a table of {counted(num_embeddings, 'row')}")
+            raise ValueError(f"Embedding: padding_idx {padding_idx} is outside a table of {counted(num_embeddings, 'row')}")
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -70,10 +91,10 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """Layer normalisation over the last axis, or the last ones; see ``functional.layer_norm``.
+    """Layer normalization over the last axis or axes; see ``functional.layer_norm``.
 
-    ``normalized_shape`` is the length of that axis, or a sequence with the length of each; the weight and the bias have that
-    shape. Without ``elementwise_affine`` there are none.
+    ``normalized_shape`` is the length of the axis or a sequence of lengths, and the shape of weight and bias. Without
+    ``elementwise_affine`` there are none.
 
     >>> tt.nn.LayerNorm(2, eps=0.0)(tt.tensor([[1.0, 3.0], [5.0, -5.0]]))
     tensor([[-1.,  1.],
@@ -99,10 +120,10 @@ class LayerNorm(Module):
         return self._over_axes(x)
 
     def _over_axes(self, x: Tensor) -> Tensor:
-        """The same, where the axes are several, or their lengths are those of no weight: all of them as one row."""
+        """Normalize several axes as one row, and check their lengths, also without a weight."""
         count = len(self.normalized_shape)
         if x.shape[-count:] != self.normalized_shape:
-            raise ValueError(f"LayerNorm takes (..., {str(self.normalized_shape)[1:-1]}), not {x.shape}")
+            raise ValueError(f"LayerNorm takes (..., {str(self.normalized_shape)[1:-1]}), got {x.shape}")
         row = math.prod(self.normalized_shape)
         weight, bias = [None if p is None else p.reshape(row) for p in (self.weight, self.bias)]
         return functional.layer_norm(x.reshape(*x.shape[:-count], row), weight, bias, self.eps).reshape(*x.shape)
@@ -116,8 +137,7 @@ class LayerNorm(Module):
 
 
 class GroupNorm(Module):
-    """Normalisation of each group of channels; see ``functional.group_norm``. The weight and the bias are (num_channels,), and
-    without ``affine`` there are none.
+    """Normalization of groups of channels; see ``functional.group_norm``. With ``affine``, weight and bias are (num_channels,).
 
     >>> tt.nn.GroupNorm(2, 6)(tt.ones((4, 6, 5, 5))).shape
     (4, 6, 5, 5)
@@ -136,7 +156,7 @@ class GroupNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, num_channels, ...) -> the same shape."""
         if x.shape[1:2] != (self.num_channels,):
-            raise ValueError(f"GroupNorm takes (batch, {self.num_channels}, ...), not {x.shape}")
+            raise ValueError(f"GroupNorm takes (batch, {self.num_channels}, ...), got {x.shape}")
         return functional.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
@@ -145,7 +165,7 @@ class GroupNorm(Module):
 
 
 class RMSNorm(Module):
-    """Root-mean-square normalisation over the last axis; see ``functional.rms_norm``."""
+    """Root-mean-square normalization over the last axis; see ``functional.rms_norm``."""
 
     @checked
     def __init__(self, width: int, eps: float = 1e-5):
@@ -161,7 +181,7 @@ class RMSNorm(Module):
 
 
 class Dropout(Module):
-    """Dropout with probability p of dropping an element, only in training; see ``functional.dropout``.
+    """Dropout of elements with probability p, only in training; see ``functional.dropout``.
 
     >>> layer = tt.nn.Dropout(0.5).eval()
     >>> layer(tt.ones(3))
@@ -174,9 +194,9 @@ class Dropout(Module):
         self.p = p
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Dropout of x (x itself in evaluation), plus a ``residual`` of the same shape if there is one."""
+        """Apply dropout in training, and add a ``residual`` of the same shape if there is one."""
         if residual is None and not (self.training and self.p):
-            return x  # at once, as it is called often where nothing is dropped
+            return x  # fast: dropout is often off
         return functional.dropout(x, self.p, self.training, residual)
 
     def extra_repr(self) -> str:
@@ -184,7 +204,7 @@ class Dropout(Module):
 
 
 class _WithoutSettings(Module):
-    """The base of layers that have none: ``nn.ReLU(inplace=True)`` says so."""
+    """The base of layers without arguments: ``nn.ReLU(inplace=True)`` is an error."""
 
     @checked
     def __init__(self) -> None:
@@ -192,15 +212,14 @@ class _WithoutSettings(Module):
 
 
 class Identity(_WithoutSettings):
-    """Gives what it gets: a layer that does nothing, where a model needs one."""
+    """A layer that returns its input."""
 
     def forward(self, x: Any) -> Any:
-        """x itself."""
         return x
 
 
 class Flatten(Module):
-    """The axes from ``start_axis`` to ``end_axis``, which is included, as one.
+    """A layer that joins the axes from ``start_axis`` to ``end_axis``, inclusive.
 
     >>> tt.nn.Flatten()(tt.zeros((5, 2, 3))).shape
     (5, 6)
@@ -211,7 +230,7 @@ class Flatten(Module):
         self.start_axis, self.end_axis = start_axis, end_axis
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same elements, in the same order. Raises ValueError if the end comes before the start."""
+        """Return the same elements in the same order. Raises ValueError if the end comes before the start."""
         start = normalize_axis(self.start_axis, x.ndim, "start_axis")
         end = normalize_axis(self.end_axis, x.ndim, "end_axis")
         if end < start:
@@ -226,7 +245,6 @@ class ReLU(_WithoutSettings):
     """``relu`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """relu(x)."""
         return ops.relu(x)
 
 
@@ -238,7 +256,6 @@ class LeakyReLU(Module):
         self.negative_slope = negative_slope
 
     def forward(self, x: Tensor) -> Tensor:
-        """leaky_relu(x)."""
         return ops.leaky_relu(x, self.negative_slope)
 
     def extra_repr(self) -> str:
@@ -253,7 +270,6 @@ class ELU(Module):
         self.alpha = alpha
 
     def forward(self, x: Tensor) -> Tensor:
-        """elu(x)."""
         return ops.elu(x, self.alpha)
 
     def extra_repr(self) -> str:
@@ -268,7 +284,6 @@ class GELU(Module):
         self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
-        """gelu(x)."""
         return functional.gelu(x, self.approximate)
 
     def extra_repr(self) -> str:
@@ -279,7 +294,6 @@ class SiLU(_WithoutSettings):
     """``silu`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """silu(x)."""
         return ops.silu(x)
 
 
@@ -291,7 +305,6 @@ class Softplus(Module):
         self.beta = beta
 
     def forward(self, x: Tensor) -> Tensor:
-        """softplus(x)."""
         return ops.softplus(x, self.beta)
 
     def extra_repr(self) -> str:
@@ -302,7 +315,6 @@ class Sigmoid(_WithoutSettings):
     """``sigmoid`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """sigmoid(x)."""
         return ops.sigmoid(x)
 
 
@@ -310,7 +322,6 @@ class Tanh(_WithoutSettings):
     """``tanh`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """tanh(x)."""
         return ops.tanh(x)
 
 
@@ -322,7 +333,6 @@ class Softmax(Module):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        """softmax(x)."""
         return ops.softmax(x, self.axis)
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""What changes the parameters and buffers of modules from outside: their values, their dtype and their gradients."""
+"""Changes to parameters and buffers from outside a graph: their values, dtype and gradients."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tinytensor.device.backend import Array, is_floating, no_warnings
 
 
 def clear_gradients(tensors: Iterable[Tensor], set_to_none: bool) -> None:
-    """Forget the gradients of these tensors, or else replace each by zeros."""
+    """Discard the gradients of these tensors, or set them to zeros."""
     for tensor in tensors:
         tensor.grad = None if set_to_none or tensor.grad is None else zeros_like(tensor.grad)
 
 
 def overwrite(tensor: Tensor, values: Any) -> None:
-    """Replace the values of a parameter or a buffer in place."""
-    with no_warnings():  # a number may be infinite in the tensor's dtype
+    """Replace the values of a parameter or buffer in place."""
+    with no_warnings():  # a value may overflow the tensor's dtype
         tensor.data[...] = values
     note_change(tensor.data)
 
 
 def convert_(tensor: Tensor, dtype: Any) -> None:
-    """Change a leaf's dtype in place, so that it stays the same parameter for its module and its optimizer.
+    """Change a leaf's dtype in place, so that modules and optimizers keep the same parameter.
 
-    Raises TypeError, and changes nothing, for an unknown dtype, and for one in which a parameter cannot learn.
+    Raises TypeError, without any change, for an unknown dtype, and for one in which a parameter cannot learn.
     """
     data = ops.astype(tensor, dtype).data
     if tensor.requires_grad and not is_floating(data.dtype):
@@ -37,9 +37,9 @@ def convert_(tensor: Tensor, dtype: Any) -> None:
 
 
 def replace_data(tensor: Tensor, data: Array) -> None:
-    """Give a leaf another array. It forgets its gradient, and graphs that were recorded before no longer reach it."""
+    """Give a leaf another array. Its gradient is discarded, and existing graphs no longer reach it."""
     requires_grad = tensor.requires_grad
-    tensor.requires_grad = False  # an error for a tensor that is not a leaf
+    tensor.requires_grad = False  # raises for a tensor that is not a leaf
     tensor.grad = None
     tensor.data = data
     tensor.requires_grad = requires_grad

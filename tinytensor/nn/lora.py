@@ -1,8 +1,7 @@
-"""LoRA (Hu et al. 2021): the weights of a model are frozen, and small matrices beside them are learned.
+"""LoRA (Hu et al. 2021): freeze a model's weights and learn small matrices beside them.
 
-What is added to a weight is the product of two narrow matrices, which have far fewer numbers than the weight. So the gradients
-and what the optimizer keeps are small, and so is what has to be saved. The frozen weights may have fewer bits (QLoRA, Dettmers
-et al. 2023), see ``nn.quantization``.
+The product of two narrow matrices is added to a weight. These have far fewer values than the weight, so gradients, optimizer
+states and saved files are small. The frozen weights may be quantized (QLoRA, Dettmers et al. 2023); see ``nn.quantization``.
 """
 
 from __future__ import annotations
@@ -22,15 +21,17 @@ from tinytensor.nn.module import Module, Parameter
 from tinytensor.nn.weights import BlockWeight, StandIn, embedding, linear, replace_weight
 from tinytensor.ops.shapes import pad
 
+__all__ = ["add_lora", "lora_state", "merge_lora", "unmerge_lora"]
+
 AnyModule = TypeVar("AnyModule", bound=Module)
 
 
 class Addition(Module):
-    """scale * up @ down, which is added to the rows ``first`` to ``last`` of a weight: down (rank, inputs), called A in the
-    paper, and up (rows, rank), called B. At first up is zero, so that nothing is added.
+    """A product scale * up @ down added to the rows ``first`` to ``last`` of a weight: down (rank, inputs), called A in the
+    paper, and up (rows, rank), called B. up starts at zero, so nothing is added at first.
 
-    The scale is alpha / rank, or ``rank_stabilized`` alpha / sqrt(rank) (Kalajdzievski 2023). Raises ValueError for a rank
-    below 1, an alpha that is not positive, and rows that the weight does not have.
+    The scale is alpha / rank, or with ``rank_stabilized`` alpha / sqrt(rank) (Kalajdzievski 2023). Raises ValueError for a rank
+    below 1, an alpha that is not positive, and rows outside the weight.
     """
 
     def __init__(
@@ -44,10 +45,10 @@ class Addition(Module):
     ):
         self.outputs, inputs = weight.shape
         if rows is not None and len(rows) != 2:
-            raise ValueError(f"add_lora: rows must be the first and the last: two numbers, not {len(rows)}")
+            raise ValueError(f"add_lora: rows must be two numbers, the first and the last, got {len(rows)}")
         self.first, self.last = (0, self.outputs) if rows is None else rows
         if rank < 1 or not 0 < alpha < math.inf:
-            raise ValueError(f"add_lora: rank must be at least 1 and alpha positive, not {rank} and {alpha}")
+            raise ValueError(f"add_lora: rank must be at least 1 and alpha positive, got {rank} and {alpha}")
         if not 0 <= self.first < self.last <= self.outputs:
             raise ValueError(f"add_lora: a weight {weight.shape} has no rows {self.first} to {self.last}")
         self.alpha, self.rank_stabilized = alpha, rank_stabilized
@@ -57,21 +58,21 @@ class Addition(Module):
 
     @property
     def scale(self) -> float:
-        """What the product is multiplied by."""
+        """The factor of the product."""
         rank = self.down.shape[0]
         return self.alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What is added to the outputs of the layer: (..., inputs) -> (..., outputs)."""
+        """Return the addition to the outputs of the layer: (..., inputs) -> (..., outputs)."""
         part = linear(linear(self.dropout(x), self.down) * self.scale, self.up)
         return self._at_its_rows(part, axis=-1)
 
     def rows(self) -> Tensor:
-        """What is added to the weight, as the factor (outputs, rank) of down."""
+        """Return the factor (outputs, rank) of down."""
         return self._at_its_rows(self.up * self.scale, axis=0)
 
     def _at_its_rows(self, x: Tensor, axis: int) -> Tensor:
-        """x with zeros where the other outputs are."""
+        """Pad x with zeros for the other outputs."""
         if x.shape[axis] == self.outputs:
             return x
         width = [(0, 0)] * x.ndim
@@ -85,7 +86,7 @@ class Addition(Module):
 
 
 class LoraWeight(StandIn):
-    """A frozen weight and what is added to it. Several additions may be to different rows, or to the same ones."""
+    """A frozen weight with additions to different rows or to the same ones."""
 
     base: Parameter | BlockWeight
 
@@ -100,26 +101,28 @@ class LoraWeight(StandIn):
 
     @property
     def dtype(self) -> Any:
-        """The dtype in which it computes."""
+        """The dtype of the computation."""
         return self.base.dtype
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x @ weight.T + bias: (..., inputs) -> (..., outputs). The large product is never made: x is multiplied by the narrow
-        matrices, one after the other."""
+        """Return x @ weight.T + bias: (..., inputs) -> (..., outputs).
+
+        x is multiplied by the narrow matrices one after the other, without forming their product.
+        """
         out = linear(x, self.base, bias)
         for addition in self.additions:
             out = out + addition(x)
         return out
 
     def rows(self, ids: Any) -> Tensor:
-        """The rows at integer ids (...), as numbers: (..., inputs)."""
+        """Return the rows at integer ids (...): (..., inputs)."""
         out = embedding(ids, self.base)
         for addition in cast("Iterator[Addition]", self.additions):
             out = out + embedding(ids, addition.rows()) @ addition.down
         return out
 
     def change(self) -> Tensor:
-        """All that is added to the base: (outputs, inputs)."""
+        """Return the sum of all additions: (outputs, inputs)."""
         products = [addition.rows() @ addition.down for addition in cast("Iterator[Addition]", self.additions)]
         return sum(products[1:], products[0])
 
@@ -137,34 +140,34 @@ def add_lora(
     rank_stabilized: bool = False,
     rows: Sequence[int] | None = None,
 ) -> AnyModule:
-    """Freeze a model, in place, and add products of narrow matrices to the weights of linear layers, which alone are learned.
-    Returns the model. At first it computes what it did before, bit by bit.
+    """Freeze a model, in place, and add trainable low-rank products to the weights of linear layers. Returns the model.
 
-    ``targets`` are names of linear layers or the ends of such names, as in ``["query_key_value", "feed_forward.up"]``, or one
-    regular expression for whole names; without them it is every linear layer. ``rows`` (first, last): the outputs that
-    something is added to; another call may add to others. ``rank`` is the inner width of a product, which is scaled by
-    ``alpha`` / rank, or with ``rank_stabilized`` by alpha / sqrt(rank). ``dropout`` is that of its inputs, in training.
+    The outputs do not change at first, to the bit. ``targets`` are names of linear layers or the ends of names, as in
+    ``["query_key_value", "feed_forward.up"]``, or a regular expression for full names; the default is every linear layer.
+    ``rows`` (first, last) selects outputs; another call may add to others. ``rank`` is the inner width of a product, which is
+    scaled by ``alpha`` / rank, or with ``rank_stabilized`` by alpha / sqrt(rank). ``dropout`` applies to its inputs in
+    training.
 
-    The weights may be those of ``quantize_``: gradients then flow through them. What a call before added is learned further.
-    Let other parameters learn, such as those of a new head, by ``model.head.requires_grad_()``.
+    The weights may be quantized by ``quantize_``: gradients then flow through them. Additions of earlier calls keep learning.
+    To train other parameters, such as a new head, call ``model.head.requires_grad_()``.
 
-    Raises ValueError for a target that is no linear layer, a rank or an alpha that is not positive, and rows that a weight does
-    not have. Then the model is unchanged.
+    Raises ValueError, without any change, for a target that is not a linear layer, a rank or alpha that is not positive, and
+    rows outside a weight.
 
     >>> model = tt.nn.add_lora(tt.nn.Sequential(tt.nn.Linear(64, 64), tt.nn.ReLU(), tt.nn.Linear(64, 2)), rank=4, targets=["0"])
     >>> sum(p.size for p in model.parameters() if p.requires_grad), model.num_parameters()
     (512, 4802)
     """
     layers = _linear_layers(model, targets)
-    made = [Addition(layer.weight, rank, alpha, dropout, rank_stabilized, rows) for layer in layers]
-    for layer, addition in zip(layers, made):
+    additions = [Addition(layer.weight, rank, alpha, dropout, rank_stabilized, rows) for layer in layers]
+    for layer, addition in zip(layers, additions):
         attach(model, layer, addition)
     freeze_base(model)
     return model
 
 
 def attach(model: Module, layer: Linear, addition: Addition) -> None:
-    """Add something to the weight of a layer, wherever the model has that weight."""
+    """Add an addition to the weight of a layer, wherever the model uses that weight."""
     weight: Any = layer.weight
     if not isinstance(weight, LoraWeight):
         weight = LoraWeight(weight)
@@ -174,7 +177,7 @@ def attach(model: Module, layer: Linear, addition: Addition) -> None:
 
 
 def freeze_base(model: Module) -> None:
-    """Let only additions learn, and gradients flow through weights of fewer bits. Those of frozen weights are forgotten."""
+    """Freeze all parameters but the additions, discard their gradients, and let gradients pass through quantized weights."""
     learned = {id(p) for _, weight in lora_weights(model) for p in weight.additions.parameters()}
     for p in model.parameters():
         p.requires_grad = id(p) in learned
@@ -186,7 +189,7 @@ def freeze_base(model: Module) -> None:
 
 
 def _linear_layers(model: Module, targets: str | Sequence[str] | None) -> list[Linear]:
-    """The linear layers that are targets, of those that share a weight one. Raises ValueError for a target that is none."""
+    """Return the target layers, one for each weight. Raises ValueError for a target that matches no linear layer."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
     if targets is None:
         wanted = {"at all": ".*"}
@@ -195,30 +198,31 @@ def _linear_layers(model: Module, targets: str | Sequence[str] | None) -> list[L
     else:
         wanted = {f"named {target!r}": rf"(.*\.)?{re.escape(target)}" for target in targets}
     if not wanted:
-        raise ValueError("add_lora: targets are empty: leave them out, and they are all linear layers")
+        raise ValueError("add_lora: targets are empty: omit them to use all linear layers")
     chosen = set[str]()
     for words, pattern in wanted.items():
         try:
-            found = {name for name in layers if re.fullmatch(pattern, name)}
+            matches = {name for name in layers if re.fullmatch(pattern, name)}
         except re.error as error:
             raise ValueError(f"add_lora: the regular expression {pattern!r} is wrong: {error}") from None
-        if not found:
+        if not matches:
             known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers)) or "none"
             raise ValueError(f"add_lora: the model has no linear layer {words}: there are {known}")
-        chosen |= found
+        chosen |= matches
     return list({id(layer.weight): layer for name, layer in layers.items() if name in chosen}.values())
 
 
 def lora_weights(model: Module) -> Iterator[tuple[str, LoraWeight]]:
-    """The weights of a model that something is added to, with their names."""
+    """Iterate over the weights of a model that have additions, with their names."""
     for name, module in model.named_modules():
         if isinstance(module, LoraWeight):
             yield name, module
 
 
 def lora_state(model: Module) -> dict[str, Tensor]:
-    """The values of what is added to a model's weights, and of its other parameters that learn, by name: all that training
-    changes. ``model.load_state_dict(state, strict=False)`` puts them into a model with the same additions.
+    """Return all values that training changes, by name: a model's additions and its other trainable parameters.
+
+    ``model.load_state_dict(state, strict=False)`` loads them into a model with the same additions.
 
     >>> list(tt.nn.lora_state(tt.nn.add_lora(tt.nn.Linear(3, 2))))
     ['weight.additions.0.down', 'weight.additions.0.up']
@@ -228,11 +232,13 @@ def lora_state(model: Module) -> dict[str, Tensor]:
 
 
 def merge_lora(model: Module) -> dict[str, Module]:
-    """Add what was learned to the weights themselves, in place: the model is then one of plain layers, which computes the same
-    to rounding, and as fast as before. Weights of fewer bits become float32. All weights stay frozen. Trace a function of the
-    model again (``tt.trace``): the program from before would add what was learned a second time.
+    """Add what was learned to the weights, in place, and remove the additions.
 
-    Returns what was merged, by the names of the weights: ``unmerge_lora`` takes it out again. Empty if there was nothing.
+    The model then has plain layers, computes the same up to rounding, and is as fast as before. Quantized weights become
+    float32. All weights stay frozen. Trace functions of the model again (``tt.trace``): an old program would add the change
+    twice.
+
+    Returns the merged additions by weight name, for ``unmerge_lora``; empty if there were none.
 
     >>> layer = tt.nn.add_lora(tt.nn.Linear(3, 2))
     >>> merged = tt.nn.merge_lora(layer)
@@ -252,15 +258,17 @@ def merge_lora(model: Module) -> dict[str, Module]:
 
 @checked
 def unmerge_lora(model: Module, merged: Mapping[str, Any]) -> None:
-    """Take out what ``merge_lora`` merged, and put it beside the weights again: these are then what they were, to rounding, or
-    where they had fewer bits exactly. Raises ValueError if the model has no such weights."""
-    places = {name: dict(model.named_parameters()).get(name) for name in merged}
-    for name, parameter in places.items():
+    """Undo ``merge_lora``: restore the weights, up to rounding (quantized ones exactly), and put the additions beside them.
+
+    Raises ValueError if the model has no such weights.
+    """
+    parameters = {name: dict(model.named_parameters()).get(name) for name in merged}
+    for name, parameter in parameters.items():
         if parameter is None or parameter.shape != merged[name].shape:
             raise ValueError(f"unmerge_lora: the model has no weight {name} of shape {merged[name].shape}")
     with no_grad():
         for name, weight in merged.items():
-            parameter = cast(Parameter, places[name])
+            parameter = cast(Parameter, parameters[name])
             if not isinstance(weight.base, BlockWeight):
                 parameter.assign(parameter - weight.change())
                 weight.base = parameter

@@ -1,4 +1,4 @@
-"""Module: the base of layers and models. It finds its parameters among its own attributes."""
+"""Module, the base of layers and models."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tinytensor.nn.leaves import clear_gradients, convert_, overwrite
 from tinytensor.nn.state import IncompatibleKeys, load
 
 Self = TypeVar("Self", bound="Module")
-Given = ParamSpec("Given")
+Inputs = ParamSpec("Inputs")
 Result = TypeVar("Result", covariant=True)
 
 
-class HasForward(Protocol[Given, Result]):
-    """What tells type checkers that a module takes and returns what its own ``forward`` does."""
+class HasForward(Protocol[Inputs, Result]):
+    """A module with the signature of its ``forward``, for type checkers."""
 
     _forward_hooks: Hooks | None
 
-    def forward(self, *args: Given.args, **kwargs: Given.kwargs) -> Result: ...
+    def forward(self, *args: Inputs.args, **kwargs: Inputs.kwargs) -> Result: ...
 
 
 class Parameter(Tensor):
-    """A tensor that a module learns. It requires gradients. Set it as a module's attribute, and ``parameters()`` finds it."""
+    """A tensor that a module learns. It requires gradients. ``parameters()`` finds it if it is a module's attribute."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class Parameter(Tensor):
         overwrite(self, array)
 
     def mark_changed(self) -> None:
-        """Note that the values were changed in place. A graph that used the old values then refuses to run backward."""
+        """Record that the values were changed in place. A graph that used the old values then refuses to run backward."""
         note_change(self.data)
 
     def __repr__(self) -> str:
@@ -56,20 +56,20 @@ class Parameter(Tensor):
 
 
 class Module:
-    """The base of all layers and models.
+    """The base class of all layers and models.
 
-    Write a subclass whose ``__init__`` sets its ``Parameter``s, modules and ``ModuleList``s as attributes, and that has a
-    ``forward``. Calling the module calls ``forward``. Parameters in a plain list, dict or tuple are not found.
+    Subclasses set ``Parameter``s, modules and ``ModuleList``s as attributes in ``__init__`` and define ``forward``. Calling the
+    module calls ``forward``. Parameters in a plain list, dict or tuple are not found.
     """
 
     training = True
     _buffer_names: tuple[str, ...] = ()
     _forward_hooks: Hooks | None = None
-    _repr_html_: ClassVar[Callable[[Any], str]]  # what a notebook shows: display/ puts it here
+    _repr_html_: ClassVar[Callable[[Any], str]]  # set by display/, for notebooks
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. Raises TypeError if the value would silently replace a part by something else, and ValueError for a
-        part whose name could not be one in a state."""
+        """Set an attribute. Raises TypeError if the value would silently replace a part, and ValueError for an invalid part
+        name."""
         self._check_replacement(name, value)
         if isinstance(value, (Parameter, Module)):
             self._check_name(name)
@@ -87,33 +87,32 @@ class Module:
 
     def _check_replacement(self, name: str, value: Any) -> None:
         held = self.__dict__.get(name)
-        place = f"{type(self).__name__}.{name}"
+        path = f"{type(self).__name__}.{name}"
         if name in self._buffer_names and not (value is None or isinstance(value, Tensor)):
-            raise TypeError(f"{place} is a buffer: set it to a tensor, not {shown(value)}")
+            raise TypeError(f"{path} is a buffer: set it to a tensor, not {shown(value)}")
         if value is None or isinstance(value, (Parameter, Module)):
             return
         if isinstance(held, Parameter):
             raise TypeError(
-                f"{place} is a Parameter, and {shown(value)} in its place would not be learned: "
+                f"{path} is a Parameter, and {shown(value)} in its place would not be learned: "
                 f"change its values with .{name}.assign(...), or set it to another nn.Parameter(...) or to None"
             )
         if isinstance(held, Module):
             raise TypeError(
-                f"{place} is {a_or_an(type(held).__name__)}, and {shown(value)} in its place would be no part of the model: "
+                f"{path} is {a_or_an(type(held).__name__)}, and {shown(value)} in its place would be no part of the model: "
                 "set it to another module or to None"
             )
 
     def _check_flag(self, name: str, value: bool) -> None:
-        """Raise TypeError for a flag in place of a method, as in ``model.train = False``: it would be without effect."""
-        own = hasattr(type(self), "requires_grad")  # then it is the class's own affair
-        method = "requires_grad_" if name == "requires_grad" and not own else name
+        """Raise TypeError for a flag in place of a method, as in ``model.train = False``: it would have no effect."""
+        method = "requires_grad_" if name == "requires_grad" and not hasattr(type(self), name) else name
         if callable(getattr(Module, method, None)):
             raise TypeError(f"{type(self).__name__}.{name} = {value} would change nothing: call .{method}(...)")
 
     def _check_name(self, name: str) -> None:
         if name == "" or "." in name or not name.isprintable():
             raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: names are printable and without dots")
-        of_class = getattr(type(self), name, None)  # a slot is not looked at when parts are found
+        of_class = getattr(type(self), name, None)  # slots are not searched for parts
         if hasattr(Module, name) or inspect.isroutine(of_class) or inspect.ismemberdescriptor(of_class):
             raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: the class has {a_or_an(name)} of its own")
 
@@ -122,21 +121,21 @@ class Module:
         def __getattr__(self, name: str) -> Any:
             raise missing("Module", name, self, type(self).__name__)
 
-    def __call__(self: HasForward[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
+    def __call__(self: HasForward[Inputs, Result], *args: Inputs.args, **kwargs: Inputs.kwargs) -> Result:
         output = self.forward(*args, **kwargs)
         return output if self._forward_hooks is None else self._forward_hooks.show("forward", self, args, output)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module computes. Every subclass defines it."""
+        """Compute the output of the module. Every subclass defines it."""
         raise TypeError(f"{type(self).__name__} has no forward method: write one")
 
     @checked
     def register_forward_hook(self, hook: Callable[[Any, tuple[Any, ...], Any], Any]) -> HookHandle:
-        """Call ``hook(module, inputs, output)`` after each call of this module; ``inputs`` are those without a keyword.
+        """Call ``hook(module, inputs, output)`` after each call of this module. ``inputs`` are the positional arguments.
 
-        If it returns something other than None, that is the output. ``handle.remove()`` takes the hook away again, and so does
-        the end of ``with module.register_forward_hook(hook):``. A call of ``forward`` itself calls no hooks. As long as there
-        are hooks, traced functions run untraced, and captured steps raise CaptureError.
+        If the hook returns a value other than None, it replaces the output. ``handle.remove()`` removes the hook, as does the
+        end of ``with module.register_forward_hook(hook):``. Calling ``forward`` directly calls no hooks. While a module has
+        hooks, traced functions run untraced, and captured steps raise CaptureError.
 
         >>> linear = tt.nn.Linear(3, 2)
         >>> with linear.register_forward_hook(lambda module, inputs, output: print(inputs[0].shape, output.shape)):
@@ -148,12 +147,12 @@ class Module:
     # ------------------------------------------------------------------------------------------- finding the parts
 
     def children(self) -> Iterator[Module]:
-        """The modules directly inside this one, each once."""
+        """Iterate over the modules directly inside this one, each once."""
         for _, module in self.named_children():
             yield module
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly inside this one, each once, with their attribute names: the first one if it has several."""
+        """Iterate over the modules directly inside this one, each once, with the first of their attribute names."""
         seen: set[int] = set()
         for name, module in self._own_modules():
             if id(module) not in seen:
@@ -161,31 +160,31 @@ class Module:
                 yield name, module
 
     def _own_modules(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly inside this one, under each of their attribute names."""
+        """Iterate over the modules directly inside this one, under each of their attribute names."""
         for name, value in vars(self).items():
             if isinstance(value, Module):
                 yield name, value
 
     @checked
     def get_submodule(self, target: str) -> Module:
-        """The module of this dotted name; '' is this one. Raises AttributeError if there is none."""
-        found = self._module_at(target.split(".") if target else [])
-        if found is None:
-            raise AttributeError(
-                f"{type(self).__name__} has no module {target!r} inside: named_modules() tells which there are"
-            )
-        return found
+        """Return the module with this dotted name; '' is this one. Raises AttributeError if there is none."""
+        module = self._module_at(target.split(".") if target else [])
+        if module is None:
+            raise AttributeError(f"{type(self).__name__} has no module {target!r}: named_modules() lists them")
+        return module
 
     def _module_at(self, path: list[str]) -> Module | None:
-        found: Module | None = self
+        module: Module | None = self
         for name in path:
-            found = None if found is None else dict(found._own_modules()).get(name)
-        return found
+            module = None if module is None else dict(module._own_modules()).get(name)
+        return module
 
     @checked
     def add_module(self, name: str, module: Any) -> None:
-        """Set a module, or None, as an attribute whose name is a text. Raises TypeError for anything else, and ValueError for a
-        name that another attribute has or that no part may have."""
+        """Set a module, or None, as an attribute with this name.
+
+        Raises TypeError for another value, and ValueError for an invalid name or the name of another attribute.
+        """
         if not (module is None or isinstance(module, Module)):
             raise TypeError(f"the part {name!r} must be a module, such as nn.ReLU(), not {shown(module)}")
         self._check_name(name)
@@ -194,9 +193,9 @@ class Module:
         setattr(self, name, module)
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all modules inside it, depth first, with their dotted names ('' for this one).
+        """Iterate over this module and all modules inside it, depth first, with their dotted names ('' for this one).
 
-        Each module comes once. If it is in several places, it comes with the first of its names.
+        Each module comes once, with the first of its names.
         """
         return self._walk(prefix, set())
 
@@ -208,38 +207,38 @@ class Module:
                 yield from child._walk(f"{path}.{name}" if path else name, seen)
 
     def modules(self) -> Iterator[Module]:
-        """This module and all modules inside it."""
+        """Iterate over this module and all modules inside it."""
         for _, module in self.named_modules():
             yield module
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Every parameter once, with its dotted name: the first one if it has several."""
+        """Iterate over all parameters, each once, with the first of their dotted names."""
         for name, value in self._named_tensors():
             if isinstance(value, Parameter):
                 yield name, value
 
     def parameters(self) -> Iterator[Parameter]:
-        """Every parameter once."""
+        """Iterate over all parameters, each once."""
         for _, parameter in self.named_parameters():
             yield parameter
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Every buffer once, with its dotted name. Buffers are tensors that a module keeps but does not learn."""
+        """Iterate over all buffers, the tensors that a module stores but does not learn, each once, with the first of their
+        dotted names."""
         for name, value in self._named_tensors():
             if not isinstance(value, Parameter):
                 yield name, value
 
     def buffers(self) -> Iterator[Tensor]:
-        """Every buffer once."""
+        """Iterate over all buffers, each once."""
         for _, buffer in self.named_buffers():
             yield buffer
 
     def register_buffer(self, name: str, value: Tensor | None) -> None:
-        """Make a tensor a buffer: the module keeps it, also in its ``state_dict``, but does not learn it.
+        """Store a tensor that is not learned, and include it in the ``state_dict``.
 
-        Type checkers know it as an attribute if the class declares it, as in ``mask: tt.Tensor``.
-
-        Raises TypeError for anything else, and ValueError for a name that another attribute has or that no part may have.
+        Type checkers know it if the class declares it, as in ``mask: tt.Tensor``. Raises TypeError for another value, and
+        ValueError for an invalid name or the name of another attribute.
         """
         if not isinstance(name, str):
             raise TypeError(f"the name of a buffer must be text, not {name!r}")
@@ -255,13 +254,13 @@ class Module:
         setattr(self, name, value)
 
     def _own_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The parameters and buffers of this module itself, with their attribute names."""
+        """Iterate over the parameters and buffers of this module itself, with their attribute names."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor) and (isinstance(value, Parameter) or name in self._buffer_names):
                 yield name, value
 
     def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter and buffer once, with its dotted name: the first one if it has several."""
+        """Iterate over all parameters and buffers, each once, with the first of their dotted names."""
         seen: set[int] = set()
         for path, module in self.named_modules():
             for name, value in module._own_tensors():
@@ -270,33 +269,34 @@ class Module:
                     yield f"{path}.{name}" if path else name, value
 
     def _tensor_at(self, dotted: str) -> Tensor | None:
-        """The parameter or buffer of this name, which may be any of its names. None if there is none."""
+        """Return the parameter or buffer with this name, which may be any of its names, or None."""
         *path, name = dotted.split(".")
         module = self._module_at(path)
         return None if module is None else dict(module._own_tensors()).get(name)
 
     def num_parameters(self) -> int:
-        """The number of learned numbers."""
+        """Return the number of learned values."""
         return sum(p.size for p in self.parameters())
 
     # --------------------------------------------------------------------------------------------- changing the mode
 
     @checked
     def train(self: Self, mode: bool = True) -> Self:
-        """Switch this module and all modules inside it to training (dropout on), or with False to evaluation (dropout off)."""
+        """Set this module and all modules inside it to training mode (dropout on), or with False to evaluation mode (dropout
+        off)."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self: Self) -> Self:
-        """Switch this module and all modules inside it to evaluation (dropout off)."""
+        """Set this module and all modules inside it to evaluation mode (dropout off)."""
         return self.train(False)
 
     def astype(self: Self, dtype: Any) -> Self:
-        """Convert all floating-point tensors of this module and of all modules inside it, in place.
+        """Convert all floating-point tensors of this module and the modules inside it, in place.
 
-        After a conversion to "bfloat16", on a GPU, the module computes in bfloat16. Gradients are forgotten, and graphs that
-        were recorded before no longer reach the parameters.
+        As "bfloat16", the module computes in bfloat16; this needs a GPU. Gradients are discarded, and existing graphs no longer
+        reach the parameters.
         """
         for module in self.modules():
             for value in vars(module).values():
@@ -306,13 +306,13 @@ class Module:
 
     @checked
     def apply(self: Self, function: Callable[[Module], Any]) -> Self:
-        """Call the function on every module inside this one, and then on this one."""
+        """Call the function on every module inside this one, then on this one."""
         for module in self._inside_out(set()):
             function(module)
         return self
 
     def _inside_out(self, seen: set[int]) -> Iterator[Module]:
-        """All modules inside this one, each once, and then this one."""
+        """Iterate over all modules inside this one, each once, then this one."""
         seen.add(id(self))
         for child in self.children():
             if id(child) not in seen:
@@ -321,20 +321,20 @@ class Module:
 
     @checked
     def requires_grad_(self: Self, requires_grad: bool = True) -> Self:
-        """Let all parameters require gradients, or with False none: then they are frozen."""
+        """Set whether all parameters require gradients. With False they are frozen."""
         for p in self.parameters():
             p.requires_grad = requires_grad
         return self
 
     @checked
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients, or with False make them zeros."""
+        """Discard all gradients, or with False set them to zeros."""
         clear_gradients(self.parameters(), set_to_none)
 
     # ---------------------------------------------------------------------------------------------- saving and loading
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The values of all parameters and buffers, by name. A tied tensor comes once, under the first of its names.
+        """Return the values of all parameters and buffers by name. A tied tensor comes once, under its first name.
 
         The values share memory with the module, so save or copy them.
         """
@@ -342,21 +342,21 @@ class Module:
 
     @checked
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> IncompatibleKeys:
-        """Load the values of a ``state_dict()``, which are tensors or arrays. Return the missing and the unexpected names.
+        """Load the values of a ``state_dict()``, tensors or arrays. Return the missing and the unexpected names.
 
-        Raises ValueError, before anything is changed, with a list of every missing name, every unexpected name and every wrong
-        shape. With ``strict=False`` only wrong shapes are errors. A tied tensor may have any of its names; if it comes with
-        several of them and with different values, that is an error too.
+        Raises ValueError, before any change, with a list of all missing names, unexpected names and wrong shapes. With
+        ``strict=False`` only wrong shapes are errors. A tied tensor may have any of its names; several names with different
+        values are an error.
 
-        With ``assign`` the values are not copied: each parameter uses the array that it is given, if its dtype is right. So a
-        file that is mapped into memory need not be held twice.
+        With ``assign``, each parameter uses its array without a copy if the dtype is right. So a memory-mapped file is not held
+        twice.
         """
         return load(dict(self._named_tensors()), self._tensor_at, state, strict, assign, f"this {type(self).__name__}")
 
     # --------------------------------------------------------------------------------------------------------- printing
 
     def extra_repr(self) -> str:
-        """The text between the parentheses of the repr, for a layer that has no modules inside."""
+        """Return the text between the parentheses of the repr, for a layer without modules inside."""
         return ""
 
     def __repr__(self) -> str:
@@ -365,9 +365,9 @@ class Module:
         return "\n".join(f"{text:<{width}}  {count:>12,}" if count else text for text, count in lines)
 
     def _tree(self, name: str, indent: str, above: tuple[Module, ...]) -> list[tuple[str, int]]:
-        """A line for each module, with its name, its class and its number of parameters.
+        """Return a line for each module: its name, class and number of parameters.
 
-        A module that is also ``above`` itself in the tree gets one line without its parts.
+        A module that is also ``above`` itself gets one line without its parts.
         """
         label = f"{indent}{name}: " if name else indent
         if any(self is module for module in above):

@@ -1,4 +1,4 @@
-"""Models with low-precision weights: they take less memory, generate faster, and are not trained."""
+"""Quantization: low-precision weights take less memory and generate faster. They are not trained."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tinytensor.nn.layers import Embedding, LayerNorm, Linear
 from tinytensor.nn.module import Module
 from tinytensor.nn.weights import BlockWeight, StandIn, replace_weight
 
-DTYPES = ("int8", "int4", "bfloat16")  # that weights can be rounded to
-_AT_ONCE = 1 << 16  # weights that are rounded at a time: they stay in a core's own cache
+DTYPES = ("int8", "int4", "bfloat16")
+_AT_ONCE = 1 << 16  # weights rounded at a time, which stay in a core's cache
 
 AnyModule = TypeVar("AnyModule", bound=Module)
 
 
 @checked
 def quantize_(model: AnyModule, dtype: str = "int8", tables: Sequence[Tensor] = ()) -> AnyModule:
-    """Round the weights of a model's linear layers, in place: to "int8", "int4" or "bfloat16". Returns the model, in evaluation
-    mode.
+    """Quantize the weights of a model's linear layers, in place, to "int8", "int4" or "bfloat16". Returns the model, in
+    evaluation mode.
 
-    In int8, 32 weights share a float16 scale (llama.cpp's Q8_0). In int4, 32 weights share a scale and a minimum (Q4_K, or
-    Q4_1 for rows that are not whole blocks of 256), and embeddings have 6 bits or 8 (Q6_K, Q8_0).
+    In int8, 32 weights share a float16 scale (llama.cpp's Q8_0). In int4, 32 weights share a scale and a minimum (Q4_K, or Q4_1
+    for rows that are not multiples of 256), and embeddings have 6 or 8 bits (Q6_K, Q8_0).
 
-    ``tables`` are weights of embeddings to be rounded, too. Everything else, such as biases and norms, stays as it is. The
-    model then only computes: a gradient through a rounded weight is refused, unless ``add_lora`` adds something to learn.
+    ``tables`` are weights of embeddings to quantize, too. Other parameters, such as biases and norms, are unchanged. A gradient
+    through a quantized weight is an error, unless ``add_lora`` adds parameters to learn.
 
-    Raises ValueError for another dtype, for a layer with matrices that is neither linear nor an embedding, which cannot be
-    quantized, for a model that is already quantized to the other dtype, for a table that the model does not have, and for
-    weights that are infinite or NaN; the last ones may leave some of the layers quantized.
+    Raises ValueError for another dtype, for a layer with matrices that is neither linear nor an embedding, for a model already
+    quantized to another dtype, for a table that is not in the model, and for weights that are infinite or NaN. In the last
+    case, some layers may already be quantized.
 
     >>> layer = tt.nn.quantize_(tt.nn.Linear(3, 2))
     >>> layer.weight
@@ -47,9 +47,9 @@ def quantize_(model: AnyModule, dtype: str = "int8", tables: Sequence[Tensor] = 
 
 
 def quantizable(model: Module, dtype: str, tables: Sequence[Tensor] = ()) -> list[str]:
-    """The names of the weights that ``quantize_`` rounds. Raises ValueError as ``quantize_``."""
+    """Return the names of the weights that ``quantize_`` rounds. Raises ValueError like ``quantize_``."""
     if dtype not in DTYPES:
-        raise ValueError(f"a model can be quantized to {' or '.join(DTYPES)}, not to {dtype!r}")
+        raise ValueError(f"quantize_: dtype must be {' or '.join(DTYPES)}, got {dtype!r}")
     if (before := quantized_dtype(model)) not in (None, dtype):
         raise ValueError(f"quantize_: the model is {before} already: quantize a model whose weights are float32")
     linear, embeddings = (
@@ -72,8 +72,10 @@ def quantizable(model: Module, dtype: str, tables: Sequence[Tensor] = ()) -> lis
 
 
 def block_type_of(dtype: str, inputs: int, is_table: bool) -> str:
-    """The type of blocks for a dtype; for "int4" the best one that rows of so many inputs allow. A table of embeddings gets 6
-    bits or 8: an output layer of 4 bits costs more accuracy than all other layers together."""
+    """Return the block type for a dtype; for "int4", the best one that the row length allows.
+
+    An embedding table gets 6 or 8 bits: an output layer of 4 bits costs more accuracy than all other layers together.
+    """
     is_whole = inputs % BLOCK_TYPES["Q4_K"].size == 0
     if dtype == "bfloat16":
         return "BF16"
@@ -83,8 +85,10 @@ def block_type_of(dtype: str, inputs: int, is_table: bool) -> str:
 
 
 def quantize_weight(model: Module, name: str, dtype: str, done: Callable[[Array], Any] = lambda rows: None) -> None:
-    """Round one weight of a model, wherever the model has it. ``done`` is called with some rows of it after the other, when
-    they are no longer needed. Raises ValueError for weights that are infinite or NaN, or too large for float16 scales."""
+    """Quantize one weight of a model, wherever it is used. ``done`` is called with each group of rows that is no longer needed.
+
+    Raises ValueError for weights that are infinite, NaN, or too large for float16 scales.
+    """
     weight = dict(model.named_parameters())[name]
     outputs, inputs = weight.shape
     is_table = any(isinstance(layer, Embedding) and layer.weight is weight for layer in model.modules())
@@ -103,18 +107,18 @@ def quantize_weight(model: Module, name: str, dtype: str, done: Callable[[Array]
 
 
 def put_weight(model: Module, name: str, quantized: BlockWeight) -> None:
-    """Put a quantized weight in the place of the one of this name, wherever the model has that."""
+    """Replace the weight with this name by a quantized one, wherever it is used."""
     replace_weight(model, dict(model.named_parameters())[name], quantized)
 
 
 def quantized_dtype(model: Module) -> str | None:
-    """The dtype that a model is quantized to: of several, that with the fewest bits. None if all weights are float32."""
+    """Return the dtype to which a model is quantized (the one with the fewest bits), or None if all weights are float32."""
     dtypes = {weight.kind for _, weight in quantized_weights(model)}
     return next((dtype for dtype in ("int4", "int8", "bfloat16") if dtype in dtypes), None)
 
 
 def quantized_weights(model: Module) -> Iterator[tuple[str, BlockWeight]]:
-    """The quantized weights of a model, with their names."""
+    """Iterate over the quantized weights of a model, with their names."""
     for name, module in model.named_modules():
         if isinstance(module, BlockWeight):
             yield name, module

@@ -1,4 +1,7 @@
-"""Recurrent networks of several layers: ``RNN``, ``GRU`` and ``LSTM``, with PyTorch's parameters, so that its weights load."""
+"""Recurrent networks, ``RNN``, ``GRU`` and ``LSTM``, and their single steps, ``RNNCell``, ``GRUCell`` and ``LSTMCell``.
+
+Parameters have PyTorch's names and shapes, so its weights load.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +19,33 @@ from tinytensor.common.wording import counted
 from tinytensor.creation import arange, tensor, zeros
 from tinytensor.device import backend
 from tinytensor.functional.recurrence import lstm_with_projection
+from tinytensor.nn import init
 from tinytensor.nn.module import Module, Parameter
 from tinytensor.random import uniform
 
 States = Sequence[Tensor]
 Weights = Sequence[Any]  # parameters; biases may be None
-State = TypeVar("State")  # a tensor, or of an LSTM a pair of them
+State = TypeVar("State")  # a tensor, or for an LSTM a pair
+
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
 
 class Recurrent(Module, Generic[State]):
-    """The base of the recurrent networks. ``x`` is (length, batch, input_size), or (batch, length, input_size) with
-    ``batch_first``, or (length, input_size) without a batch.
+    """The base of the recurrent networks. ``x`` is (length, batch, input_size); (batch, length, input_size) with
+    ``batch_first``; or (length, input_size) without a batch.
 
-    Layer k has ``weight_ih_lk`` (gates * hidden_size, inputs), ``weight_hh_lk`` (gates * hidden_size, hidden_size) and, with
-    ``bias``, ``bias_ih_lk`` and ``bias_hh_lk`` (gates * hidden_size,). They are uniform between -1/sqrt(hidden_size) and
-    1/sqrt(hidden_size). With ``bidirectional`` each layer also runs from the end, with parameters that end in ``_reverse``.
-    The outputs of both directions, side by side, are the next layer's input. In training, ``dropout`` is the probability of
-    dropping an output of any layer but the last.
+    Parameters of layer k: ``weight_ih_lk`` (gates * hidden_size, inputs), ``weight_hh_lk`` (gates * hidden_size, hidden_size)
+    and, with ``bias``, ``bias_ih_lk`` and ``bias_hh_lk`` (gates * hidden_size,), initialized uniformly between
+    -1/sqrt(hidden_size) and 1/sqrt(hidden_size). With ``bidirectional`` each layer also runs from the end, with parameters that
+    end in ``_reverse``, and the outputs of both directions, side by side, are the next layer's input. In training, ``dropout``
+    is the probability of dropping an output of any layer but the last.
     """
 
-    gates: int  # of a subclass: the blocks of rows in its weights
-    num_states = 1  # kinds of state that it carries from step to step
-    proj_size = 0  # of an LSTM that has projections: the size of its states h
+    gates: int  # set by subclasses: the blocks of rows in the weights
+    num_states = 1  # an LSTM has two, h and c
+    proj_size = 0  # the size of an LSTM's h, if it has projections
 
-    if TYPE_CHECKING:  # what the parameters are called depends on how many layers there are
+    if TYPE_CHECKING:  # the names of the parameters depend on the number of layers
 
         def __getattr__(self, name: str) -> Parameter: ...
 
@@ -57,10 +63,10 @@ class Recurrent(Module, Generic[State]):
         check_probability(dropout)
         if min(input_size, hidden_size, num_layers) < 1:
             raise ValueError(
-                f"sizes and layers must be at least 1: input {input_size}, hidden {hidden_size}, layers {num_layers}"
+                f"input_size, hidden_size and num_layers must be at least 1, got {input_size}, {hidden_size} and {num_layers}"
             )
         if dropout and num_layers == 1:
-            frames = 3 if type(self).__init__ is Recurrent.__init__ else 5  # those of this file, and of ``checked``
+            frames = 3 if type(self).__init__ is Recurrent.__init__ else 5  # this file's and ``checked``'s
             warnings.warn("dropout acts between layers, and there is one layer: it does nothing", stacklevel=frames)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.batch_first, self.dropout, self.directions = batch_first, dropout, 1 + bidirectional
@@ -78,22 +84,22 @@ class Recurrent(Module, Generic[State]):
 
     @property
     def _sizes(self) -> list[int]:
-        """The size of each kind of state. The first is that of the outputs."""
+        """The sizes of the states. The first is also that of the outputs."""
         return [self.proj_size or self.hidden_size, self.hidden_size][: self.num_states]
 
     @checked
     def forward(self, x: Tensor, state: State | None = None, lengths: Any = None) -> tuple[Tensor, State]:
-        """The outputs of the last layer for every step, (length, batch, directions * hidden_size), and the final state.
+        """Return the last layer's outputs for every step, (length, batch, directions * hidden_size), and the final state.
 
-        A state is (num_layers * directions, batch, hidden_size); an LSTM has two of them, (h, c). The initial one is zeros if
-        ``state`` is None. ``lengths`` (batch,) says how many steps of each sequence count: the rest is padding, which changes
-        nothing and gets outputs of 0. The final state is then that after each sequence's own last step (its first one in the
-        direction from the end). Axes are ordered, or missing, as in x. Raises ValueError for shapes that do not fit.
+        A state is (num_layers * directions, batch, hidden_size); an LSTM has a pair of them, (h, c). The default initial state
+        is zeros. ``lengths`` (batch,) holds the number of steps of each sequence. Later steps are padding: they have no effect
+        and get outputs of 0, and the final state is taken after each sequence's own last step (its first one in the reverse
+        direction). The axes follow those of x. Raises ValueError for mismatched shapes.
         """
         is_single = x.ndim == 2
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
             name, size = type(self).__name__, self.input_size
-            raise ValueError(f"{name} takes (length, batch, {size}) or (length, {size}), not {x.shape}")
+            raise ValueError(f"{name} takes (length, batch, {size}) or (length, {size}), got {x.shape}")
         if is_single:
             x = ops.expand_dims(x, 1)
         elif self.batch_first:
@@ -101,32 +107,32 @@ class Recurrent(Module, Generic[State]):
         first = self._first(x, state, is_single)
         mask = None if lengths is None else self._mask(lengths, *x.shape[:2])
         if mask is not None:
-            x = ops.where(ops.expand_dims(mask, -1), x, 0.0)  # of padding even NaN must not reach the weights' gradients
+            x = ops.where(ops.expand_dims(mask, -1), x, 0.0)  # NaN in padding must not reach the weights' gradients
         final: list[list[Tensor]] = []
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = functional.dropout(x, self.dropout, self.training)
             outputs = []
             for direction in range(self.directions):
-                own = [kind[len(final)] for kind in first]
-                states = self.layer_states(x, self._weights(layer, direction), own, mask, bool(direction))
+                initial = [state[len(final)] for state in first]
+                states = self.layer_states(x, self._weights(layer, direction), initial, mask, bool(direction))
                 if self._forward_hooks is not None:
-                    states = self._forward_hooks.show("layer_states", self, (x, own), states)
+                    states = self._forward_hooks.show("layer_states", self, (x, initial), states)
                 outputs.append(states[0])
-                final.append([kind[0 if direction else -1] for kind in states])
+                final.append([state[0 if direction else -1] for state in states])
             x = outputs[0] if self.directions == 1 else ops.concatenate(outputs, -1)
         if mask is not None:
             x = ops.where(ops.expand_dims(mask, -1), x, 0.0)
-        last = [ops.stack(kind) for kind in zip(*final)]
+        last = [ops.stack(states) for states in zip(*final)]
         if is_single:
-            x, last = x[:, 0], [kind[:, 0] for kind in last]
+            x, last = x[:, 0], [state[:, 0] for state in last]
         elif self.batch_first:
             x = ops.swapaxes(x, 0, 1)
         final_state: Any = last[0] if self.num_states == 1 else tuple(last)
         return x, final_state
 
     def _first(self, x: Tensor, state: Any, is_single: bool) -> States:
-        """The initial states, each (num_layers * directions, batch, its size)."""
+        """Return the initial states, each (num_layers * directions, batch, its size)."""
         layers = self.num_layers * self.directions
         if state is None:
             return [zeros((layers, x.shape[1], size), x.dtype) for size in self._sizes]
@@ -137,25 +143,25 @@ class Recurrent(Module, Generic[State]):
         if not all(isinstance(s, Tensor) for s in states):
             raise TypeError(f"{of}, as tensors, not {shown(state)}")
         if [s.shape for s in states] != expected:
-            raise ValueError(f"{of}, not {[s.shape for s in states]}")
+            raise ValueError(f"{of}, got {[s.shape for s in states]}")
         return [ops.expand_dims(s, 1) for s in states] if is_single else states
 
     def _mask(self, lengths: Any, length: int, batch: int) -> Tensor:
-        """The boolean mask (length, batch), True = a token."""
+        """Return the boolean mask (length, batch), True = a token."""
         lengths = lengths if isinstance(lengths, Tensor) else tensor(lengths)
         if lengths.shape != (batch,) or lengths.dtype.kind not in "iu":
-            wanted = f"{type(self).__name__}: lengths must be {counted(batch, 'integer')}, one for each sequence"
-            raise ValueError(f"{wanted}, not {lengths.dtype} {lengths.shape}")
+            expected = f"{type(self).__name__}: lengths must be {counted(batch, 'integer')}, one for each sequence"
+            raise ValueError(f"{expected}, got {lengths.dtype} {lengths.shape}")
         _check_lengths(lengths, length)
         return ops.expand_dims(arange(length), 1) < lengths
 
     def _weights(self, layer: int, direction: int) -> Weights:
-        """The parameters of a layer in one direction: weight_ih, weight_hh, bias_ih, bias_hh, and weight_hr if there is one."""
+        """Return weight_ih, weight_hh, bias_ih, bias_hh, and weight_hr if there is one, of a layer in one direction."""
         names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh", *(["weight_hr"] if self.proj_size else [])]
         return [getattr(self, _name(name, layer, direction)) for name in names]
 
     def layer_states(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
-        """A layer in one direction: its states after each step."""
+        """Run a layer in one direction. Return its states after each step."""
         raise TypeError(f"{type(self).__name__} has no layer: use RNN, GRU or LSTM")
 
     def extra_repr(self) -> str:
@@ -177,19 +183,19 @@ def _name(name: str, layer: int, direction: int) -> str:
 @value_check
 def _check_lengths(lengths: Tensor, length: int) -> None:
     if backend.name == "numpy" and lengths.size and not 0 <= int(lengths.data.min()) <= int(lengths.data.max()) <= length:
-        raise ValueError(f"lengths must be from 0 to {length}, the steps of x, not {lengths.data.tolist()}")
+        raise ValueError(f"lengths must be from 0 to {length}, the steps of x, got {lengths.data.tolist()}")
 
 
 def both_biases(bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None:
-    """The sum of both biases, which act on the gates alike."""
+    """Add both biases, which act on the gates alike."""
     return None if bias_ih is None or bias_hh is None else bias_ih + bias_hh
 
 
 class RNN(Recurrent[Tensor]):
-    """The plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh), or with relu in tanh's place if
-    ``nonlinearity`` is "relu".
+    """A plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh). ``nonlinearity`` is "tanh" or
+    "relu".
 
-    The other arguments, the weights and the shapes are described in ``Recurrent``; it is called as ``forward`` there.
+    The other arguments, the weights and the shapes are described in ``Recurrent``.
     """
 
     gates = 1
@@ -207,7 +213,7 @@ class RNN(Recurrent[Tensor]):
         bidirectional: bool = False,
     ):
         if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"the nonlinearity of an RNN is 'tanh' or 'relu', not {nonlinearity!r}")
+            raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
         self.nonlinearity = nonlinearity
 
@@ -218,9 +224,7 @@ class RNN(Recurrent[Tensor]):
 
 
 class GRU(Recurrent[Tensor]):
-    """The gated recurrent unit; see ``functional.gru``.
-
-    The arguments, the weights and the shapes are described in ``Recurrent``; it is called as ``forward`` there.
+    """A gated recurrent unit; see ``functional.gru``. Arguments, weights and shapes are described in ``Recurrent``.
 
     >>> outputs, h = tt.nn.GRU(8, 16, bidirectional=True)(tt.zeros((5, 3, 8)))
     >>> outputs.shape, h.shape
@@ -235,13 +239,13 @@ class GRU(Recurrent[Tensor]):
 
 
 class LSTM(Recurrent[tuple[Tensor, Tensor]]):
-    """Long short-term memory; see ``functional.lstm``. Its state is a pair (h, c).
+    """A long short-term memory; see ``functional.lstm``. The state is a pair (h, c).
 
-    With ``proj_size`` each h is multiplied by ``weight_hr_lk`` (proj_size, hidden_size) (Sak, Senior and Beaufays 2014). So the
-    outputs, h and the columns of ``weight_hh_lk`` have this size, which is below hidden_size. Such a network runs step by step,
-    without the kernels of the others.
+    With ``proj_size`` (below hidden_size), each h is multiplied by ``weight_hr_lk`` (proj_size, hidden_size) (Sak, Senior and
+    Beaufays 2014). Outputs, h and the columns of ``weight_hh_lk`` then have this size. Such a network runs step by step,
+    without a kernel.
 
-    The arguments, the weights and the shapes are described in ``Recurrent``; it is called as ``forward`` there.
+    The other arguments, the weights and the shapes are described in ``Recurrent``.
 
     >>> lstm = tt.nn.LSTM(8, 16, num_layers=2)
     >>> outputs, (h, c) = lstm(tt.zeros((5, 3, 8)))
@@ -265,7 +269,7 @@ class LSTM(Recurrent[tuple[Tensor, Tensor]]):
         proj_size: int = 0,
     ):
         if not 0 <= proj_size < max(1, hidden_size):
-            raise ValueError(f"proj_size must be from 0 to below the hidden size {hidden_size}, not {proj_size}")
+            raise ValueError(f"proj_size must be at least 0 and below hidden_size {hidden_size}, got {proj_size}")
         self.proj_size = proj_size
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
 
@@ -276,3 +280,115 @@ class LSTM(Recurrent[tuple[Tensor, Tensor]]):
             return lstm_with_projection(projected, weight_hh, projection[0], state, cell, mask, is_reversed)
         both = functional.lstm(projected, weight_hh, state, cell, mask, is_reversed)
         return [both[0], both[1]]
+
+
+# --------------------------------------------------------------------------------------------------------- single steps
+
+
+class Cell(Module, Generic[State]):
+    """The base of the cells: one layer, one direction, one step.
+
+    Parameters: ``weight_ih`` (gates * hidden_size, input_size), ``weight_hh`` (gates * hidden_size, hidden_size) and, with
+    ``bias``, ``bias_ih`` and ``bias_hh`` (gates * hidden_size,), initialized uniformly between -1/sqrt(hidden_size) and
+    1/sqrt(hidden_size).
+    """
+
+    gates: int  # set by subclasses: the blocks of rows in the weights
+    num_states = 1
+
+    @checked
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
+        if min(input_size, hidden_size) < 1:
+            raise ValueError(f"input_size and hidden_size must be at least 1, got {input_size} and {hidden_size}")
+        self.input_size, self.hidden_size = input_size, hidden_size
+        size, bound = self.gates * hidden_size, 1.0 / math.sqrt(hidden_size)
+        self.weight_ih = init.uniform_(init.new_parameter((size, input_size)), -bound, bound)
+        self.weight_hh = init.uniform_(init.new_parameter((size, hidden_size)), -bound, bound)
+        self.bias_ih = init.uniform_(init.new_parameter(size), -bound, bound) if bias else None
+        self.bias_hh = init.uniform_(init.new_parameter(size), -bound, bound) if bias else None
+
+    @checked
+    def forward(self, x: Tensor, state: State | None = None) -> State:
+        """Return the new state: (batch, input_size) -> (batch, hidden_size), or both without the batch axis.
+
+        The state of an ``LSTMCell`` is a pair (h, c). The default previous state is zeros. Raises ValueError for mismatched
+        shapes.
+        """
+        if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
+            size = self.input_size
+            raise ValueError(f"{type(self).__name__} takes (batch, {size}) or ({size},), got {x.shape}")
+        states = self._before(x, state)
+        if x.ndim == 1:
+            x, states = ops.expand_dims(x, 0), [ops.expand_dims(s, 0) for s in states]
+            new = [s[0] for s in self.after(x, states)]
+        else:
+            new = list(self.after(x, states))
+        new_state: Any = new[0] if self.num_states == 1 else tuple(new)
+        return new_state
+
+    def _before(self, x: Tensor, state: Any) -> Sequence[Tensor]:
+        shape = (*x.shape[:-1], self.hidden_size)
+        if state is None:
+            return [zeros(shape, x.dtype)] * self.num_states
+        states = [state] if self.num_states == 1 else list(state)
+        if len(states) != self.num_states or any(s.shape != shape for s in states):
+            of = "a state" if self.num_states == 1 else "a pair of states"
+            raise ValueError(f"{type(self).__name__} takes {of} of shape {shape}, got {[s.shape for s in states]}")
+        return states
+
+    def after(self, x: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the states after one step of a batch."""
+        raise TypeError(f"{type(self).__name__} has no step: use RNNCell, GRUCell or LSTMCell")
+
+    def _projected(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the input's part of the gates, as a sequence of one step."""
+        return ops.expand_dims(ops.linear(x, self.weight_ih, bias), 0)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias_ih is not None else ", bias=False")
+
+
+class RNNCell(Cell[Tensor]):
+    """One step of ``nn.RNN``; see ``functional.rnn``. ``nonlinearity`` is "tanh" or "relu"."""
+
+    gates = 1
+
+    @checked
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"):
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+        super().__init__(input_size, hidden_size, bias)
+        self.nonlinearity = nonlinearity
+
+    def after(self, x: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        projected = self._projected(x, both_biases(self.bias_ih, self.bias_hh))
+        return [functional.rnn(projected, self.weight_hh, states[0], activation=self.nonlinearity)[0]]
+
+
+class GRUCell(Cell[Tensor]):
+    """One step of ``nn.GRU``; see ``functional.gru``.
+
+    >>> cell, h = tt.nn.GRUCell(8, 16), tt.zeros((3, 16))
+    >>> for x in tt.zeros((5, 3, 8)):
+    ...     h = cell(x, h)
+    >>> h.shape
+    (3, 16)
+    """
+
+    gates = 3
+
+    def after(self, x: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [functional.gru(self._projected(x, self.bias_ih), self.weight_hh, self.bias_hh, states[0])[0]]
+
+
+class LSTMCell(Cell[tuple[Tensor, Tensor]]):
+    """One step of ``nn.LSTM``; see ``functional.lstm``. Its state is a pair (h, c)."""
+
+    gates = 4
+    num_states = 2
+
+    def after(self, x: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        projected = self._projected(x, both_biases(self.bias_ih, self.bias_hh))
+        state, cell = states
+        both = functional.lstm(projected, self.weight_hh, state, cell)
+        return [both[0, 0], both[1, 0]]

@@ -1,4 +1,4 @@
-"""Loading the values of a ``state_dict()`` into the parameters and buffers of a module."""
+"""Loading a ``state_dict()`` into the parameters and buffers of a module."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from tinytensor.nn.leaves import overwrite, replace_data
 
 
 class IncompatibleKeys(NamedTuple):
-    """The names that only a module or only a state has; ``load_state_dict`` returns them."""
+    """The names that only the module or only the state has, as ``load_state_dict`` returns them."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
 
 
 def load(
-    own: Mapping[str, Tensor], tensor_at: Callable[[str], Tensor | None], state: Mapping[str, Any], strict: bool, assign: bool,
-    whose: str,
+    tensors: Mapping[str, Tensor], tensor_at: Callable[[str], Tensor | None], state: Mapping[str, Any], strict: bool,
+    assign: bool, whose: str,
 ) -> IncompatibleKeys:  # fmt: skip
-    """What ``Module.load_state_dict`` does, for its ``own`` tensors, each by its first name; ``tensor_at`` knows all names, and
-    ``whose`` they are is told in errors."""
-    names = {id(tensor): name for name, tensor in own.items()}
-    found: dict[str, tuple[str, Array]] = {}  # by a tensor's first name: its name in the state, and its values
+    """Load a state into ``tensors``, each under its first name; see ``Module.load_state_dict``.
+
+    ``tensor_at`` knows all names. ``whose`` tensors they are is for errors.
+    """
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    loaded: dict[str, tuple[str, Array]] = {}  # by a tensor's first name: its name in the state, and its values
     unexpected, problems = [], []
     check_state(state)
     for key, values in state.items():
-        tensor = own[key] if key in own else tensor_at(key)
+        tensor = tensors[key] if key in tensors else tensor_at(key)
         if tensor is None:
             unexpected.append(key)
             continue
@@ -37,36 +39,33 @@ def load(
         if array.shape != tensor.shape:
             problems.append(f"{key}: shape {array.shape} instead of {tensor.shape}")
             continue
-        other, others = found.setdefault(names[id(tensor)], (key, array))
-        if not _same_values(array, others):
-            problems.append(f"{key} and {other} are one tied tensor, but have different values")
-    missing = [name for name in own if name not in found and name not in state]
+        first_key, first_array = loaded.setdefault(names[id(tensor)], (key, array))
+        if not _same_values(array, first_array):
+            problems.append(f"{key} and {first_key} are one tied tensor, but have different values")
+    missing = [name for name in tensors if name not in loaded and name not in state]
     if strict:
-        problems += _listed("missing", missing) + _listed("unexpected", unexpected)
+        listed = {"missing": missing, "unexpected": unexpected}
+        problems += [f"{problem}: {', '.join(names)}" for problem, names in listed.items() if names]
     if problems:
         raise ValueError(f"the state does not fit {whose}: " + "; ".join(problems))
-    for name, (_, array) in found.items():
-        (replace_data if assign else overwrite)(own[name], array)
+    for name, (_, array) in loaded.items():
+        (replace_data if assign else overwrite)(tensors[name], array)
     return IncompatibleKeys(missing, unexpected)
 
 
 def check_state(state: Any) -> None:
-    """Raise TypeError unless everything that is to be loaded has a name."""
+    """Raise TypeError unless every key of a state is a string."""
     for key in state:
         if not isinstance(key, str):
             raise TypeError(f"a state has tensors by name, and {key!r} cannot be a name")
 
 
 def _array_for(tensor: Tensor, values: Any, assign: bool) -> Array:
-    """The values in the tensor's dtype; with ``assign`` the very array that was given, if its dtype is right."""
-    given = values.data if isinstance(values, Tensor) else values
-    fits = assign and is_array(given) and given.dtype == tensor.dtype
-    return given if fits else as_array(values, tensor.dtype)
+    """Return the values in the tensor's dtype. With ``assign``, an array of this dtype is not copied."""
+    array = values.data if isinstance(values, Tensor) else values
+    fits = assign and is_array(array) and array.dtype == tensor.dtype
+    return array if fits else as_array(values, tensor.dtype)
 
 
 def _same_values(a: Array, b: Array) -> bool:
     return a is b or bool(((a == b) | ((a != a) & (b != b))).all())  # here NaN equals NaN
-
-
-def _listed(kind: str, names: list[str]) -> list[str]:
-    return [f"{kind}: {', '.join(names)}"] if names else []

@@ -1,5 +1,4 @@
-"""What may stand in the place of a weight in a layer, such as a weight of fewer bits, and the functions of layers that take
-either."""
+"""Replacements for a layer's weight, such as a quantized weight, and functions of layers that accept them."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from tinytensor.ops.quantized import block_rows, linear_blocks
 
 
 class StandIn(Module, ABC):
-    """What stands in the place of a weight (outputs, inputs) in a layer."""
+    """A replacement for the weight (outputs, inputs) of a layer."""
 
     @property
     @abstractmethod
@@ -24,27 +23,27 @@ class StandIn(Module, ABC):
 
     @abstractmethod
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x @ weight.T + bias: (..., inputs) -> (..., outputs)."""
+        """Return x @ weight.T + bias: (..., inputs) -> (..., outputs)."""
 
     @abstractmethod
     def rows(self, ids: Any) -> Tensor:
-        """The rows at integer ids (...), as numbers: (..., inputs)."""
+        """Return the rows at integer ids (...), dequantized: (..., inputs)."""
 
     def numpy(self) -> Any:
-        """The numbers (outputs, inputs) that it stands for, as a NumPy array."""
+        """Return the weight (outputs, inputs) as a NumPy array."""
         return self.rows(arange(self.shape[0])).numpy()
 
 
 class BlockWeight(StandIn):
-    """A low-precision weight, in blocks of a few bits as llama.cpp has them, or in bfloat16; see ``kernels/numpy/blocks.py``.
+    """A quantized weight, in llama.cpp's blocks or in bfloat16; see ``kernels/numpy/blocks.py``.
 
-    values: the bytes of all rows, uint8 (bytes,). parts: for some rows each, the type of their blocks and how many rows they
-    are, such as (("Q4_K", 512), ("Q6_K", 128)).
+    values: the bytes of all rows, uint8 (bytes,). parts: the block types and the number of rows of each, such as (("Q4_K",
+    512), ("Q6_K", 128)).
     """
 
     dtype: ClassVar = default_dtype  # of its products
     values: Tensor
-    passes_gradient = False  # whether a model that has it may train something else, as ``add_lora`` says
+    passes_gradient = False  # ``add_lora`` sets it, to train other weights of the model
 
     def __init__(self, values: Tensor, parts: tuple[tuple[str, int], ...], inputs: int):
         self.register_buffer("values", values)
@@ -52,7 +51,7 @@ class BlockWeight(StandIn):
 
     @property
     def kind(self) -> str:
-        """The dtype that it was rounded to: "int8", "bfloat16" or "int4", that of mixed types, too."""
+        """The dtype of the weight: "int8", "bfloat16" or "int4", also for mixed types."""
         types = {block_type for block_type, _ in self.parts}
         return "int8" if types == {"Q8_0"} else "bfloat16" if types == {"BF16"} else "int4"
 
@@ -74,26 +73,26 @@ class BlockWeight(StandIn):
 
 
 def linear(x: Tensor, weight: Tensor | StandIn, bias: Tensor | None = None) -> Tensor:
-    """``tt.linear`` for a weight or what stands in its place."""
+    """Apply ``tt.linear`` with a weight or its replacement."""
     if isinstance(weight, StandIn):
         return weight.linear(x, bias)
     return functional.linear(x, weight, bias)
 
 
 def embedding(ids: Any, weight: Tensor | StandIn) -> Tensor:
-    """``tt.embedding`` for a weight or what stands in its place."""
+    """Apply ``tt.embedding`` with a weight or its replacement."""
     return weight.rows(ids) if isinstance(weight, StandIn) else functional.embedding(ids, weight)
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor | StandIn, targets: Tensor, *settings: Any, **named: Any) -> Tensor:
-    """``tt.linear_cross_entropy`` for a weight or what stands in its place."""
+    """Apply ``tt.linear_cross_entropy`` with a weight or its replacement."""
     if isinstance(weight, StandIn):
         return functional.cross_entropy(weight.linear(x, None), targets, *settings, **named)
     return functional.linear_cross_entropy(x, weight, targets, *settings, **named)
 
 
 def replace_weight(model: Module, old: Tensor | StandIn, new: Tensor | StandIn) -> None:
-    """Put another weight in the place of one, wherever the model has that."""
+    """Replace a weight by another, wherever the model uses it."""
     for module in list(model.modules()):
         for attribute in [name for name, value in vars(module).items() if value is old]:
             setattr(module, attribute, new)

@@ -1,7 +1,6 @@
-"""The activations of neural networks, except ``sigmoid`` and ``tanh``, which are in elementwise.py.
+"""Activation functions, except ``sigmoid`` and ``tanh``, which are in elementwise.py.
 
-``gelu``, ``silu``, ``swiglu``, ``softmax`` and ``log_softmax`` have kernels of their own. The others are computed by the
-functions here.
+``gelu``, ``silu``, ``swiglu``, ``softmax`` and ``log_softmax`` have kernels.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = [
 
 @op(x=lambda g, out: where(out <= 0, 0.0, g))  # not a product: 0 times an infinite g would be NaN
 def relu(x: Tensor) -> Tensor:
-    """x where x is positive, else 0. Its gradient at 0 is 0. Where x is NaN the result is NaN and the gradient passes.
+    """Return max(x, 0). The gradient at 0 is 0. NaN stays NaN, and the gradient passes there.
 
     >>> tt.relu(tt.tensor([-1.0, 2.0]))
     tensor([0., 2.])
@@ -40,14 +39,14 @@ def relu(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, x, negative_slope: where(x > 0, g, g * negative_slope))
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """x where x is positive, else ``negative_slope`` times x."""
+    """Return x where x is positive, else ``negative_slope`` times x."""
     return xp.where(x > 0, x, x * negative_slope)
 
 
 # The inner ``where`` makes the slope at 0 a constant: the second derivative there is 0, as in PyTorch.
 @op(floating=True, x=lambda g, x, alpha: where(x <= 0, g * exp(where(x < 0, x, 0.0)) * alpha, g))
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x where x is positive, else alpha * (e ** x - 1) (Clevert, Unterthiner and Hochreiter 2015)."""
+    """Return x where x is positive, else alpha * (e ** x - 1) (Clevert, Unterthiner and Hochreiter 2015)."""
     return xp.where(x <= 0, xp.expm1(xp.minimum(x, 0)) * alpha, x)
 
 
@@ -58,21 +57,23 @@ def _softplus(x: Tensor, beta: float) -> Tensor:
 
 @composite
 def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
-    """log(1 + e ** (beta x)) / beta, without overflow: the larger ``beta``, the nearer to relu."""
+    """Return log(1 + e ** (beta x)) / beta, a smooth relu, without overflow."""
     if beta == 0 or beta != beta:
-        raise ValueError(f"softplus: beta cannot be {beta:g}")
+        raise ValueError(f"softplus: beta must not be 0 or NaN, got {beta:g}")
     return _softplus(x, beta) if beta > 0 else -_softplus(-x, -beta)
 
 
 @op(floating=True, x=lambda g, x: g * sigmoid(-x))
 def logsigmoid(x: Tensor) -> Tensor:
-    """log(sigmoid(x)), accurate even where sigmoid(x) would round to 0."""
+    """Return log(sigmoid(x)), accurate even where sigmoid(x) would round to 0."""
     return xp.minimum(x, 0) - xp.log1p(xp.exp(-xp.absolute(x)))
 
 
 def _gated(x: Any, gate: Callable[[Any], Any]) -> Any:
-    """x gate(x) for a gate that rises from 0 to 1. Far from 0 it is relu(x), where infinity times 0 would be NaN, and where the
-    gate may overflow on its way."""
+    """Return x gate(x) for a gate that rises from 0 to 1.
+
+    Far from 0 this is relu(x): there infinity times 0 would be NaN, and the gate may overflow.
+    """
     is_far = abs(x) > FAR
     near = where(is_far, 0.0, x)
     return where(is_far, relu(x), near * gate(near))
@@ -90,14 +91,14 @@ def _gelu_exact(x: Tensor) -> Tensor:
 
 @composite
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x times the probability that a standard normal number is below x (Hendrycks and Gimpel 2016).
+    """Return x times the probability that a standard normal variable is below x (Hendrycks and Gimpel 2016).
 
-    ``approximate="none"`` computes it exactly, with erf. ``"tanh"`` is the approximation that GPT-2 was trained with.
+    ``approximate="none"`` uses erf and is exact. ``"tanh"`` is the approximation that GPT-2 was trained with.
     """
     if approximate == "tanh":
         return _gelu_tanh(x)
     if approximate != "none":
-        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', not {approximate!r}")
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
     return _gelu_exact(x)
 
 
@@ -109,37 +110,37 @@ def _silu(x: Any, factor: Any) -> Any:
 
 @composite
 def silu(x: Tensor) -> Tensor:
-    """x * sigmoid(x), also called swish (Hendrycks and Gimpel 2016)."""
+    """Return x * sigmoid(x), also called swish (Hendrycks and Gimpel 2016)."""
     return _silu(x, None)
 
 
 @composite
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up, the hidden layer of the feed-forward network SwiGLU (Shazeer 2020, equation 6).
+    """Return silu(gate) * up, the hidden layer of a SwiGLU feed-forward network (Shazeer 2020, equation 6).
 
     Raises ValueError unless both have the same shape.
     """
     if gate.shape != up.shape:
-        raise ValueError(f"swiglu: the gate has shape {gate.shape} and up has {up.shape}: they must be the same")
+        raise ValueError(f"swiglu: gate and up must have the same shape, got {gate.shape} and {up.shape}")
     return _silu(gate, up)
 
 
 @composite
 def glu(x: Tensor, axis: int = -1) -> Tensor:
-    """The first half of x along ``axis`` times the sigmoid of the second half (Dauphin et al. 2016).
+    """Multiply the first half of x along ``axis`` by the sigmoid of the second (Dauphin et al. 2016).
 
-    Raises ValueError if the length of the axis is odd.
+    Raises ValueError if the axis has an odd length.
     """
     axis = normalize_axis(axis, x.ndim, "glu: axis")
     if x.shape[axis] % 2:
-        raise ValueError(f"glu of shape {x.shape}: axis {axis} of length {x.shape[axis]} has no two halves")
+        raise ValueError(f"glu: axis {axis} must have an even length, got shape {x.shape}")
     values, gates = split(x, 2, axis)
     return values * sigmoid(gates)
 
 
 @op(floating=True, x=lambda g, out, axis: _softmax_gradient(g, out, axis))
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """exp(x) scaled to sum to 1 along ``axis``, without overflow.
+    """Rescale x along ``axis`` to elements between 0 and 1 that sum to 1: exp(x) / sum(exp(x)), without overflow.
 
     >>> tt.softmax(tt.tensor([[0.0, 0.0], [5.0, 5.0]]))
     tensor([[0.5, 0.5],
@@ -155,13 +156,13 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     ),
 )
 def _softmax_gradient(d_weights: Any, weights: Any, axis: int) -> Any:
-    """weights * (d_weights - sum(d_weights * weights)): the gradient of x, where weights = softmax(x)."""
+    """Return weights * (d_weights - sum(d_weights * weights)), the gradient of x for weights = softmax(x)."""
     return kernels.softmax_gradient(d_weights, weights, normalize_axes(axis, weights.ndim))
 
 
 @op(floating=True, x=lambda g, out, axis: _log_softmax_gradient(g, out, axis))
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """log(softmax(x)) along ``axis``, accurate even where the softmax would round to 0."""
+    """Return log(softmax(x)) along ``axis``, accurate even where the softmax would round to 0."""
     return kernels.log_softmax(x, normalize_axes(axis, x.ndim))
 
 
@@ -170,5 +171,5 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     logs=lambda g, d_logs, logs, axis: -g * exp(logs) * sum(d_logs, axis, keepdims=True),
 )
 def _log_softmax_gradient(d_logs: Any, logs: Any, axis: int) -> Any:
-    """d_logs - exp(logs) * sum(d_logs): the gradient of x, where logs = log_softmax(x)."""
+    """Return d_logs - exp(logs) * sum(d_logs), the gradient of x for logs = log_softmax(x)."""
     return kernels.log_softmax_gradient(d_logs, logs, normalize_axes(axis, logs.ndim))

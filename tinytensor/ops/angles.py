@@ -1,7 +1,6 @@
-"""Elementwise functions of angles and of a point's coordinates, and the hyperbolic ones, but for ``tanh``.
+"""Trigonometric and hyperbolic functions, except ``tanh``, and functions of a point's coordinates.
 
-Squares easily overflow or underflow, so no rule of a point computes x * x + y * y: it divides twice by its root, which
-``hypot`` gives.
+No rule computes x * x + y * y, which easily overflows or underflows: it divides twice by ``hypot``.
 """
 
 # Annotations tell what users pass; the bodies get arrays.
@@ -29,60 +28,60 @@ _DEGREES = 180.0 / math.pi  # in one radian
 
 @op(floating=True, x=lambda g, x: g * cos(x))
 def sin(x: Tensor) -> Tensor:
-    """The sine of x in radians."""
+    """Return the sine of x in radians."""
     return xp.sin(x)
 
 
 @op(floating=True, x=lambda g, x: -g * sin(x))
 def cos(x: Tensor) -> Tensor:
-    """The cosine of x in radians."""
+    """Return the cosine of x in radians."""
     return xp.cos(x)
 
 
 @op(floating=True, x=lambda g, out: g * (out * out + 1.0))
 def tan(x: Tensor) -> Tensor:
-    """The tangent of x in radians."""
+    """Return the tangent of x in radians."""
     return xp.tan(x)
 
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, sqrt(1.0 - x * x)))
 def arcsin(x: Tensor) -> Tensor:
-    """The angle from -pi/2 to pi/2 whose sine is x. NaN unless -1 <= x <= 1."""
+    """Return the angle from -pi/2 to pi/2 whose sine is x: NaN unless -1 <= x <= 1."""
     return xp.arcsin(x)
 
 
 @op(floating=True, x=lambda g, x: -g / _safe_divisor(g, sqrt(1.0 - x * x)))
 def arccos(x: Tensor) -> Tensor:
-    """The angle from 0 to pi whose cosine is x. NaN unless -1 <= x <= 1."""
+    """Return the angle from 0 to pi whose cosine is x: NaN unless -1 <= x <= 1."""
     return xp.arccos(x)
 
 
 @op(floating=True, x=lambda g, x: g / (x * x + 1.0))
 def arctan(x: Tensor) -> Tensor:
-    """The angle from -pi/2 to pi/2 whose tangent is x."""
+    """Return the angle from -pi/2 to pi/2 whose tangent is x."""
     return xp.arctan(x)
 
 
 @op(floating=True, x=lambda g, x: g * cosh(x))
 def sinh(x: Tensor) -> Tensor:
-    """The hyperbolic sine."""
+    """Return the hyperbolic sine."""
     return xp.sinh(x)
 
 
 @op(floating=True, x=lambda g, x: g * sinh(x))
 def cosh(x: Tensor) -> Tensor:
-    """The hyperbolic cosine."""
+    """Return the hyperbolic cosine."""
     return xp.cosh(x)
 
 
 def _nonzero(distance: Any) -> Any:
-    """The distance from the origin as a divisor: at the origin 1, so that the gradients there are 0."""
+    """Replace 0 by 1, so that gradients at the origin are 0."""
     return where(distance == 0, 1.0, distance)
 
 
 @op(floating=True, x=lambda g, x, out: g * (x / _nonzero(out)), y=lambda g, y, out: g * (y / _nonzero(out)))
 def hypot(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """sqrt(x*x + y*y), the length of the vector (x, y), without overflow. Its gradient at the origin is 0, as that of ``norm``.
+    """Return sqrt(x*x + y*y), the length of the vector (x, y), without overflow. The gradient at the origin is 0.
 
     >>> tt.hypot(tt.tensor([3.0, 5.0]), tt.tensor([4.0, 12.0]))
     tensor([ 5., 13.])
@@ -90,17 +89,17 @@ def hypot(x: Tensor | float, y: Tensor | float) -> Tensor:
     return xp.hypot(x, y)
 
 
-def _turned(g: Any, across: Any, y: Any, x: Any) -> Any:
-    """How the angle of the point (x, y) changes: g * across / (x*x + y*y)."""
+def _angle_gradient(g: Any, across: Any, y: Any, x: Any) -> Any:
+    """Return g * across / (x*x + y*y)."""
     distance = _nonzero(hypot(x, y))
     return g * (across / distance / distance)
 
 
-@op(floating=True, y=lambda g, y, x: _turned(g, x, y, x), x=lambda g, y, x: -_turned(g, y, y, x))
+@op(floating=True, y=lambda g, y, x: _angle_gradient(g, x, y, x), x=lambda g, y, x: -_angle_gradient(g, y, y, x))
 def arctan2(y: Tensor | float, x: Tensor | float) -> Tensor:
-    """The angle from -pi to pi of the point (x, y), seen from the origin: arctan(y / x) in the right quadrant. y comes first.
+    """Return the angle from -pi to pi of the point (x, y): arctan(y / x) in the correct quadrant. y comes first.
 
-    At the origin, where the angle jumps, the gradients are 0.
+    The gradients at the origin are 0.
 
     >>> tt.arctan2(tt.tensor([0.0, 1.0]), tt.tensor([1.0, 0.0]))
     tensor([0.    , 1.5708])
@@ -110,29 +109,29 @@ def arctan2(y: Tensor | float, x: Tensor | float) -> Tensor:
 
 @op(floating=True, x=lambda g: g * _DEGREES)
 def degrees(x: Tensor) -> Tensor:
-    """An angle in degrees, of x in radians."""
+    """Convert x from radians to degrees."""
     return x * _DEGREES
 
 
 @op(floating=True, x=lambda g: g / _DEGREES)
 def radians(x: Tensor) -> Tensor:
-    """An angle in radians, of x in degrees."""
+    """Convert x from degrees to radians."""
     return x * (1.0 / _DEGREES)
 
 
 @op(floating=True, x=lambda g, x: g / hypot(x, 1.0))
 def arcsinh(x: Tensor) -> Tensor:
-    """The number whose hyperbolic sine is x."""
+    """Return the inverse hyperbolic sine."""
     return xp.arcsinh(x)
 
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, sqrt(x - 1.0) * sqrt(x + 1.0)))
 def arccosh(x: Tensor) -> Tensor:
-    """The number, not negative, whose hyperbolic cosine is x. NaN unless x >= 1."""
+    """Return the inverse hyperbolic cosine, which is not negative: NaN unless x >= 1."""
     return xp.arccosh(x)
 
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, (1.0 - x) * (1.0 + x)))
 def arctanh(x: Tensor) -> Tensor:
-    """The number whose hyperbolic tangent is x: infinite at 1 and -1, and NaN beyond."""
+    """Return the inverse hyperbolic tangent: infinite at 1 and -1, NaN beyond."""
     return xp.arctanh(x)

@@ -1,4 +1,4 @@
-"""Ops whose answer is true or false, and the bitwise ops. None of them has a gradient."""
+"""Comparisons, logical ops and bitwise ops. None has a gradient."""
 
 # Annotations tell what users pass; the bodies get arrays.
 # mypy: disable-error-code="return-value, union-attr"
@@ -31,89 +31,89 @@ _OF_64_BITS = range(-(2**63), 2**63)
 
 @op()
 def equal(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x == y, elementwise."""
+    """Return x == y."""
     return x == y
 
 
 @op()
 def not_equal(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x != y, elementwise."""
+    """Return x != y."""
     return x != y
 
 
 @op()
 def less(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x < y, elementwise."""
+    """Return x < y."""
     return x < y
 
 
 @op()
 def less_equal(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x <= y, elementwise."""
+    """Return x <= y."""
     return x <= y
 
 
 @op()
 def greater(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x > y, elementwise."""
+    """Return x > y."""
     return x > y
 
 
 @op()
 def greater_equal(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x >= y, elementwise."""
+    """Return x >= y."""
     return x >= y
 
 
 def _truth(x: Any) -> Any:
-    return bool(x) if is_number(x) else x  # a large integer is true, though no dtype holds it
+    return bool(x) if is_number(x) else x  # also for an integer too large for any dtype
 
 
 @op()
 def logical_and(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """True where both x and y are true (not 0)."""
+    """Return True where both x and y are nonzero."""
     return xp.logical_and(_truth(x), _truth(y))
 
 
 @op()
 def logical_or(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """True where x or y, or both, are true (not 0)."""
+    """Return True where x or y is nonzero."""
     return xp.logical_or(_truth(x), _truth(y))
 
 
 @op()
 def logical_xor(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """True where exactly one of x and y is true (not 0)."""
+    """Return True where exactly one of x and y is nonzero."""
     return xp.logical_xor(_truth(x), _truth(y))
 
 
 @op()
 def logical_not(x: Tensor) -> Tensor:
-    """True where x is false (0)."""
+    """Return True where x is 0 or False."""
     return xp.logical_not(x)
 
 
 @op()
 def isnan(x: Tensor) -> Tensor:
-    """True where x is NaN."""
+    """Return True where x is NaN."""
     return xp.isnan(x)
 
 
 @op()
 def isfinite(x: Tensor) -> Tensor:
-    """True where x is neither NaN nor infinite."""
+    """Return True where x is neither NaN nor infinite."""
     return xp.isfinite(x)
 
 
 @op()
 def isinf(x: Tensor) -> Tensor:
-    """True where x is infinite, of either sign."""
+    """Return True where x is positive or negative infinity."""
     return xp.isinf(x)
 
 
 @op()
 def isclose(x: Tensor | float, y: Tensor | float, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    """True where |x - y| <= atol + rtol * |y| or both are the same infinity. With ``equal_nan`` also where both are NaN.
+    """Return True where |x - y| <= atol + rtol * |y|, for equal infinities, and with ``equal_nan`` for two NaNs.
 
     >>> tt.isclose(tt.tensor([1.0, 2.0]), tt.tensor([1.0, 2.1]))
     tensor([ True, False])
@@ -128,7 +128,7 @@ def isclose(x: Tensor | float, y: Tensor | float, rtol: float = 1e-5, atol: floa
 
 @composite
 def allclose(x: Tensor | float, y: Tensor | float, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
-    """Whether ``isclose`` is true for all elements."""
+    """Return True if ``isclose`` is true for all elements."""
     return bool(isclose(x, y, rtol, atol, equal_nan).all())
 
 
@@ -143,23 +143,23 @@ def _bits(x: Any) -> Any:
 
 @op()
 def bitwise_and(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x & y: bit by bit for integers, logical for booleans. Raises TypeError for floating-point numbers."""
+    """Return x & y: bitwise for integers, logical for booleans. Raises TypeError for floats."""
     return _bits(x) & _bits(y)
 
 
 @op()
 def bitwise_or(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x | y: bit by bit for integers, logical for booleans. Raises TypeError for floating-point numbers."""
+    """Return x | y: bitwise for integers, logical for booleans. Raises TypeError for floats."""
     return _bits(x) | _bits(y)
 
 
 @op()
 def bitwise_xor(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x ^ y: bit by bit for integers, logical for booleans. Raises TypeError for floating-point numbers."""
+    """Return x ^ y: bitwise for integers, logical for booleans. Raises TypeError for floats."""
     return _bits(x) ^ _bits(y)
 
 
 @op()
 def invert(x: Tensor) -> Tensor:
-    """~x: every bit inverted for integers, logical not for booleans. Raises TypeError for floating-point numbers."""
+    """Return ~x: bitwise for integers, logical for booleans. Raises TypeError for floats."""
     return ~_bits(x)

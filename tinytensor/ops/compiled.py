@@ -1,5 +1,5 @@
-"""Which ops are elementwise: the result for an element depends on nothing but this element. Kernels may compile what they and
-their gradient rules say to one pass over memory (kernels/numba/elementwise.py)."""
+"""Elementwise ops, which kernels may compile, with their gradient rules, to one pass over memory
+(kernels/numba/elementwise.py)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tinytensor.device.backend import host
 from tinytensor.ops import activations, angles, elementwise
 
 _ACTIVATIONS = ("elu", "leaky_relu", "logsigmoid", "relu", "_softplus")
-_OTHERS = {"astype", "copy", "power", "round", "where"}  # which also look at what they get, as power at its exponent
-_FEWEST = 2048 if kernels.name == "numba" else 1 << 62  # elements, from which on kernels compute half precision in float32
+_NOT_COMPILED = {"astype", "copy", "power", "round", "where"}  # they inspect their arguments, as power does its exponent
+_FEWEST = 2048 if kernels.name == "numba" else 1 << 62  # from this size, kernels compute half precision in float32
 
 
 def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that computes float16 on the CPU in float32, and rounds the result."""
+    """Wrap a function so that small float16 arrays on the CPU are computed in float32 and rounded once."""
 
     @functools.wraps(function)
     def call(x: Any, *settings: Any) -> Any:
@@ -30,16 +30,16 @@ def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compile_elementwise(op: Op) -> None:
-    """Declare an op as elementwise."""
+    """Declare an op as elementwise: each element of the result depends on one element of each input."""
     op.forward = kernels.elementwise(op.forward, op.name)
     op.rules = {name: kernels.elementwise(rule, f"{op.name}-{name}") for name, rule in op.rules.items()}
 
 
 for file, names in ((elementwise, elementwise.__all__), (angles, angles.__all__), (activations, _ACTIVATIONS)):
     for name in names:
-        if name not in _OTHERS and isinstance(getattr(file, name), Op):
+        if name not in _NOT_COMPILED and isinstance(getattr(file, name), Op):
             compile_elementwise(getattr(file, name))
-# Those of one array whose functions round more than once, which NumPy would do in half precision.
+# These functions round more than once, which NumPy would do in half precision.
 for name in ("sigmoid", "rsqrt", "degrees", "radians", "leaky_relu", "logsigmoid", "_softplus", "softmax", "log_softmax"):
     op = next(getattr(file, name) for file in (elementwise, angles, activations) if hasattr(file, name))
     op.forward = _rounded_once(op.forward)

@@ -1,12 +1,11 @@
-"""Elementwise ops on numbers. The rule above a function is its derivative, mostly one line as in a textbook.
+"""Elementwise ops on numbers. Above each function stands its derivative, mostly one line as in a textbook.
 
 Operands broadcast as in NumPy. The engine sums a gradient back to its operand's shape, so no rule mentions shapes.
 
-Comparisons, logic and bitwise ops are in comparisons.py, activations in activations.py, functions of angles in angles.py. But
-``tanh`` and ``sigmoid`` are here, because the rule of ``logaddexp`` and activations use them.
+See also comparisons.py, activations.py and angles.py. ``tanh`` and ``sigmoid`` are here because other rules use them.
 """
 
-# Annotations tell what users pass; the bodies get arrays.
+# Annotations say what users pass; the bodies get arrays.
 # mypy: disable-error-code="return-value, union-attr"
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tinytensor.device.backend import DType, default_dtype, host, index_dtype, i
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
-Mask = Any  # a tensor or an array of booleans, which may be a list of them, or a single one
+Mask = Any  # a tensor, array or list of booleans, or a single one
 
 __all__ = [
     "abs", "add", "astype", "ceil", "clip", "copy", "divide", "erf", "exp", "exp2",
@@ -34,17 +33,17 @@ __all__ = [
 
 
 def is_number(value: Any) -> bool:
-    """Whether the value is a Python number. (isinstance would also be true of NumPy's float64, which 0-d arrays become.)"""
+    """Return True for a Python number. (isinstance would also accept NumPy's float64, which 0-d arrays become.)"""
     return type(value) in (bool, int, float)
 
 
 def _safe_divisor(g: Any, d: Any) -> Any:
-    """d, but 1 where g and d are both 0. Then 0/0 is 0, and a branch that ``where`` did not select gives no NaN."""
+    """Return d, but 1 where g and d are both 0. So 0/0 gives 0, and a branch that ``where`` did not select gives no NaN."""
     return d if is_number(d) else where((g == 0) & (d == 0), 1.0, d)
 
 
 def _zero_gradient(g: Any) -> Any:
-    """The gradient of a step function: 0, and NaN where g is NaN. (g * 0 would be NaN for an infinite g.)"""
+    """Return the gradient of a step function: 0, and NaN where g is NaN. (g * 0 would be NaN for an infinite g.)"""
     return where(g == g, 0.0, g)
 
 
@@ -57,45 +56,45 @@ def _booleans_as_integers(x: Any) -> Any:
 
 @op(x=lambda g: g)
 def copy(x: Tensor) -> Tensor:
-    """A copy with memory of its own. Gradients flow back through it."""
+    """Return a copy with its own memory. Gradients flow through it."""
     return x.copy()
 
 
 @op(x=lambda g: g, y=lambda g: g)
 def add(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x + y."""
+    """Add x and y."""
     return x + y
 
 
 @op(x=lambda g: g, y=lambda g: -g)
 def subtract(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x - y."""
+    """Subtract y from x."""
     return x - y
 
 
 @op(x=lambda g, y: g * y, y=lambda g, x: g * x)
 def multiply(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x * y."""
+    """Multiply x by y."""
     return x * y
 
 
 def _divide_gradient_of_divisor(g: Any, x: Any, y: Any) -> Any:
-    """-g * x / (y * y), computed without the product y * y, which easily underflows or overflows."""
+    """Return -g * x / (y * y) without computing y * y, which easily underflows or overflows."""
     d = _safe_divisor(g, y)
     return -g * (x / d / d)
 
 
 @op(floating=True, x=lambda g, y: g / _safe_divisor(g, y), y=_divide_gradient_of_divisor)
 def divide(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x / y. Integers give float32."""
+    """Divide x by y. Integers give float32."""
     return x / y
 
 
 @op(x=_zero_gradient, y=_zero_gradient)
 def floor_divide(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x / y rounded down, like Python's ``//``. Its gradient is 0 everywhere. Booleans count as the integers 0 and 1.
+    """Divide x by y and round down, like Python's ``//``. The gradient is 0. Booleans count as 0 and 1.
 
-    Raises ZeroDivisionError where an integer is divided by 0; a GPU does not look, and gives 0.
+    Raises ZeroDivisionError if an integer is divided by 0. A GPU does not check, and gives 0.
     """
     check_divisor(x, y)
     return _booleans_as_integers(x) // _booleans_as_integers(y)
@@ -103,14 +102,13 @@ def floor_divide(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 @op(x=lambda g: g, y=lambda g, x, y: -g * floor_divide(x, y))
 def remainder(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """The remainder x - (x // y) * y, with the sign of y, like Python's ``%``. Of integers, and divided by 0, as
-    ``floor_divide``."""
+    """Return the remainder x - (x // y) * y, with the sign of y, like Python's ``%``. Errors are as in ``floor_divide``."""
     check_divisor(x, y)
     return _booleans_as_integers(x) % _booleans_as_integers(y)
 
 
 def _power_gradient_of_base(g: Any, x: Any, y: Any) -> Any:
-    """g * y * x**(y-1), but 0 where a factor is 0 and the power of x is infinite or NaN (x**0 is 1 for every x)."""
+    """Return g * y * x**(y-1), but 0 where a factor is 0 and the power of x is infinite or NaN (x**0 is 1 for every x)."""
     if is_number(y):
         return g * y * power(x if y >= 1 else _safe_divisor(g, x), y - 1) if y else _zero_gradient(g)
     vanishes = (y == 0) & ((x == 0) | (x != x)) | (g == 0) & (x == 0)
@@ -118,7 +116,7 @@ def _power_gradient_of_base(g: Any, x: Any, y: Any) -> Any:
 
 
 def _power_gradient_of_exponent(g: Any, x: Any, y: Any, out: Any) -> Any:
-    """g * x**y * log(x), but 0 where x is 0 and y is not negative, because 0**y does not change with y."""
+    """Return g * x**y * log(x), but 0 where x is 0 and y is not negative: there 0**y does not depend on y."""
     if is_number(x) and x:
         return g * out * (math.log(x) if x > 0 else math.nan)
     return g * out * log(where((x == 0) & (y >= 0), 1.0, x))
@@ -126,43 +124,44 @@ def _power_gradient_of_exponent(g: Any, x: Any, y: Any, out: Any) -> Any:
 
 @op(x=_power_gradient_of_base, y=_power_gradient_of_exponent)
 def power(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x ** y. An integer to an integer power is an integer, and any other power is floating-point. Booleans count as 0 and 1.
+    """Return x ** y. Integers to integer powers stay integers; otherwise the result is floating-point. Booleans count as 0 and
+    1.
 
     The gradient with respect to y is NaN where x < 0: there x ** y is real only for some y.
     """
     x, y = _booleans_as_integers(x), _booleans_as_integers(y)
     if is_number(y) and xp is host and is_floating(x.dtype) and y not in (-1, 0, 0.5, 1, 2):
-        return x * x * x if y == 3 else x ** xp.full_like(x, y)  # NumPy is slow at such numbers, and fast at arrays of them
+        return x * x * x if y == 3 else x ** xp.full_like(x, y)  # NumPy is faster with an array
     return x**y
 
 
 @op(x=lambda g: -g)
 def negative(x: Tensor) -> Tensor:
-    """-x. Booleans count as the integers 0 and 1."""
+    """Return -x. Booleans count as 0 and 1."""
     return -_booleans_as_integers(x)
 
 
 @op(x=lambda g, x: where(x == 0, 0.0, g * sign(x)))
 def abs(x: Tensor) -> Tensor:
-    """The absolute value. Its gradient at 0 is 0."""
+    """Return the absolute value. The gradient at 0 is 0."""
     return xp.absolute(x)
 
 
 @op(x=_zero_gradient)
 def sign(x: Tensor) -> Tensor:
-    """The sign: -1, 0 or 1. Its gradient is 0 everywhere. Booleans count as the integers 0 and 1."""
+    """Return the sign of x: -1, 0 or 1. The gradient is 0. Booleans count as 0 and 1."""
     return xp.sign(_booleans_as_integers(x))
 
 
 @op(x=lambda g, x: g * x * 2.0)
 def square(x: Tensor) -> Tensor:
-    """x * x. Booleans count as the integers 0 and 1."""
+    """Return x * x. Booleans count as 0 and 1."""
     return _booleans_as_integers(x) * x
 
 
 @op(floating=True, x=lambda g, out: g * 0.5 / _safe_divisor(g, out))
 def sqrt(x: Tensor) -> Tensor:
-    """The square root. Its gradient at 0 is infinite if the incoming gradient is not 0, and 0 if it is; never NaN."""
+    """Return the square root. The gradient at 0 is infinite, or 0 if the incoming gradient is 0."""
     return xp.sqrt(x)
 
 
@@ -173,45 +172,45 @@ def _rsqrt_gradient(g: Any, x: Any) -> Any:
 
 @op(floating=True, x=_rsqrt_gradient)
 def rsqrt(x: Tensor) -> Tensor:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x)."""
     return 1.0 / xp.sqrt(x)
 
 
 @op(floating=True, x=lambda g, x: _divide_gradient_of_divisor(g, 1.0, x))
 def reciprocal(x: Tensor) -> Tensor:
-    """1 / x."""
+    """Return 1 / x."""
     return 1.0 / x
 
 
 # ---------------------------------------------------------------------------------------- rounding: gradients of 0
 
 
-def _rounded(how: Any, x: Any) -> Any:
-    """x rounded by ``how``, a function of the array package. Integers are copied: not every such function takes them."""
-    return how(x) if is_floating(x.dtype) else x.copy()
+def _rounded(function: Any, x: Any) -> Any:
+    """Round x with a function of the array package. Integers are copied: not every such function takes them."""
+    return function(x) if is_floating(x.dtype) else x.copy()
 
 
 @op(x=_zero_gradient)
 def floor(x: Tensor) -> Tensor:
-    """The largest whole number that is not above x. Its gradient is 0 everywhere."""
+    """Round down to an integer. The gradient is 0."""
     return _rounded(xp.floor, x)
 
 
 @op(x=_zero_gradient)
 def ceil(x: Tensor) -> Tensor:
-    """The smallest whole number that is not below x. Its gradient is 0 everywhere."""
+    """Round up to an integer. The gradient is 0."""
     return _rounded(xp.ceil, x)
 
 
 @op(x=_zero_gradient)
 def trunc(x: Tensor) -> Tensor:
-    """x without its fractional part. Its gradient is 0 everywhere."""
+    """Remove the fractional part. The gradient is 0."""
     return _rounded(xp.trunc, x)
 
 
 @op(x=_zero_gradient)
 def round(x: Tensor, decimals: int = 0) -> Tensor:
-    """x rounded to ``decimals`` places (negative: to tens, hundreds, ...), halves to the even neighbour. Its gradient is 0.
+    """Round to ``decimals`` decimals (negative: to tens, hundreds, ...), halves to the even neighbor. The gradient is 0.
 
     >>> tt.round(tt.tensor([0.5, 1.5, 2.5]))
     tensor([0., 2., 2.])
@@ -224,73 +223,73 @@ def round(x: Tensor, decimals: int = 0) -> Tensor:
 
 @op(floating=True, x=lambda g, out: g * out)
 def exp(x: Tensor) -> Tensor:
-    """e ** x."""
+    """Return e ** x."""
     return xp.exp(x)
 
 
 @op(floating=True, x=lambda g, out: g * (out + 1.0))
 def expm1(x: Tensor) -> Tensor:
-    """e ** x - 1, accurate even for small x."""
+    """Return e ** x - 1, accurate even for small x."""
     return xp.expm1(x)
 
 
 @op(floating=True, x=lambda g, out: g * out * math.log(2.0))
 def exp2(x: Tensor) -> Tensor:
-    """2 ** x."""
+    """Return 2 ** x."""
     return xp.exp2(x)
 
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, x))
 def log(x: Tensor) -> Tensor:
-    """The natural logarithm: -inf at 0, NaN for negative x."""
+    """Return the natural logarithm: -inf at 0, NaN for negative x."""
     return xp.log(x)
 
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, x) * (1.0 / math.log(2.0)))
 def log2(x: Tensor) -> Tensor:
-    """The logarithm to base 2."""
+    """Return the logarithm to base 2."""
     return xp.log2(x)
 
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, x) * (1.0 / math.log(10.0)))
 def log10(x: Tensor) -> Tensor:
-    """The logarithm to base 10."""
+    """Return the logarithm to base 10."""
     return xp.log10(x)
 
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, x + 1.0))
 def log1p(x: Tensor) -> Tensor:
-    """log(1 + x), accurate even for small x."""
+    """Return log(1 + x), accurate even for small x."""
     return xp.log1p(x)
 
 
 @op(floating=True, x=lambda g, out: g * (1.0 - out * out))
 def tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent."""
     return xp.tanh(x)
 
 
 @op(floating=True, x=lambda g, out: g * out * (1.0 - out))
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + e ** -x), without overflow for large or small x."""
+    """Return 1 / (1 + e ** -x), without overflow."""
     return kernels.sigmoid(x)
 
 
 @op(floating=True, x=lambda g, x: g * exp(-x * x) * (2.0 / math.sqrt(math.pi)))
 def erf(x: Tensor) -> Tensor:
-    """The error function, 2/sqrt(pi) times the integral of exp(-t*t) from 0 to x."""
+    """Return the error function, 2/sqrt(pi) times the integral of exp(-t*t) from 0 to x."""
     return kernels.erf(x)
 
 
 def _difference(x: Any, y: Any) -> Any:
-    """x - y, but 0 for two equal infinities."""
+    """Return x - y, but 0 for two equal infinities."""
     difference = x - y
     return where((x == y) & (difference != difference), 0.0, difference)
 
 
 @op(floating=True, x=lambda g, x, y: g * sigmoid(_difference(x, y)), y=lambda g, x, y: g * sigmoid(_difference(y, x)))
 def logaddexp(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """log(exp(x) + exp(y)), without overflow."""
+    """Return log(exp(x) + exp(y)), without overflow."""
     return xp.logaddexp(x, y)
 
 
@@ -299,9 +298,8 @@ def logaddexp(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 @op(x=lambda g, condition: where(condition, g, 0.0), y=lambda g, condition: where(condition, 0.0, g))
 def where(condition: Mask, x: Tensor | float | None, y: Tensor | float | None) -> Tensor:
-    """x where ``condition`` (boolean) is true, else y. An element that is not selected gets the gradient 0.
-
-    All three broadcast to the shape of the result.
+    """Return x where the boolean ``condition`` is true, else y. All three broadcast. The gradient of an unselected element is
+    0.
 
     >>> x = tt.tensor([-1.0, 2.0, -3.0])
     >>> tt.where(x > 0, x, 0.0)
@@ -309,7 +307,7 @@ def where(condition: Mask, x: Tensor | float | None, y: Tensor | float | None) -
     """
     if x is None or y is None:
         raise TypeError(
-            "x and y are missing: x[condition] gives the elements where it is true, numpy.nonzero(c.numpy()) their places"
+            "x and y are missing: x[condition] gives the elements where it is true, numpy.nonzero(c.numpy()) their indices"
         )
     if is_number(x) and is_number(y):
         if float in (type(x), type(y)):  # NumPy would make float64 of two Python numbers
@@ -324,16 +322,13 @@ def where(condition: Mask, x: Tensor | float | None, y: Tensor | float | None) -
 
 
 def _choice_gradient(g: Any, loses: Any, ties: Any) -> Any:
-    """The gradient of a choice: 0 for the operand that loses, g / 2 for a tie, else g.
-
-    Where one operand is NaN, neither loses and there is no tie. So both get g, as in PyTorch.
-    """
+    """Return 0 for the operand that loses, g / 2 for a tie, else g. If one operand is NaN, both get g, as in PyTorch."""
     return where(loses, 0.0, where(ties, 0.5 * g, g))
 
 
 @op(x=lambda g, x, y: _choice_gradient(g, x < y, x == y), y=lambda g, x, y: _choice_gradient(g, y < x, x == y))
 def maximum(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """The larger of x and y. In a tie each gets half of the gradient. If one is NaN, the result is NaN, and both get all.
+    """Return the larger of x and y. In a tie each gets half the gradient. NaN wins, and then both get it all.
 
     >>> tt.maximum(tt.tensor([1.0, 5.0]), 3.0)
     tensor([3., 5.])
@@ -343,7 +338,7 @@ def maximum(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 @op(x=lambda g, x, y: _choice_gradient(g, x > y, x == y), y=lambda g, x, y: _choice_gradient(g, y > x, x == y))
 def minimum(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """The smaller of x and y. In a tie each gets half of the gradient. If one is NaN, the result is NaN, and both get all."""
+    """Return the smaller of x and y. In a tie each gets half the gradient. NaN wins, and then both get it all."""
     return xp.minimum(x, y)
 
 
@@ -367,10 +362,9 @@ def _is_above(x: Any, min: Any, max: Any) -> Any:
     max=lambda g, x, min, max: where(_is_above(x, min, max), g, 0.0),
 )
 def clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
-    """x limited to the range from ``min`` to ``max``, which are numbers or tensors that broadcast to x. One may be None.
+    """Limit x to the range from ``min`` to ``max``, numbers or tensors that broadcast to x. One may be None.
 
-    Inside the range, ends included, the gradient goes to x. Outside it goes to the bound, if that is a tensor. Where
-    max < min the result is max.
+    Inside the range, ends included, the gradient goes to x; outside, to the bound. Where max < min the result is max.
 
     >>> tt.clip(tt.tensor([-2.0, 0.5, 3.0]), 0.0, 1.0)
     tensor([0. , 0.5, 1. ])
@@ -382,7 +376,7 @@ def clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | Non
 
 @composite
 def masked_fill(x: Tensor, mask: Mask, value: Tensor | float) -> Tensor:
-    """x, but ``value`` where the boolean ``mask`` is true.
+    """Replace the elements of x where the boolean ``mask`` is true by ``value``.
 
     >>> x = tt.tensor([1.0, 2.0, 3.0])
     >>> tt.masked_fill(x, x == 2, -1.0)
@@ -396,5 +390,5 @@ def masked_fill(x: Tensor, mask: Mask, value: Tensor | float) -> Tensor:
 
 @op(x=lambda g: g)
 def astype(x: Tensor, dtype: DType) -> Tensor:
-    """x converted to ``dtype``. The gradient has x's own dtype. No gradient flows through integers and booleans."""
+    """Convert x to ``dtype``. The gradient has x's dtype. No gradient flows through integers and booleans."""
     return x.astype(dtype)

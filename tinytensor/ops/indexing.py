@@ -1,7 +1,7 @@
-"""Indexing and its adjoint. ``x[index]`` gathers and ``scatter`` adds back: each is the gradient of the other.
+"""Indexing and its adjoint: ``x[index]`` gathers and ``scatter`` adds back. Each is the gradient of the other.
 
-All ops that select elements (take, sort, topk, ...) are made of these two, so they need no gradient rules. Only the embedding
-has rules of its own, because they are faster.
+All ops that select elements (take, sort, topk, ...) are made of these two. Only the embedding has its own rules, which are
+faster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tinytensor.ops.shapes import moveaxis, normalize_axis, reshape
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
-Ids = Any  # a tensor or an array of integers, which may be NumPy's with either backend
+Ids = Any  # a tensor or an array of integers, of NumPy or of the backend
 
 __all__ = [
     "diag", "diagonal", "embedding", "getitem", "index_add", "one_hot", "scatter", "sum_rows", "take", "take_along_axis",
@@ -32,13 +32,13 @@ __all__ = [
 
 
 def _is_basic(index: Any) -> bool:
-    """True for an index of ints, slices, None and ellipsis. It selects no element twice, and gives a view."""
+    """Return True for an index of ints, slices, None and ellipsis. It gives a view and selects no element twice."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(part is None or part is Ellipsis or isinstance(part, (int, slice, host.integer)) for part in parts)
 
 
 def _is_all(index: Any, shape: tuple[int, ...]) -> bool:
-    """True for slices that together select every element, in its place."""
+    """Return True for slices that together select every element, in order."""
     parts = index if isinstance(index, tuple) else (index,)
     return len(parts) <= len(shape) and all(
         isinstance(part, slice) and part.indices(n) == (0, n, 1) for part, n in zip(parts, shape)
@@ -46,9 +46,9 @@ def _is_all(index: Any, shape: tuple[int, ...]) -> bool:
 
 
 def as_index(index: Any) -> Any:
-    """An index that the backend accepts: tensors, lists and NumPy arrays become arrays of the backend.
+    """Convert the tensors, lists and NumPy arrays of an index to arrays of the backend.
 
-    Raises IndexError for floating-point numbers.
+    Raises IndexError for floats.
     """
     if type(index) is int or index is None or index is Ellipsis:
         return index
@@ -61,18 +61,17 @@ def as_index(index: Any) -> Any:
         return index
     index = _of_backend(index)
     if isinstance(index, float) or (hasattr(index, "dtype") and index.dtype.kind not in "iub"):  # CuPy truncates a float
-        kind = getattr(index, "dtype", "float")
-        raise IndexError(f"an index must be of integers or booleans, not {kind}: convert it with .astype('int64')")
+        dtype = getattr(index, "dtype", "float")
+        raise IndexError(f"an index must be of integers or booleans, got {dtype}: convert it with .astype('int64')")
     return index
 
 
 def _without_arrays(index: slice) -> slice:
-    """A slice with Python's integers in place of arrays and tensors of one."""
     return slice(*[end if end is None else operator.index(end) for end in (index.start, index.stop, index.step)])
 
 
 def _of_backend(index: Any) -> Any:
-    """An index with an array of the backend in place of a tensor, a list or a NumPy array."""
+    """Convert a tensor, list or NumPy array to an array of the backend. Return any other index unchanged."""
     if hasattr(index, "node"):
         return array_of(index)
     if isinstance(index, (list, range)):
@@ -85,21 +84,22 @@ def _of_backend(index: Any) -> Any:
 
 
 def as_integers(caller: str, indices: Any) -> Any:
-    """Indices as an array of integers. Raises TypeError for others, also for booleans: x[mask] is another question."""
+    """Return indices as an array of integers. Raises TypeError for other dtypes, and for booleans: a mask belongs in
+    x[mask]."""
     index = _of_backend(list(indices) if isinstance(indices, tuple) else indices)
     if type(index) is int or isinstance(index, host.integer):
         return xp.full((), index, index_dtype)
     if not is_array(index) or index.dtype.kind not in "iu":
-        kind = index.dtype if is_array(index) else shown(indices)
-        raise TypeError(f"{caller} needs integer indices, not {kind}: convert them with .astype('int64'), or use x[mask]")
+        actual = index.dtype if is_array(index) else shown(indices)
+        raise TypeError(f"{caller} needs integer indices, got {actual}: convert them with .astype('int64'), or use x[mask]")
     return index
 
 
 def _getitem_gradient(g: Any, x_shape: tuple[int, ...], index: Any) -> Any:
-    """The gradient of x[index]: 0 except for the selected elements.
+    """Return the gradient of x[index]: 0 except for the selected elements.
 
-    If nothing is recorded and no element was selected twice, this is a ``Part``, which the engine adds in place. Otherwise a
-    tensor that is cut into pieces would need a whole array of zeros for each piece. Where x[index] is all of x, it is g.
+    If nothing is recorded and no element repeats, this is a ``Part``, which the engine adds in place. Otherwise each piece of a
+    split tensor would need an array of zeros. If x[index] is all of x, it is g.
     """
     if _is_all(index, x_shape):
         return g
@@ -113,16 +113,15 @@ def _getitem(x: Any, index: Any) -> Any:
     return x[index]
 
 
-_MANY = 4096  # from so many elements on, NumPy gathers from a flat array twice as fast as by several indices
+_MANY = 4096  # from this size, NumPy gathers from a flat array twice as fast as by several indices
 
 
 def _are_ids(parts: tuple[Any, ...]) -> bool:
-    """Whether all parts of an index are arrays of integers on the CPU."""
     return xp is host and all(is_array(part) and part.dtype.kind in "iu" for part in parts)
 
 
 def _flat(parts: Sequence[Any], shape: tuple[int, ...]) -> Any:
-    """The indices in the flattened array. Raises IndexError for one that does not exist."""
+    """Return indices into the flattened array. Raises IndexError if one is out of bounds."""
     flat: Any = 0
     for axis, (part, n) in enumerate(zip(parts, shape)):
         flat = flat * n + _from_zero(part, n, axis).astype(index_dtype, copy=False)
@@ -131,7 +130,8 @@ def _flat(parts: Sequence[Any], shape: tuple[int, ...]) -> Any:
 
 @composite
 def getitem(x: Tensor, index: Any) -> Tensor:
-    """x[index], for every kind of NumPy index: ints, slices, None, ellipsis, integer and boolean arrays, and mixtures."""
+    """Return x[index]. The index may be anything NumPy takes: ints, slices, None, ellipsis, integer and boolean arrays, and
+    mixtures."""
     return _getitem(x, as_index(index))
 
 
@@ -139,14 +139,14 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 def _scatter(values: Any, index: Any, shape: int | Sequence[int]) -> Tensor:
     out = xp.zeros(shape, dtype=values.dtype)
     if _is_basic(index):
-        out[index] = xp.broadcast_to(values, out[index].shape)  # an error for values of more axes, even of length 1
+        out[index] = xp.broadcast_to(values, out[index].shape)  # raises for values with more axes, even of length 1
     else:
         _add_at(out, index, values)
     return out
 
 
 def _add_at(out: Any, index: Any, values: Any) -> None:
-    """Add the values to out[index], also where an index is repeated: rows by their kernel, and many numbers by one count."""
+    """Add the values to out[index]. Values at a repeated index add up."""
     parts = index if isinstance(index, tuple) else (index,)
     if is_floating(out.dtype) and _are_ids(parts):
         if len(parts) == 1 and out.ndim > 1 and out.size and parts[0].size:
@@ -154,24 +154,24 @@ def _add_at(out: Any, index: Any, values: Any) -> None:
             rows = xp.broadcast_to(values, (*ids.shape, *out.shape[1:])).reshape(ids.size, -1)
             return kernels.sum_rows(rows, ids, out.reshape(len(out), -1))
         if len(parts) == out.ndim and 4 * values.size > out.size:
-            places = _flat(parts, out.shape)
-            values = xp.broadcast_to(values, places.shape).reshape(-1)
-            out += xp.bincount(places.reshape(-1), values, out.size).reshape(out.shape).astype(out.dtype)
+            indices = _flat(parts, out.shape)
+            values = xp.broadcast_to(values, indices.shape).reshape(-1)
+            out += xp.bincount(indices.reshape(-1), values, out.size).reshape(out.shape).astype(out.dtype)
             return
     scatter_add(out, index, values)
 
 
 def _from_zero(ids: Any, length: int, axis: int) -> Any:
-    """Indices that count from the start. Raises IndexError for one that does not exist."""
-    least, most = (ids.min(), ids.max()) if ids.size else (0, -1)
-    if least < -length or most >= length:
-        raise IndexError(f"index {least if least < -length else most} is out of bounds for axis {axis} with size {length}")
-    return xp.where(ids < 0, ids + length, ids) if least < 0 else ids
+    """Return non-negative indices. Raises IndexError if one is out of bounds."""
+    low, high = (ids.min(), ids.max()) if ids.size else (0, -1)
+    if low < -length or high >= length:
+        raise IndexError(f"index {low if low < -length else high} is out of bounds for axis {axis} with size {length}")
+    return xp.where(ids < 0, ids + length, ids) if low < 0 else ids
 
 
 @composite
 def scatter(values: Tensor, index: Any, shape: int | Sequence[int]) -> Tensor:
-    """Zeros of ``shape``, with ``values`` added at ``index``. Values at a repeated index add up.
+    """Return zeros of ``shape`` with ``values`` added at ``index``. Values at a repeated index add up.
 
     >>> tt.scatter(tt.tensor([1.0, 2.0, 3.0]), [0, 2, 2], (4,))
     tensor([1., 0., 5., 0.])
@@ -181,7 +181,7 @@ def scatter(values: Tensor, index: Any, shape: int | Sequence[int]) -> Tensor:
 
 @composite
 def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
-    """The elements of x at ``indices`` (integers, any shape) along ``axis`` (None: in the flattened x).
+    """The elements of x at ``indices`` (integers, any shape) along ``axis`` (None: flattened).
 
     >>> x = tt.tensor([[1, 2, 3], [4, 5, 6]])
     >>> tt.take(x, [2, 0], axis=1)
@@ -195,7 +195,7 @@ def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
 
 
 def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """The open mesh with which x[mesh] selects ``indices`` along ``axis``, at every position of the other axes."""
+    """Return the open mesh for which x[mesh] selects ``indices`` along ``axis``."""
     index, ndim = as_integers("take_along_axis", indices), len(shape)
     if index.ndim != ndim:
         raise IndexError(
@@ -203,17 +203,15 @@ def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
         )
     mesh: list[Any] = []
     for a, length in enumerate(shape):
-        places = [1] * ndim
-        places[a] = length
-        mesh.append(index if a == axis else xp.arange(length).reshape(places))
+        mesh.append(index if a == axis else xp.arange(length).reshape([-1 if b == a else 1 for b in range(ndim)]))
     return tuple(mesh)
 
 
 @composite
 def take_along_axis(x: Tensor, indices: Any, axis: int) -> Tensor:
-    """For each position in ``indices``, the element of x with that index along ``axis``.
+    """Take the element of x at each index in ``indices`` along ``axis``.
 
-    ``indices`` has as many dimensions as x. Along the other axes it has the same lengths as x, or 1, which broadcasts.
+    The other axes of ``indices`` have x's lengths, or 1, which broadcasts.
 
     >>> x = tt.tensor([[1, 2, 3], [4, 5, 6]])
     >>> tt.take_along_axis(x, tt.tensor([[2], [0]]), axis=1)
@@ -226,7 +224,7 @@ def take_along_axis(x: Tensor, indices: Any, axis: int) -> Tensor:
 
 @composite
 def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
-    """x with ``values`` added at ``indices`` (1-d integers) along ``axis``. Values at a repeated index add up.
+    """Add ``values`` to x at ``indices`` (1-d integers) along ``axis``. Values at a repeated index add up.
 
     >>> tt.index_add(tt.zeros(3), [0, 0, 2], tt.tensor([1.0, 2.0, 3.0]))
     tensor([3., 0., 3.])
@@ -248,16 +246,16 @@ def _diagonal(x: Tensor, offset: int) -> Tensor:
 
 @composite
 def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """The elements x[i, i + offset] along two axes. They become the last axis of the result."""
+    """Return the elements x[i, i + offset] of two axes. They become the last axis of the result."""
     axes = [normalize_axis(a, x.ndim, "diagonal: axis") for a in (axis1, axis2)]
     if axes[0] == axes[1]:
-        raise ValueError(f"diagonal: axis1 and axis2 must be different axes, not both {axes[0]}")
+        raise ValueError(f"diagonal: axis1 and axis2 must be different, got {axes[0]} twice")
     return _diagonal(x if axes == [x.ndim - 2, x.ndim - 1] else moveaxis(x, axes, (-2, -1)), offset)
 
 
 @composite
 def diag(x: Tensor, k: int = 0) -> Tensor:
-    """For a vector x: the square matrix with x on diagonal k and 0 elsewhere. For a matrix x: its diagonal k.
+    """Return a square matrix with the vector x on diagonal k, or diagonal k of the matrix x.
 
     >>> tt.diag(tt.tensor([1, 2]))
     tensor([[1, 0],
@@ -266,7 +264,7 @@ def diag(x: Tensor, k: int = 0) -> Tensor:
     if x.ndim == 2:
         return diagonal(x, k)
     if x.ndim != 1:
-        raise ValueError(f"diag takes a vector or a matrix, not shape {x.shape}: use diagonal")
+        raise ValueError(f"diag needs a vector or a matrix, got shape {x.shape}: use diagonal")
     side = x.shape[0] + abs(k)
     start = max(k, -k * side)
     flat = _scatter(x, slice(start, start + x.shape[0] * (side + 1), side + 1), (side * side,))
@@ -275,36 +273,35 @@ def diag(x: Tensor, k: int = 0) -> Tensor:
 
 @op()
 def one_hot(indices: Tensor, num_classes: int) -> Tensor:
-    """A float32 tensor (..., num_classes): 1 at each index, else 0. Raises IndexError unless 0 <= index < num_classes.
+    """Return 1 at each index, else 0: float32 (..., num_classes). Raises IndexError unless 0 <= index < num_classes.
 
     >>> tt.one_hot(tt.tensor([2, 0]), 3)
     tensor([[0., 0., 1.],
             [1., 0., 0.]])
     """
     if indices.dtype.kind not in "iu":
-        raise TypeError(f"it needs integers, not {indices.dtype}: convert them with .astype('int64')")
+        raise TypeError(f"indices must be integers, got {indices.dtype}: convert them with .astype('int64')")
     if indices.size and not (int(indices.min()) >= 0 and int(indices.max()) < num_classes):
         raise IndexError(f"an index is outside 0 to {num_classes - 1}: there are {counted(num_classes, 'class')}")
     return (indices[..., None] == xp.arange(num_classes)).astype("float32")
 
 
-# An embedding looks up rows, and its gradient adds up rows. The same rows repeat often (65 characters at thousands of
-# positions), so this sum has a kernel of its own.
+# The gradient of an embedding adds up rows. Few rows repeat often (65 characters at thousands of positions), so this sum has
+# its own kernel.
 
 
 class _Rows(Part):
-    """The gradient of a table: 0 except for the rows with these ids, its ``index``. Here ids may repeat."""
+    """The gradient of a table: 0 except for the rows ``index``, which may repeat."""
 
     def add_to(self, gradient: Any) -> None:
         kernels.sum_rows(self.values, self.index, gradient)
 
 
 def _embedding_gradient(g: Any, ids: Any, weight_shape: tuple[int, ...]) -> Any:
-    """The rows of g, each added to the row of the table that its id names.
+    """Add each row of g to the row of the table that its id names.
 
-    If nothing is recorded, the engine adds them to the gradient that has reached the table already. Where the table is the
-    output layer, too, this saves an array of its size. To detect anomalies the sum is needed by itself: finite rows may add up
-    to infinity.
+    If nothing is recorded, the engine does this in place, which saves an array if the table is also the output layer. Anomaly
+    detection needs the sum itself: finite rows may add up to infinity.
     """
     if is_array(g) and not modes().detecting_anomalies:
         return _Rows(ids, g)
@@ -313,15 +310,15 @@ def _embedding_gradient(g: Any, ids: Any, weight_shape: tuple[int, ...]) -> Any:
 
 @op(weight=_embedding_gradient)
 def _embedding(weight: Any, ids: Any) -> Any:
-    if is_host_array(ids):  # checking ids on a GPU would make the program wait for it
+    if is_host_array(ids):  # a check on a GPU would wait for it
         check_ids(ids, len(weight))
     return weight.take(ids, axis=0)
 
 
 def check_ids(ids: Any, num_rows: int) -> None:
-    if ids.size == 1:  # so it is for every token in decoding, and a Python number is compared much faster
+    if ids.size == 1:  # decoding one token: a Python number is compared much faster
         inside = 0 <= ids.item() < num_rows
-    else:  # as an unsigned number a negative one is large, so one comparison finds both kinds
+    else:  # a negative id is large as an unsigned number, so one comparison is enough
         inside = not ids.size or ids.astype(host.uint64).max() < num_rows
     if not inside:
         wrong = ids[(ids < 0) | (ids >= num_rows)].flat[0]
@@ -330,7 +327,7 @@ def check_ids(ids: Any, num_rows: int) -> None:
 
 @op(rows=lambda g, ids: _embedding(g, ids))
 def sum_rows(rows: Any, ids: Tensor, num_rows: int) -> Tensor:
-    """Row i of the result (num_rows, width) is the sum of the ``rows`` (..., width) whose id is i."""
+    """Sum the ``rows`` (..., width) with equal ids: row i of the result (num_rows, width) adds up those with id i."""
     if rows.shape[:-1] != ids.shape:
         raise ValueError("each row needs one id: the ids must have the shape of the rows without the last axis")
     return kernels.sum_rows(rows, ids, xp.zeros((num_rows, rows.shape[-1]), rows.dtype))
@@ -338,10 +335,10 @@ def sum_rows(rows: Any, ids: Tensor, num_rows: int) -> Tensor:
 
 @composite
 def embedding(ids: Ids, weight: Tensor) -> Tensor:
-    """The rows of ``weight`` (num_embeddings, width) at integer ``ids`` (...): (..., width).
+    """Look up the rows of ``weight`` (num_embeddings, width) at integer ``ids`` (...): (..., width).
 
-    Raises TypeError unless ids are integers, and IndexError for an id outside of the table. Ids on a GPU are not checked,
-    because the program would have to wait for the GPU.
+    Raises TypeError unless ids are integers, and IndexError for an id outside the table. A GPU does not check ids, because the
+    program would wait for it.
 
     >>> tt.embedding(tt.tensor([1, 0, 1]), tt.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([[3., 4.],
@@ -349,5 +346,5 @@ def embedding(ids: Ids, weight: Tensor) -> Tensor:
             [3., 4.]])
     """
     if weight.ndim != 2:
-        raise ValueError(f"embedding: weight must be (num_embeddings, width), not of shape {weight.shape}")
+        raise ValueError(f"embedding: weight must be (num_embeddings, width), got shape {weight.shape}")
     return _embedding(weight, as_integers("embedding", ids))

@@ -31,14 +31,14 @@ SHORT_VECTOR = 1 << 16  # the product of longer vectors is summed in blocks
 
 
 def T(x: Any) -> Any:
-    """The last two axes exchanged."""
+    """Exchange the last two axes."""
     return swapaxes(x, -1, -2)
 
 
 def _product(x: Any, y: Any) -> Any:
-    """x @ y for arrays. If y is one matrix for the whole batch, this is one large product: faster than many small ones.
+    """Return x @ y. A batch times one matrix is one large product, which is faster than many small ones.
 
-    Where there is nothing to sum, as in an outer product, BLAS takes four times as long as a multiplication.
+    BLAS takes four times as long as a multiplication for an outer product.
     """
     if x.shape[-1] == 1:
         return x * y
@@ -59,23 +59,22 @@ def _matmul(x: Any, y: Any) -> Any:
 
 @op(x=lambda g, y: _matmul(y, T(g)), y=lambda g, x: _matmul(x, g))
 def _rows_matmul(x: Any, y: Any) -> Any:
-    """xᵀ y with the leading axes of both joined. So the gradient of a matrix that multiplied a whole batch is one product."""
+    """Return xᵀ y with the leading axes joined, so that the gradient of a matrix that multiplies a batch is one product."""
     return kernels.matmul(as_rows(x).T, as_rows(y))
 
 
 @op(x=lambda g, y: g * y, y=lambda g, x: g * x)
 def _inner(x: Any, y: Any) -> Any:
-    """The sum of the products of two vectors' elements."""
     if len(x) > SHORT_VECTOR:
         return _product(x[None], y[:, None])[0, 0]
     return widened(x).dot(widened(y))
 
 
 def matmul(x: Any, y: Any) -> Tensor:
-    """x @ y: (..., n, k) @ (..., k, m) -> (..., n, m). The leading axes broadcast.
+    """Return the matrix product x @ y: (..., n, k) @ (..., k, m) -> (..., n, m). Leading axes broadcast.
 
-    A 1-d x is a row and a 1-d y is a column; the result does not have that axis. Raises ValueError for a scalar and for
-    lengths that do not fit.
+    A 1-d x is treated as a row and a 1-d y as a column, and that axis is removed from the result. Raises ValueError for a
+    scalar and for lengths that do not match.
 
     >>> tt.matmul(tt.zeros((5, 2, 3)), tt.zeros((3, 4))).shape
     (5, 2, 4)
@@ -83,7 +82,7 @@ def matmul(x: Any, y: Any) -> Tensor:
     if not hasattr(x, "ndim") or not hasattr(y, "ndim") or x.ndim == 0 or y.ndim == 0:
         for name, value in {"x": x, "y": y}.items():
             if not hasattr(value, "ndim") and not is_number(value):
-                TENSOR.of("matmul", name, value)  # its error
+                TENSOR.of("matmul", name, value)  # raises
         raise ValueError("matmul needs tensors of at least one dimension: use * for a scalar")
     if x.shape[-1] != y.shape[max(y.ndim - 2, 0)]:
         which = "only" if y.ndim == 1 else "second-last"
@@ -104,10 +103,10 @@ def matmul(x: Any, y: Any) -> Tensor:
 
 @composite
 def dot(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """The products of x and y, summed over the last axis of x and the second-last axis of y, or its only one.
+    """Sum products over the last axis of x and the second-last (or only) axis of y.
 
-    So it is the inner product of two vectors and the product of two matrices. A number or a scalar multiplies every element.
-    Unlike ``matmul``, it multiplies each matrix of a stack x with each one of a stack y.
+    This is the inner product of vectors and the matrix product of matrices. Numbers and scalars multiply every element. Unlike
+    ``matmul``, it multiplies each matrix of a stack x with each matrix of a stack y.
 
     >>> tt.dot(tt.tensor([1.0, 2.0]), tt.tensor([3.0, 4.0]))
     tensor(11.)
@@ -124,8 +123,9 @@ def dot(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 @composite
 def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2) -> Tensor:
-    """The sum of products over pairs of axes. ``axes`` is a number n (the last n axes of x with the first n of y), or two lists
-    of axes, one of x and one of y.
+    """Sum products over pairs of axes.
+
+    ``axes`` is a number n (the last n axes of x with the first n of y), or a pair of lists: axes of x and axes of y.
 
     >>> tt.tensordot(tt.ones((2, 3)), tt.ones((3, 4)), axes=1).shape
     (2, 4)
@@ -135,7 +135,7 @@ def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[int] | Sequence[Sequenc
             raise ValueError(f"tensordot of shapes {x.shape}, {y.shape}: they do not have {counted(axes, 'axis')} to multiply")
         axes = (range(x.ndim - axes, x.ndim), range(axes))
     if len(axes) != 2:
-        raise ValueError(f"tensordot: axes must be a number, or axes of x and axes of y, not {axes}")
+        raise ValueError(f"tensordot: axes must be a number, or axes of x and axes of y, got {axes}")
     left, right = normalize_axes(axes[0], x.ndim, "tensordot: axes"), normalize_axes(axes[1], y.ndim, "tensordot: axes")
     lengths = [x.shape[a] for a in left]
     if lengths != [y.shape[a] for a in right]:
@@ -149,7 +149,7 @@ def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[int] | Sequence[Sequenc
 
 @composite
 def outer(x: Tensor, y: Tensor) -> Tensor:
-    """The products of each element of x with each element of y: (x.size, y.size).
+    """Return the outer product (x.size, y.size) of the flattened x and y.
 
     >>> tt.outer(tt.tensor([1, 2]), tt.tensor([3, 4, 5]))
     tensor([[ 3,  4,  5],
@@ -160,7 +160,9 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
 
 @op(x=lambda g, weight: _matmul(g, weight), weight=lambda g, x: _rows_matmul(g, x), bias=lambda g: g)
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias: (..., inputs) with weight (outputs, inputs) and bias (outputs,) -> (..., outputs).
+    """Apply a linear layer: x @ weight.T + bias.
+
+    Shapes: x (..., inputs), weight (outputs, inputs), bias (outputs,) -> (..., outputs).
 
     >>> x, weight = tt.tensor([[1.0, 2.0]]), tt.tensor([[3.0, 4.0], [5.0, 6.0]])
     >>> tt.linear(x, weight, tt.tensor([0.0, 1.0]))
@@ -179,36 +181,36 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _einsum_gradients(
     g: Any, arrays: Any, arrays_shape: list[tuple[int, ...]], terms: tuple[str, ...], output: str
 ) -> list[Any]:
-    """The gradient of each operand is the einsum of g with all other operands.
+    """Return the gradient of each operand: the einsum of g with the other operands.
 
-    A letter that only this operand has was summed over. Its gradient is the same at every position, so the letter is left out
-    of the einsum, and the result is broadcast along it. An axis of length 1 is left out too: it may have been broadcast, and
-    then the einsum sums over it.
+    The einsum omits a letter that only this operand has, and axes of length 1, which may have been broadcast. The result is
+    broadcast along them.
     """
     gradients = []
     for i, (term, shape) in enumerate(zip(terms, arrays_shape)):
-        others = [t for j, t in enumerate(terms) if j != i]
-        known = set(output).union(*others)
-        left_out = [axis for axis, letter in enumerate(term) if letter not in known or shape[axis] == 1]
-        kept = "".join([letter for axis, letter in enumerate(term) if axis not in left_out])
-        part = _einsum([g, *[a for j, a in enumerate(arrays) if j != i]], (output, *others), kept)
-        part = expand_dims(part, left_out) if left_out else part
+        other_terms = [t for j, t in enumerate(terms) if j != i]
+        known = set(output).union(*other_terms)
+        omitted = [axis for axis, letter in enumerate(term) if letter not in known or shape[axis] == 1]
+        kept = "".join([letter for axis, letter in enumerate(term) if axis not in omitted])
+        part = _einsum([g, *[a for j, a in enumerate(arrays) if j != i]], (output, *other_terms), kept)
+        part = expand_dims(part, omitted) if omitted else part
         gradients.append(part if tuple(part.shape) == tuple(shape) else broadcast_to(part, shape))
     return gradients
 
 
 @op(several=True, arrays=_einsum_gradients)
 def _einsum(arrays: Sequence[Any], terms: tuple[str, ...], output: str) -> Any:
-    dtype = functools.reduce(xp.promote_types, [x.dtype for x in arrays])  # einsum may multiply two before it promotes
+    dtype = functools.reduce(xp.promote_types, [x.dtype for x in arrays])  # einsum may multiply before it promotes
     return sum_of_products(terms, output, *[widened(x.astype(dtype, copy=False)) for x in arrays])
 
 
 @composite
 def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
-    """Einstein summation as in ``numpy.einsum``: ``einsum("bij,bjk->bik", x, y)``.
+    """Evaluate an Einstein summation as in ``numpy.einsum``: ``einsum("bij,bjk->bik", x, y)``.
 
-    A letter that repeats within an operand means its diagonal. An ellipsis stands for axes that broadcast. Without ``->`` the
-    output has the letters that occur once, in alphabetical order. Raises ValueError for subscripts that do not fit.
+    A repeated letter within an operand takes its diagonal. An ellipsis stands for axes that broadcast. Without ``->`` the
+    output has the letters that occur once, in alphabetical order. Raises ValueError for subscripts that do not match the
+    tensors.
 
     >>> x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> tt.einsum("ij,j->i", x, tt.tensor([1.0, 10.0]))
@@ -227,7 +229,7 @@ def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
 
 
 def _parse(subscripts: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str]:
-    """The terms and the output, in letters only: each ellipsis is replaced by capital letters that are not used otherwise."""
+    """Return the terms and the output as letters only. Unused capital letters replace each ellipsis."""
     text = subscripts.replace(" ", "")
     left, arrow, output = text.partition("->")
     terms = left.split(",")
@@ -256,15 +258,16 @@ def _diagonal(term: str, x: Tensor) -> tuple[str, Tensor]:
     b = term.index(letter, a + 1)
     if x.shape[a] != x.shape[b]:
         raise ValueError(f"einsum: the axes {letter!r} of a tensor of shape {x.shape} differ in length")
-    rest = "".join(c for axis, c in enumerate(term) if axis not in (a, b))
-    return rest + letter, diagonal(x, 0, a, b)
+    kept = "".join(c for axis, c in enumerate(term) if axis not in (a, b))
+    return kept + letter, diagonal(x, 0, a, b)
 
 
-@op(floating=True, x=lambda g, cosine, sine: rotate_pairs(g, cosine, -sine))  # back by the same angles
+@op(floating=True, x=lambda g, cosine, sine: rotate_pairs(g, cosine, -sine))  # rotates back
 def rotate_pairs(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """x (..., 2 n) with each pair of elements, i and n + i, rotated by an angle, of which the cosine and the sine are given.
+    """Rotate each pair of elements i and n + i in the last axis of x (..., 2 n).
 
-    These broadcast to (..., n) and get no gradient. Raises ValueError if the last axis of x has an odd length.
+    ``cosine`` and ``sine`` of the angles broadcast to (..., n) and get no gradient. Raises ValueError if the last axis has an
+    odd length.
     """
     if not x.ndim or x.shape[-1] % 2:
         raise ValueError("x needs pairs of elements: a last axis of an even length")

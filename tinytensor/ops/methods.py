@@ -1,9 +1,8 @@
-"""A tensor's operators and methods. They are ops, so this file puts them on the class, which ops are built on.
+"""A tensor's operators and methods. Ops are built on the class, so this file adds them to it.
 
-Most ops are methods; the list is at the end of the class. These are functions only: ops on lists of tensors
-(``concatenate``, ``stack``, ``einsum``, ...), comparisons and bitwise ops, which have operators (``==``, ``&``, ...), the
-``logical_`` ops, ``where``, ``scatter``, ``sum_rows``, ``diag``, ``embedding``, ``linear``, ``tensordot`` and ``gelu``. So are
-those of angles (``arctan2``, ...) and of sequences (``diff``, ...), and the functions of functional/.
+The methods are listed at the end of the class. Some ops are functions only: those on lists of tensors (``concatenate``,
+``einsum``, ...), those with operators (``==``, ``&``, ...), the ``logical_`` ops, ``where``, ``scatter``, ``sum_rows``,
+``diag``, ``embedding``, ``linear``, ``tensordot``, ``gelu``, ``arctan2``, ``diff`` and their like, and all of functional/.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Self = TypeVar("Self", bound=Tensor)
 
 
 class Methods:
-    """What ``Tensor`` has from here. To a type checker it is the base of ``Tensor``."""
+    """The operators and methods of ``Tensor``. To a type checker this is the base of ``Tensor``."""
 
     # ------------------------------------------------------------------------------------------------------ indexing
 
@@ -42,8 +41,8 @@ class Methods:
                 "x[i] = y would lose the gradient of y, which requires gradients: build the result with tt.where or "
                 "tt.concatenate, or assign y.detach()"
             )
-        is_own = self.node is not None or (xp is host and self._data.base is None and sys.getrefcount(self._data) == 2)
-        changed = self._data if is_own else self._data.copy()  # no view, tensor or graph refers to an array of its own
+        is_unshared = self.node is not None or (xp is host and self._data.base is None and sys.getrefcount(self._data) == 2)
+        changed = self._data if is_unshared else self._data.copy()  # a view, tensor or graph may refer to the array
         read_values((self._data, index, value))
         value = value.item() if isinstance(value, host.generic) else value
         if type(value) in (bool, int, float):
@@ -160,8 +159,10 @@ class Methods:
         return ops.bitwise_xor(self, other)
 
     def _changed(self: Tensor, result: Tensor, operator: str) -> Any:
-        """What ``x += y`` gives, where ``result`` is x + y: a new tensor; but if x is a leaf that requires gradients, as
-        parameters are, and nothing is recorded, x itself with its values changed in place, as in PyTorch."""
+        """Return the value of ``x += y``, where ``result`` is x + y: a new tensor.
+
+        But a leaf that requires gradients, as parameters do, is changed in place if nothing is recorded, as in PyTorch.
+        """
         if self.node is None or self.node.op is not None:
             return result
         if modes().recording:
@@ -199,18 +200,17 @@ class Methods:
 
     @property
     def T(self: Tensor) -> Tensor:
-        """The tensor with its axes in reverse order."""
+        """The tensor with its axes reversed."""
         return ops.transpose(self)
 
     def reshape(self: Tensor, *shape: Any) -> Tensor:
-        """The same elements in another shape, as in ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
+        """Return the same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
         return ops.reshape(self, shape[0] if len(shape) == 1 else shape)
 
     def transpose(self: Tensor, *axes: Any) -> Tensor:
-        """x with its axes in another order, as in ``x.transpose(0, 2, 1)`` or ``x.transpose((0, 2, 1))``. Without arguments
-        the order is reversed."""
-        given: Sequence[int] | None = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
-        return ops.transpose(self, given)
+        """Permute the axes: ``x.transpose(0, 2, 1)`` or ``x.transpose((0, 2, 1))``. Without arguments, reverse them."""
+        order: Sequence[int] | None = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        return ops.transpose(self, order)
 
     add, subtract, multiply, divide, power = ops.add, ops.subtract, ops.multiply, ops.divide, ops.power
     negative, abs, sign, square, sqrt = ops.negative, ops.abs, ops.sign, ops.square, ops.sqrt
@@ -240,7 +240,7 @@ class Methods:
     # ------------------------------------------------------------------------------------------ calls by NumPy
 
     def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *operands: Any, **settings: Any) -> Any:
-        """NumPy calls this for np.exp(x), and for an operator with a NumPy array or number on its left."""
+        """Called by NumPy for np.exp(x), and for an operator with a NumPy array or number on its left."""
         if method == "__call__" and settings.keys() == {"out"} and isinstance(settings["out"][0], xp.ndarray):
             return _into_array(ufunc, operands, settings["out"][0])
         function = getattr(ops, ufunc.__name__, None)
@@ -250,9 +250,9 @@ class Methods:
         raise _not_for_tensors(ufunc.__name__)
 
     def __array_function__(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """NumPy calls this for np.sum(x) and its other functions on arrays.
+        """Called by NumPy for np.sum(x) and other functions on arrays.
 
-        Those that only need the shape may run, and ``broadcast_arrays``, which ``plt.bar`` calls: it asks ``__array__``.
+        Functions that need only the shape may run, and ``broadcast_arrays``, which ``plt.bar`` calls.
         """
         if function in (host.shape, host.ndim, host.size, host.broadcast_arrays):
             return function.__wrapped__(*args, **kwargs)
@@ -260,7 +260,7 @@ class Methods:
 
 
 def _into_array(ufunc: Any, operands: Sequence[Any], out: Array) -> Array:
-    """``p.data -= x`` for a tensor x: it changes the array in place. Raises TypeError if x requires gradients."""
+    """Apply ``p.data -= x`` for a tensor x: change the array in place. Raises TypeError if x requires gradients."""
     if any(_requires_grad(x) for x in operands):
         raise TypeError(f"{ufunc.__name__} into an array would lose the tensor's gradients: use x.detach(), or tt.no_grad()")
     ufunc(*[x._data if isinstance(x, Tensor) else x for x in operands], out=out)
@@ -276,14 +276,14 @@ def _not_for_tensors(name: str) -> TypeError:
 
 
 def _requires_grad(value: Any) -> bool:
-    """Whether the value is a tensor that requires gradients, or a nested list that holds one."""
+    """Return True for a tensor that requires gradients, or a nested list with one."""
     if isinstance(value, (list, tuple)):
         return any(_requires_grad(item) for item in value)
     return isinstance(value, Tensor) and value.node is not None
 
 
 def _put_on_tensor() -> None:
-    """Give ``Tensor`` everything that is written in ``Methods``, as if it stood there."""
+    """Copy the contents of ``Methods`` to ``Tensor``, as if they were written there."""
 
     class Empty:
         pass

@@ -1,8 +1,7 @@
-"""Linear layers with a low-precision weight, and the rows of such a weight; see ``nn.weights``.
+"""Linear layers with a quantized weight, and the rows of such a weight; see ``nn.weights``.
 
-Rounded weights are not trained. A gradient flows through such a weight only where the model has something else to train, such
-as additions to its weights (``nn.lora``). It flows as if the inputs were not rounded: rounding counts as a function of slope 1
-(Bengio et al. 2013).
+Quantized weights are not trained. A gradient flows through one only to train other weights, such as LoRA's (``nn.lora``).
+Rounding of inputs counts as a function of slope 1 (Bengio et al. 2013).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tinytensor.ops.indexing import Ids, as_integers, check_ids
 
 @op(x=lambda g, weight, parts, inputs, transposed: times_quantized(g, weight, parts, inputs, not transposed))
 def times_quantized(x: Any, weight: Any, parts: Parts, inputs: int, transposed: bool = False) -> Any:
-    """x @ w, or with ``transposed`` x @ w.T, for a weight w (outputs, inputs) in blocks. x is not rounded."""
+    """Return x @ w, or with ``transposed`` x @ w.T, for a weight w (outputs, inputs) in blocks. x is not rounded."""
     return kernels.times_quantized(x, weight, parts, inputs, transposed)
 
 
@@ -38,9 +37,10 @@ def _through_blocks(g: Any, x_shape: tuple[int, ...], weight: Any, parts: Parts,
 
 @op(x=_through_blocks, bias=_passed)
 def linear_blocks(x: Any, weight: Any, bias: Any, parts: Parts, passes_gradient: bool = False) -> Any:
-    """x @ w.T + bias: x (..., inputs), the bytes of a weight w (outputs, inputs) in blocks, bias (outputs,) or None.
+    """Return x @ w.T + bias for x (..., inputs), the bytes of a weight w (outputs, inputs) in blocks, and bias (outputs,) or
+    None.
 
-    ``parts`` are the types of the blocks and the number of rows of each, as in ``kernels/numpy/quantized.py``.
+    ``parts`` holds the types of the blocks and the number of rows of each, as in ``kernels/numpy/quantized.py``.
     """
     return kernels.linear_blocks(x, weight, bias, parts)
 
@@ -54,5 +54,5 @@ def _block_rows(weight: Any, ids: Any = None, parts: Parts = (), inputs: int = 0
 
 @composite
 def block_rows(ids: Ids, weight: Any, parts: Parts, inputs: int) -> Any:
-    """``tt.embedding`` for a weight in blocks: the rows at integer ids (...), float32 (..., inputs)."""
+    """Look up rows of a weight in blocks, like ``tt.embedding``: integer ids (...) give float32 (..., inputs)."""
     return _block_rows(weight, as_integers("embedding", ids), parts, inputs)

@@ -1,6 +1,7 @@
-"""Reductions, which make one number of many elements.
+"""Reductions over axes.
 
-``axis`` is None (all axes), one axis, or several. With ``keepdims`` the reduced axes stay, with length 1.
+``axis`` is None (all axes), one axis, or several. Over ``()``, no axis, each element is reduced alone. With ``keepdims`` the
+reduced axes stay, with length 1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = [
 
 
 def _with_reduced_axes(reduced: Any, ndim: int, axis: Axes, keepdims: bool) -> Any:
-    """A reduced value with its reduced axes as axes of length 1, so that it broadcasts against the unreduced values."""
+    """Restore the reduced axes with length 1, so that the value broadcasts against the unreduced values."""
     return reduced if keepdims or not reduced.ndim else expand_dims(reduced, normalize_axes(axis, ndim))
 
 
@@ -39,7 +40,7 @@ def _axes(axis: Axes, x: Any) -> Any:
 
 @op(x=lambda g, x_shape, axis, keepdims: broadcast_to(_with_reduced_axes(g, len(x_shape), axis, keepdims), x_shape))
 def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The sum over ``axis``. Integers and booleans are summed in int64, as in NumPy.
+    """Sum the elements over ``axis``. Integers and booleans are summed in 64 bits, as in NumPy.
 
     >>> x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> tt.sum(x), tt.sum(x, axis=0)
@@ -51,13 +52,13 @@ def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def _mean_gradient(g: Any, x_shape: tuple[int, ...], axis: Axes, keepdims: bool) -> Any:
-    g = widened(g) / size_along(x_shape, axis, "mean")  # the number of elements may be too large for half precision
+    g = widened(g) / size_along(x_shape, axis, "mean")  # float16 may not hold the number of elements
     return broadcast_to(_with_reduced_axes(g, len(x_shape), axis, keepdims), x_shape)
 
 
 @op(floating=True, x=_mean_gradient)
 def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The mean over ``axis``. The mean of no elements is NaN, as in NumPy.
+    """Return the mean over ``axis``. The mean of no elements is NaN, as in NumPy.
 
     >>> tt.mean(tt.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1)
     tensor([1.5, 3.5])
@@ -66,16 +67,16 @@ def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def _degrees_of_freedom(shape: Any, axis: Axes, ddof: float) -> float:
-    """n - ddof, but at least 0. Where it is 0, var and std are infinite, or NaN if all elements are equal."""
+    """Return n - ddof, at least 0. At 0, var and std are infinite, or NaN if all elements are equal."""
     count = size_along(shape, axis, "var") - ddof
     return count if count > 0 else 0
 
 
 @op()
 def _starting_point(x: Any, axis: Axes) -> Any:
-    """A number near the mean over ``axis``: the first, if it is so near that all may be equal, else the mean as it is rounded.
+    """Return a number near the mean over ``axis``: the first element, or the rounded mean unless the first is very near to it.
 
-    (The first may also be far from all others, and distances from it then have few digits.)
+    If all elements are equal, the distances from the first are exactly 0. An outlier would leave few digits to the distances.
     """
     axes = normalize_axes(axis, x.ndim)
     first = x[tuple([slice(1) if a in axes else slice(None) for a in range(x.ndim)])]
@@ -84,10 +85,10 @@ def _starting_point(x: Any, axis: Axes) -> Any:
 
 
 def centred(x: Any, axis: Axes) -> Any:
-    """x minus its mean over ``axis``, for an array or a tensor.
+    """Subtract the mean over ``axis`` from x, an array or a tensor.
 
-    A number near the mean is subtracted before the mean is computed. Otherwise the mean of numbers that are large and alike
-    would be rounded to fewer digits than their distances from it have.
+    A number near the mean is subtracted first: the mean of large, similar numbers has fewer digits than their distances from
+    it.
     """
     shifted = x - _starting_point(x, axis)
     return shifted - mean(shifted, axis, True)
@@ -101,8 +102,10 @@ def _var_gradient(g: Any, x: Any, axis: Axes, keepdims: bool, ddof: float) -> An
 
 @op(floating=True, x=_var_gradient)
 def var(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
-    """The variance over ``axis``: the sum of squared distances from the mean, divided by n - ddof. The default ddof=0 gives
-    the biased variance, as in NumPy."""
+    """Return the variance over ``axis``: the sum of squared deviations from the mean, divided by n - ddof.
+
+    The default ddof=0 gives the biased variance, as in NumPy.
+    """
     distance = centred(widened(x), axis)
     distance *= distance
     return sum_over(distance, _axes(axis, x), keepdims) / _degrees_of_freedom(x.shape, axis, ddof)
@@ -117,7 +120,7 @@ def _std_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool, ddof: fl
 
 @op(floating=True, x=_std_gradient)
 def std(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
-    """The standard deviation over ``axis``. Its gradient is 0 where all elements are equal."""
+    """Return the standard deviation over ``axis``. The gradient is 0 where all elements are equal."""
     x = widened(x)
     root = root_of_squares(centred(x, axis), _axes(axis, x), keepdims)
     return (root / math.sqrt(_degrees_of_freedom(x.shape, axis, ddof))).astype(x.dtype)
@@ -125,13 +128,12 @@ def std(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -
 
 @op(x=lambda g, x: expand_dims(g, -1) * products_before(x, -1) * flip(products_before(flip(x, -1), -1), -1))
 def _prod(x: Any) -> Any:
-    """The product over the last axis, in order."""
     return xp.prod(x, axis=-1)
 
 
 @composite
 def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The product over ``axis``. Nothing is divided by an element, so the gradient is right even where elements are 0."""
+    """Return the product over ``axis``. The gradient is exact even where elements are 0."""
     x, dtype = in_dtype_of_products(x)
     axes = normalize_axes(axis, x.ndim, "prod: axis")
     kept = [a for a in range(x.ndim) if a not in axes]
@@ -141,7 +143,7 @@ def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def _gradient_of_extremum(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
-    """The gradient of max and min: each of n equal extremes gets 1/n of g. NaN counts as both the largest and the smallest."""
+    """Divide g equally among tied extremes of max and min. NaN counts as both the largest and the smallest."""
     best = (x == _with_reduced_axes(out, x.ndim, axis, keepdims)) | (x != x)
     return where(best, _with_reduced_axes(widened(g), x.ndim, axis, keepdims), 0.0) / best.sum(
         axis=normalize_axes(axis, x.ndim), keepdims=True
@@ -150,7 +152,7 @@ def _gradient_of_extremum(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) 
 
 @op(x=_gradient_of_extremum)
 def max(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The largest element over ``axis``. In a tie of n elements each gets 1/n of the gradient.
+    """Return the largest element over ``axis``. Tied elements share the gradient equally.
 
     >>> tt.max(tt.tensor([[1, 5], [7, 2]]), axis=1)
     tensor([5, 7])
@@ -160,14 +162,14 @@ def max(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 @op(x=_gradient_of_extremum)
 def min(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The smallest element over ``axis``. In a tie of n elements each gets 1/n of the gradient."""
+    """Return the smallest element over ``axis``. Tied elements share the gradient equally."""
     return x.min(axis=_axes(axis, x), keepdims=keepdims)
 
 
 def _logsumexp_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
-    """The gradient of logsumexp is the softmax. It is 0 where every element is -inf.
+    """Return g times the softmax, and 0 where every element is -inf.
 
-    exp(x - out) is not quite the softmax where ``out`` is large and so was rounded. Its sum tells by which factor.
+    A large ``out`` was rounded, so exp(x - out) does not sum to 1 exactly. It is divided by its sum.
     """
     out = _with_reduced_axes(out, x.ndim, axis, keepdims)
     weights = exp(x - where(out == -math.inf, 0.0, out))
@@ -177,7 +179,7 @@ def _logsumexp_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) ->
 
 @op(floating=True, x=_logsumexp_gradient)
 def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) over ``axis``, without overflow. For no elements it is -inf."""
+    """Return log(sum(exp(x))) over ``axis``, without overflow: -inf for no elements."""
     axes, wide_x = normalize_axes(axis, x.ndim), widened(x)
     largest = xp.max(wide_x, axis=axes, keepdims=True) if x.size else sum_over(wide_x, axes, keepdims=True)
     largest = xp.where(xp.isfinite(largest), largest, xp.zeros_like(largest))
@@ -187,16 +189,16 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 @composite
 def norm(x: Tensor, ord: float | str = 2, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The vector norm of order ``ord`` over ``axis`` (None: over all elements).
+    """Return the vector norm of order ``ord`` over ``axis`` (None: over all elements).
 
-    An order p gives the sum of abs(x)**p to the power of 1/p; 2 is the Euclidean norm. math.inf gives the largest absolute
-    value, -math.inf the smallest, and 0 the number of elements that are not 0.
+    The norm of order p is sum(abs(x)**p) ** (1/p); 2 is the Euclidean norm. math.inf gives the largest absolute value,
+    -math.inf the smallest, and 0 the number of nonzero elements.
 
     >>> tt.norm(tt.tensor([3.0, 4.0]))
     tensor(5.)
     """
     if isinstance(ord, str):
-        raise ValueError(f"norm: the order must be a number, not {ord!r}; 2 over two axes is the Frobenius norm")
+        raise ValueError(f"norm: ord must be a number, got {ord!r}: 2 over two axes is the Frobenius norm")
     if ord == 2:
         return _norm(x, axis, keepdims)
     if ord == math.inf:
@@ -221,13 +223,13 @@ def _norm_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
 
 @op(floating=True, x=_norm_gradient)
 def _norm(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The Euclidean norm. Its gradient at 0 is 0, the smallest of the subgradients."""
+    """Return the Euclidean norm. Its gradient at 0 is 0, the smallest of the subgradients."""
     x = widened(x)
     return root_of_squares(x, _axes(axis, x), keepdims).astype(x.dtype)
 
 
 def _norm_of_order_gradient(g: Any, x: Any, out: Any, ord: float, axis: Axes, keepdims: bool) -> Any:
-    """g sign(x) (abs(x) / norm)**(p - 1), and 0 where an element or the norm is 0."""
+    """Return g sign(x) (abs(x) / norm)**(p - 1), and 0 where an element or the norm is 0."""
     length = _with_reduced_axes(out, x.ndim, axis, keepdims)
     flat = (x == 0) | (length == 0)
     fraction = where(flat, 1.0, abs(x) / where(length == 0, 1.0, length))
@@ -236,17 +238,13 @@ def _norm_of_order_gradient(g: Any, x: Any, out: Any, ord: float, axis: Axes, ke
 
 @op(floating=True, x=_norm_of_order_gradient)
 def _norm_of_order(x: Any, ord: float, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    return _order_norm(x, ord, axis, keepdims)
-
-
-def _order_norm(x: Any, ord: float, axis: Axes, keepdims: bool) -> Any:
     sizes, axes = xp.absolute(widened(x)), normalize_axes(axis, x.ndim)
-    if x.size:  # relative to the element that counts most no power overflows or vanishes
-        most = (xp.max if ord > 0 else xp.min)(sizes, axis=axes, keepdims=True)
-        most = xp.where((most == 0) | xp.isinf(most), xp.ones_like(most), most)
+    if x.size:  # scaled by the dominant element, no power overflows or vanishes
+        scale = (xp.max if ord > 0 else xp.min)(sizes, axis=axes, keepdims=True)
+        scale = xp.where((scale == 0) | xp.isinf(scale), xp.ones_like(scale), scale)
     else:
-        most = sum_over(sizes, axes, keepdims=True) + 1
-    out = sum_over((sizes / most) ** ord, axes, keepdims=True) ** (1.0 / ord) * most
+        scale = sum_over(sizes, axes, keepdims=True) + 1
+    out = sum_over((sizes / scale) ** ord, axes, keepdims=True) ** (1.0 / ord) * scale
     return out if keepdims else xp.squeeze(out, axis=axes)
 
 
@@ -255,7 +253,7 @@ def _order_norm(x: Any, ord: float, axis: Axes, keepdims: bool) -> Any:
 
 @op()
 def argmax(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The index (int64) of the largest element along ``axis`` (None: in the flattened x): the first of equal elements.
+    """Return the index (int64) of the largest element along ``axis`` (None: flattened), the first in a tie.
 
     >>> tt.argmax(tt.tensor([[1, 5], [7, 2]]), axis=1)
     tensor([1, 0])
@@ -265,17 +263,17 @@ def argmax(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor
 
 @op()
 def argmin(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The index (int64) of the smallest element along ``axis`` (None: in the flattened x): the first of equal elements."""
+    """Return the index (int64) of the smallest element along ``axis`` (None: flattened), the first in a tie."""
     return xp.argmin(x, axis=_one_axis(axis, x), keepdims=keepdims)
 
 
 @op()
 def any(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """True where at least one element over ``axis`` is true (not 0)."""
+    """Return True where at least one element over ``axis`` is nonzero."""
     return xp.any(x, axis=_axes(axis, x), keepdims=keepdims)
 
 
 @op()
 def all(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """True where every element over ``axis`` is true (not 0)."""
+    """Return True where every element over ``axis`` is nonzero."""
     return xp.all(x, axis=_axes(axis, x), keepdims=keepdims)

@@ -1,4 +1,4 @@
-"""Sequences of numbers: their differences, the grids that they span, how often each number occurs, and pieces of them."""
+"""Ops on sequences: differences, grids, counts and pieces."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = [
 
 
 def _beside(x: Any, value: Any, axis: int) -> Any:
-    """What is put beside x along an axis: a tensor, or one number for every place, in x's dtype if this can hold it."""
+    """Return a tensor to put beside x along an axis. A number is broadcast, in x's dtype if this can represent it."""
     if isinstance(value, (int, float)):
         is_held = is_floating(x.dtype) or isinstance(value, bool) or (isinstance(value, int) and x.dtype != bool)
-        kind = default_dtype if isinstance(value, float) else index_dtype
-        value = wrap(xp.full((), value, x.dtype if is_held else kind))
+        dtype = x.dtype if is_held else default_dtype if isinstance(value, float) else index_dtype
+        value = wrap(xp.full((), value, dtype))
     return value if value.ndim else broadcast_to(value, [1 if a == axis else n for a, n in enumerate(x.shape)])
 
 
@@ -33,10 +33,10 @@ def _beside(x: Any, value: Any, axis: int) -> Any:
 def diff(
     x: Tensor, n: int = 1, axis: int = -1, prepend: Tensor | float | None = None, append: Tensor | float | None = None
 ) -> Tensor:
-    """The difference of each element and the one before it along ``axis``, taken n times; of booleans, whether they differ.
+    """Return the n-th difference x[i + 1] - x[i] along ``axis``. For booleans it is True where neighbors differ.
 
-    The result is shorter than x by n elements. ``prepend`` and ``append`` are put before and after x first: tensors of as many
-    axes, or numbers.
+    The result is shorter than x by n elements. ``prepend`` and ``append`` are joined to x first: numbers, or tensors with as
+    many axes.
 
     >>> tt.diff(tt.tensor([1, 2, 4, 7]))
     tensor([1, 2, 3])
@@ -45,22 +45,22 @@ def diff(
     """
     axis = normalize_axis(axis, x.ndim, "diff: axis")
     if n < 0:
-        raise ValueError(f"diff: n is how often differences are taken, and must not be negative, as in {n}")
+        raise ValueError(f"diff: n must not be negative, got {n}")
     around = [None if value is None else _beside(x, value, axis) for value in (prepend, append)]
     if n and any(value is not None for value in around):
         x = concatenate([part for part in (around[0], x, around[1]) if part is not None], axis)
-    later_ones, earlier_ones = [(slice(None),) * axis + (part,) for part in (slice(1, None), slice(None, -1))]
+    later, earlier = [(slice(None),) * axis + (part,) for part in (slice(1, None), slice(None, -1))]
     for _ in range(n):
-        x = x[later_ones] != x[earlier_ones] if x.dtype == bool else x[later_ones] - x[earlier_ones]
+        x = x[later] != x[earlier] if x.dtype == bool else x[later] - x[earlier]
     return x
 
 
 @composite
 def meshgrid(*tensors: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
-    """The coordinates of a grid: one tensor for each of the sequences, with its numbers along an axis of its own.
+    """Return coordinate grids: one tensor for each sequence, which varies along its own axis.
 
-    With ``indexing="ij"`` the axes are in the order of the tensors. With ``"xy"`` the first two axes are exchanged, as in a
-    picture, whose rows are along y.
+    With ``indexing="ij"`` the axes are in the order of the sequences. With ``"xy"`` the first two are swapped, as in a picture,
+    whose rows are along y.
 
     >>> x, y = tt.meshgrid(tt.tensor([1, 2, 3]), tt.tensor([10, 20]))
     >>> x, y
@@ -69,18 +69,18 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
             [20, 20, 20]]))
     """
     if indexing not in ("xy", "ij"):
-        raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', not {indexing!r}")
+        raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
     axes = list(range(len(tensors)))
     if indexing == "xy":
         axes[:2] = axes[:2][::-1]
     shape = [tensors[a].size for a in axes]
-    along = [[-1 if a == axis else 1 for a in range(len(axes))] for axis in axes]
-    return tuple([broadcast_to(reshape(x, places), shape) for x, places in zip(tensors, along)])
+    shapes = [[-1 if a == axis else 1 for a in range(len(axes))] for axis in axes]
+    return tuple([broadcast_to(reshape(x, along), shape) for x, along in zip(tensors, shapes)])
 
 
 @composite
 def array_split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """x cut along ``axis`` like ``split``, but into a number of parts that need not be equal: the first ones are longer by one.
+    """Split x along ``axis`` like ``split``, but into parts that may differ: the first ones are longer by one.
 
     >>> tt.array_split(tt.arange(5), 3)
     [tensor([0, 1]), tensor([2, 3]), tensor([4])]
@@ -89,7 +89,7 @@ def array_split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int =
     if isinstance(indices_or_sections, int):
         parts = indices_or_sections
         if parts < 1:
-            raise ValueError(f"array_split needs at least one part, not {parts}")
+            raise ValueError(f"array_split needs at least one part, got {parts}")
         length, longer = divmod(x.shape[axis], parts)
         indices_or_sections = [i * length + min(i, longer) for i in range(1, parts)]
     return split(x, indices_or_sections, axis)
@@ -97,8 +97,9 @@ def array_split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int =
 
 @composite
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each of the numbers 0, 1, 2, ... occurs in x, a sequence of such integers; or the sum of the ``weights`` at the
-    places where it occurs. The result ends with the largest number of x, or has the length ``minlength`` if that is longer.
+    """Count how often 0, 1, 2, ... occur in x, a sequence of integers, or with ``weights``, add up their weights.
+
+    The result ends at the largest number in x, or has length ``minlength`` if longer.
 
     >>> tt.bincount(tt.tensor([1, 3, 1]))
     tensor([0, 2, 0, 1])
@@ -106,14 +107,14 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
     tensor([0. , 2.5, 0. , 1. ])
     """
     if x.ndim != 1 or x.dtype.kind not in "iu":
-        raise TypeError(f"bincount needs a sequence of integers, not {x.dtype} of shape {x.shape}")
+        raise TypeError(f"bincount needs a sequence of integers, got {x.dtype} of shape {x.shape}")
     if minlength < 0 or (x.size and x.min().item() < 0):
         raise ValueError("bincount counts 0, 1, 2, ...: neither x nor minlength may be negative")
     length = max(minlength, int(x.max().item()) + 1 if x.size else 0)
     if weights is None:
         weights = wrap(xp.ones(x.shape, index_dtype))
     elif weights.shape != x.shape:
-        raise ValueError(f"bincount: the weights have shape {weights.shape} and x has {x.shape}: they must be the same")
+        raise ValueError(f"bincount: weights must have the shape of x, got {weights.shape} and {x.shape}")
     elif not is_floating(weights.dtype):
         weights = astype(weights, default_dtype)
     return scatter(weights, x, (length,))

@@ -1,4 +1,4 @@
-"""Ops that move elements without changing their values. Most return views. Many are made of ``reshape`` and ``transpose``."""
+"""Ops that move elements without changing their values. Most return views."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ Axes = int | Sequence[int] | None
 
 
 def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]:
-    """Axes as non-negative numbers, in the order given (None: all axes).
+    """Return axes as non-negative numbers, in the same order (None: all axes).
 
-    Raises IndexError for an axis that does not exist, with ``name`` in the message, and ValueError for one given twice. A
-    0-d tensor accepts axis 0 and -1, and has none: the result is ().
+    Raises IndexError for an axis out of range, with ``name`` in the message, and ValueError for a repeated axis. A 0-d tensor
+    accepts axis 0 and -1, but has no axes: the result is ().
     """
     if axes is None:
         return tuple(range(ndim))
-    given = [axes] if isinstance(axes, int) or not isinstance(axes, Sequence) else axes  # the second test takes far longer
-    if ndim == 0 and list(given) in ([0], [-1]):
+    several = [axes] if isinstance(axes, int) or not isinstance(axes, Sequence) else axes  # the second test is far slower
+    if ndim == 0 and list(several) in ([0], [-1]):
         return ()
-    positive = tuple([normalize_axis(a, ndim, name) for a in given])
+    positive = tuple([normalize_axis(a, ndim, name) for a in several])
     if len(positive) > 1 and len(set(positive)) < len(positive):
         raise ValueError(f"{name} {axes} names the same axis twice: give each once")
     return positive
 
 
 def normalize_axis(axis: int, ndim: int, name: str) -> int:
-    """An axis as a non-negative number. Raises IndexError if it does not exist, as for every axis of a 0-d tensor."""
+    """Return an axis as a non-negative number. Raises IndexError if it is out of range, as always for a 0-d tensor."""
     if -ndim <= axis < ndim:
         return axis % ndim
     valid = f"use {-ndim} to {ndim - 1}" if ndim else "it has no axes"
@@ -53,7 +53,7 @@ def normalize_axis(axis: int, ndim: int, name: str) -> int:
 
 @op(x=lambda g, x_shape: reshape(g, x_shape))
 def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """The same elements, in the same order, in another shape; one length may be -1.
+    """Return the same elements in the same order with another shape. One length may be -1.
 
     >>> tt.reshape(tt.arange(6), (2, -1))
     tensor([[0, 1, 2],
@@ -68,7 +68,7 @@ def _inverse_order(axes: Sequence[int] | None) -> list[int] | None:
 
 @op(x=lambda g, axes: transpose(g, _inverse_order(axes)))
 def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """x with its axes in the order ``axes``, or in reverse order without it.
+    """Permute the axes of x into the order ``axes`` (None: reverse them).
 
     >>> tt.transpose(tt.zeros((2, 3, 4)), (0, 2, 1)).shape
     (2, 4, 3)
@@ -76,20 +76,20 @@ def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     try:
         return x.transpose(axes)
     except ValueError as error:
-        if isinstance(error, IndexError):  # an axis that is not there
+        if isinstance(error, IndexError):  # an axis out of range
             raise
-        raise ValueError(f"axes must have each of {counted(x.ndim, 'axis')} once, not {axes}; swapaxes exchanges two") from None
+        raise ValueError(f"axes must have each of {counted(x.ndim, 'axis')} once, got {axes}; swapaxes swaps two") from None
 
 
 @op(x=lambda g, axis1, axis2: swapaxes(g, axis1, axis2))
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
-    """x with two axes exchanged."""
+    """Swap two axes."""
     return x.swapaxes(axis1, axis2)
 
 
 @composite
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """x with the ``source`` axes moved to the places ``destination``. The other axes keep their order.
+    """Move the ``source`` axes to the positions ``destination``. The other axes keep their order.
 
     >>> tt.moveaxis(tt.zeros((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
@@ -99,14 +99,14 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     if len(sources) != len(destinations):
         raise ValueError(f"moveaxis: {counted(len(sources), 'source axis')} but {counted(len(destinations), 'destination')}")
     order = [a for a in range(x.ndim) if a not in sources]
-    for place, axis in sorted(zip(destinations, sources)):
-        order.insert(place, axis)
+    for position, axis in sorted(zip(destinations, sources)):
+        order.insert(position, axis)
     return transpose(x, order)
 
 
 @composite
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
-    """x without its axes of length 1, or only without those in ``axis``. Raises ValueError if one of these is longer.
+    """Remove the axes of length 1, or those in ``axis``. Raises ValueError if one of these is longer.
 
     >>> tt.squeeze(tt.zeros((1, 3, 1))).shape
     (3,)
@@ -122,21 +122,21 @@ def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
 
 @composite
 def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
-    """x with new axes of length 1. ``axis`` gives their places in the result.
+    """Insert axes of length 1. ``axis`` gives their positions in the result.
 
     >>> tt.expand_dims(tt.zeros((2, 3)), 1).shape
     (2, 1, 3)
     """
     shape = list(x.shape)
     count = 1 if isinstance(axis, int) else len(axis)
-    for place in sorted(normalize_axes(axis, len(shape) + count, "expand_dims: axis")):
-        shape.insert(place, 1)
+    for position in sorted(normalize_axes(axis, len(shape) + count, "expand_dims: axis")):
+        shape.insert(position, 1)
     return reshape(x, tuple(shape))
 
 
 @op(x=lambda g: g)
 def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """x repeated to ``shape``, along axes of length 1 and new leading axes, without copying.
+    """Repeat x to ``shape``, along axes of length 1 and new leading axes, without copying.
 
     >>> tt.broadcast_to(tt.tensor([1, 2]), (2, 2))
     tensor([[1, 2],
@@ -147,7 +147,7 @@ def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
 
 @composite
 def split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """x cut along ``axis``: into this number of equal parts, or, as in NumPy, before each of these positions.
+    """Split x along ``axis`` into a number of equal parts or, as in NumPy, before each of these positions.
 
     >>> tt.split(tt.arange(6), 3)
     [tensor([0, 1]), tensor([2, 3]), tensor([4, 5])]
@@ -155,15 +155,15 @@ def split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) ->
     [tensor([0]), tensor([1, 2, 3]), tensor([4, 5])]
     """
     axis = normalize_axis(axis, x.ndim, "split: axis")
-    length, places = x.shape[axis], indices_or_sections
-    if isinstance(places, int):
-        parts = places
+    length, cuts = x.shape[axis], indices_or_sections
+    if isinstance(cuts, int):
+        parts = cuts
         if parts < 1 or length % parts:
             raise ValueError(
                 f"split of shape {x.shape}: axis {axis} of length {length} does not divide into {counted(parts, 'part')}"
             )
-        places = range(length // parts, length, length // parts) if length else [0] * (parts - 1)
-    return [x[(slice(None),) * axis + (slice(a, b),)] for a, b in zip([0, *places], [*places, length])]
+        cuts = range(length // parts, length, length // parts) if length else [0] * (parts - 1)
+    return [x[(slice(None),) * axis + (slice(a, b),)] for a, b in zip([0, *cuts], [*cuts, length])]
 
 
 def _concatenate_gradients(g: Any, shapes: list[tuple[int, ...]], axis: int) -> list[Any]:
@@ -177,7 +177,7 @@ def _concatenate(arrays: Sequence[Any], axis: int = 0) -> Tensor:
 
 @composite
 def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
-    """The tensors joined along an existing axis; their other lengths must agree. With None they are flattened first.
+    """Join tensors along an existing axis (None: flatten them first). Their other lengths must match.
 
     >>> x, y = tt.tensor([[1, 2]]), tt.tensor([[3, 4]])
     >>> tt.concatenate([x, y])
@@ -195,7 +195,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
 
 @composite
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors of one shape joined along a new axis.
+    """Join tensors of one shape along a new axis.
 
     >>> tt.stack([tt.tensor([1, 2]), tt.tensor([3, 4])], axis=1)
     tensor([[1, 3],
@@ -204,7 +204,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     if not tensors:
         raise ValueError("stack needs at least one tensor")
     if len({t.shape for t in tensors}) > 1:
-        raise ValueError(f"stack needs tensors of one shape and got {sorted({t.shape for t in tensors})}")
+        raise ValueError(f"stack needs tensors of one shape, got {sorted({t.shape for t in tensors})}")
     shape = tensors[0].shape
     axis = normalize_axis(axis, len(shape) + 1, "stack: axis")
     parts = [reshape(t, (*shape, 1)) for t in tensors] if axis == len(shape) else tensors
@@ -213,7 +213,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 @composite
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors joined side by side: along their second axis, or along the only one. A 0-d tensor counts as one element."""
+    """Join tensors side by side: along the second axis, or the only one. A 0-d tensor counts as one element."""
     if not tensors:
         raise ValueError("hstack needs at least one tensor")
     rows = [reshape(t, 1) if t.ndim == 0 else t for t in tensors]
@@ -222,7 +222,7 @@ def hstack(tensors: Sequence[Tensor]) -> Tensor:
 
 @composite
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors joined one below the other, along their first axis. A 1-d tensor counts as a row."""
+    """Join tensors along the first axis. A 1-d tensor counts as a row."""
     if not tensors:
         raise ValueError("vstack needs at least one tensor")
     return concatenate([reshape(t, (1, -1)) if t.ndim < 2 else t for t in tensors], 0)
@@ -230,7 +230,7 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
 
 @op(x=lambda g, by, axis: _roll(g, -by, axis))
 def _roll(x: Tensor, by: int, axis: int | None) -> Tensor:
-    """x, which is not empty, shifted along one axis (None: in the flattened x)."""
+    """Shift x, which is not empty, along one axis (None: flattened)."""
     moved, axis, shape = (x.reshape(-1), 0, x.shape) if axis is None else (x, axis, x.shape)
     cut = -by % moved.shape[axis]
     parts = [moved[(slice(None),) * axis + (part,)] for part in (slice(cut, None), slice(cut))]
@@ -239,8 +239,9 @@ def _roll(x: Tensor, by: int, axis: int | None) -> Tensor:
 
 @composite
 def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
-    """x with its elements shifted by ``shift`` along ``axis`` (None: in the flattened x). The last ones come back at the
-    front. Several shifts along one axis add up, as in NumPy.
+    """Roll the elements of x along ``axis`` (None: flattened). Elements shifted past the end reappear at the front.
+
+    Several shifts along one axis add up, as in NumPy.
 
     >>> tt.roll(tt.arange(4), 1)
     tensor([3, 0, 1, 2])
@@ -260,13 +261,12 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
 
 @composite
 def flip(x: Tensor, axis: Axes = None) -> Tensor:
-    """x with the order along ``axis`` (None: every axis) reversed."""
+    """Reverse the order along ``axis`` (None: every axis)."""
     axes = normalize_axes(axis, x.ndim, "flip: axis")
     return x[tuple([slice(None, None, -1) if a in axes else slice(None) for a in range(x.ndim)])]
 
 
 def _pad_pairs(pad_width: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """How many elements to add before and after, along each axis."""
     counts = host.empty((len(shape), 2), int)
     try:
         counts[...] = pad_width
@@ -276,8 +276,8 @@ def _pad_pairs(pad_width: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int],
         return pairs
     except ValueError:
         raise ValueError(
-            f"pad of shape {shape}: pad_width {pad_width} must be a number, (before, after), or such a pair for each axis, and "
-            "not negative"
+            f"pad: pad_width for shape {shape} must be a number, (before, after), or such a pair for each axis, and not "
+            f"negative, got {pad_width}"
         ) from None
 
 
@@ -296,17 +296,16 @@ def _pad(x: Tensor, pairs: tuple[tuple[int, int], ...], constant_values: float =
 def pad(
     x: Tensor, pad_width: int | Sequence[int] | Sequence[Sequence[int]], mode: str = "constant", constant_values: float = 0.0
 ) -> Tensor:
-    """x with elements added around it. ``pad_width``: a number, a pair (before, after), or such a pair for each axis.
+    """Add elements around x. ``pad_width`` is a number, a pair (before, after), or such a pair for each axis.
 
-    ``mode`` says what is added. ``"constant"``: ``constant_values``. The others are as in NumPy. ``"edge"``: the outermost
-    element. ``"reflect"``: x mirrored at the outermost element. ``"symmetric"``: x mirrored, with the outermost element
-    repeated. ``"wrap"``: elements from the other end.
+    ``mode`` is as in NumPy: ``"constant"`` (``constant_values``), ``"edge"`` (the outermost element), ``"reflect"`` (x
+    mirrored), ``"symmetric"`` (mirrored, with the outermost element repeated) or ``"wrap"`` (the other end).
 
     >>> tt.pad(tt.tensor([1, 2]), (1, 2))
     tensor([0, 1, 2, 0, 0])
     """
     if mode not in ("constant", "edge", "reflect", "symmetric", "wrap"):
-        raise ValueError(f"pad has no mode {mode!r}: use constant, edge, reflect, symmetric or wrap")
+        raise ValueError(f"pad: mode must be constant, edge, reflect, symmetric or wrap, got {mode!r}")
     if x.ndim == 0:
         return reshape(x, ())
     pairs = _pad_pairs(pad_width, x.shape)
@@ -315,14 +314,14 @@ def pad(
         return _pad(x, pairs, constant_values)
     for axis, pair in enumerate(pairs):
         if any(pair):
-            places: Any = host.pad(host.arange(x.shape[axis]), pair, mode=mode)  # type: ignore[call-overload]
-            x = x[(slice(None),) * axis + (current_step().table(places),)]
+            indices: Any = host.pad(host.arange(x.shape[axis]), pair, mode=mode)  # type: ignore[call-overload]
+            x = x[(slice(None),) * axis + (current_step().table(indices),)]
     return x
 
 
 @composite
 def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
-    """x with each element ``repeats`` times in a row, along ``axis`` (None: in the flattened x).
+    """Repeat each element ``repeats`` times along ``axis`` (None: flattened).
 
     >>> tt.repeat(tt.tensor([1, 2]), 2)
     tensor([1, 1, 2, 2])
@@ -332,25 +331,25 @@ def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> 
     axis = normalize_axis(axis, x.ndim, "repeat: axis")
     counts = repeats if isinstance(repeats, tuple) else (repeats,)
     if min(counts, default=0) < 0:
-        raise ValueError(f"repeat: repeats must not be negative, as in {repeats}")
+        raise ValueError(f"repeat: repeats must not be negative, got {repeats}")
     if len(counts) not in (1, x.shape[axis]):
         raise ValueError(
             f"repeat: {counted(len(counts), 'repeat')} for axis {axis} of length {x.shape[axis]}: give one for each, or one"
         )
-    places = host.repeat(host.arange(x.shape[axis]), repeats)
-    return x[(slice(None),) * axis + (current_step().table(places),)]
+    indices = host.repeat(host.arange(x.shape[axis]), repeats)
+    return x[(slice(None),) * axis + (current_step().table(indices),)]
 
 
 @composite
 def tile(x: Tensor, reps: int | Sequence[int]) -> Tensor:
-    """Copies of x side by side: ``reps`` of them along each axis. Raises ValueError for a negative number.
+    """Repeat x ``reps`` times along each axis. Raises ValueError for a negative number.
 
     >>> tt.tile(tt.tensor([1, 2]), 2)
     tensor([1, 2, 1, 2])
     """
     counts = [reps] if isinstance(reps, int) else list(reps)
     if min(counts, default=0) < 0:
-        raise ValueError(f"tile: reps must not be negative, as in {reps}")
+        raise ValueError(f"tile: reps must not be negative, got {reps}")
     ndim = max(x.ndim, len(counts))
     counts = [1] * (ndim - len(counts)) + counts
     shape = (1,) * (ndim - x.ndim) + tuple(x.shape)
@@ -361,7 +360,7 @@ def tile(x: Tensor, reps: int | Sequence[int]) -> Tensor:
 
 @composite
 def tril(x: Tensor, k: int = 0) -> Tensor:
-    """The lower triangle of the last two axes: 0 above diagonal k. The main diagonal is 0, the next one above it is 1.
+    """Return the lower triangle of the last two axes: 0 above diagonal k (0: the main one, 1: the next above).
 
     >>> tt.tril(tt.ones((3, 3)))
     tensor([[1., 0., 0.],
@@ -373,7 +372,7 @@ def tril(x: Tensor, k: int = 0) -> Tensor:
 
 @composite
 def triu(x: Tensor, k: int = 0) -> Tensor:
-    """The upper triangle of the last two axes: 0 below diagonal k. The main diagonal is 0, the next one above it is 1."""
+    """Return the upper triangle of the last two axes: 0 below diagonal k (0: the main one, 1: the next above)."""
     return _triangle(x, k, lower=False)
 
 
@@ -381,14 +380,14 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
     from tinytensor.ops.elementwise import where
 
     if x.ndim < 2:
-        raise ValueError(f"tril and triu need a matrix, not shape {x.shape}")
+        raise ValueError(f"tril and triu need a matrix, got shape {x.shape}")
     columns, ends = xp.arange(x.shape[-1]), xp.arange(k, k + x.shape[-2])
-    if not is_array(x):  # then ops make the mask, and those who trace see how
+    if not is_array(x):  # then ops make the mask, and tracing records them
         columns, ends = wrap(columns), wrap(ends)
     ends = expand_dims(ends, 1)
     return where(columns <= ends if lower else columns >= ends, x, 0.0 if is_floating(x.dtype) else False)  # x keeps its dtype
 
 
 def size_along(shape: Sequence[int], axis: Axes, name: str) -> int:
-    """The number of elements over ``axis`` that become one in a reduction; ``name`` is the reduction's, for errors."""
+    """Return how many elements a reduction over ``axis`` makes into one. ``name`` is the reduction's, for errors."""
     return math.prod(shape[a] for a in normalize_axes(axis, len(shape), f"{name}: axis"))

@@ -1,4 +1,4 @@
-"""Sorting, and choosing the largest elements. The order has no gradient; the elements are gathered by it (indexing.py)."""
+"""Sorting and top-k. The order has no gradient; the elements are gathered by index (indexing.py)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ __all__ = ["argsort", "sort", "topk"]
 
 @op()
 def argsort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
-    """The indices that sort x along ``axis`` (None: the flattened x): smallest first, or with ``descending`` largest first.
-    Equal elements keep their order."""
+    """Return the indices that sort x along ``axis`` (None: flattened), ascending or ``descending``. The sort is stable."""
     if axis is None:
         x, axis = x.reshape(-1), 0
     if x.ndim == 0:
@@ -27,15 +26,13 @@ def argsort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tenso
         return xp.zeros((), index_dtype)
     if not descending:
         return xp.argsort(x, axis=axis, kind="stable")
-    backwards = xp.argsort(xp.flip(x, axis), axis=axis, kind="stable")  # flipped twice, equal elements keep their order
+    backwards = xp.argsort(xp.flip(x, axis), axis=axis, kind="stable")  # two flips keep the sort stable
     return x.shape[axis] - 1 - xp.flip(backwards, axis)
 
 
 @composite
 def sort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
-    """x sorted along ``axis`` (None: the flattened x): smallest first, or with ``descending`` largest first.
-
-    Equal elements keep their order.
+    """Return x sorted along ``axis`` (None: flattened), ascending or ``descending``. The sort is stable.
 
     >>> tt.sort(tt.tensor([2, 3, 1]), descending=True)
     tensor([3, 2, 1])
@@ -48,12 +45,12 @@ def sort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
 
 @composite
 def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The k largest elements along ``axis``, largest first, and their indices. Equal elements keep their order.
+    """Return the k largest elements along ``axis``, largest first, and their indices.
 
-    With ``largest=False``: the k smallest elements, smallest first.
+    With ``largest=False``, return the k smallest, smallest first. Equal elements keep their order.
 
-    >>> values, places = tt.topk(tt.tensor([4, 9, 1, 7]), 2)
-    >>> values, places
+    >>> values, indices = tt.topk(tt.tensor([4, 9, 1, 7]), 2)
+    >>> values, indices
     (tensor([9, 7]), tensor([1, 3]))
     """
     if x.ndim == 0:
@@ -67,16 +64,15 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
 
 @op()
 def _best(x: Any, k: int, axis: int, largest: bool) -> Tensor:
-    """The indices of the k best elements, in order."""
     n = x.shape[axis]
     if xp is host and 0 < 8 * k < n and x.dtype.kind == "f" and not xp.isnan(x).any():
         rows = xp.moveaxis(x, axis, -1)
-        last = n - k if largest else k - 1  # the place of the last of the best, where all are sorted
+        last = n - k if largest else k - 1  # the sorted position of the k-th best
         limit = xp.partition(rows, last, -1)[..., last : last + 1]
         is_best = rows >= limit if largest else rows <= limit
-        if xp.count_nonzero(is_best) == k * (x.size // n):  # else the last of them has equals
-            few = is_best.nonzero()[-1].reshape(*rows.shape[:-1], k)
-            values = xp.take_along_axis(rows, few, -1)
+        if xp.count_nonzero(is_best) == k * (x.size // n):  # the k-th best has no ties
+            best = is_best.nonzero()[-1].reshape(*rows.shape[:-1], k)
+            values = xp.take_along_axis(rows, best, -1)
             order = xp.argsort(-values if largest else values, axis=-1, kind="stable")
-            return xp.moveaxis(xp.take_along_axis(few, order, -1), -1, axis)
+            return xp.moveaxis(xp.take_along_axis(best, order, -1), -1, axis)
     return argsort(x, axis, descending=largest)[(slice(None),) * axis + (slice(k),)]

@@ -21,9 +21,8 @@ from tinytensor.autograd.tensor import Tensor, wrap
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import bool_dtype, default_dtype, host, no_warnings, xp
-from tinytensor.functional.attention import cached_attention, memory_attention
+from tinytensor.functional.attention import _norm_and_rotate, cached_attention, memory_attention
 from tinytensor.functional.normalization import layer_norm, rms_norm
-from tinytensor.functional.rotation import _norm_and_rotate
 from tinytensor.kernels.steps import Step
 from tinytensor.nn.hooks import any_hooks
 from tinytensor.ops.activations import _gelu_exact, _gelu_tanh, _silu, relu

@@ -227,7 +227,7 @@ def test_an_unknown_dtype_is_refused_and_the_known_ones_named(tmp_path: Path) ->
     save_pretrained(made("gpt2"), tmp_path)
     with pytest.raises(UserError, match="dtype must be one of float32, int8, int4, bfloat16, not 'int2'"):
         from_pretrained(tmp_path, dtype="int2")
-    with pytest.raises(UserError, match="can be quantized to int8 or int4 or bfloat16, not to 'float16'"):
+    with pytest.raises(UserError, match="dtype must be int8 or int4 or bfloat16, got 'float16'"):
         quantize(made("gpt2"), "float16")
 
 

@@ -129,7 +129,7 @@ def test_a_loss_function_that_cannot_be_sent(make: Callable[..., Trainer], monke
     monkeypatch.setattr(processes, "default_method", lambda: "spawn")
     trainer = make("ranks", workers=2)
     trainer.loss_function = lambda model, batch: next_token_loss(model, batch)
-    with pytest.raises(TypeError, match=r"what each rank needs cannot be sent to a new process .*<lambda>"):
+    with pytest.raises(TypeError, match=r"cannot send the arguments of a rank to a new process .*<lambda>"):
         trainer.train()
 
 
