@@ -4,10 +4,10 @@ python examples/algorithms.py
 python examples/algorithms.py --task add
 """
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import GPT, GPTConfig, muon_for, plots, recording_attention
-from tinyformer.tasks import problems
+from tinyformer.data import problems
 
 flags = script.flags(__doc__, task=("sort", "copy", "add"), steps=600)
 out = script.new_folder(f"runs/{flags.task}")  # or runs/sort-2, if that exists

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import tinytensor as tt
+from tinyformer.common.makers import Maker
 from tinyformer.explore.serving.server import ExplorerServer
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.bert import Bert, BertConfig, BertForMaskedLM
@@ -21,13 +22,12 @@ from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig
 from tinyformer.pretrained.saving import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
-from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
-from tinyformer.runs.makers import Maker
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.tasks import language, masked, translation
-from tinyformer.tasks.translation import ARCHITECTURES, TranslationConfig
 from tinyformer.tokenizers import CharTokenizer, Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
+from tinyformer.training import language, masked, translation
+from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
+from tinyformer.training.run_folder import RunFolder
+from tinyformer.training.translation import ARCHITECTURES, TranslationConfig
 
 TEXT = "The quick brown fox jumps over the lazy dog.\n<script>alert(1)</script> & \"æøå\" 'x' 日本語"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "dog", "jump", "##s", "over", "lazy", "quick", "<b>", "."]

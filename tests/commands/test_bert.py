@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from running import Program, entries, log_of, result_of, validation_losses
 
+from tinyformer.commands import bert as bert_program
+from tinyformer.common.commands import command
 from tinyformer.common.errors import SettingError
-from tinyformer.programs import bert as bert_program
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.commands import command
-from tinyformer.runs.run_folder import RunFolder
 from tinyformer.tokenizers import CharTokenizer
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.run_folder import RunFolder
 
 COMMAND = "train bert"
 MODEL = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--d-ff", "32", "--window", "8"]

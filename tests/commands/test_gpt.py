@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
+from tinyformer.commands import gpt
+from tinyformer.common.commands import command
 from tinyformer.data.text import TextBatches
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig
-from tinyformer.programs import gpt
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.commands import command
-from tinyformer.runs.run_folder import RunFolder, load_weights
-from tinyformer.runs.snapshots import snapshot_steps
 from tinyformer.tokenizers import CharTokenizer
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
+from tinyformer.training.run_folder import RunFolder, load_weights
+from tinyformer.training.snapshots import snapshot_steps
 
 COMMAND = "train gpt"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]

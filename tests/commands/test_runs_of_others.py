@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from tinyformer import Commands, UserError
+from tinyformer.commands.main import ALL, command_of
+from tinyformer.common.commands import command
+from tinyformer.common.makers import Maker
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.export.runs import load_run
-from tinyformer.programs.main import ALL, command_of
-from tinyformer.runs.commands import command
-from tinyformer.runs.makers import Maker
 
 FILL = "a sentence with a [MASK]"
 FOUND = {  # a folder: what its config.json says, what that is, and the words that use it
@@ -104,7 +104,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         name, words = command_of(shlex.split(line))
         _, _, module, first = ALL[name]
         with pytest.raises(UserError) as caught:
-            arguments = importlib.import_module(f"tinyformer.programs.{module}").parse([first, *words] if first else words)
+            arguments = importlib.import_module(f"tinyformer.commands.{module}").parse([first, *words] if first else words)
             arguments.run(arguments)
         return str(caught.value)
 

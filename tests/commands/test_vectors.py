@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from running import Program, entries
 
-from tinyformer.programs import asked_vectors, vectors as vectors_program
-from tinyformer.runs.commands import command
+from tinyformer.commands import asked_vectors, vectors as vectors_program
+from tinyformer.common.commands import command
 from tinyformer.word_vectors import Corpus, load_vectors, words_of
 
 COMMAND = "train vectors"

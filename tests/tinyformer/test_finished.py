@@ -12,11 +12,11 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import GPT, CharTokenizer, GPTConfig, RunFolder, Snapshots, UserError, save_run
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.makers import found_in
-from tinyformer.runs.run_folder import load_weights
-from tinyformer.scripting.command_line import run_code
-from tinyformer.tasks.trained import open_run
+from tinyformer.commands.command_line import run_code
+from tinyformer.common.makers import found_in
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.run_folder import load_weights
+from tinyformer.training.trained import open_run
 
 ROWS = [{"step": 10, "train_loss": 2.5, "validation_loss": None}, {"step": 20, "train_loss": 2.0, "validation_loss": 2.25}]
 

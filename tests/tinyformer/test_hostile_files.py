@@ -193,7 +193,7 @@ def test_nothing_else_opens_files() -> None:
         "common/terminal.py",
         "explore/serving/server.py",
         "data/reading.py",
-        "runs/run_folder.py",
+        "training/run_folder.py",
         "export/javascript.py",
         "export/web.py",
     }

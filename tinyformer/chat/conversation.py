@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.chat.template import ChatTemplate, find_chat_template
+from tinyformer.common import commands
 from tinyformer.common.errors import UserError, renamed_settings
+from tinyformer.common.makers import found_in
 from tinyformer.common.settings import check_counts
 from tinyformer.decoding.generation import GPTDecoder, sample
 from tinyformer.decoding.sampling import Sampling
@@ -18,8 +20,6 @@ from tinyformer.pretrained.folders import find_folder, model_folder, read_settin
 from tinyformer.pretrained.loading import from_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.writing import Writing, read_writing
-from tinyformer.runs import commands
-from tinyformer.runs.makers import found_in
 from tinyformer.tokenizers import Tokenizer
 from tinytensor.common.wording import a_or_an, counted
 

@@ -18,8 +18,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
 from tinyformer.common.files import read_file
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.runs.safety import new_file, remove_stale
+from tinyformer.training.run_folder import RunFolder
+from tinyformer.training.safety import new_file, remove_stale
 from tinytensor.device.disk import atomic_write, make_folder, remove
 
 

@@ -1,7 +1,7 @@
 """Write files completely or not at all, and open files of others to read them.
 
 No other file of the two packages writes, moves or removes files, or makes folders, except for the folder of a run in
-``tinyformer/runs/``.
+``tinyformer/training/run_folder.py``.
 """
 
 from __future__ import annotations

@@ -7,11 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from tinyformer.audio.features import power_spectrum
-from tinyformer.common.errors import SettingError, UserError
-from tinyformer.data.pairs import VectorPairBatch
-from tinyformer.tasks import dial_tones, sounds
-from tinyformer.tasks.dial_tones import (
+from tinyformer.audio import dial_tones, sounds
+from tinyformer.audio.dial_tones import (
     KEYS,
     LONGEST_NUMBER,
     MEL,
@@ -29,6 +26,9 @@ from tinyformer.tasks.dial_tones import (
     keys_of,
     random_keys,
 )
+from tinyformer.audio.features import power_spectrum
+from tinyformer.common.errors import SettingError, UserError
+from tinyformer.data.pairs import VectorPairBatch
 
 TASK = DialTask(fewest=1, most=3)
 

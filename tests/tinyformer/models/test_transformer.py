@@ -15,10 +15,10 @@ import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.decoding.generation import TransformerDecoder
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
 from tinyformer.training.losses import translation_loss
+from tinyformer.training.run_folder import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 
 SMALL = {

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from tinyformer.common.errors import UserError
-from tinyformer.runs import lock
-from tinyformer.runs.lock import locked
+from tinyformer.training import lock
+from tinyformer.training.lock import locked
 
 HOLDER = """
 import sys
 from pathlib import Path
-from tinyformer.runs.lock import locked
+from tinyformer.training.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -187,7 +187,7 @@ def test_a_long_command_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 FORKING_HOLDER = """
 import os, sys, time
 from pathlib import Path
-from tinyformer.runs.lock import locked
+from tinyformer.training.lock import locked
 with locked(Path(sys.argv[1])):
     if os.fork():
         time.sleep(100)

@@ -1,0 +1,394 @@
+"""Command lines of training scripts: settings as flags, the flags of a run, and commands such as ``train`` and ``sample``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tinyformer.common.errors import SettingError, UserError, plain_errors
+from tinyformer.common.old_names import new_value, old_names
+from tinyformer.common.settings import as_flag, settings_from
+from tinyformer.common.terminal import escaped
+
+# -------------------------------------------------------------------------------------------------------- settings
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults, but none for a switch, which is always off by default, nor an empty list. Never breaks a line inside
+    a flag."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, [], {}) or action.nargs == 0 else super()._get_help_string(action)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = textwrap.wrap(" ".join(text.split()), width - len(indent), break_on_hyphens=False)
+        return "\n".join(indent + line for line in lines)
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose --help shows every default, and whose errors are one line (status 2).
+
+    ``choice`` is a flag that chose which other flags there are, such as --architecture lstm. The errors name it beside --help.
+    """
+
+    def __init__(self, choice: str = "", **options: Any):
+        super().__init__(**{"formatter_class": _Help, "allow_abbrev": False, **options})
+        self._choice = choice
+        self._effects: list[tuple[tuple[str, ...], Callable[[argparse.Namespace], Any], str]] = []
+
+    def has_no_effect(self, names: str | Sequence[str], when: Callable[[argparse.Namespace], Any], where: str) -> None:
+        """Refuse a flag, by its name in Python, or each of several, where it has no effect: ``when`` tells that from the parsed
+        flags, and ``where`` says it, as in "with --model". A setting that depends on others of its dataclass says so there."""
+        self._effects.append(((names,) if isinstance(names, str) else tuple(names), when, where))
+
+    def _check_effects(self, found: argparse.Namespace) -> None:
+        for names, when, where in self._effects:
+            if when(found):
+                for name in names:
+                    if getattr(found, name, self.get_default(name)) != self.get_default(name):
+                        self.error(f"{as_flag(name)} has no effect {where}: leave it out")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse as argparse does. With ``arguments.run``, ``arguments.flags`` has the names of the command's flags."""
+        if "_ARGCOMPLETE" in os.environ and self.add_help and self._subparsers is None and type(self) is Parser:
+            import argcomplete
+
+            argcomplete.autocomplete(self)  # a shell asks what can follow: this answers, and ends the process
+        self._words = list(sys.argv[1:] if args is None else args)
+        found, unknown = super().parse_known_args(args, namespace)
+        if "run" in found and "flags" not in found:  # the latter is in it from the parser of a command
+            found.flags = [action.dest for action in self._actions if action.option_strings]
+        if not unknown:
+            self._check_effects(found)
+        return found, unknown
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it, but for the message about what is unknown."""
+        found, unknown = self.parse_known_args(args, namespace)
+        return self.refuse(unknown) if unknown else found
+
+    def refuse(self, words: Sequence[str]) -> Any:
+        """End with an error for words that the command does not know. It says which flag they may be meant for."""
+        word = next((word for word in words if word.startswith("-")), "").partition("=")[0]
+        name, known = (
+            word.lstrip("-").replace("_", "-"),
+            [action for action in self._actions if action.help != argparse.SUPPRESS],
+        )
+        flags = {flag.lstrip("-"): flag for action in known for flag in action.option_strings}
+        initials = [flag for flag in flags if "".join(part[:1] for part in flag.split("-")) == name]  # lr: learning-rate
+        begun = [flag for flag in flags if name and flag.startswith(name)]
+        alike = begun if len(begun) == 1 else get_close_matches(name, flags, 1, 0.75)
+        near = initials if len(name) > 1 and initials else alike
+        hint = f": did you mean {' or '.join([flags[flag] for flag in near])}?" if near else ""
+        if word and not near and not word.startswith("--") and any(not action.option_strings for action in known):
+            line = shlex.join([*(word for word in self._words if word not in words), "--", *words])
+            hint = f": write -- before what begins with -, as in {self.prog} {line}"
+        self.error(f"unrecognized arguments: {' '.join(words)}{hint}")
+
+    def error(self, message: str) -> Any:
+        if match := re.fullmatch(r"argument (\S+): expected one argument", message):
+            flag = next((word for word in self._words if word in match[1].split("/")), None)
+            value = self._words[self._words.index(flag) + 1 :][:1] if flag else []
+            if value and value[0] not in self._option_string_actions:  # and not forgotten
+                message += f": write {flag}={shlex.quote(value[0])}, as it begins with -"
+        self.exit(2, f"error: {escaped(message)} (see {' '.join(filter(None, (self.prog, self._choice)))} --help)\n")
+
+
+def add_settings(parser: argparse.ArgumentParser, kind: type, title: str, **defaults: Any) -> None:
+    """Give the parser a flag for each ``setting`` of the dataclass ``kind``: d_model becomes --d-model.
+
+    ``title`` stands above these flags in --help. The parsed arguments hold only the flags that were given, and
+    ``settings_from`` makes a dataclass of them. ``defaults``: what --help shows as the default of a setting, where the script
+    has its own.
+    """
+    group = parser.add_argument_group(title)
+    for field in dataclasses.fields(kind):
+        if "help" not in field.metadata:
+            continue
+        default = defaults.get(field.name, field.default)
+        kind_of = type(default)
+        how: dict[str, Any] = {"type": _reader(field.name, kind_of), "metavar": kind_of.__name__.upper()}
+        if kind_of is bool:
+            how = {"action": argparse.BooleanOptionalAction}
+        text = field.metadata["help"] + ("" if default == "" else f" (default: {default})")
+        group.add_argument(as_flag(field.name), default=argparse.SUPPRESS, help=text, **how)
+        for old in map(as_flag, old_names(field.name)):  # such as --d-inner for --d-ff
+            group.add_argument(old, dest=field.name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **how)
+
+
+def _reader(name: str, kind: type) -> Callable[[str], Any]:
+    """What turns a flag's text into the setting's value."""
+
+    def read(text: str) -> Any:
+        return new_value(name, kind(text))
+
+    read.__name__ = kind.__name__  # argparse names it in its messages
+    return read
+
+
+def as_flags(settings: Mapping[str, Any]) -> str:
+    """Settings as a user would type them: --d-model 64 --norm-first.
+
+    >>> from tinyformer import as_flags
+    >>> as_flags({"d_model": 64, "norm_first": True})
+    '--d-model 64 --norm-first'
+    """
+    return " ".join(_as_flag(name, value) for name, value in settings.items())
+
+
+def _as_flag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return as_flag(name) if value else as_flag(f"no_{name}")
+    return f"{as_flag(name)} {value}"
+
+
+# -------------------------------------------------------------------------------------------------------- data and runs
+
+
+def first_choice(words: Sequence[str], name: str, part: str, kind: type, out: str) -> str:
+    """A setting that decides which other flags there are, and so is read from the ``words`` before all others.
+
+    Where the words do not give it, a run that they resume has it in its config.json: the setting ``name`` of a ``part`` of this
+    ``kind``, a dataclass. Otherwise it is the default. ``out`` is the default folder of a run.
+    """
+    from tinyformer.training.run_folder import RunFolder  # here, as who only parses a command line may still choose the kernels
+
+    parser = Parser(add_help=False)
+    add_run_flags(parser, out)
+    for flag in ("--data", "--source", as_flag(name)):
+        parser.add_argument(flag)
+    found, _ = parser.parse_known_args(words)
+    given = vars(found)[name]
+    folder = RunFolder(_run_of(found, out))
+    if given is None and found.resume and folder.settings.exists():
+        with suppress(UserError):  # whoever reads all of the run's settings tells it
+            return str(getattr(folder.read_part(part, kind), name))
+    return str(getattr(settings_from(kind, {} if given is None else {name: given}), name))
+
+
+def some_path(text: str) -> str:
+    """The ``type`` of a flag for a path. An empty path is refused: it comes from a shell's variable that is not set."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the path is empty")
+    return text
+
+
+def add_code_flag(parser: argparse.ArgumentParser) -> None:
+    """Give the parser --code, for runs of models that tinyformer does not have. ``run_command`` runs the file."""
+    parser.add_argument("--code", help="Python file that defines your model class", type=some_path, metavar="FILE.py")
+
+
+def run_code(path: str) -> None:
+    """Run a file, so that runs can be opened whose models are of its classes. Raises UserError if the file fails."""
+    from tinyformer.common.files import read_file  # here, as who only parses a command line may still choose the kernels
+
+    module = sys.modules[path] = ModuleType(path)
+    try:
+        exec(compile(read_file(Path(path), None), path, "exec"), vars(module))
+    except Exception as error:  # the user's own code may raise any
+        raise UserError(f"--code {path}: {type(error).__name__}: {error}") from error
+
+
+def some_text(text: str) -> str:
+    """The ``type`` of a flag for a name. An empty one is refused: it comes from a shell's variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
+def add_text_flag(parser: argparse.ArgumentParser, group: argparse._MutuallyExclusiveGroup | None = None) -> None:
+    """Give the parser --data, for a text, and --field, for a part of its records. ``group`` is a group of flags of which only
+    one can be given; --data is among them."""
+    text = "a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)"
+    (group or parser).add_argument("--data", help=text, metavar="PATH", type=some_path)
+    text = "use only this key or column (name or number) of .jsonl, .json, .csv or .tsv data"
+    parser.add_argument("--field", help=text, metavar="NAME", type=some_text)
+
+
+def add_model_flag(parser: argparse.ArgumentParser) -> None:
+    """Give the parser --model, for a pretrained model in the place of a run's."""
+    text = "pretrained model to use instead: a folder or a name on the Hugging Face hub"
+    parser.add_argument("--model", help=text, type=some_path, metavar="FOLDER_OR_NAME")
+
+
+def add_pair_flags(parser: argparse.ArgumentParser) -> None:
+    """Give the parser a flag for each path of ``PairFiles``."""
+    files = parser.add_argument_group("data")
+    text = "sentence, tab, translation on each line; or .jsonl, .json, .csv (or .gz)"
+    files.add_argument("--data", help=text, type=some_path, metavar="FILE")
+    for part in ("", "validation-", "test-"):
+        default = " (default: pairs held out from training)" if part else ""
+        for side in ("source", "target"):
+            text = f"{part.replace('-', ' ')}{side} sentences{default}"
+            files.add_argument(f"--{part}{side}", help=text, type=some_path, metavar="FILE")
+
+
+def add_run_flags(parser: argparse.ArgumentParser, default: str) -> None:
+    """Give the parser --out; --resume, --resume-changed and --overwrite for a run that is already there; and --tensorboard.
+
+    ``default`` tells in --help which folder it is without --out. ``arguments.resume`` is False, True, or "changed".
+    """
+    parser.add_argument("--out", help=f"run folder (default: {default})", type=some_path, metavar="FOLDER")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--resume", help="resume the run in --out", action="store_true")
+    choice.add_argument(
+        "--resume-changed",
+        help="resume with changed training settings (from the command line or config.json)",
+        action="store_const",
+        const="changed",
+        dest="resume",
+        default=False,
+    )
+    choice.add_argument("--overwrite", help="overwrite the run in --out after the first training step", action="store_true")
+    parser.add_argument(
+        "--tensorboard", help="also log losses, samples, attention and weights for TensorBoard", action="store_true"
+    )
+
+
+def add_run_settings(
+    parser: argparse.ArgumentParser, out: str, defaults: Mapping[str, Mapping[str, Any]] | None = None, **kinds: type
+) -> None:
+    """Give the parser ``add_run_flags``, then ``add_settings`` for each dataclass; its keyword is the title of its flags.
+    ``defaults`` has, by these titles, the settings for which the script has defaults of its own."""
+    add_run_flags(parser, f"{out}; with --data, {out}-NAME, after the data")
+    for title, kind in kinds.items():
+        add_settings(parser, kind, title, **(defaults or {}).get(title, {}))
+
+
+def folder_for(out: str, data: str | None) -> str:
+    """The folder of a run that is given none: ``out``, followed by the name of the user's own data if there are any."""
+    if data is None:
+        return out
+    name = re.sub(r"(\.(txt|tsv|csv|jsonl|ndjson|json|gz))+$", "", Path(data).resolve().name)
+    name = re.sub(r"[^\w.-]+", "_", name)
+    return f"{out}-{name or 'data'}"
+
+
+def _run_of(arguments: argparse.Namespace, out: str) -> str:
+    """The folder that --out names, or without it the data."""
+    data = getattr(arguments, "data", None) or getattr(arguments, "source", None)
+    return arguments.out or folder_for(out, data)
+
+
+# -------------------------------------------------------------------------------------------------------- commands
+
+
+class Commands:
+    """The command line of a script that trains a model and then uses it.
+
+    Its first command is ``train``, which also runs when the words name no command. ``out`` is the default folder of a run.
+    ``kind``: the kind of the runs that the script makes and uses, as ``Maker`` has it. Runs of other kinds are refused; without
+    a kind, none.
+
+    ::
+
+        commands = Commands("my_script.py", "Train a model, and sample from it.", "runs/my_script")
+        training = commands.add(train, help="train", description="Train a model.")
+        add_run_settings(training, commands.out, model=GPTConfig, training=TrainingConfig)
+        sampling = commands.add_use(sample, help="write with a trained model", description="Write.")
+        run_command(commands.parse)
+    """
+
+    def __init__(self, script: str, description: str, out: str, kind: str = ""):
+        self.out = out
+        self._kind = kind
+        self._parser = Parser(prog=script, description=description)
+        self._commands: argparse._SubParsersAction[Parser] = self._parser.add_subparsers(
+            dest="command", metavar="COMMAND", required=True
+        )
+
+    def add(
+        self, run: Callable[[argparse.Namespace], None], help: str, description: str, choice: str = "", shown: str = ""
+    ) -> Parser:
+        """Add a command, whose flags the returned parser takes. It has the name of the function ``run``; ``shown`` is what
+        --help calls it, where that differs. ``choice`` is that of ``Parser``. ``help`` says what the command does, as in
+        "write with a trained model"."""
+        prog = f"{self._parser.prog} {shown or run.__name__}"
+        command = self._commands.add_parser(run.__name__, help=help, description=description, choice=choice, prog=prog)
+        command.set_defaults(run=run)
+        first = next(iter(self._commands.choices.values()))
+        if command is not first:  # the first one's --help is what a user of the script sees, and there finds the others
+            first.epilog = f"{first.epilog or ''} To {help}, see `{command.prog} --help`.".lstrip()
+        return command
+
+    def add_use(self, use: Callable[[argparse.Namespace], None], help: str, description: str, run: bool = False) -> Parser:
+        """Add a command that uses a trained model: it has the flag --out. With ``run``, the folder may also come first, as in
+        ``sample runs/char_gpt``."""
+        command = self.add(use, help, description)
+        command.set_defaults(uses_run=True)
+        where = f"run folder (default: {'newest in runs' if self._kind else self.out})"
+        add_code_flag(command)
+        if run:
+            command.add_argument("run_folder", help=where, nargs="?", type=some_path, metavar="RUN")
+            command.has_no_effect("out", lambda given: given.run_folder, "where the run's folder comes first")
+        command.add_argument("--out", help=argparse.SUPPRESS if run else where, type=some_path, metavar="FOLDER")
+        return command
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """The arguments; ``arguments.run(arguments)`` runs the command. Without --out, the data (--data or --source) name the
+        folder, as ``folder_for`` says. A command that uses a run takes the newest of its kind."""
+        arguments = parse_command(self._parser, self._commands.choices, words)
+        uses_run = self._kind and getattr(arguments, "uses_run", False) and not getattr(arguments, "model", None)
+        arguments.out = getattr(arguments, "run_folder", None) or arguments.out
+        if uses_run and not arguments.out:
+            from tinyformer.common.makers import newest_run
+
+            arguments.out = newest_run([self._kind])
+        arguments.out = str(_run_of(arguments, self.out))
+        if uses_run or (self._kind and getattr(arguments, "resume", False)):
+            from tinyformer.common.makers import check_kind
+
+            check_kind(self._kind, arguments.out)
+        return arguments
+
+
+def parse_command(parser: argparse.ArgumentParser, commands: Mapping[str, Parser], words: Sequence[str]) -> argparse.Namespace:
+    """Parse words that begin with one of the parser's ``commands``. Words that begin with none are for ``train``."""
+    words = words if words and words[0] in commands else ["train", *words]
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:  # the command's own --help shows the flags that there are
+        commands[words[0]].refuse(unknown)
+    return arguments
+
+
+def next_command(out: str, default: str, *words: str) -> str:
+    """A command of this script for the run in ``out``, to be pasted into a shell. It does not name the ``default`` folder."""
+    return shlex.join(["python", sys.argv[0], *words, *([] if out == default else ["--out", out])])
+
+
+def run_command(parse: Callable[[list[str]], argparse.Namespace], words: list[str] | None = None) -> None:
+    """Run the command that the script was called with. Mistakes are told as ``plain_errors`` says, with flags as the names of
+    settings where the command has them. ``words``: those of the command line, where they are not all that the script was given.
+
+    Under mpiexec rank 0 runs it, and the other ranks take their part of its training.
+    """
+
+    from tinytensor import distributed  # here, as who only parses a command line may still choose the kernels
+
+    def main() -> None:
+        arguments = None
+        try:
+            arguments = parse(sys.argv[1:] if words is None else words)
+            if code := getattr(arguments, "code", None):
+                run_code(code)
+            arguments.run(arguments)
+        except SettingError as error:  # while flags are parsed, every setting is a flag
+            flags = {name: as_flag(name) for name in error.names if arguments is None or name in arguments.flags}
+            raise error.renamed(flags) from None
+
+    with plain_errors():
+        try:
+            distributed.lead(main)
+        except distributed.RankError as error:
+            raise UserError(str(error)) from None
