@@ -37,23 +37,22 @@ from tinyformer.commands.setup import (
 from tinyformer.common.errors import (
     SettingError as SettingError,
     UserError as UserError,
+    escaped as escaped,
     plain_errors as plain_errors,
     print_line as print_line,
     stop_script as stop_script,
 )
 from tinyformer.common.makers import Maker as Maker
-from tinyformer.common.schema import check_fields as check_fields
 from tinyformer.common.settings import (
     at_least as at_least,
     check_effects as check_effects,
+    check_fields as check_fields,
     one_of as one_of,
     setting as setting,
     settings_from as settings_from,
 )
-from tinyformer.common.terminal import escaped as escaped
 from tinyformer.common.vectors import Vectors as Vectors, padded_vectors as padded_vectors
 from tinyformer.data.batches import Batch as Batch, Batches as Batches, LabelledBatches as LabelledBatches, padded as padded
-from tinyformer.data.dates import dates as dates
 from tinyformer.data.masking import MaskedBatches as MaskedBatches, Masking as Masking
 from tinyformer.data.pair_files import PairFiles as PairFiles, one_line as one_line, read_tsv as read_tsv
 from tinyformer.data.pairs import (
@@ -74,6 +73,7 @@ from tinyformer.data.sentences import (
     sentence_parts as sentence_parts,
     sentences_before as sentences_before,
 )
+from tinyformer.data.synthetic import dates as dates
 from tinyformer.data.text import TextBatches as TextBatches
 from tinyformer.decoding.beam_search import (
     BeamCandidate as BeamCandidate,
@@ -164,7 +164,6 @@ from tinyformer.tokenizers import (
 from tinyformer.tokenizers.texts import token_texts as token_texts
 from tinyformer.training.config import TrainingConfig as TrainingConfig
 from tinyformer.training.evaluation import accuracy as accuracy, evaluate as evaluate, perplexity as perplexity
-from tinyformer.training.finished import save_run as save_run
 from tinyformer.training.logging import Logger as Logger
 from tinyformer.training.losses import (
     class_loss as class_loss,
@@ -174,7 +173,7 @@ from tinyformer.training.losses import (
 )
 from tinyformer.training.optimizing import muon_for as muon_for
 from tinyformer.training.run_folder import RunFolder as RunFolder, load_weights as load_weights
-from tinyformer.training.snapshots import Snapshots as Snapshots
+from tinyformer.training.snapshots import Snapshots as Snapshots, save_run as save_run
 from tinyformer.training.tensorboard import TensorBoardLogger as TensorBoardLogger
 from tinyformer.training.trainer import Trainer as Trainer
 from tinyformer.training.transcription import Transcriber as Transcriber

@@ -14,8 +14,8 @@ import pytest
 from running import Program, entries, log_of, result_of, validation_losses
 
 from tinyformer.commands import bert as bert_program
-from tinyformer.common.commands import command
 from tinyformer.common.errors import SettingError
+from tinyformer.common.makers import command
 from tinyformer.tokenizers import CharTokenizer
 from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.run_folder import RunFolder

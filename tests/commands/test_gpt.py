@@ -15,7 +15,7 @@ import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
 from tinyformer.commands import gpt
-from tinyformer.common.commands import command
+from tinyformer.common.makers import command
 from tinyformer.data.text import TextBatches
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig

@@ -20,8 +20,7 @@ import pytest
 
 from tinyformer import Commands, UserError
 from tinyformer.commands.main import ALL, command_of
-from tinyformer.common.commands import command
-from tinyformer.common.makers import Maker
+from tinyformer.common.makers import Maker, command
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.export.runs import load_run
 

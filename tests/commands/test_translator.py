@@ -18,7 +18,7 @@ import pytest
 from running import Program, contents, entries, log_of, result_of, validation_losses
 
 from tinyformer.commands import translator as translator_program
-from tinyformer.common.commands import command
+from tinyformer.common.makers import command
 from tinyformer.decoding.beam_search import Hypothesis
 from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig

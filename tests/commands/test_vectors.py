@@ -12,7 +12,7 @@ import pytest
 from running import Program, entries
 
 from tinyformer.commands import asked_vectors, vectors as vectors_program
-from tinyformer.common.commands import command
+from tinyformer.common.makers import command
 from tinyformer.word_vectors import Corpus, load_vectors, words_of
 
 COMMAND = "train vectors"

@@ -20,7 +20,7 @@ from sentences import EPYC, GPU, LATEST_XEON, MEDIAN, NUMPYS, QUARTILE, SENTENCE
 from tinyformer import GPTConfig
 from tinyformer.commands.gpt import TextConfig, parse
 from tinyformer.common.settings import settings_from
-from tinyformer.training.language import ARCHITECTURES
+from tinyformer.training.opening import ARCHITECTURES
 
 PRINTED = [block for page in PAGES.values() for block in pages.blocks(page, "text")]
 PROSE = {name: pages.prose(page) for name, page in (PAGES | LESSONS).items()}

@@ -11,8 +11,8 @@ import tinytensor as tt
 from tinyformer import GPT, GPTConfig, from_pretrained, save_pretrained
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.export.runs import load_run
+from tinyformer.training.opening import open_run
 from tinyformer.training.run_folder import RunFolder, load_weights
-from tinyformer.training.trained import open_run
 from tinyformer.training.translation import trained_translator
 
 

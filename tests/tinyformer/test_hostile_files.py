@@ -190,7 +190,7 @@ def test_nothing_else_opens_files() -> None:
     own = {
         "__init__.py",
         "files.py",
-        "common/terminal.py",
+        "common/errors.py",
         "explore/serving/server.py",
         "data/reading.py",
         "training/run_folder.py",

@@ -11,7 +11,7 @@ import pytest
 import tinytensor as tt
 from tinyformer.commands.command_line import Parser, add_settings
 from tinyformer.common.errors import UserError
-from tinyformer.common.old_names import LAYERS, SETTINGS, VALUES, new_value, new_weight_name, old_names, with_new_names
+from tinyformer.common.settings import LAYERS, SETTINGS, VALUES, new_value, new_weight_name, old_names, with_new_names
 from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.bert import BertConfig
 from tinyformer.models.blocks import BlockConfig

@@ -16,9 +16,8 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import GPT, CharTokenizer, GPTConfig, from_pretrained, load_tokenizer, save_pretrained
-from tinyformer.common.errors import SettingError, UserError, plain_errors, print_line
+from tinyformer.common.errors import SettingError, UserError, escaped, plain_errors, print_line
 from tinyformer.common.files import read_json
-from tinyformer.common.terminal import escaped
 from tinyformer.data.pair_files import PairFiles
 from tinyformer.data.reading import open_text
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer

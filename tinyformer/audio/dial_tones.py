@@ -1,22 +1,21 @@
-"""Telephone keys as sounds: recordings that are made from random numbers, and the keys that were pressed; some have none.
+"""Telephone keys as sounds: recordings made from random numbers, and the keys that were pressed; some have none.
 
-Each key of a telephone sounds as two tones, one for its row and one for its column (ITU-T Q.23).
+Each key of a telephone sounds as two tones, one for its row and one for its column (ITU-T Q.23). Noise, chords and what sounds
+like speech are no keys, and a network must learn to leave them alone.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tinyformer.audio import sounds
 from tinyformer.audio.features import MelConfig, log_mel
 from tinyformer.common.errors import SettingError, UserError
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, check_counts, setting
+from tinyformer.common.settings import at_least, check_counts, check_fields, setting
 from tinyformer.data.batches import check_batch_fits
 from tinyformer.data.pairs import Specials, VectorPair, VectorPairBatch, vector_pair_batch
 from tinytensor.common.wording import counted
@@ -104,7 +103,7 @@ def dial(keys: str, rng: Any, snr: float | None = None) -> Any:
 def other_sound(rng: Any) -> Any:
     """A recording without keys: silence, noise, chords, or what sounds like speech, in some noise; samples as of ``dial``."""
     seconds = rng.uniform(0.3, 6.0)
-    make = (sounds.noise, partial(sounds.chords, is_key=_is_key), sounds.speech)[rng.integers(0, 3)]
+    make = (noise, partial(chords, is_key=_is_key), speech)[rng.integers(0, 3)]
     samples = make(seconds, RATE, rng)
     if rng.random() < 0.05:
         samples *= 0
@@ -266,3 +265,79 @@ class DialBatches:
         if place and state["batch_size"] == self.batch_size:
             self._draw_pool()
             self._place = place
+
+
+# -------------------------------------------------------------------------------------------- other sounds
+
+# Each is an array of samples (length,), ``rate`` a second, of any level.
+FRAME = 0.01  # seconds after which the loudness of harmonics changes
+SYLLABLE = (0.1, 0.3)  # seconds
+VOICE_PITCH = (80.0, 250.0)  # Hz, of voices
+FORMANTS = ((250.0, 850.0), (800.0, 2300.0), (2200.0, 3200.0))  # Hz, where vowels are loud
+WIDTH = 120.0  # Hz, of a formant
+
+
+def noise(seconds: float, rate: int, rng: Any) -> Any:
+    """White noise, or brown noise, which falls towards high frequencies."""
+    white = rng.standard_normal(round(rate * seconds))
+    if rng.random() < 0.5:
+        return white
+    brown = host.cumsum(white)
+    window = max(1, rate // 50)  # below 50 Hz it would drift away
+    return brown - host.convolve(brown, host.full(window, 1 / window), "same")
+
+
+def chords(seconds: float, rate: int, rng: Any, is_key: Callable[[Any], bool]) -> Any:
+    """One to eight notes or chords, one after the other, each of one to five tones with overtones. No chord has frequencies for
+    which ``is_key`` is true."""
+    parts = []
+    for length in _cut(seconds, rate, rng.integers(1, 9), rng):
+        frequencies = host.exp(rng.uniform(host.log(100), host.log(0.45 * rate), rng.integers(1, 6)))
+        while is_key(frequencies):
+            frequencies *= 1.1
+        overtones = rng.integers(1, 5)
+        count = round(length * rng.uniform(0.5, 1.0))
+        sound = host.zeros(length)
+        for hz in frequencies[frequencies < 0.48 * rate]:
+            for k in range(1, overtones + 1):
+                if k * hz < 0.48 * rate:
+                    sound[:count] += (
+                        rng.random() / k * host.sin(2 * host.pi * (k * hz / rate * host.arange(count) + rng.random()))
+                    )
+        parts.append(sound)
+    return host.concatenate(parts)
+
+
+def speech(seconds: float, rate: int, rng: Any) -> Any:
+    """What sounds like speech: syllables of a voice whose pitch and vowels glide, hisses between them, and pauses.
+
+    A voice is the sum of its pitch's harmonics, and a harmonic is loud where it lies near a formant.
+    """
+    frames = max(2, round(seconds / FRAME))
+    pitch = _glide(frames, rng, *VOICE_PITCH) * host.exp(0.05 * rng.standard_normal())
+    voiced = _glide(frames, rng, 0.0, 1.0) * (_glide(frames, rng, -1.0, 2.0) > 0)
+    hiss = _glide(frames, rng, 0.0, 0.5) * (_glide(frames, rng, -2.0, 1.0) > 0)
+    formants = [_glide(frames, rng, *span) for span in FORMANTS]
+    per_frame = round(rate * FRAME)
+    phase = 2 * host.pi * host.cumsum(host.repeat(pitch, per_frame)) / rate
+    sound = host.repeat(hiss, per_frame) * rng.standard_normal(frames * per_frame)
+    once = host.exp(1j * phase)
+    turning = host.ones(len(phase), complex)
+    for k in range(1, int(0.45 * rate / VOICE_PITCH[0])):
+        turning *= once  # the sine of k * phase is its imaginary part
+        gain = sum(host.exp(-0.5 * ((k * pitch - formant) / WIDTH) ** 2) for formant in formants)
+        sound += host.repeat(voiced * gain * (k * pitch < 0.45 * rate), per_frame) * turning.imag
+    return sound
+
+
+def _glide(frames: int, rng: Any, low: float, high: float) -> Any:
+    """A value for each frame, which glides from one random value to the next, a syllable later."""
+    count = max(2, int(frames * FRAME / SYLLABLE[0]) + 2)
+    times = host.cumsum(rng.uniform(*SYLLABLE, count)) / FRAME
+    return host.interp(host.arange(frames), times - times[0], rng.uniform(low, high, count))
+
+
+def _cut(seconds: float, rate: int, parts: int, rng: Any) -> list[int]:
+    """The lengths of so many random parts, in samples."""
+    shares = rng.uniform(0.2, 1.0, parts)
+    return [int(length) for length in host.maximum(1, seconds * rate * shares / shares.sum())]

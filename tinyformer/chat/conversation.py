@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.chat.template import ChatTemplate, find_chat_template
-from tinyformer.common import commands
 from tinyformer.common.errors import UserError, renamed_settings
-from tinyformer.common.makers import found_in
+from tinyformer.common.makers import contents_of, tinyformer_command
 from tinyformer.common.settings import check_counts
 from tinyformer.decoding.generation import GPTDecoder, sample
 from tinyformer.decoding.sampling import Sampling
@@ -183,8 +182,8 @@ def open_chat(path_or_name: str | Path, revision: str | None = None, dtype: str 
     read_settings(model_folder(folder))  # refuses a run
     template = find_chat_template(folder)
     if template is None:
-        found = found_in(folder)
-        command = found.command if found is not None else commands.command("generate", str(folder))
+        contents = contents_of(folder)
+        command = contents.command if contents is not None else tinyformer_command("generate", str(folder))
         raise UserError(
             f"{folder} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): it was not "
             f"trained to talk. Take one that was, or use this one with {command}"

@@ -22,9 +22,8 @@ from tinyformer.commands.command_line import Commands, add_model_flag, add_run_s
 from tinyformer.commands.inputs import piped_lines, typed_lines
 from tinyformer.commands.setup import RunSetup, draw_losses, tell_next, train_to_end
 from tinyformer.common.errors import SettingError, UserError, print_line, renamed_settings, stop_script
-from tinyformer.common.makers import Maker
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, setting
+from tinyformer.common.makers import MASKED_MODEL, Maker
+from tinyformer.common.settings import at_least, check_fields, setting
 from tinyformer.data.batches import LabelledBatches
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.reading import STANDARD_LIBRARY
@@ -41,7 +40,7 @@ from tinyformer.tokenizers.wordpiece import SPECIAL
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import accuracy
 from tinyformer.training.losses import class_loss, masked_token_loss
-from tinyformer.training.masked import KIND, open_run
+from tinyformer.training.opening import KINDS
 from tinyformer.training.run_folder import RunFolder, load_weights
 from tinyformer.training.tensorboard import TensorBoardLogger
 from tinyformer.training.trainer import Trainer
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from tinyformer.decoding.filling import FillingTokenizer
 
 DEFAULT_OUT = "runs/fill_mask"
-MADE_BY = Maker.of_kind(KIND)
+MADE_BY = Maker.of_kind(MASKED_MODEL)
 # A model of a laptop's size, in place of BERT-base. BERT's own norms and positions need far more text than this to learn from:
 # here they would long stay at guessing each word by how frequent it is. Rotary positions soon tell neighbours from others.
 MODEL = {
@@ -197,7 +196,7 @@ def pretrained(path_or_name: str) -> tuple[BertForMaskedLM, FillingTokenizer]:
 
 def trained(folder: RunFolder) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
     """The model of a run, with its best weights, and its tokenizer."""
-    opened = open_run(folder, folder.best)
+    opened = KINDS[MASKED_MODEL].load(folder, folder.best)
     return opened.model, with_wordpieces(opened.tokenizer, folder.tokenizer)
 
 
@@ -291,7 +290,7 @@ def train_classifier(
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line, of ``train`` or ``fill``."""
-    commands = Commands("tinyformer", "Train a small BERT on a text, and fill in hidden words with it.", DEFAULT_OUT, KIND)
+    commands = Commands("tinyformer", "Train a small BERT, and fill in masked words with it.", DEFAULT_OUT, MASKED_MODEL)
     defaults = as_flags({**MODEL, **TRAINING})
     about = f"Train a small BERT on a text. Defaults that differ from those below: {defaults}."
     training = commands.add(train, help="train", description=about, shown="train bert")

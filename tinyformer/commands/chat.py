@@ -19,8 +19,8 @@ from tinyformer.commands.command_line import Parser, add_settings, some_path
 from tinyformer.commands.inputs import text_of_input
 from tinyformer.common.errors import SettingError, UserError, print_line, shortened, stop_script
 from tinyformer.common.files import parse_json
+from tinyformer.common.progress import stop_on_signals
 from tinyformer.common.settings import check_effects, settings_from
-from tinyformer.common.signals import stop_on_signals
 from tinyformer.decoding.generation import compile_first
 from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.quantizing import DTYPES

@@ -16,10 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tinyformer.common.errors import SettingError, UserError, plain_errors
-from tinyformer.common.old_names import new_value, old_names
-from tinyformer.common.settings import as_flag, settings_from
-from tinyformer.common.terminal import escaped
+from tinyformer.common.errors import SettingError, UserError, escaped, plain_errors
+from tinyformer.common.settings import as_flag, new_value, old_names, settings_from
 
 # -------------------------------------------------------------------------------------------------------- settings
 

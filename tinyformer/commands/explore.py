@@ -17,15 +17,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tinyformer.commands.command_line import Parser, add_code_flag, some_path
-from tinyformer.common.commands import command
 from tinyformer.common.errors import UserError, print_line
-from tinyformer.common.makers import RUNS, newest_run
+from tinyformer.common.makers import RUNS, newest_run, tinyformer_command
 from tinyformer.explore.serving.server import ExplorerServer
 from tinyformer.explore.views.opening import opening
 from tinyformer.explore.views.passages import Named
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
-from tinyformer.training.trained import KINDS, names_of_kinds
+from tinyformer.training.opening import KINDS, names_of_kinds
 
 PORT = 8642  # if it is free: the same address each time lets the page keep its texts
 LONGEST_START = 60.0  # seconds that a browser may take to open the page
@@ -65,9 +64,10 @@ def newest() -> Path:
     """The newest run in runs. Raises UserError if there is none."""
     if run := newest_run(KINDS):
         return run
+    train, show = tinyformer_command("train", "gpt"), tinyformer_command("explore", f"{RUNS}/char_gpt")
     raise UserError(
         f"name the folder of a run or of a pretrained model, as there is no run to explore in {RUNS}:",
-        f"{command('train', 'gpt')} makes one in some minutes, and {command('explore', f'{RUNS}/char_gpt')} shows it",
+        f"{train} makes one in some minutes, and {show} shows it",
     )
 
 

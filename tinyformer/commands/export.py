@@ -11,8 +11,8 @@ from tinyformer.export.runs import load_run
 from tinyformer.export.usage import lines_that_run
 from tinyformer.export.web import web_page
 from tinyformer.export.writing import check_path, export_onnx
+from tinyformer.training.opening import names_of_kinds
 from tinyformer.training.run_folder import RunFolder
-from tinyformer.training.trained import names_of_kinds
 from tinytensor.device.disk import atomic_write, write_text
 
 

@@ -26,11 +26,9 @@ import tinytensor as tt
 from tinyformer.chat.answers import keep_template, rows_to_learn, template_of
 from tinyformer.commands.command_line import Commands, add_run_settings, add_settings, add_text_flag, first_choice, some_path
 from tinyformer.commands.setup import RunSetup, draw_losses, tell_next, train_to_end
-from tinyformer.common import commands
 from tinyformer.common.errors import SettingError, UserError, print_line, renamed_settings
-from tinyformer.common.makers import Maker
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import check_effects, one_of, setting, settings_from
+from tinyformer.common.makers import LANGUAGE_MODEL, Maker, tinyformer_command
+from tinyformer.common.settings import check_effects, check_fields, one_of, setting, settings_from
 from tinyformer.data.conversations import ConversationBatches, conversations_in
 from tinyformer.data.text import TextBatches
 from tinyformer.decoding.generation import compile_first, generate, note_on_length
@@ -46,10 +44,9 @@ from tinyformer.pretrained.saving import save_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, load_tokenizer
 from tinyformer.tokenizers.texts import opening_text
-from tinyformer.training.adding import LoraConfig, fingerprint_of
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate, perplexity
-from tinyformer.training.language import ARCHITECTURES, KIND, open_run, with_additions
+from tinyformer.training.opening import ARCHITECTURES, KINDS, LoraConfig, fingerprint_of, with_additions
 from tinyformer.training.run_folder import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor.common.wording import a_or_an, counted
@@ -57,7 +54,7 @@ from tinytensor.device.disk import write_text
 
 DEFAULT_OUT = "runs/char_gpt"
 SAMPLE = 200  # tokens that --tensorboard shows with each evaluation
-MADE_BY = Maker.of_kind(KIND)
+MADE_BY = Maker.of_kind(LANGUAGE_MODEL)
 # The settings of a GPT with new weights; those that are not named are the defaults of the dataclasses. nanoGPT's for a CPU are
 # these defaults. The modern ones make a small Qwen3: rotary positions, normed queries and keys, RMS norms, SwiGLU. Muon trains
 # its blocks, at a rate that falls to 0.
@@ -288,7 +285,7 @@ def save(arguments: argparse.Namespace) -> None:
     run = RunFolder(arguments.out)
     base = run.as_found(run.read_part("text", TextConfig).init_from or None)
     use, command = ("Talk", "chat") if base and keep_template(base, folder) else ("Write", "generate")
-    print(f"Wrote {folder}. {use} with it: {commands.command(command, str(folder))}")
+    print(f"Wrote {folder}. {use} with it: {tinyformer_command(command, str(folder))}")
 
 
 def new_folder(arguments: argparse.Namespace) -> Path:
@@ -317,7 +314,7 @@ def trained(arguments: argparse.Namespace) -> tuple[GPT | RecurrentLM, Tokenizer
     """The model and the tokenizer of a run."""
     folder = RunFolder(arguments.out)
     folder.read_part("text", TextConfig)  # which tells of what this version does not know
-    opened = open_run(folder, folder.latest if arguments.latest else folder.best)
+    opened = KINDS[LANGUAGE_MODEL].load(folder, folder.latest if arguments.latest else folder.best)
     return opened.model, opened.tokenizer
 
 
@@ -355,7 +352,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     chosen = settings_from(TextConfig, choices)
     architecture = chosen.architecture
     about = "Train a GPT or a recurrent network on a text, and sample from it."
-    parser = Commands("tinyformer", about, DEFAULT_OUT, KIND)
+    parser = Commands("tinyformer", about, DEFAULT_OUT, LANGUAGE_MODEL)
     training = parser.add(
         train,
         help="train on a text file",

@@ -53,7 +53,7 @@ def command_of(words: list[str]) -> tuple[str, list[str]]:
         return name, words[len(name.split()) :]
     import difflib
 
-    from tinyformer.common.commands import GONE
+    from tinyformer.common.makers import GONE
 
     if script := GONE.get(name.removeprefix("train ")):
         raise UserError(f"there is no command {name!r} any more: run python examples/{script}, of the source code")

@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinyformer import plots
-from tinyformer.common import commands
 from tinyformer.common.errors import UserError, stop_script
-from tinyformer.common.makers import RECORD, Maker
+from tinyformer.common.makers import RECORD, Maker, tinyformer_command
 from tinyformer.common.settings import check_effects, settings_from
 from tinyformer.data.reading import TextSource, fingerprint, open_text
 from tinyformer.training.run_folder import RunFolder
@@ -162,7 +161,7 @@ def tell_next(use: str, maker: Maker, trainer: Trainer) -> None:
     folder = trainer.folder.path
     rows = {
         use: maker.use_command(folder),
-        "Look inside": commands.command("explore", str(folder)),
+        "Look inside": tinyformer_command("explore", str(folder)),
         "Train longer": f"{maker.train_command(folder)} --resume-changed --steps {2 * trainer.config.steps}",
     }
     print()

@@ -27,12 +27,12 @@ from tinyformer.commands.command_line import Commands, add_model_flag, add_pair_
 from tinyformer.commands.inputs import piped_lines, typed_lines
 from tinyformer.commands.setup import RunSetup, tell_next, train_to_end
 from tinyformer.common.errors import UserError, print_line
-from tinyformer.common.makers import Maker
+from tinyformer.common.makers import TRANSLATOR, Maker
 from tinyformer.common.progress import show_progress
 from tinyformer.common.settings import settings_from
-from tinyformer.data.dates import dates
 from tinyformer.data.pair_files import PairFiles, split_by_settings
 from tinyformer.data.pairs import PairBatches, encode_pairs
+from tinyformer.data.synthetic import dates
 from tinyformer.decoding.beam_search import Hypothesis
 from tinyformer.tokenizers.texts import note_on_unknown
 from tinyformer.training.comparison import scores, text_scores, write_translations
@@ -43,7 +43,6 @@ from tinyformer.training.safety import check_names
 from tinyformer.training.trainer import Trainer
 from tinyformer.training.translation import (
     ARCHITECTURES,
-    KIND,
     TranslationConfig,
     Translator,
     pretrained_translator,
@@ -56,7 +55,7 @@ from tinytensor.device.disk import make_folder
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 
 DEFAULT_OUT = "runs/translate"
-MADE_BY = Maker.of_kind(KIND)
+MADE_BY = Maker.of_kind(TRANSLATOR)
 LINES_AT_ONCE = 512  # of a pipe, translated and printed together
 # A Transformer is trained by Muon, with rates that fall along a line to 0; recurrent networks are trained by AdamW.
 ROTARY = {"norm_first": True, "positions": "rotary", "query_key_norm": True}
@@ -299,7 +298,7 @@ def as_text(translator: Translator, hypotheses: Sequence[Hypothesis], n_best: in
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line, of ``train`` or ``translate``."""
     architecture = first_choice(words, "architecture", "task", TranslationConfig, DEFAULT_OUT)
-    commands = Commands("tinyformer", "Train a network to translate, and translate with it.", DEFAULT_OUT, KIND)
+    commands = Commands("tinyformer", "Train a network to translate, and translate with it.", DEFAULT_OUT, TRANSLATOR)
     for_dates = as_flags({**DATES[architecture]["model"], **DATES[architecture]["training"], **DATES_TASK})
     for_languages = as_flags({**LANGUAGES[architecture]["model"], **LANGUAGES[architecture]["training"]})
     training = commands.add(

@@ -21,11 +21,9 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.commands.asked_vectors import answer, check_words, common_words, compare
 from tinyformer.commands.command_line import Commands, Parser, add_settings, add_text_flag, some_path
-from tinyformer.common import commands
 from tinyformer.common.errors import SettingError, UserError, print_line, stop_script
-from tinyformer.common.makers import found_in
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, one_of, setting, settings_from
+from tinyformer.common.makers import contents_of, tinyformer_command
+from tinyformer.common.settings import at_least, check_fields, one_of, setting, settings_from
 from tinyformer.data.folders import MARK, mark_results
 from tinyformer.data.reading import open_text
 from tinyformer.training.run_folder import RunFolder
@@ -120,7 +118,7 @@ def check_free(out: Path, names: list[str], overwrite: bool) -> None:
             raise UserError(f"{path} is a folder, and cannot be replaced by vectors: choose another --out")
         if path.exists() and not overwrite:
             raise UserError(
-                f"{path} is there already: ask it with `{commands.command('vectors', str(path))}`, or pass --overwrite, or "
+                f"{path} is there already: ask it with `{tinyformer_command('vectors', str(path))}`, or pass --overwrite, or "
                 "another --out"
             )
     check_names(out, [*names, "map.png", MARK])
@@ -209,10 +207,10 @@ def train(arguments: argparse.Namespace) -> None:
 
 def in_folder(path: str) -> str:
     """The file of word vectors at a path, which may be the folder of their run. Raises UserError for that of another run."""
-    found = found_in(path)
-    if found is not None and found.kind != "word vectors":
-        raise found.refusal(path, "word vectors")
-    return path if found is None else str(Path(path, FILE))
+    contents = contents_of(path)
+    if contents is not None and contents.kind != "word vectors":
+        raise contents.refusal(path, "word vectors")
+    return path if contents is None else str(Path(path, FILE))
 
 
 def ask(arguments: argparse.Namespace) -> None:

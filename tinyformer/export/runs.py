@@ -10,8 +10,8 @@ from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
 from tinyformer.tokenizers import Tokenizer
+from tinyformer.training.opening import kind_of
 from tinyformer.training.run_folder import RunFolder
-from tinyformer.training.trained import kind_of
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.quantizing import num_weights, refuse_additions, refuse_quantized
 from tinyformer.tokenizers import CharTokenizer, Tokenizer
+from tinyformer.training.opening import open_run
 from tinyformer.training.run_folder import RunFolder
-from tinyformer.training.trained import open_run
 from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.backend import host
 from tinytensor.device.disk import atomic_write

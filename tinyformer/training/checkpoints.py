@@ -11,7 +11,7 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import damaged, parse_json
-from tinyformer.common.old_names import new_weight_name, with_new_names
+from tinyformer.common.settings import new_weight_name, with_new_names
 from tinytensor import FileError, Tensor, save
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import is_floating

@@ -8,8 +8,7 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, one_of, setting
+from tinyformer.common.settings import at_least, check_fields, one_of, setting
 from tinyformer.training.optimizing import OPTIMIZERS, unless_read
 from tinytensor import distributed, parallel
 from tinytensor.common.wording import counted

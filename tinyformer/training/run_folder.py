@@ -24,14 +24,11 @@ from typing import Any, TypeVar
 
 from tinyformer.common.errors import UserError
 from tinyformer.common.files import as_json, damaged, read_json, write_json
-from tinyformer.common.makers import PRETRAINED, RECORD, Maker, found_in, maker_of, resume_command, runs_below
+from tinyformer.common.makers import PRETRAINED, RECORD, Maker, contents_of, maker_of, resume_command, runs_below
 from tinyformer.common.memory import check_settings_fit
-from tinyformer.common.old_names import with_new_names
-from tinyformer.common.schema import read_dataclass
-from tinyformer.common.settings import as_flag, changed_settings, differences, is_changeable
+from tinyformer.common.settings import as_flag, changed_settings, differences, is_changeable, read_dataclass, with_new_names
 from tinyformer.training.checkpoints import UNFINISHED, check_class, load_checkpoint, put_weights
-from tinyformer.training.lock import locked
-from tinyformer.training.safety import EVENTS, check_folder, remove_stale
+from tinyformer.training.safety import EVENTS, check_folder, locked, remove_stale
 from tinytensor.device.disk import make_folder, remove, write_text
 from tinytensor.nn import Module
 
@@ -169,14 +166,14 @@ class RunFolder:
 
     def _check_replacing(self, settings: Mapping[str, Any], overwrite: bool) -> None:
         """Raise UserError unless a run with these settings may replace what is in the folder."""
-        found = found_in(self.path)
-        if found is not None and found.kind == PRETRAINED:
-            raise UserError(f"{self.path} holds {found.what}, which no run may replace: choose another folder")
+        contents = contents_of(self.path)
+        if contents is not None and contents.kind == PRETRAINED:
+            raise UserError(f"{self.path} holds {contents.what}, which no run may replace: choose another folder")
         if overwrite:
             return
         maker = maker_of(json.loads(as_json(settings)))
-        is_other = found is not None and (maker is None or found.what != maker.what)
-        what = found.what if found is not None and is_other else "a run"
+        is_other = contents is not None and (maker is None or contents.what != maker.what)
+        what = contents.what if contents is not None and is_other else "a run"
         how = "--resume continues it, " if self.latest.exists() and not is_other else ""
         raise UserError(f"{self.path} holds {what} already: {how}--overwrite replaces it, --out starts another")
 
@@ -231,9 +228,9 @@ class RunFolder:
 
     def _check_missing(self) -> None:
         """Raise UserError if the folder has no settings, but may be confused with another one."""
-        found, below = found_in(self.path), runs_below(self.path)
-        if found is not None:
-            raise found.refusal(self.path, "a run")
+        contents, below = contents_of(self.path), runs_below(self.path)
+        if contents is not None:
+            raise contents.refusal(self.path, "a run")
         if below:
             raise UserError(f"{self.path} holds no run itself, but folders of runs: {', '.join(map(str, below))}")
         if not os.path.lexists(self.path):

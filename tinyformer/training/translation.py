@@ -11,8 +11,7 @@ import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.files import damaged
 from tinyformer.common.progress import show_progress
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, one_of, setting
+from tinyformer.common.settings import at_least, check_fields, one_of, setting
 from tinyformer.data.batches import padded
 from tinyformer.data.pair_files import one_line
 from tinyformer.data.pairs import Pair, Specials
@@ -31,12 +30,9 @@ from tinyformer.tokenizers import BPETokenizer, Tokenizer, load_tokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
 from tinyformer.tokenizers.texts import token_texts
 from tinyformer.training.checkpoints import class_in
-from tinyformer.training.opened import Opened, without_tokens
 from tinyformer.training.run_folder import RunFolder, load_weights
 from tinytensor import Tensor
 from tinytensor.common.wording import a_or_an, counted
-
-KIND = "translator"
 
 # What is translated together: at most so many sentences, with room in memory for at most so many tokens of all beams.
 SENTENCES_AT_ONCE = 64
@@ -279,27 +275,6 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
     except SettingError as error:  # it may ask for any length
         raise UserError(f"{folder} asks for translations that are too long (max_length {longest}): {error}") from None
     return translator
-
-
-def open_run(folder: RunFolder, checkpoint: Path) -> Opened:
-    """The model of a run with the weights of a checkpoint, as ``trained_translator`` loads it."""
-    return opened(trained_translator(folder, checkpoint))
-
-
-def opened(translator: Translator) -> Opened:
-    """A translator's model, and the tokens around its translations."""
-    specials, model, tokenizer = translator.specials, translator.model, translator.tokenizer
-    return Opened(
-        "translation",
-        model,
-        tokenizer,
-        start=(specials.start,),
-        ends=(specials.end,),
-        forbidden=(*translator.forbidden, *without_tokens(model.config.target_vocab_size, tokenizer)),
-        rules=translator.rules,
-        longest=translator.task.max_tokens + 1,  # the start token counts, too
-        translator=translator,
-    )
 
 
 def specials_of(tokenizer: Tokenizer) -> Specials:

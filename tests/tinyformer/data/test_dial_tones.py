@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from tinyformer.audio import dial_tones, sounds
+from tinyformer.audio import dial_tones
 from tinyformer.audio.dial_tones import (
     KEYS,
     LONGEST_NUMBER,
@@ -105,13 +105,13 @@ def test_other_sounds_have_no_keys_and_differ() -> None:
 
 def test_no_chord_is_a_key() -> None:
     for seed in range(40):
-        chord = sounds.chords(1.0, RATE, rng(seed), dial_tones._is_key)
+        chord = dial_tones.chords(1.0, RATE, rng(seed), dial_tones._is_key)
         assert len(chord) > 0.9 * RATE
     assert dial_tones._is_key(np.array([500.0, 700.0, 1210.0])) and not dial_tones._is_key(np.array([697.0, 1000.0]))
 
 
 def test_speech_has_syllables_and_harmonics() -> None:
-    voice = sounds.speech(6.0, RATE, rng(3))
+    voice = dial_tones.speech(6.0, RATE, rng(3))
     loud = np.abs(voice[: 6 * RATE]).reshape(-1, 400).mean(axis=1)
     assert loud.max() > 5 * np.quantile(loud, 0.2)  # pauses
     power = power_spectrum(voice, 1024, 512).max(axis=0)

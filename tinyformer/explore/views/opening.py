@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from tinyformer.common.errors import UserError
 from tinyformer.common.files import read_file
-from tinyformer.data.dates import dates
 from tinyformer.data.reading import TextSource
+from tinyformer.data.synthetic import dates
 from tinyformer.explore.views.passages import Answer, Named
 from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.tokenizers.special import mask_name

@@ -23,9 +23,8 @@ from tinyformer.pretrained.folders import gguf_at, model_folder, weight_files
 from tinyformer.tokenizers.special import cut_at_special, mask_name
 from tinyformer.tokenizers.texts import token_texts
 from tinyformer.training.checkpoints import read_state
-from tinyformer.training.opened import Opened
+from tinyformer.training.opening import KINDS, Opened, kind_of, open_pretrained, open_run
 from tinyformer.training.run_folder import RunFolder
-from tinyformer.training.trained import KINDS, kind_of, open_pretrained, open_run
 from tinyformer.training.translation import Translator
 from tinytensor.common.wording import counted
 from tinytensor.device.forks import free_in_forks

@@ -1,9 +1,13 @@
-"""A translation task that needs no files: from dates in words, in several styles, to ISO dates."""
+"""Data that need no files: dates in words with their ISO form, and digits to sort, to copy and to add."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from datetime import date, timedelta
+from typing import Any
+
+from tinytensor.device.backend import host
 
 MONTHS = "January February March April May June July August September October November December".split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
@@ -65,3 +69,21 @@ def dates(count: int = 20_000, seed: int = 0) -> list[tuple[str, str]]:
         day = date(1900, 1, 1) + timedelta(days=rng.randrange(73_049))
         pairs[date_in_words(day, rng)] = day.isoformat()
     return list(pairs.items())
+
+
+Problem = tuple[list[int], list[int]]  # the digits of a question and of its answer
+
+
+def sorting(rng: Any) -> list[Problem]:
+    """Every row of six digits from 0 to 2, and the same digits in order."""
+    return [(list(digits), sorted(digits)) for digits in itertools.product(range(3), repeat=6)]
+
+
+def copying(rng: Any) -> list[Problem]:
+    """Random rows of ten digits, to be written again as they are."""
+    return [(row, row) for row in host.unique(rng.integers(0, 10, (30_000, 10)), axis=0).tolist()]
+
+
+def adding(rng: Any) -> list[Problem]:
+    """Every sum of two numbers below 100; the answer begins with its ones, as one who adds by hand finds them."""
+    return [([*divmod(a, 10), *divmod(b, 10)], [int(d) for d in f"{a + b:03d}"[::-1]]) for a in range(100) for b in range(100)]
