@@ -23,8 +23,7 @@ from tinyformer.common.settings import as_flag, new_value, old_names, settings_f
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the defaults, but none for a switch, which is always off by default, nor an empty list. Never breaks a line inside
-    a flag."""
+    """Shows defaults, except for switches, which are off, and empty lists. Never breaks a line inside a flag."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default in (None, [], {}) or action.nargs == 0 else super()._get_help_string(action)
@@ -37,7 +36,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose --help shows every default, and whose errors are one line (status 2).
 
-    ``choice`` is a flag that chose which other flags there are, such as --architecture lstm. The errors name it beside --help.
+    ``choice`` is the flag that decided which other flags exist, such as --architecture lstm. Errors name it before --help.
     """
 
     def __init__(self, choice: str = "", **options: Any):
@@ -46,15 +45,15 @@ class Parser(argparse.ArgumentParser):
         self._effects: list[tuple[tuple[str, ...], Callable[[argparse.Namespace], Any], str]] = []
 
     def has_no_effect(self, names: str | Sequence[str], when: Callable[[argparse.Namespace], Any], where: str) -> None:
-        """Refuse a flag, by its name in Python, or each of several, where it has no effect: ``when`` tells that from the parsed
-        flags, and ``where`` says it, as in "with --model". A setting that depends on others of its dataclass says so there."""
+        """Refuse flags, by their names in Python, if ``when(arguments)`` is true. The message says ``where`` they have no
+        effect, as in "with --model". For settings of a dataclass, see ``setting``."""
         self._effects.append(((names,) if isinstance(names, str) else tuple(names), when, where))
 
-    def _check_effects(self, found: argparse.Namespace) -> None:
+    def _check_effects(self, arguments: argparse.Namespace) -> None:
         for names, when, where in self._effects:
-            if when(found):
+            if when(arguments):
                 for name in names:
-                    if getattr(found, name, self.get_default(name)) != self.get_default(name):
+                    if getattr(arguments, name, self.get_default(name)) != self.get_default(name):
                         self.error(f"{as_flag(name)} has no effect {where}: leave it out")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -62,22 +61,22 @@ class Parser(argparse.ArgumentParser):
         if "_ARGCOMPLETE" in os.environ and self.add_help and self._subparsers is None and type(self) is Parser:
             import argcomplete
 
-            argcomplete.autocomplete(self)  # a shell asks what can follow: this answers, and ends the process
+            argcomplete.autocomplete(self)  # answers the shell, and ends the process
         self._words = list(sys.argv[1:] if args is None else args)
-        found, unknown = super().parse_known_args(args, namespace)
-        if "run" in found and "flags" not in found:  # the latter is in it from the parser of a command
-            found.flags = [action.dest for action in self._actions if action.option_strings]
+        arguments, unknown = super().parse_known_args(args, namespace)
+        if "run" in arguments and "flags" not in arguments:  # a command's parser has set them
+            arguments.flags = [action.dest for action in self._actions if action.option_strings]
         if not unknown:
-            self._check_effects(found)
-        return found, unknown
+            self._check_effects(arguments)
+        return arguments, unknown
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does it, but for the message about what is unknown."""
-        found, unknown = self.parse_known_args(args, namespace)
-        return self.refuse(unknown) if unknown else found
+        """Parse as argparse does, but ``refuse`` unknown words."""
+        arguments, unknown = self.parse_known_args(args, namespace)
+        return self.refuse(unknown) if unknown else arguments
 
     def refuse(self, words: Sequence[str]) -> Any:
-        """End with an error for words that the command does not know. It says which flag they may be meant for."""
+        """End with an error for unknown words, which suggests the flag that may be meant."""
         word = next((word for word in words if word.startswith("-")), "").partition("=")[0]
         name, known = (
             word.lstrip("-").replace("_", "-"),
@@ -106,37 +105,36 @@ class Parser(argparse.ArgumentParser):
 def add_settings(parser: argparse.ArgumentParser, kind: type, title: str, **defaults: Any) -> None:
     """Give the parser a flag for each ``setting`` of the dataclass ``kind``: d_model becomes --d-model.
 
-    ``title`` stands above these flags in --help. The parsed arguments hold only the flags that were given, and
-    ``settings_from`` makes a dataclass of them. ``defaults``: what --help shows as the default of a setting, where the script
-    has its own.
+    ``title`` stands above these flags in --help. The parsed arguments hold only the flags on the command line;
+    ``settings_from`` makes a dataclass of them. ``defaults``: the script's own defaults, for --help.
     """
     group = parser.add_argument_group(title)
     for field in dataclasses.fields(kind):
         if "help" not in field.metadata:
             continue
         default = defaults.get(field.name, field.default)
-        kind_of = type(default)
-        how: dict[str, Any] = {"type": _reader(field.name, kind_of), "metavar": kind_of.__name__.upper()}
-        if kind_of is bool:
-            how = {"action": argparse.BooleanOptionalAction}
+        type_of = type(default)
+        options: dict[str, Any] = {"type": _reader(field.name, type_of), "metavar": type_of.__name__.upper()}
+        if type_of is bool:
+            options = {"action": argparse.BooleanOptionalAction}
         text = field.metadata["help"] + ("" if default == "" else f" (default: {default})")
-        group.add_argument(as_flag(field.name), default=argparse.SUPPRESS, help=text, **how)
+        group.add_argument(as_flag(field.name), default=argparse.SUPPRESS, help=text, **options)
         for old in map(as_flag, old_names(field.name)):  # such as --d-inner for --d-ff
-            group.add_argument(old, dest=field.name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **how)
+            group.add_argument(old, dest=field.name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **options)
 
 
-def _reader(name: str, kind: type) -> Callable[[str], Any]:
-    """What turns a flag's text into the setting's value."""
+def _reader(name: str, type_of: type) -> Callable[[str], Any]:
+    """Return the function that turns a flag's text into the setting's value."""
 
     def read(text: str) -> Any:
-        return new_value(name, kind(text))
+        return new_value(name, type_of(text))
 
-    read.__name__ = kind.__name__  # argparse names it in its messages
+    read.__name__ = type_of.__name__  # argparse names it in its messages
     return read
 
 
 def as_flags(settings: Mapping[str, Any]) -> str:
-    """Settings as a user would type them: --d-model 64 --norm-first.
+    """Return settings as flags: --d-model 64 --norm-first.
 
     >>> from tinyformer import as_flags
     >>> as_flags({"d_model": 64, "norm_first": True})
@@ -155,41 +153,41 @@ def _as_flag(name: str, value: Any) -> str:
 
 
 def first_choice(words: Sequence[str], name: str, part: str, kind: type, out: str) -> str:
-    """A setting that decides which other flags there are, and so is read from the ``words`` before all others.
+    """Return a setting that decides which other flags exist, and so is read from the ``words`` before all others.
 
-    Where the words do not give it, a run that they resume has it in its config.json: the setting ``name`` of a ``part`` of this
-    ``kind``, a dataclass. Otherwise it is the default. ``out`` is the default folder of a run.
+    It comes from its flag, else from the config.json of the run that the words resume (the setting ``name`` of the ``part``,
+    a dataclass ``kind``), else it is the default. ``out`` is the default folder of a run.
     """
-    from tinyformer.training.run_folder import RunFolder  # here, as who only parses a command line may still choose the kernels
+    from tinyformer.training.run_folder import RunFolder  # here, as parsing a command line must not load tinytensor
 
     parser = Parser(add_help=False)
     add_run_flags(parser, out)
     for flag in ("--data", "--source", as_flag(name)):
         parser.add_argument(flag)
-    found, _ = parser.parse_known_args(words)
-    given = vars(found)[name]
-    folder = RunFolder(_run_of(found, out))
-    if given is None and found.resume and folder.settings.exists():
-        with suppress(UserError):  # whoever reads all of the run's settings tells it
+    arguments, _ = parser.parse_known_args(words)
+    choice = vars(arguments)[name]
+    folder = RunFolder(_run_of(arguments, out))
+    if choice is None and arguments.resume and folder.settings.exists():
+        with suppress(UserError):  # reported when all of the run's settings are read
             return str(getattr(folder.read_part(part, kind), name))
-    return str(getattr(settings_from(kind, {} if given is None else {name: given}), name))
+    return str(getattr(settings_from(kind, {} if choice is None else {name: choice}), name))
 
 
 def some_path(text: str) -> str:
-    """The ``type`` of a flag for a path. An empty path is refused: it comes from a shell's variable that is not set."""
+    """The ``type`` of a flag for a path. Refuses an empty path, which comes from an unset shell variable."""
     if not text.strip():
         raise argparse.ArgumentTypeError("the path is empty")
     return text
 
 
 def add_code_flag(parser: argparse.ArgumentParser) -> None:
-    """Give the parser --code, for runs of models that tinyformer does not have. ``run_command`` runs the file."""
+    """Give the parser --code, for runs of the user's own model classes. ``run_command`` runs the file."""
     parser.add_argument("--code", help="Python file that defines your model class", type=some_path, metavar="FILE.py")
 
 
 def run_code(path: str) -> None:
-    """Run a file, so that runs can be opened whose models are of its classes. Raises UserError if the file fails."""
-    from tinyformer.common.files import read_file  # here, as who only parses a command line may still choose the kernels
+    """Run a file that defines model classes, so that their runs can be opened. Raises UserError if the file fails."""
+    from tinyformer.common.files import read_file  # here, as parsing a command line must not load tinytensor
 
     module = sys.modules[path] = ModuleType(path)
     try:
@@ -199,15 +197,15 @@ def run_code(path: str) -> None:
 
 
 def some_text(text: str) -> str:
-    """The ``type`` of a flag for a name. An empty one is refused: it comes from a shell's variable that is not set."""
+    """The ``type`` of a flag for a name. Refuses an empty name."""
     if not text:
         raise argparse.ArgumentTypeError("the name is empty")
     return text
 
 
 def add_text_flag(parser: argparse.ArgumentParser, group: argparse._MutuallyExclusiveGroup | None = None) -> None:
-    """Give the parser --data, for a text, and --field, for a part of its records. ``group`` is a group of flags of which only
-    one can be given; --data is among them."""
+    """Give the parser --data, for a text, and --field, for a part of its records. ``group``: mutually exclusive flags that
+    --data joins."""
     text = "a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)"
     (group or parser).add_argument("--data", help=text, metavar="PATH", type=some_path)
     text = "use only this key or column (name or number) of .jsonl, .json, .csv or .tsv data"
@@ -215,7 +213,7 @@ def add_text_flag(parser: argparse.ArgumentParser, group: argparse._MutuallyExcl
 
 
 def add_model_flag(parser: argparse.ArgumentParser) -> None:
-    """Give the parser --model, for a pretrained model in the place of a run's."""
+    """Give the parser --model, for a pretrained model instead of a run's."""
     text = "pretrained model to use instead: a folder or a name on the Hugging Face hub"
     parser.add_argument("--model", help=text, type=some_path, metavar="FOLDER_OR_NAME")
 
@@ -233,9 +231,9 @@ def add_pair_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_flags(parser: argparse.ArgumentParser, default: str) -> None:
-    """Give the parser --out; --resume, --resume-changed and --overwrite for a run that is already there; and --tensorboard.
+    """Give the parser --out; --resume, --resume-changed and --overwrite for an existing run; and --tensorboard.
 
-    ``default`` tells in --help which folder it is without --out. ``arguments.resume`` is False, True, or "changed".
+    ``default`` describes the default folder in --help. ``arguments.resume`` is False, True, or "changed".
     """
     parser.add_argument("--out", help=f"run folder (default: {default})", type=some_path, metavar="FOLDER")
     choice = parser.add_mutually_exclusive_group()
@@ -258,14 +256,14 @@ def add_run_settings(
     parser: argparse.ArgumentParser, out: str, defaults: Mapping[str, Mapping[str, Any]] | None = None, **kinds: type
 ) -> None:
     """Give the parser ``add_run_flags``, then ``add_settings`` for each dataclass; its keyword is the title of its flags.
-    ``defaults`` has, by these titles, the settings for which the script has defaults of its own."""
+    ``defaults`` maps these titles to the script's own defaults."""
     add_run_flags(parser, f"{out}; with --data, {out}-NAME, after the data")
     for title, kind in kinds.items():
         add_settings(parser, kind, title, **(defaults or {}).get(title, {}))
 
 
 def folder_for(out: str, data: str | None) -> str:
-    """The folder of a run that is given none: ``out``, followed by the name of the user's own data if there are any."""
+    """Return the default folder of a run: ``out``, followed by the name of the user's data if there is any."""
     if data is None:
         return out
     name = re.sub(r"(\.(txt|tsv|csv|jsonl|ndjson|json|gz))+$", "", Path(data).resolve().name)
@@ -274,7 +272,7 @@ def folder_for(out: str, data: str | None) -> str:
 
 
 def _run_of(arguments: argparse.Namespace, out: str) -> str:
-    """The folder that --out names, or without it the data."""
+    """Return the folder that --out names, or the default for the data."""
     data = getattr(arguments, "data", None) or getattr(arguments, "source", None)
     return arguments.out or folder_for(out, data)
 
@@ -285,9 +283,8 @@ def _run_of(arguments: argparse.Namespace, out: str) -> str:
 class Commands:
     """The command line of a script that trains a model and then uses it.
 
-    Its first command is ``train``, which also runs when the words name no command. ``out`` is the default folder of a run.
-    ``kind``: the kind of the runs that the script makes and uses, as ``Maker`` has it. Runs of other kinds are refused; without
-    a kind, none.
+    Its first command is ``train``, which also runs if the words name no command. ``out`` is the default folder of a run.
+    ``kind`` is the kind of the script's runs, as in ``Maker``: runs of other kinds are refused. Without it, none are.
 
     ::
 
@@ -309,19 +306,18 @@ class Commands:
     def add(
         self, run: Callable[[argparse.Namespace], None], help: str, description: str, choice: str = "", shown: str = ""
     ) -> Parser:
-        """Add a command, whose flags the returned parser takes. It has the name of the function ``run``; ``shown`` is what
-        --help calls it, where that differs. ``choice`` is that of ``Parser``. ``help`` says what the command does, as in
-        "write with a trained model"."""
+        """Add a command named after the function ``run`` (in --help: ``shown``), and return its parser. ``choice`` is that of
+        ``Parser``. ``help`` says what the command does, as in "write with a trained model"."""
         prog = f"{self._parser.prog} {shown or run.__name__}"
         command = self._commands.add_parser(run.__name__, help=help, description=description, choice=choice, prog=prog)
         command.set_defaults(run=run)
         first = next(iter(self._commands.choices.values()))
-        if command is not first:  # the first one's --help is what a user of the script sees, and there finds the others
+        if command is not first:  # the script's --help is the first command's, and names the others
             first.epilog = f"{first.epilog or ''} To {help}, see `{command.prog} --help`.".lstrip()
         return command
 
     def add_use(self, use: Callable[[argparse.Namespace], None], help: str, description: str, run: bool = False) -> Parser:
-        """Add a command that uses a trained model: it has the flag --out. With ``run``, the folder may also come first, as in
+        """Add a command that uses a trained model, with the flag --out. With ``run``, the folder may also come first, as in
         ``sample runs/char_gpt``."""
         command = self.add(use, help, description)
         command.set_defaults(uses_run=True)
@@ -329,13 +325,13 @@ class Commands:
         add_code_flag(command)
         if run:
             command.add_argument("run_folder", help=where, nargs="?", type=some_path, metavar="RUN")
-            command.has_no_effect("out", lambda given: given.run_folder, "where the run's folder comes first")
+            command.has_no_effect("out", lambda arguments: arguments.run_folder, "where the run's folder comes first")
         command.add_argument("--out", help=argparse.SUPPRESS if run else where, type=some_path, metavar="FOLDER")
         return command
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """The arguments; ``arguments.run(arguments)`` runs the command. Without --out, the data (--data or --source) name the
-        folder, as ``folder_for`` says. A command that uses a run takes the newest of its kind."""
+        """Return the arguments; ``arguments.run(arguments)`` runs the command. Without --out, ``folder_for`` names the folder
+        after the data, and a command that uses a run takes the newest of its kind."""
         arguments = parse_command(self._parser, self._commands.choices, words)
         uses_run = self._kind and getattr(arguments, "uses_run", False) and not getattr(arguments, "model", None)
         arguments.out = getattr(arguments, "run_folder", None) or arguments.out
@@ -352,7 +348,7 @@ class Commands:
 
 
 def parse_command(parser: argparse.ArgumentParser, commands: Mapping[str, Parser], words: Sequence[str]) -> argparse.Namespace:
-    """Parse words that begin with one of the parser's ``commands``. Words that begin with none are for ``train``."""
+    """Parse words that begin with one of the parser's ``commands``, or are for ``train``."""
     words = words if words and words[0] in commands else ["train", *words]
     arguments, unknown = parser.parse_known_args(words)
     if unknown:  # the command's own --help shows the flags that there are
@@ -361,18 +357,18 @@ def parse_command(parser: argparse.ArgumentParser, commands: Mapping[str, Parser
 
 
 def next_command(out: str, default: str, *words: str) -> str:
-    """A command of this script for the run in ``out``, to be pasted into a shell. It does not name the ``default`` folder."""
+    """Return a command of this script for the run in ``out``, to paste into a shell. It leaves out the ``default`` folder."""
     return shlex.join(["python", sys.argv[0], *words, *([] if out == default else ["--out", out])])
 
 
 def run_command(parse: Callable[[list[str]], argparse.Namespace], words: list[str] | None = None) -> None:
-    """Run the command that the script was called with. Mistakes are told as ``plain_errors`` says, with flags as the names of
-    settings where the command has them. ``words``: those of the command line, where they are not all that the script was given.
+    """Run the command that the script was called with, with errors as in ``plain_errors`` and flags instead of the names of
+    settings. ``words``: the command line, by default all arguments of the script.
 
-    Under mpiexec rank 0 runs it, and the other ranks take their part of its training.
+    Under mpiexec rank 0 runs the command, and the other ranks share its training.
     """
 
-    from tinytensor import distributed  # here, as who only parses a command line may still choose the kernels
+    from tinytensor import distributed  # here, as parsing a command line must not load tinytensor
 
     def main() -> None:
         arguments = None

@@ -1,4 +1,4 @@
-"""What comes from standard input: lines that are typed or piped, and a text."""
+"""Text from standard input: typed lines, piped lines, or all of it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,16 @@ _Text = TypeVar("_Text", str, list[str])
 
 
 def typed_lines(prompt: str) -> Iterator[str]:
-    """Show the ``prompt`` on standard error, then give each line that is typed, until an empty line or the input's end.
-
-    Raises UserError for bytes that are no text.
-    """
+    """Print the ``prompt`` on standard error, then yield each typed line up to an empty one. Raises UserError for bytes that
+    are not text."""
     print(prompt, file=sys.stderr)
     while line := text_of_input(sys.stdin.readline).strip():
         yield line
 
 
 def piped_lines() -> list[str] | None:
-    """All lines that come from a pipe or a file, without the spaces around them. None where the input is a terminal, which has
-    ``typed_lines``.
-
-    Raises UserError for bytes that are no text.
-    """
+    """Return all lines of a pipe or a file, without the spaces around them, or None if the input is a terminal. Raises
+    UserError for bytes that are not text."""
     if sys.stdin.isatty():
         return None
     lines = text_of_input(sys.stdin.readlines)
@@ -38,7 +33,7 @@ def piped_lines() -> list[str] | None:
 
 
 def text_of_input(read: Callable[[], _Text]) -> _Text:
-    """What ``read`` reads of standard input. Raises UserError for bytes that are no text."""
+    """Return what ``read`` reads of standard input. Raises UserError for bytes that are not text."""
     try:
         return read()
     except UnicodeDecodeError as error:
@@ -52,8 +47,8 @@ def text_of_input(read: Callable[[], _Text]) -> _Text:
 
 
 def text_at(path: str) -> str:
-    """The text of a UTF-8 file, or for "-" that of standard input, without a line's end after it. Raises UserError for what
-    cannot be read, and for bytes that are no text."""
+    """Return the text of a UTF-8 file, or of standard input for "-", without a final line end. Raises UserError for what cannot
+    be read, and for bytes that are not text."""
     if path == "-":
         text = with_newlines(text_of_input(sys.stdin.read).removeprefix("\ufeff"))
     else:

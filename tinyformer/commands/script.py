@@ -1,7 +1,7 @@
-"""What a script of a page needs: its flags in one line, mistakes told in a line, a folder for results, and steps with a bar.
+"""For short scripts: flags in one line, errors in one line, a folder for results, and steps with a progress bar.
 
-A script begins with ``import tinyformer.commands.script as script``. From then on its user's mistakes end it with a line and
-status 2, as in ``plain_errors``, those of its other imports included. So this file imports only what loads at once.
+A script begins with ``import tinyformer.commands.script as script``. From then on errors end it with a line and
+status 2, as in ``plain_errors``, including those of its other imports. So this file imports only what loads immediately.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ HELP = {
 }
 
 tell_errors_plainly()
-_held = ExitStack()  # the folders of this process, which it holds to its end
+_held = ExitStack()  # the folders that this process holds to its end
 atexit.register(_held.close)
 
 
 def flags(about: str | None, **defaults: Any) -> argparse.Namespace:
-    """The flags that the script was called with. ``about`` is its docstring, whose first paragraph --help shows.
+    """Return the flags that the script was called with. ``about`` is its docstring, whose first paragraph --help shows.
 
-    Each keyword is a flag, and its value the default, which says what can be given: a number for a count of at least 1, a text
-    for a text, several texts for one of them (the first is the default), and None for a path. ``HELP`` has the help of each
-    name. A mistake on the command line ends the script.
+    Each keyword is a flag, and its value the default: a number for a count of at least 1, a string for a string, several
+    strings for one of them (the first is the default), and None for a path. ``HELP`` has the help of each name. A wrong command
+    line ends the script.
 
     ::
 
@@ -52,14 +52,14 @@ def flags(about: str | None, **defaults: Any) -> argparse.Namespace:
 
     parser = Parser(prog=basename(sys.argv[0]), description=(about or "").partition("\n\n")[0])
     for name, default in defaults.items():
-        how: dict[str, Any] = {"type": some_path, "metavar": "PATH"}
+        options: dict[str, Any] = {"type": some_path, "metavar": "PATH"}
         if isinstance(default, int):
-            how = {"type": _count, "metavar": "INT"}
+            options = {"type": _count, "metavar": "INT"}
         elif isinstance(default, str):
-            how = {"metavar": "TEXT"}
+            options = {"metavar": "TEXT"}
         elif default is not None:
-            default, how = default[0], {"choices": default}
-        parser.add_argument(as_flag(name), default=default, help=HELP[name], **how)
+            default, options = default[0], {"choices": default}
+        parser.add_argument(as_flag(name), default=default, help=HELP[name], **options)
     return parser.parse_args()
 
 
@@ -75,10 +75,10 @@ _count.__name__ = "int"  # as argparse calls it in its messages
 
 
 def new_folder(path: str) -> pathlib.Path:
-    """A folder for the results of the script: ``path``, or where that holds something already, PATH-2 and so on, and a line
-    says so. Nothing is ever overwritten.
+    """Make a folder for the script's results: ``path``, or if it is not empty, PATH-2 and so on, which a line reports. Nothing
+    is ever overwritten.
 
-    It is this process's own to the end, and then removed if nothing was written to it. Raises OSError if it cannot be made.
+    This process holds the folder to its end, and removes it if it is empty. Raises OSError if it cannot be made.
     """
     import itertools
     import pathlib
@@ -104,7 +104,7 @@ def new_folder(path: str) -> pathlib.Path:
 
 
 class Steps:
-    """The steps of a long task, from 1 to ``count``, and their progress: a bar on a terminal, otherwise lines.
+    """The steps of a long task, from 1 to ``count``, with a progress bar on a terminal, otherwise lines.
 
     ::
 

@@ -1,4 +1,4 @@
-"""What training scripts share: the same lines start a new run and resume an old one, stop early, and draw the losses."""
+"""The steps around training: start a new run or resume one, stop early, and draw the losses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Settings = TypeVar("Settings")
 
 
 class RunSetup:
-    """The settings, data and tokenizer of a run. A new run makes them; a resumed run has them in its folder.
+    """The settings, data and tokenizer of a run: new ones, or those in the folder of a resumed run.
 
     ::
 
@@ -43,12 +43,12 @@ class RunSetup:
     def __init__(
         self, folder: RunFolder, arguments: argparse.Namespace, kinds: Mapping[str, type], made_by: Maker | None = None
     ):
-        """Read the settings of a run that is resumed.
+        """Read the settings of a resumed run.
 
-        ``arguments``: the parsed flags, those of ``add_run_flags`` among them. ``kinds``: the dataclasses of the settings, by
+        ``arguments``: the parsed flags, including those of ``add_run_flags``. ``kinds``: the dataclasses of the settings by
         their names in config.json. ``made_by``: what a new run says about itself in config.json.
 
-        Raises UserError for a flag that would change a setting of the resumed run, unless --resume-changed allows it; and if
+        Raises UserError for a flag that would change a resumed run's setting, unless --resume-changed allows it; and if
         --tensorboard needs a package that is not installed.
         """
         self.folder = folder
@@ -64,10 +64,10 @@ class RunSetup:
         self._tensorboard = TensorBoardLogger() if shown else None
 
     def settings(self, kind: type[Settings], defaults: Mapping[str, Any] | None = None, **found: Any) -> Settings:
-        """The settings of this kind. Those of a new run come from the flags, and where there is no flag from ``defaults``.
+        """Return the settings of this kind. Those of a new run come from the flags, then from ``defaults``.
 
-        ``found``: settings that the data decide, such as ``vocab_size``. Raises UserError where a resumed run's tokenizer has
-        not as many tokens as its model, and SettingError for a flag that has no effect beside the other settings.
+        ``found``: settings that the data decide, such as ``vocab_size``. Raises UserError if a resumed run's tokenizer and
+        model have different numbers of tokens, and SettingError for a flag without effect beside the other settings.
         """
         name = self._names[kind]
         if not self.is_resumed:
@@ -82,10 +82,9 @@ class RunSetup:
         return part
 
     def text(self, path: str | None, field: str | None = None, conversations: bool = False) -> tuple[str, TextSource]:
-        """The text at ``path``, or a ``field`` of the records there, and where it came from; see ``open_text``.
+        """Return the text at ``path``, or a ``field`` of its records, and its source; see ``open_text``.
 
-        Without a path it is Tiny Shakespeare, and for a resumed run the text that it was trained on. Raises UserError where a
-        resumed run was trained on another text.
+        The default is Tiny Shakespeare, or a resumed run's text. Raises UserError if a resumed run was trained on another text.
         """
         if self.is_resumed:
             source = self.folder.read_part("data", TextSource)
@@ -95,26 +94,26 @@ class RunSetup:
         return text, source
 
     def files(self, kind: type[Settings]) -> Settings:
-        """The files that the flags name, as a dataclass of paths. Where they name none, a resumed run has its own."""
+        """Return the files that the flags name, as a dataclass of paths, or a resumed run's files if they name none."""
         files = settings_from(kind, vars(self._arguments))
         if self.is_resumed:
             if files != kind():
                 return files
             files = self.folder.read_part("files", kind)
-            found = {name: self.folder.as_found(path) for name, path in vars(files).items()}
-            return dataclasses.replace(files, **found)  # type: ignore[type-var]
+            paths = {name: self.folder.as_found(path) for name, path in vars(files).items()}
+            return dataclasses.replace(files, **paths)  # type: ignore[type-var]
         self._parts |= {"files": files, "started_in": self._here()}
         return files
 
     def _here(self) -> str:
-        """The working folder, as seen from the run's folder: paths that the user gives begin in it."""
+        """Return the working folder, in which the user's paths begin, relative to the run's folder."""
         try:
             return os.path.relpath(os.path.realpath("."), os.path.realpath(self.folder.path))
         except ValueError:  # they are on different drives
             return os.path.realpath(".")
 
     def check_data(self, what: str, data: object) -> None:
-        """Raise UserError where a resumed run was trained on other data. ``what`` names them in the message, in the plural."""
+        """Raise UserError if a resumed run was trained on other data, which ``what`` names in the plural."""
         sha256 = fingerprint(repr(data))
         if not self.is_resumed:
             self._parts["sha256"] = sha256
@@ -122,18 +121,16 @@ class RunSetup:
             raise UserError(f"{what} are not those that {self.folder.path} was trained on: start a new run")
 
     def tokenizer(self, train: Callable[[], Tokenizer]) -> Tokenizer:
-        """What ``train`` makes, or the resumed run's own tokenizer."""
-        from tinyformer.tokenizers import load_tokenizer  # not every script has a tokenizer, and this takes a while
+        """Return the tokenizer that ``train`` returns, or the resumed run's."""
+        from tinyformer.tokenizers import load_tokenizer  # here, as it loads slowly and not every script needs it
 
         return load_tokenizer(self.folder.tokenizer) if self.is_resumed else train()
 
     def begin(self, trainer: Trainer, tokenizer: Tokenizer | None = None, sample: Callable[[], str] | None = None) -> None:
-        """Write the new run's settings and tokenizer to its folder, or let the trainer go on from the latest checkpoint.
+        """Write the new run's settings and tokenizer to its folder, or resume from the latest checkpoint.
 
-        With --tensorboard, the trainer gets a TensorBoardLogger, which logs what ``sample`` returns.
-
-        Raises UserError where the folder holds a run that is neither resumed nor overwritten, and where the checkpoint does
-        not fit.
+        With --tensorboard, the trainer gets a TensorBoardLogger, which logs what ``sample`` returns. Raises UserError if the
+        folder holds a run that is neither resumed nor overwritten, and if the checkpoint does not fit.
         """
         if self._tensorboard is not None:
             self._tensorboard.sample = sample
@@ -149,15 +146,14 @@ class RunSetup:
 
 
 def train_to_end(trainer: Trainer, command: str) -> None:
-    """Train to the last step. Where training is stopped before, say that ``command --resume`` goes on, and end the script with
-    a status that is not 0: see ``stop_script``."""
+    """Train to the last step. If training is stopped, print that ``command --resume`` resumes it, and end the script with a
+    status other than 0 (``stop_script``)."""
     if not trainer.train():
         stop_script(str(trainer.stopped_by), trainer.stop_message(command))
 
 
 def tell_next(use: str, maker: Maker, trainer: Trainer) -> None:
-    """Tell what can be done with a run of ``tinyformer`` that has ended: ``use`` it, as in "Write more"; look inside; train
-    longer."""
+    """Print the commands for a finished run of ``tinyformer``: ``use`` it, as in "Write more"; look inside; train longer."""
     folder = trainer.folder.path
     rows = {
         use: maker.use_command(folder),
@@ -165,12 +161,12 @@ def tell_next(use: str, maker: Maker, trainer: Trainer) -> None:
         "Train longer": f"{maker.train_command(folder)} --resume-changed --steps {2 * trainer.config.steps}",
     }
     print()
-    for what, command in rows.items():
-        print(f"{what + ':':14s}{command}")
+    for title, command in rows.items():
+        print(f"{title + ':':14s}{command}")
 
 
 def draw_losses(trainer: Trainer, title: str, dropout: float) -> None:
-    """Draw the run's losses to a picture in its folder. Without matplotlib, say that it is missing."""
+    """Draw the run's losses to a picture in its folder, or print that matplotlib is missing."""
     with plots.if_possible():
         plots.loss_curve(trainer.rows, trainer.folder.curve, title=title, note=plots.note_on_losses(dropout))
         print(f"Drew {trainer.folder.curve}")

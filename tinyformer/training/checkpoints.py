@@ -1,5 +1,4 @@
-"""Checkpoints: named tensors and a JSON state in one file. A file is always replaced as a whole, so it is never
-half-written."""
+"""Checkpoints: named tensors and a JSON state in one file, which is replaced in one step and so never half-written."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ UNFINISHED = ".tinyformer.new"  # the folder of a run's files before its first s
 def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
     """Write named groups of tensors and a JSON ``state`` to one file.
 
-    Raises UserError if the file cannot be written, as without space or permission, and if a value is NaN or infinite. Then the
-    file that was there before stays.
+    Raises UserError if the file cannot be written, such as on a full disk, and if a value is NaN or infinite. The previous file
+    then stays.
     """
     tensors = {f"{group}/{name}": tensor for group, members in groups.items() for name, tensor in members.items()}
     if name := _not_finite(tensors):
@@ -39,13 +38,12 @@ def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], stat
 
 
 def _and_before(path: Path, which: str) -> str:
-    """What a message says of the file that was there before: nothing if there was none, or if it is that of a new run which has
-    not replaced another yet, and goes with it."""
+    """Return what a message says of the previous file: nothing if there is none, or if it goes away with its new run."""
     return f"{which} before it stays as it was" if path.exists() and path.parent.name != UNFINISHED else ""
 
 
 def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """The groups of tensors and the state that ``save_checkpoint`` wrote. Old names in them are replaced by new ones.
+    """Return the groups of tensors and the state that ``save_checkpoint`` wrote, with new names for old ones.
 
     Raises UserError if the file is missing or damaged, if its state is not of this ``kind``, and if a value is NaN or infinite.
     """
@@ -71,8 +69,7 @@ def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]]
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The state alone, which takes little time also where the weights are large; nothing else is checked. Raises UserError if
-    the file is missing or damaged."""
+    """Return the state alone, without reading the weights. Raises UserError if the file is missing or damaged."""
     try:
         return parse_json(read_metadata(path)["state"])
     except FileError as error:
@@ -82,54 +79,54 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def class_of(model: Module) -> dict[str, str]:
-    """The class of a model for the state of its checkpoint, if it is no class of tinyformer."""
-    is_own = not type(model).__module__.startswith("tinyformer.")
-    return {"model_class": type(model).__name__} if is_own else {}
+    """Return what a checkpoint's state says about a model's class: its name, unless the class is tinyformer's."""
+    is_of_library = type(model).__module__.startswith("tinyformer.")
+    return {} if is_of_library else {"model_class": type(model).__name__}
 
 
 def class_in(path: Path, base: type[Any]) -> type[Any]:
-    """The class of the model in a checkpoint: ``base`` or a subclass. Raises UserError if no imported file defines it."""
+    """Return the class of a checkpoint's model: ``base`` or a subclass. Raises UserError if no imported file defines it."""
     name: Any = read_state(path).get("model_class", base.__name__)
     classes = [base]
     for each in classes:
         if each.__name__ == name:
             return each
         classes += each.__subclasses__()
-    own = a_or_an(shortened(str(name), 60))
-    raise UserError(f"{path.parent} holds {own}, not a model of tinyformer: name its file with --code FILE.py")
+    raise UserError(
+        f"{path.parent} holds {a_or_an(shortened(str(name), 60))}, not a model of tinyformer: name its file with --code FILE.py"
+    )
 
 
 def check_class(model: Module, state: Mapping[str, Any], path: Path) -> None:
     """Raise UserError if the model is not of the class that the checkpoint's ``state`` names."""
-    name, own = state.get("model_class"), type(model).__name__
-    if name not in (None, own):
-        raise UserError(f"{path} holds the weights of {a_or_an(shortened(str(name), 60))}, not of {a_or_an(own)}")
+    saved, actual = state.get("model_class"), type(model).__name__
+    if saved not in (None, actual):
+        raise UserError(f"{path} holds the weights of {a_or_an(shortened(str(saved), 60))}, not of {a_or_an(actual)}")
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first tensor that has a NaN or infinite value; None if there is none."""
+    """Return the name of the first tensor with a NaN or infinite value, or None."""
     floating = [name for name, tensor in tensors.items() if is_floating(tensor.dtype)]
     if not floating:
         return None
     with tt.no_grad():
-        finite = tt.stack([tensors[name].isfinite().all() for name in floating]).tolist()  # a GPU is waited for only once
+        finite = tt.stack([tensors[name].isfinite().all() for name in floating]).tolist()  # waits for a GPU only once
     return next((name for name, good in zip(floating, finite) if not good), None)
 
 
 def learned_state(model: Module) -> dict[str, Tensor]:
-    """What a checkpoint has of a model: all its values, or only those that training changes, where what is learned was added to
-    frozen weights (``tt.nn.add_lora``)."""
+    """Return the values of a model that checkpoints hold: all of them, or only the adapter's (``tt.nn.add_lora``)."""
     return lora_state(model) if any(lora_weights(model)) else model.state_dict()
 
 
 def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Put the weights of a checkpoint into a model. Raises UserError if their names or shapes do not fit, or if their dtype
-    does not: integers for weights, or float64 for float32."""
+    """Put the weights of a checkpoint into a model. Raises UserError if their names, shapes or dtypes do not fit, such as
+    integers for weights or float64 for float32."""
     learned = learned_state(model)
-    for name, own in learned.items():
-        given = weights.get(name)
-        if given is not None and not _holds(own.dtype, given.dtype):
-            raise UserError(f"{path} is damaged: {name} is of {given.dtype}, but the model's is of {own.dtype}")
+    for name, tensor in learned.items():
+        saved = weights.get(name)
+        if saved is not None and not _holds(tensor.dtype, saved.dtype):
+            raise UserError(f"{path} is damaged: {name} is of {saved.dtype}, but the model's is of {tensor.dtype}")
     has_additions = any(lora_weights(model))
     if has_additions and learned.keys() != weights.keys():
         raise UserError(f"{path} does not fit the model in {path.parent}: it has other additions to the weights")
@@ -139,9 +136,8 @@ def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> Non
         raise UserError(f"{path} does not fit the model in {path.parent}: {shortened(str(error))}") from None
 
 
-def _holds(own: Any, given: Any) -> bool:
-    """Whether a tensor of the dtype ``own`` can take values of the dtype ``given``. It can if no value changes; besides, a
-    narrow float such as bfloat16 takes those of float32, which are rounded."""
-    if is_floating(own):
-        return is_floating(given) and given.itemsize <= max(own.itemsize, 4)
-    return bool(given == own)
+def _holds(dtype: Any, saved: Any) -> bool:
+    """Return whether a tensor of this dtype can take the saved dtype's values: unchanged, or float32's rounded to bfloat16."""
+    if is_floating(dtype):
+        return is_floating(saved) and saved.itemsize <= max(dtype.itemsize, 4)
+    return bool(saved == dtype)

@@ -31,7 +31,7 @@ FEWEST = 20  # the fewest sentences in a bin
 
 @dataclass(frozen=True)
 class Translated:
-    """A held-out sentence, its translation by a run, and the right one. Each is one line without tabs."""
+    """A held-out sentence, its translation by a run, and the reference. Each is one line without tabs."""
 
     source: str
     ours: str
@@ -39,18 +39,18 @@ class Translated:
 
     @property
     def length(self) -> int:
-        """The number of words of the source, as ``count_words`` counts them."""
+        """The number of words in the source; see ``count_words``."""
         return count_words(self.source)
 
 
 def write_translations(path: Path, sources: Sequence[str], ours: Sequence[str], references: Sequence[str]) -> None:
-    """Write a file of the sentences, their translations and the right ones: a header, then one line a sentence, with tabs."""
+    """Write sentences, translations and references to a file: a header, then one line per sentence, with tabs."""
     lines = ["\t".join(row) for row in (HEADER, *zip(sources, ours, references))]
     write_text(path, "\n".join(lines) + "\n")
 
 
 def read_translations(path: Path) -> list[Translated]:
-    """What ``write_translations`` wrote. Raises UserError for a file that is missing, as in an unfinished run, or damaged."""
+    """Read what ``write_translations`` wrote. Raises UserError if it is missing, as in an unfinished run, or damaged."""
     try:
         header, *lines = io.StringIO(read_file(path).decode("utf-8"), newline=None).read().removesuffix("\n").split("\n")
     except FileNotFoundError:
@@ -69,21 +69,21 @@ def read_translations(path: Path) -> list[Translated]:
 
 def check_same_sentences(runs: Mapping[str, Sequence[Translated]]) -> None:
     """Raise UserError unless all runs translated the same sentences, with the same references."""
-    (first, expected), *others = runs.items()
-    for name, found in others:
-        for number, (one, other) in enumerate(zip(expected, found), 1):
+    (first, expected), *remaining = runs.items()
+    for name, rows in remaining:
+        for number, (one, other) in enumerate(zip(expected, rows), 1):
             for a, b in ((one.source, other.source), (one.reference, other.reference)):
                 if a != b:
                     shown = f"sentence {number} is {shortened(a, 60)!r} in one and {shortened(b, 60)!r} in the other"
                     raise UserError(f"{first} and {name} cannot be compared, as their held-out sentences differ:", shown)
-        if len(found) != len(expected):
-            counts = f"{len(expected):,} and {len(found):,}"
+        if len(rows) != len(expected):
+            counts = f"{len(expected):,} and {len(rows):,}"
             raise UserError(f"{first} and {name} cannot be compared: the numbers of their held-out sentences are {counts}")
 
 
 def names_of_runs(folders: Sequence[RunFolder]) -> dict[str, RunFolder]:
-    """The runs of translation by their names: that of the folder, or its whole path if several have that name, and the
-    architecture unless the name says it. Raises UserError for a folder that is no run, and for fewer than two runs."""
+    """Return the translators' runs by name: the folder's name, or its path if several have that name, and the architecture
+    unless the name says it. Raises UserError for a folder of anything else, and for fewer than two runs."""
     paths = [folder.path.resolve() for folder in folders]
     if len(set(paths)) < len(paths) or len(paths) < 2:
         raise UserError("name two or more different runs to compare")
@@ -97,19 +97,19 @@ def names_of_runs(folders: Sequence[RunFolder]) -> dict[str, RunFolder]:
 
 
 def attended_by(folders: Mapping[str, RunFolder], sentence: str) -> dict[str, Attended]:
-    """What the network of each run looks at while it translates a sentence. A UserError names the run."""
-    found = {}
+    """Return the attention of each run's network while it translates a sentence. A UserError names the run."""
+    attended = {}
     for name, folder in folders.items():
         translator = trained_translator(folder)
         try:
-            found[name] = translator.attended(sentence)
+            attended[name] = translator.attended(sentence)
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
-    return found
+    return attended
 
 
 def middle_sentence(translated: Sequence[Translated]) -> str:
-    """The first of the sentences that have the median number of words."""
+    """Return the first sentence with the median number of words."""
     return sorted(translated, key=lambda one: one.length)[len(translated) // 2].source
 
 
@@ -117,10 +117,9 @@ def middle_sentence(translated: Sequence[Translated]) -> str:
 
 
 def bins_of(lengths: Sequence[int]) -> list[range]:
-    """Bins of lengths: all but joined ones equally wide, 1, 2, 5, 10, ... words, and at most MOST_BINS.
+    """Return at most MOST_BINS bins of lengths, each 1, 2, 5, 10, ... words wide, from the shortest length to the longest.
 
-    Where a bin would have less than FEWEST of the ``lengths``, it is joined with the next one, and the last one with the one
-    before. The first bin begins at the shortest length, and the last one ends at the longest.
+    A bin with fewer than FEWEST of the ``lengths`` is joined with the next one, and the last one with the one before.
     """
     shortest, longest, counts = min(lengths), max(lengths), Counter(lengths)
     widths = (digit * 10**zeros for zeros in count() for digit in (1, 2, 5))
@@ -141,7 +140,7 @@ def bins_of(lengths: Sequence[int]) -> list[range]:
 class ScoreTable:
     """The scores of runs by the length of the source.
 
-    ``counts`` and the ``scores`` of each run begin with those of all sentences; one for each of the ``bins`` follows.
+    ``counts`` and the ``scores`` of each run begin with all sentences, followed by each of the ``bins``.
     """
 
     measure: str
@@ -150,11 +149,11 @@ class ScoreTable:
     scores: Mapping[str, Sequence[float]]
 
     def labels(self) -> list[str]:
-        """The words of a source in each bin: 5, or 6-10."""
+        """Return the number of words in each bin: 5, or 6-10."""
         return [f"{b[0]}-{b[-1]}" if len(b) > 1 else str(b[0]) for b in self.bins]
 
     def __str__(self) -> str:
-        """The table, in which a column is a bin and a row a run."""
+        """Return a table with a column for each bin and a row for each run."""
         rows = [
             ["words of the source", "all", *self.labels()],
             ["sentences", *map(str, self.counts)],
@@ -165,12 +164,12 @@ class ScoreTable:
 
 
 def exactly_right(translations: Sequence[str], references: Sequence[str]) -> float:
-    """The percentage of the translations that equal their references."""
+    """Return the percentage of the translations that equal their references."""
     return 100 * sum(ours == reference for ours, reference in zip(translations, references)) / len(references)
 
 
 def text_scores(references: Sequence[str]) -> TextScores | None:
-    """What scores translations into the language of the references; None without sacrebleu."""
+    """Return the scores for the language of the references, or None without sacrebleu."""
     try:
         return TextScores(references)
     except ImportError:
@@ -178,7 +177,7 @@ def text_scores(references: Sequence[str]) -> TextScores | None:
 
 
 def scores(translations: Sequence[str], references: Sequence[str], kind: str, measured: TextScores | None = None) -> str:
-    """How good translations are, in a line: exact matches for "dates", else BLEU and chrF."""
+    """Return the quality of translations in a line: exact matches for "dates", else BLEU and chrF."""
     if kind == "dates":
         right = sum(ours == reference for ours, reference in zip(translations, references))
         return f"{right} of {len(references)} exactly right ({100 * right / len(references):.2f} %)"
@@ -188,8 +187,8 @@ def scores(translations: Sequence[str], references: Sequence[str], kind: str, me
 
 
 def measures_of(runs: Mapping[str, Sequence[Translated]], are_languages: bool) -> tuple[dict[str, Measure], TextScores | None]:
-    """How translations are scored, by the names of the measures: BLEU and chrF for languages, with their settings, else how
-    many are exactly right. Raises ImportError for languages without sacrebleu."""
+    """Return the measures of translations by name, and their settings: BLEU and chrF for languages, else exact matches. Raises
+    ImportError for languages without sacrebleu."""
     if not are_languages:
         return {"exactly right (%)": exactly_right}, None
     scores = TextScores([one.reference for one in next(iter(runs.values()))])
@@ -197,32 +196,32 @@ def measures_of(runs: Mapping[str, Sequence[Translated]], are_languages: bool) -
 
 
 def score_by_length(runs: Mapping[str, Sequence[Translated]], measure: str, score: Measure) -> ScoreTable:
-    """What a measure gives for each run. The runs must have translated the same sentences."""
+    """Score each run with a measure. The runs must have translated the same sentences."""
     lengths = [one.length for one in next(iter(runs.values()))]
     bins = bins_of(lengths)
     parts = [range(len(lengths)), *([i for i, length in enumerate(lengths) if length in b] for b in bins)]
     scores = {
-        name: [score([found[i].ours for i in part], [found[i].reference for i in part]) for part in parts]
-        for name, found in runs.items()
+        name: [score([rows[i].ours for i in part], [rows[i].reference for i in part]) for part in parts]
+        for name, rows in runs.items()
     }
     return ScoreTable(measure, bins, [len(part) for part in parts], scores)
 
 
 _LETTER = regex.compile(r"\p{L}")
-# Letters between which a line may end without a space (Unicode's line breaking classes), and those of other scripts without.
+# Letters of scripts without spaces between words: by Unicode's line breaking classes, and by script.
 _CLASSES, _SCRIPTS = "LB=ID LB=CJ LB=SA LB=AK", "Han Hiragana Katakana Bopomofo Tibetan Javanese Balinese"
 _UNSPACED = "[[" + "".join(rf"\p{{{name}}}" for name in f"{_CLASSES} {_SCRIPTS}".split()) + r"]&&\p{L}]"
 _WITHOUT_SPACES = regex.compile(_UNSPACED, regex.VERSION1)
 _COUNTED = regex.compile(rf"{_UNSPACED}[^\s\p{{L}}\p{{N}}]*|(?:(?!{_UNSPACED})\S)+", regex.VERSION1)  # with marks that follow
 _HAN, _KANA, _HANGUL = (regex.compile(rf"[{scripts}]") for scripts in (r"\p{Han}", r"\p{Hiragana}\p{Katakana}", r"\p{Hangul}"))
-# Of all letters. It is low, as a word of such a script has few letters, and a name in Latin ones has many.
+# The share of all letters. It is low, as a word of such a script has few letters, and a Latin name has many.
 _ENOUGH = 0.25
 _KANA_ENOUGH = 0.05  # of the Chinese characters and kana of a text
 _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # what has to be installed with sacrebleu
 
 
 def count_words(text: str) -> int:
-    """How many words are between the spaces of a text. A letter of a script without spaces between words counts as one.
+    """Count the words of a text. A letter of a script without spaces between words counts as one.
 
     >>> from tinyformer.training.comparison import count_words
     >>> count_words("I love you."), count_words("我爱你。")
@@ -232,8 +231,8 @@ def count_words(text: str) -> int:
 
 
 def bleu_tokenizer(references: Sequence[str]) -> str:
-    """The name of sacrebleu's tokenizer for the script in which most of the references are: zh for Chinese, ja-mecab for
-    Japanese, ko-mecab for Korean, char for other scripts without spaces between words, such as Thai, and 13a for all others.
+    """Return the name of sacrebleu's tokenizer for the script of most references: zh for Chinese, ja-mecab for Japanese,
+    ko-mecab for Korean, char for other scripts without spaces between words, such as Thai, and otherwise 13a.
 
     >>> from tinyformer.training.comparison import bleu_tokenizer
     >>> bleu_tokenizer(["我爱你"]), bleu_tokenizer(["I love you."])
@@ -241,8 +240,8 @@ def bleu_tokenizer(references: Sequence[str]) -> str:
     """
     text = "".join(references)
 
-    def count(kind: regex.Pattern[str]) -> int:
-        return sum(1 for _ in kind.finditer(text))
+    def count(pattern: regex.Pattern[str]) -> int:
+        return sum(1 for _ in pattern.finditer(text))
 
     han, kana, hangul, without = count(_HAN), count(_KANA), count(_HANGUL), count(_WITHOUT_SPACES)
     letters = count(_LETTER)
@@ -258,9 +257,8 @@ def bleu_tokenizer(references: Sequence[str]) -> str:
 class TextScores:
     """BLEU (Papineni et al. 2002) and chrF (Popović 2015) of translations beside ``references`` of one language.
 
-    ``tokenizer`` is sacrebleu's tokenizer for BLEU, and ``note`` says what to install for a better one, if there is one. Where
-    no translation has four tokens, BLEU counts runs of as many as there are (its effective order); else this changes nothing.
-    Raises ImportError without sacrebleu.
+    ``tokenizer`` is sacrebleu's tokenizer for BLEU, and ``note`` says what to install for a better one. If no translation has
+    four tokens, BLEU uses its effective order. Raises ImportError without sacrebleu.
     """
 
     def __init__(self, references: Sequence[str]):
@@ -278,17 +276,16 @@ class TextScores:
         self._chrf = CHRF()
 
     def bleu(self, translations: Sequence[str], references: Sequence[str]) -> float:
-        """The BLEU of a corpus, from 0 to 100."""
+        """Return the BLEU of a corpus, from 0 to 100."""
         score: float = self._bleu.corpus_score(translations, [references]).score
         return score
 
     def chrf(self, translations: Sequence[str], references: Sequence[str]) -> float:
-        """The chrF of a corpus, from 0 to 100."""
+        """Return the chrF of a corpus, from 0 to 100."""
         score: float = self._chrf.corpus_score(translations, [references]).score
         return score
 
     def signature(self) -> str:
-        """The settings of both scores, as sacrebleu writes them for others to compute the same; then the note. Both must have
-        been computed before."""
+        """Return sacrebleu's signatures of both scores, which must have been computed before; then the note."""
         lines = [f"BLEU {self._bleu.get_signature()}", f"chrF {self._chrf.get_signature()}", self.note]
         return "\n".join(filter(None, lines))

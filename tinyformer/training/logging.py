@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from tinyformer.training.trainer import Trainer
 
 
-LOG_COLUMNS = ("step", "learning_rate", "train_loss", "validation_loss", "gradient_norm", "seconds")
-
-
 class Logger:
-    """What a trainer tells how training goes. A logger of your own has those of these methods that it needs; here they do
-    nothing.
+    """Receives the progress of a training. Override the methods that your logger needs; here they do nothing.
 
     ::
 
@@ -34,21 +30,21 @@ class Logger:
 
         trainer = Trainer(model, batches, config, folder, loggers=[Wandb()])
 
-    A logger may use the model and draw random numbers: that does not change the run. An error that it raises ends training; the
-    checkpoints stay as they are. Where several ranks train, only rank 0 has loggers.
+    A logger may use the model and draw random numbers without changing the run. An error that it raises ends training; the
+    checkpoints stay. Of several ranks, only rank 0 has loggers.
     """
 
     def begin(self, trainer: Trainer) -> None:
-        """Training begins, or goes on after ``trainer.step``."""
+        """Training begins, or resumes after ``trainer.step``."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers that were measured up to this step, by name: those of LOG_COLUMNS, and tokens_per_second."""
+        """Values were measured at this step, by name: those of LOG_COLUMNS, and tokens_per_second."""
 
     def evaluated(self, trainer: Trainer, text: str) -> None:
         """The model was evaluated after ``trainer.step``. ``text`` is what the trainer's ``on_evaluation`` returned, or ""."""
 
     def saved(self, trainer: Trainer) -> None:
-        """A checkpoint of ``trainer.step`` was written, from which the run can go on."""
+        """A checkpoint of ``trainer.step`` was written, from which the run can resume."""
 
     def close(self) -> None:
         """Training ended, was stopped, or failed. Also called where ``begin`` failed."""
@@ -56,7 +52,7 @@ class Logger:
 
 @contextmanager
 def at_work(trainer: Trainer) -> Iterator[None]:
-    """A context in which the loggers of a trainer work. At its end they are closed, whatever happened."""
+    """A context in which a trainer's loggers work; it always closes them."""
     with ExitStack() as ending:
         for logger in trainer.loggers:
             ending.callback(logger.close)
@@ -74,15 +70,15 @@ def tell(trainer: Trainer, method: str, *arguments: Any) -> None:
 
 @contextmanager
 def _changing_nothing(trainer: Trainer) -> Iterator[None]:
-    """A context for loggers: whatever they draw and compute in it, the run goes on as without them."""
+    """A context in which loggers may draw random numbers and use the model without changing the run."""
     with tt.random.using(copy.deepcopy(tt.random.generator())), evaluating(trainer.model):
         yield
 
 
 class CsvLog(Logger):
-    """Writes log.csv in the run's folder, whole, with each checkpoint: so both tell of the same steps.
+    """Rewrites log.csv in the run's folder with each checkpoint, so that both have the same steps.
 
-    A process that is killed between the two leaves the log of the checkpoint before. So a run that goes on writes it, too.
+    A process killed between the two leaves the previous checkpoint's log, so a resumed run writes it, too.
     """
 
     def begin(self, trainer: Trainer) -> None:
@@ -94,18 +90,18 @@ class CsvLog(Logger):
 
 
 def write_log(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows of a log as CSV. A cell is empty if its row has no such number."""
+    """Write the rows of a log as CSV. A value that was not measured is an empty cell."""
     write_csv(path, [LOG_COLUMNS, *([row.get(name) for name in LOG_COLUMNS] for row in rows)])
 
 
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers in a row of the log, by name: without its step, and without those that were not measured."""
+    """Return the measured values in a row of the log by name, without its step."""
     return {name: value for name, value in row.items() if name != "step" and value is not None}
 
 
 @dataclass(frozen=True)
 class LogRow:
-    """A row of the log. None stands for a number that was not measured at that step."""
+    """A row of the log. None stands for a value that was not measured at that step."""
 
     step: int
     learning_rate: float
@@ -115,12 +111,14 @@ class LogRow:
     seconds: float
 
 
+LOG_COLUMNS = tuple(field.name for field in fields(LogRow))
+
+
 @dataclass(frozen=True)
 class TrainingState:
     """The state that ``latest.safetensors`` stores beside its tensors. Raises UserError if its values contradict each other.
 
-    ``unread`` are the (step, loss, gradient norm) since the last row of the log. Fields with defaults are missing in files of
-    early versions.
+    ``unread`` are the (step, loss, gradient norm) since the log's last row. Early versions lack the fields with defaults.
     """
 
     kind: str

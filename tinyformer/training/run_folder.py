@@ -1,14 +1,13 @@
 """The folder of a run: its settings, its tokenizer, its log and its checkpoints.
 
 ``best.safetensors`` holds the weights with the lowest validation loss. ``latest.safetensors`` holds the weights, the state of
-the optimizer, the random states and the log so far: with config.json, tokenizer.json and the same data, a run goes on from it
-as if it had never stopped. Both checkpoints also store which settings and which tokenizer they were trained with. If weights
-are averaged, ``weights-STEP.safetensors`` hold those of the last evaluations. ``snapshot-STEP.safetensors`` are weights along
-the run in float16. Each file is replaced as a whole, so none is ever half-written. Only what is logged for TensorBoard, in the
-folder ``tensorboard``, is appended to.
+the optimizer, the random states and the log: with config.json, tokenizer.json and the same data, a run resumes exactly. Both
+checkpoints store the settings and the tokenizer that they were trained with. To average weights, ``weights-STEP.safetensors``
+hold those of the last evaluations. ``snapshot-STEP.safetensors`` are weights along the run in float16. Each file is replaced in
+one step, so none is ever half-written. Only TensorBoard's logs, in the folder ``tensorboard``, are appended to.
 
-The files of a new run are written to ``.tinyformer.new`` in the folder first. They move into place at the first checkpoint or,
-if they replace another run, after the first step. So a run that fails earlier leaves nothing behind, and the other run stays.
+The files of a new run are first written to ``.tinyformer.new``. They move into place at the first checkpoint or, if they
+replace another run, after the first step. So a run that fails earlier leaves nothing behind, and the other run stays.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ Settings = TypeVar("Settings")
 class RunFolder:
     """The folder of a run: the paths of its files, and methods that write and read them.
 
-    The folder may be somebody else's. So before a run is written, links, pipes and devices under the names of its files raise
-    UnsafeFileError, an OSError. ``path`` itself may be a link to the folder.
+    Somebody else may have made the folder, so links, pipes and devices with the names of a run's files raise UnsafeFileError,
+    an OSError. ``path`` itself may be a link to the folder.
     """
 
     def __init__(self, path: str | Path, within: str | Path | None = None):
-        """``within``: a folder that this one is a part of. The path to that folder may lead through links; not the rest."""
+        """``within``: a folder around this one. Only the path to that folder may lead through links."""
         self.path = Path(path)
         self._within = self.path if within is None else Path(within)
         self._new = self.path / UNFINISHED  # the files of a new run, before its first step
         self._complete = self.path / ".tinyformer.complete"  # the same, while the files of the run that it replaces are removed
         self._moving = self.path / ".tinyformer.moving"  # the same, while they are moved into place
         self._use(self.path)
-        self.tensorboard = self.path / "tensorboard"  # a folder of files, which are written only once the run is in place
+        self.tensorboard = self.path / "tensorboard"  # written to only when the run is in place
         self._settings: dict[str, Any] | None = None  # the content of config.json
         self._tokenizer_hash: str | None = None
         self._tokenizer_text: str | None = None  # what is written again if the file is removed
@@ -59,7 +58,7 @@ class RunFolder:
         self.changes = False  # whether a resumed run may change settings that it was trained with
 
     def _use(self, folder: Path) -> None:
-        """From now on, the files of the run are in this folder."""
+        """Set the paths of the run's files to be in this folder."""
         self._inside = folder
         self.settings = folder / "config.json"
         self.tokenizer = folder / "tokenizer.json"
@@ -72,34 +71,34 @@ class RunFolder:
         self.sample = folder / "sample.txt"
 
     def _files(self) -> list[Path]:
-        """The files of the run that exist."""
+        """Return the files of the run that exist."""
         checkpoints = [self.best, self.latest, *self.kept_weights(), *self._inside.glob("snapshot-*.safetensors")]
         pictures = [self.curve, self.attention, self.attention_heads]
         files = [self.settings, self.tokenizer, self.log, self.sample, *checkpoints, *pictures, *self.event_files()]
         return [file for file in files if file.exists()]
 
     def is_in_place(self) -> bool:
-        """Whether the files of the run are in this folder. Those of a new run are not, until ``move_into_place``."""
+        """Return whether the run's files are in place, as those of a new run are after ``move_into_place``."""
         return self._inside == self.path
 
     def event_files(self) -> list[Path]:
-        """The paths of what was logged for TensorBoard, oldest first."""
+        """Return the paths of TensorBoard's logs, oldest first."""
         return sorted(self.tensorboard.glob(EVENTS))
 
     def weights(self, step: int) -> Path:
-        """The path of the weights at a step, which are kept for averaging."""
+        """Return the path of the weights at a step, saved for averaging."""
         return self._inside / f"weights-{step:08d}.safetensors"
 
     def kept_weights(self) -> list[Path]:
-        """The paths of the weights that are kept for averaging, oldest first."""
+        """Return the paths of the weights saved for averaging, oldest first."""
         return sorted(self._inside.glob("weights-*.safetensors"))
 
     def snapshot(self, step: int) -> Path:
-        """The path of the snapshot of the weights at a step."""
+        """Return the path of the snapshot at a step."""
         return self._inside / f"snapshot-{step:08d}.safetensors"
 
     def snapshots(self) -> dict[int, Path]:
-        """The paths of the snapshots that were kept, by step."""
+        """Return the paths of the saved snapshots by step."""
         numbers = {path.stem.removeprefix("snapshot-") for path in self._inside.glob("snapshot-*.safetensors")}
         steps = sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
         return {step: path for step in steps if (path := self.snapshot(step)).exists()}
@@ -110,8 +109,8 @@ class RunFolder:
     def held(self) -> Iterator[RunFolder]:
         """A context that locks this folder against other processes.
 
-        The folder is made if it does not exist, and removed in the end if it is empty. Half-written files of a run that was
-        killed are removed. Raises UserError if another process holds the folder, and names that process.
+        The folder is made if it does not exist, and removed at the end if it is empty. Half-written files of a killed run are
+        removed. Raises UserError, which names the process, if another process holds the folder.
         """
         made = self.make()
         try:
@@ -120,7 +119,7 @@ class RunFolder:
                 try:
                     yield self
                 finally:
-                    with suppress(OSError):  # the next run removes what is left
+                    with suppress(OSError):  # the next run removes leftovers
                         self._drop_new()
         finally:
             with suppress(OSError):  # stop at the first folder that is not empty
@@ -128,12 +127,12 @@ class RunFolder:
                     folder.rmdir()
 
     def make(self) -> list[Path]:
-        """Make the folder if it does not exist, and return the folders that were made. Raises as ``check_folder``."""
+        """Make the folder if necessary, and return the folders that were made. Raises as ``check_folder``."""
         check_folder(self.path, self._within)
         return make_folder(self.path)
 
     def _clean_up(self) -> None:
-        """Finish or remove what a process that was killed left unfinished."""
+        """Finish or remove what a killed process left unfinished."""
         remove_stale(self.path)
         self._finish_moving()
         self._drop_new()
@@ -150,8 +149,8 @@ class RunFolder:
     def create(self, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         """Begin a new run. ``settings`` maps names to dataclasses or other values that JSON can hold.
 
-        Raises UserError if the folder holds a run already, unless ``overwrite``. In that case the files of the old run stay
-        until ``move_into_place``.
+        Raises UserError if the folder holds a run already, unless ``overwrite``: then the old run's files stay until
+        ``move_into_place``.
         """
         check_folder(self.path, self._within)
         self._drop_new()
@@ -178,7 +177,7 @@ class RunFolder:
         raise UserError(f"{self.path} holds {what} already: {how}--overwrite replaces it, --out starts another")
 
     def move_into_place(self) -> None:
-        """Move the files of a new run into place, and remove those of the run that was there before."""
+        """Move the files of a new run into place, and remove those of the previous run."""
         if self._inside == self._new:
             self._use(self.path)
             self._new.rename(self._complete)
@@ -186,11 +185,11 @@ class RunFolder:
             self.replaces = False
 
     def _finish_moving(self) -> None:
-        """Finish ``move_into_place``, also after a process was killed at any point of it."""
+        """Finish ``move_into_place``, even after a process was killed in the middle of it."""
         if self._complete.exists():
             for file in self._files():
                 remove(file)
-            with suppress(OSError):  # it is not there, or holds something else, too
+            with suppress(OSError):  # missing, or with other files in it
                 self.tensorboard.rmdir()
             self._complete.rename(self._moving)
         if self._moving.exists():
@@ -201,11 +200,11 @@ class RunFolder:
     # ------------------------------------------------------------------------------------------------- a run that is there
 
     def is_there(self) -> bool:
-        """Whether the folder holds a run, even one whose process was killed while it moved files into place."""
+        """Return whether the folder holds a run, even one whose process was killed while moving files into place."""
         return any(path.exists() for path in (self.settings, self._complete, self._moving))
 
     def read_settings(self) -> dict[str, Any]:
-        """The settings that ``create`` wrote, with new names for old ones. Raises UserError if they are missing or damaged."""
+        """Return the settings that ``create`` wrote, with new names for old ones. Raises UserError if missing or damaged."""
         if self._settings is None:
             if self.is_there() and not self.settings.exists():
                 part = self._complete if self._complete.exists() else self._moving
@@ -215,19 +214,19 @@ class RunFolder:
                 )
             if not self.settings.exists():
                 self._check_missing()
-            found = read_json(self.settings)
+            settings = read_json(self.settings)
             with damaged(self.settings):
-                self._settings = with_new_names(found)
+                self._settings = with_new_names(settings)
         return self._settings
 
     def maker(self) -> Maker | None:
-        """What made the run, and what kind of run it is; None if nothing tells. Raises UserError if that is damaged."""
+        """Return what made the run and its kind, or None if unknown. Raises UserError for a damaged record."""
         settings = self.read_settings()
         with damaged(self.settings):
             return maker_of(settings)
 
     def _check_missing(self) -> None:
-        """Raise UserError if the folder has no settings, but may be confused with another one."""
+        """Raise UserError for a folder that has no settings, but was probably confused with another."""
         contents, below = contents_of(self.path), runs_below(self.path)
         if contents is not None:
             raise contents.refusal(self.path, "a run")
@@ -237,36 +236,35 @@ class RunFolder:
             raise UserError(f"{self.path} does not exist: train first, or name the folder of another run")
 
     def read_part(self, name: str, kind: type[Settings]) -> Settings:
-        """The dataclass of this ``kind`` that ``create`` wrote under this name. Raises UserError if it is missing or
-        damaged."""
+        """Return the dataclass that ``create`` wrote under this name. Raises UserError if it is missing or damaged."""
         settings = self.read_settings()
         if name not in settings and (self.maker() is None or not _has_defaults(kind)):
             raise UserError(f"{self.settings} is damaged, or of another program: {name} is missing")
         with damaged(self.settings):
             self._parts[name] = kind
-            part = read_dataclass(kind, settings.get(name, {}), name)  # a run of before may lack a part that came later
+            part = read_dataclass(kind, settings.get(name, {}), name)  # an older run may lack newer parts
         if not self.adds_to_another():
             check_settings_fit(part, (self.best, self.latest), self.settings)
         return part
 
     def adds_to_another(self) -> bool:
-        """Whether the run has only what was added to the weights of a pretrained model."""
+        """Return whether the run trained only an adapter of a pretrained model."""
         part = self.read_settings().get("lora")
         return isinstance(part, Mapping) and bool(part.get("lora_rank"))
 
     def as_found(self, path: str | None) -> str | None:
-        """A path that the run was given, as it is found now: the run may be used in another working folder."""
+        """Return a path that the run was given, as seen from the present working folder."""
         base = self.read_settings().get("started_in")
         if path is None or not isinstance(base, str):  # runs of early versions do not say where they began
             return path
-        there = os.path.join(os.path.realpath(self.path), base, path)
-        return os.path.normpath(there) if os.path.exists(there) else path
+        original = os.path.join(os.path.realpath(self.path), base, path)
+        return os.path.normpath(original) if os.path.exists(original) else path
 
     def resumed(self, name: str, kind: type[Settings], flags: Mapping[str, Any]) -> Settings:
-        """One part of the settings of a run that is resumed. ``flags`` are those that were parsed.
+        """Return one part of the settings of a resumed run. ``flags`` are the parsed flags.
 
-        Raises UserError for a flag that would change a setting. If ``flags["resume"]`` is "changed", the flags change the
-        settings that a run can change, and only others raise UserError.
+        Raises UserError for a flag that would change a setting. With "changed" for ``flags["resume"]``, flags may change the
+        settings that are changeable.
         """
         part = self.read_part(name, kind)
         changed = changed_settings(kind, flags, part)
@@ -281,15 +279,15 @@ class RunFolder:
         if fixed:
             raise UserError(f"a resumed run cannot change {named}: leave that out, or start a new run")
         part = dataclasses.replace(part, **{field: flags[field] for field in changed})  # type: ignore[type-var]
-        if changed:  # only these, as a run of before may lack new settings
+        if changed:  # only these, as an older run may lack new settings
             self.read_settings().setdefault(name, {}).update({field: flags[field] for field in changed})
         return part
 
     def identity(self, lasting: bool) -> dict[str, Any]:
-        """What a checkpoint stores about the run that it belongs to: the settings, without what made it, and the SHA-256 of the
-        tokenizer's file.
+        """Return what a checkpoint stores about its run: the settings, without what made it, and the SHA-256 of the tokenizer's
+        file. Empty if the run has no settings.
 
-        With ``lasting``, only the settings that a resumed run cannot change. Empty if the run has no settings.
+        With ``lasting``, only the settings that a resumed run cannot change.
         """
         if self._settings is None:
             return {}
@@ -303,16 +301,16 @@ class RunFolder:
         return part if kind is None else {key: value for key, value in part.items() if not is_changeable(kind, key)}
 
     def check_identity(self, state: Mapping[str, Any], path: Path) -> None:
-        """Raise UserError unless the settings and the tokenizer in this folder are those that a checkpoint's state stores."""
+        """Raise UserError unless this folder has the settings and the tokenizer that a checkpoint's state stores."""
         if state.get("settings") is None:  # it is of an early version, or of no run
             return
         if not isinstance(state["settings"], Mapping):
             raise UserError(f"{path} is damaged: its settings are not an object")
-        for key, trained, found in differences(state["settings"], self.read_settings()):
+        for key, trained, current in differences(state["settings"], self.read_settings()):
             can_change = self._can_change(key)
             if not (self.changes and can_change):
                 raise UserError(
-                    f"{self.settings} says {found} for {key}, but {path.name} was trained with {trained}: put that back"
+                    f"{self.settings} says {current} for {key}, but {path.name} was trained with {trained}: put that back"
                     + (", or keep the change with --resume-changed" if can_change else "")
                 )
         if state.get("tokenizer") != _sha256(self.tokenizer):
@@ -323,15 +321,15 @@ class RunFolder:
         return part in self._parts and is_changeable(self._parts[part], name)
 
     def check_resumable(self) -> None:
-        """Raise UserError for a run without a latest checkpoint, such as one that was saved when it was finished."""
+        """Raise UserError for a run without a latest checkpoint, such as one of ``save_run``."""
         if self.best.exists() and not self.latest.exists():
             raise UserError(
                 f"{self.latest} does not exist: without it this run can be used, but not resumed: choose another folder"
             )
 
     def put_back(self) -> list[Path]:
-        """Write config.json and tokenizer.json again if somebody has removed them since the run began, as no checkpoint is of
-        use without them. Returns the paths of those that were missing."""
+        """Write config.json and tokenizer.json again if they were removed since the run began: checkpoints need them. Returns
+        the paths that were missing."""
         if self._settings is None or not self._inside.is_dir():
             return []
         if self._tokenizer_text is None and self.tokenizer.is_file():
@@ -351,20 +349,20 @@ class RunFolder:
 
 
 def _has_defaults(kind: type) -> bool:
-    """Whether every field of a dataclass has a default."""
-    without = dataclasses.MISSING
-    return all(field.default is not without or field.default_factory is not without for field in dataclasses.fields(kind))
+    """Return whether every field of a dataclass has a default."""
+    none = dataclasses.MISSING
+    return all(field.default is not none or field.default_factory is not none for field in dataclasses.fields(kind))
 
 
 def _sha256(path: Path) -> str | None:
-    """The SHA-256 of a file; None if there is no file."""
+    """Return the SHA-256 of a file, or None if it is missing."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def load_weights(model: Module, path: Path) -> dict[str, Any]:
-    """Put the weights of a checkpoint into the model, which is in evaluation mode from then on: ``model.train()`` trains it
-    further. Returns the checkpoint's state. Raises UserError if the weights do not fit, or if the settings or the tokenizer in
-    its folder are not those that it was trained with."""
+    """Put the weights of a checkpoint into the model and set it to evaluation mode (``model.train()`` trains it further).
+    Returns the checkpoint's state. Raises UserError if the weights do not fit, or if its folder has other settings or another
+    tokenizer than it was trained with."""
     kind = path.name.split(".")[0].split("-")[0]
     groups, state = load_checkpoint(path, kind if kind in ("best", "snapshot") else "latest")
     RunFolder(path.parent).check_identity(state, path)

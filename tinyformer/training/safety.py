@@ -22,7 +22,7 @@ from pathlib import Path
 from tinyformer.common.errors import UserError
 from tinytensor.device.disk import TEMPORARY, remove, type_of
 
-# What a run writes into its folder. All else in it is the user's.
+# What a run writes into its folder. Everything else in it is the user's.
 FILES = (
     "config.json", "tokenizer.json", "best.safetensors", "latest.safetensors", "weights-*.safetensors",
     "snapshot-*.safetensors", "log.csv", "sample.txt", "loss.png", "attention.png", "attention_heads.png",
@@ -30,30 +30,30 @@ FILES = (
 FOLDERS = (".tinyformer.new", ".tinyformer.complete", ".tinyformer.moving")
 EVENTS = "events.out.tfevents.*"
 
-_JUNCTION = 0xA0000003  # the tag of what Windows has beside links to folders
+_JUNCTION = 0xA0000003  # the tag of Windows' second type of links to folders
 _NOT_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _WHY = ": a run's folder may hold only files and folders of its own"
 
 
 class UnsafeFileError(OSError):
-    """A link, a pipe, a device or a folder is in the place of a file. The message names it and says what to do."""
+    """A link, a pipe, a device or a folder has the name of a file. The message names it and says what to do."""
 
 
 def check_is(expected: str, path: Path) -> None:
-    """Raise UnsafeFileError if there is something at ``path``, but not the ``expected``: "a file" or "a folder"."""
+    """Raise UnsafeFileError if ``path`` exists, but is not the ``expected``: "a file" or "a folder"."""
     with suppress(FileNotFoundError):
         status = os.lstat(path)
-        found = "a link" if getattr(status, "st_reparse_tag", 0) == _JUNCTION else type_of(status)
-        if found != expected:
-            raise _refusal(path, f"{found}, not {expected}" if found in ("a file", "a folder") else f"{found}{_WHY}")
+        actual = "a link" if getattr(status, "st_reparse_tag", 0) == _JUNCTION else type_of(status)
+        if actual != expected:
+            raise _refusal(path, f"{actual}, not {expected}" if actual in ("a file", "a folder") else f"{actual}{_WHY}")
 
 
-def _refusal(path: Path, found: str) -> UnsafeFileError:
-    return UnsafeFileError(f"{path} is {found}. Remove it, or choose another folder")
+def _refusal(path: Path, problem: str) -> UnsafeFileError:
+    return UnsafeFileError(f"{path} is {problem}. Remove it, or choose another folder")
 
 
 def check_names(folder: Path, files: Sequence[str], folders: Sequence[str] = ()) -> None:
-    """Raise UnsafeFileError if something in a folder has a name of these patterns, but is no file, or no folder."""
+    """Raise UnsafeFileError if an entry of a folder matches these patterns, but is not a file, or not a folder."""
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(folder)):
             for patterns, expected in ((files, "a file"), (folders, "a folder")):
@@ -64,8 +64,8 @@ def check_names(folder: Path, files: Sequence[str], folders: Sequence[str] = ())
 def check_folder(path: Path, within: Path) -> None:
     """Check the folder of a run before the run is written. The path to ``within`` may lead through links.
 
-    Raises UserError for a path that cannot be made a folder, and UnsafeFileError if what has the name of a file or folder of a
-    run is a link, a pipe, or anything else.
+    Raises UserError for a path that cannot be a folder, and UnsafeFileError if a link, a pipe or the like has the name of a
+    run's file or folder.
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file, not a folder: choose another folder")
@@ -76,7 +76,7 @@ def check_folder(path: Path, within: Path) -> None:
             check_is("a folder", folder)
     check_names(path, FILES, FOLDERS)
     events = path / "tensorboard"
-    if events.is_symlink() or not events.is_file():  # a file is in the way only of who logs there
+    if events.is_symlink() or not events.is_file():  # a file is in the way only when logging
         check_is("a folder", events)
         check_names(events, (EVENTS,))
     for name in FOLDERS:
@@ -84,14 +84,14 @@ def check_folder(path: Path, within: Path) -> None:
 
 
 def new_file(path: Path) -> FileIO:
-    """A new file that is written to at once, without a buffer. Raises FileExistsError if anything has its name already."""
+    """Open a new file for writing without a buffer. Raises FileExistsError if its name is taken."""
     return FileIO(path, "x")
 
 
 def open_in_place(path: Path) -> int:
-    """Open a file that is read and written where it is, such as a lock, and make it if it is missing. Returns its descriptor.
+    """Open a file to read and write in place, such as a lock, or make it. Returns its descriptor.
 
-    Raises UnsafeFileError for what is no file, and for a file with another name: what is written would change that as well.
+    Raises UnsafeFileError for anything but a file, and for a file with a second name (a hard link).
     """
     check_is("a file", path)
     with suppress(FileNotFoundError):
@@ -103,7 +103,7 @@ def open_in_place(path: Path) -> int:
 def remove_stale(folder: Path) -> list[Path]:
     """Remove the temporary files that killed processes left in a folder, and return their paths.
 
-    Other files, and folders, stay. Use it only while nobody writes to the folder: a file that is being written looks the same.
+    Use it only while nobody writes to the folder: a file that is being written looks the same.
     """
     removed = []
     with suppress(OSError):  # the folder is not there, or may not be read
@@ -114,36 +114,35 @@ def remove_stale(folder: Path) -> list[Path]:
     return removed
 
 
-# The errors of file systems without locks, as some network file systems are. Runs there are not locked.
+# The errors of file systems without locks, such as some network file systems. Runs there are not locked.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """A context that holds the lock file ``path``. Its folder must exist. Raises UserError if another process holds the lock,
-    and names that process.
+    """A context that holds the lock file ``path``, whose folder must exist. Raises UserError if another process, which it
+    names, holds the lock.
 
-    The system releases a lock when its process ends, however it ends. So a lock file that was left behind is not locked.
-    Processes that are forked meanwhile do not hold it.
+    The system releases a lock when its process ends, so a lock file that was left behind is not locked. Forks do not hold it.
     """
     file = _take(path)
     _held.add(file)
     try:
-        with contextlib.suppress(OSError):  # where the disk is full, the lock holds even without its owner's name
+        with contextlib.suppress(OSError):  # on a full disk, the lock holds without its owner's name
             os.ftruncate(file, 0)
             os.write(file, _this_process().encode("utf-8", "replace"))
         yield
     finally:
         if file in _held:  # a fork that comes here leaves the lock to its parent
-            with contextlib.suppress(OSError):  # it is removed while it is still held, so it cannot be another process's
+            with contextlib.suppress(OSError):  # removed while it is held, so it cannot be another process's
                 remove(path)
             _held.remove(file)
             os.close(file)
 
 
 def is_taken(path: Path) -> bool:
-    """Whether a process seems to hold the lock file ``path``. It may seem so after a process that was killed, too: to try the
-    lock would keep others from it for that moment."""
+    """Return whether a process seems to hold the lock file ``path``. After a process was killed, this is also True: trying the
+    lock would keep others from it for a moment."""
     return path.is_file()
 
 
@@ -151,7 +150,7 @@ _held: set[int] = set()  # the open lock files of this process
 
 
 def _let_go() -> None:
-    """Close a fork's copies of the lock files. With them it would hold the locks for longer than its parent lives."""
+    """Close a fork's copies of the lock files, which could hold the locks for longer than its parent lives."""
     while _held:
         os.close(_held.pop())
 
@@ -204,6 +203,6 @@ def _lock(file: int) -> None:
 
 
 def _this_process() -> str:
-    """This process's name in the messages of others."""
+    """Return the name of this process for the messages of others."""
     words = " ".join(shlex.join(["python", *sys.argv]).split())
     return f"process {os.getpid()} on {socket.gethostname()} ({words if len(words) <= 80 else words[:77] + '...'})"

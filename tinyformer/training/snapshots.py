@@ -29,33 +29,32 @@ MOST, MOST_BYTES = 8, 5_000_000  # of these, and of all of them together
 
 
 def snapshot_steps(steps: int, count: int) -> list[int]:
-    """The steps of ``count`` snapshots of a run of so many ``steps``: evenly in the logarithm of 1 + step, from 0 (before
-    training) to the last. No step comes twice: where there are no more steps than that, it is all of them. One snapshot is that
-    of the last step.
+    """Return the steps of ``count`` snapshots of a run of ``steps`` steps: evenly spaced in the logarithm of 1 + step, from 0
+    (before training) to the last. Each step comes once. A single snapshot is of the last step.
 
     >>> from tinyformer.training.snapshots import snapshot_steps
     >>> snapshot_steps(1000, 4)
     [0, 9, 99, 1000]
     """
     count = min(count, steps + 1)
-    found: list[int] = []
+    chosen: list[int] = []
     for i in range(count):
         even = round((steps + 1) ** (i / (count - 1))) - 1 if count > 1 else steps
-        least = found[-1] + 1 if found else 0
-        found.append(min(max(even, least), steps - (count - 1 - i)))
-    return found
+        least = chosen[-1] + 1 if chosen else 0
+        chosen.append(min(max(even, least), steps - (count - 1 - i)))
+    return chosen
 
 
 def automatic_count(num_bytes: int) -> int:
-    """How many snapshots of so many bytes are kept where nobody says how many: at most MOST, of at most MOST_BYTES in all. None
-    where that is less than two, as one alone is no film."""
+    """Return the default number of snapshots of so many bytes: at most MOST, with at most MOST_BYTES in all; 0 if fewer than
+    two fit, as one alone is no film."""
     count = min(MOST, MOST_BYTES // max(num_bytes, 1))
     return count if count > 1 else 0
 
 
 class Snapshots:
-    """Weights of a ``model`` along the ``steps`` of its training, in float16, in memory: ``count`` of them, or as many as are
-    small. ``save_run`` writes them.
+    """Weights of a ``model`` along the ``steps`` of its training, in float16, in memory; by default as many as are small.
+    ``save_run`` writes them.
 
     ::
 
@@ -74,37 +73,36 @@ class Snapshots:
         self.kept: dict[int, dict[str, Tensor]] = {}  # by step
 
     def keep(self, step: int) -> None:
-        """Keep the weights if this step is one of ``steps``."""
+        """Copy the weights if this step is one of ``steps``."""
         if step in self.steps:
             self.kept[step] = self.weights()
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights now, by name, in float16."""
+        """Return the current weights by name, in float16."""
         return {name: _narrow(tensor) for name, tensor in learned_state(self.model).items()}
 
 
 class SnapshotFiles:
-    """The snapshots of a run in its ``folder``: each is written as soon as it is taken."""
+    """The snapshots in the ``folder`` of a run: each is written as soon as it is taken."""
 
     def __init__(self, folder: RunFolder, snapshots: Snapshots):
         self._folder = folder
         self._snapshots = snapshots
 
     def told(self) -> str:
-        """What is kept, in a line; "" if that is nothing."""
+        """Return a line that says how many snapshots are kept; "" for none."""
         count = len(self._snapshots.steps)
         size = in_bytes(self._snapshots.num_bytes * count)
         return f"Keeps {counted(count, 'snapshot')} of the weights along the run, {size} in all" if count else ""
 
     def forget_after(self, step: int) -> None:
-        """Remove those of later steps, such as steps that a run takes again because it was killed after its last checkpoint."""
+        """Remove the snapshots of later steps, which a run takes again if it was killed after its last checkpoint."""
         for taken, path in self._folder.snapshots().items():
             if taken > step:
                 remove(path)
 
     def keep(self, step: int) -> Iterator[str]:
-        """Write the weights if a snapshot of this step is to be kept. Yields a line where it could not be written: training
-        goes on without it."""
+        """Write the weights if this step has a snapshot. If that fails, yield a line that says so; training continues."""
         if step not in self._snapshots.steps:
             return
         try:
@@ -114,13 +112,13 @@ class SnapshotFiles:
 
 
 def save_snapshot(folder: RunFolder, step: int, weights: dict[str, Tensor], model: Module) -> None:
-    """Write the weights of a ``model`` at a step to the folder of a run. Raises UserError if that fails."""
+    """Write the weights of a ``model`` at a step to a run's folder. Raises UserError if that fails."""
     state = {"kind": "snapshot", "step": step, **class_of(model), **folder.identity(lasting=True)}
     save_checkpoint(folder.snapshot(step), {"model": weights}, state)
 
 
 def _narrow(tensor: Tensor) -> Tensor:
-    """The tensor in float16; as it is if it has no fractions, or a number that float16 cannot hold (beyond 65,504)."""
+    """Return the tensor in float16, or as it is if it is not floating or has a value beyond float16 (65,504)."""
     if not is_floating(tensor.dtype):
         return tensor
     with tt.no_grad():
@@ -138,18 +136,17 @@ def save_run(
     /,
     **parts: Any,
 ) -> None:
-    """Write a finished run to a folder: its settings, its tokenizer, its weights and its log, and the ``snapshots`` if
-    there are any.
+    """Write a finished run to a folder: its settings, tokenizer, weights, log, and ``snapshots`` if there are any.
 
-    ``kind`` is what was trained, such as "language model", and ``parts`` are the settings from which that is built again, by
-    their names in config.json: ``model=model.config``, for a translator also its ``task``. ``rows`` is the log: a row for each
-    measured step, with the "step", its "train_loss" and the "validation_loss". That of the last row is the run's result.
+    ``kind`` is what was trained, such as "language model". ``parts`` are the settings that rebuild it, by their names in
+    config.json: ``model=model.config``, for a translator also its ``task``. ``rows`` is the log: for each measured step the
+    "step", "train_loss" and "validation_loss". The last row has the run's result.
 
     ::
 
         save_run("runs/char_gpt", "language model", model, tokenizer, rows, model=model.config)
 
-    Raises ValueError for a kind that is not known; UserError if the folder holds a run already, and if a weight is NaN.
+    Raises ValueError for an unknown kind; UserError if the folder holds a run already, and if a weight is NaN.
     """
     if kind not in KINDS:
         raise ValueError(f"there is no kind of runs {kind!r}: choose among {', '.join(KINDS)}")
@@ -166,9 +163,9 @@ def save_run(
 
 
 def _losses(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The step of a row and its losses as JSON has them, which knows no NaN."""
-    told: dict[str, Any] = {"step": int(row["step"])}
+    """Return the step and the losses of a row for JSON, which has no NaN."""
+    losses: dict[str, Any] = {"step": int(row["step"])}
     for name in ("train_loss", "validation_loss"):
         loss = row.get(name)
-        told[name] = None if loss is None or not math.isfinite(loss) else float(loss)
-    return told
+        losses[name] = None if loss is None or not math.isfinite(loss) else float(loss)
+    return losses

@@ -21,8 +21,8 @@ AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Heard:
-    """What a model heard in a recording: the keys, and for each of them and the end, the weights of the decoder's attention to
-    the sound, a tensor (heads, keys + 1, positions) for each layer."""
+    """What a model heard in a recording: the keys, and each layer's weights of attention to the sound, (heads, keys + 1,
+    positions), for the keys and the end."""
 
     keys: str
     weights: list[Tensor]
@@ -38,22 +38,22 @@ class Transcriber:
     def transcribe(self, recordings: Sequence[Any], beam: int = 1) -> list[str]:
         """The keys in each recording, an array of samples. A ``beam`` of 1 is greedy.
 
-        Numbers are cut off after one key more than the model learned: these are not finished. Recordings of similar length are
-        read together, so that there is little padding.
+        Numbers are cut off after one key more than the model learned. Recordings of similar length share a batch, to save
+        padding.
         """
         order = sorted(range(len(recordings)), key=lambda i: len(recordings[i]))
-        found: dict[int, str] = {}
+        keys: dict[int, str] = {}
         for first in range(0, len(order), AT_ONCE):
             part = order[first : first + AT_ONCE]
             source = padded_vectors([features(recordings[i]) for i in part])
             longest = self.task.most + 1  # the end token counts, too
             decoder = TransformerDecoder(self.model, source, longest)
             searched = beam_search(decoder, [[SPECIALS.start]] * len(part), SPECIALS.end, beam, longest)
-            found |= {i: keys_of(hypotheses[0].ids) for i, hypotheses in zip(part, searched)}
-        return [found[i] for i in range(len(recordings))]
+            keys |= {i: keys_of(hypotheses[0].ids) for i, hypotheses in zip(part, searched)}
+        return [keys[i] for i in range(len(recordings))]
 
     def hear(self, recording: Any) -> Heard:
-        """What the attention layers look at while the model writes down a recording, greedily."""
+        """Write down a recording greedily, and return the attention weights."""
         (keys,) = self.transcribe([recording])
         read = tt.tensor([[SPECIALS.start, *ids_of(keys)]])
         with recording_attention(self.model) as recorded, evaluating(self.model):

@@ -34,10 +34,10 @@ from tinyformer.training.run_folder import RunFolder, load_weights
 from tinytensor import Tensor
 from tinytensor.common.wording import a_or_an, counted
 
-# What is translated together: at most so many sentences, with room in memory for at most so many tokens of all beams.
+# The most sentences in a batch, and the most tokens of all its beams.
 SENTENCES_AT_ONCE = 64
 TOKENS_AT_ONCE = 64 * 5 * 101
-# Up to so many beams of all sentences, reading the weights takes longer than multiplying by them. So cores do it together.
+# Up to so many beams, reading the weights takes longer than multiplying by them, so cores do not split the batch further.
 BEAMS_OF_A_CORE = 8
 
 Model = Transformer | EncoderDecoder
@@ -52,7 +52,7 @@ ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class TranslationConfig:
-    """What to translate, and how sentences are cut and searched for. Raises SettingError for values that cannot be."""
+    """The task of a translator, and how it cuts and searches sentences. Raises SettingError for a value that is not allowed."""
 
     architecture: str = setting(
         "transformer", "transformer, lstm (one context vector) or attention (LSTM with additive attention)"
@@ -75,18 +75,18 @@ class TranslationConfig:
             raise SettingError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing}")
 
     def train_tokenizer(self, pairs: Sequence[Pair]) -> BPETokenizer:
-        """A tokenizer for the sentences of both languages, with the special tokens that a ``Translator`` needs."""
+        """Return a tokenizer for both languages, with the special tokens that a ``Translator`` needs."""
         sentences = (sentence for pair in pairs for sentence in pair)
         return BPETokenizer.train(sentences, self.vocab_size, special=(PADDING, BEGIN, END), progress=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Attended:
-    """What the attention layers looked at while a sentence was translated.
+    """The attention weights of a translation.
 
-    ``source``, ``read`` and ``written`` are tokens as text: what the encoder read, what the decoder read, from the start token
-    on, and what it wrote after each of these, up to the end token. ``weights`` holds those of each layer, (heads, queries,
-    keys), by the layer's name; it is empty for a network without attention.
+    ``source``, ``read`` and ``written`` are tokens as text: those the encoder read, those the decoder read, from the start
+    token on, and those it wrote after each, up to the end token. ``weights`` maps each layer's name to its weights (heads,
+    queries, keys); it is empty for a network without attention.
     """
 
     translation: str
@@ -96,18 +96,19 @@ class Attended:
     weights: dict[str, Tensor]
 
     def alignments(self) -> list[Tensor]:
-        """The weights of the decoder's attention to the source, of each layer: (heads, written tokens, source tokens)."""
+        """Return each layer's weights of attention to the source: (heads, written tokens, source tokens)."""
         return [weights for name, weights in self.weights.items() if "cross_attention" in name]
 
 
 class Translator:
     """An encoder-decoder with the tokenizer of both its languages.
 
-    What a model that was trained elsewhere may need: ``specials``, if they are not the tokenizer's own; a ``rule`` for beam
-    search in the place of Wu et al.'s with the task's ``length_penalty``; tokens that are ``forbidden``; an end that is forced
-    where a translation reaches its greatest length; the usual width of the ``beam``; other ``rules``; and the most tokens of a
-    sentence to translate, where that is not the task's ``max_tokens``: ``longest_source``.
-    Raises UserError for a tokenizer without special tokens, if none are given.
+    A model that was trained elsewhere may need:
+
+    - ``specials``, if not the tokenizer's own. Raises UserError if neither has any.
+    - ``rule``: ranks hypotheses instead of Wu et al.'s rule with the task's ``length_penalty``.
+    - ``forbidden`` tokens, other ``rules``, and ``force_end``: whether the longest translations end with the end token.
+    - ``beam``: the usual beam width. ``longest_source``: the longest sentence in tokens, instead of the task's ``max_tokens``.
     """
 
     def __init__(
@@ -135,21 +136,21 @@ class Translator:
         self.longest_source = task.max_tokens if longest_source is None else longest_source
 
     def encode(self, sentence: str) -> list[int]:
-        """The sentence's ids and the end token, as the encoder reads them. Raises UserError for no words or too many tokens."""
+        """Return the sentence's ids and the end token. Raises UserError for an empty sentence and for too many tokens."""
         text = one_line(sentence, self.task.lowercase)
         if not text:
             raise UserError("the sentence is empty: give at least one word to translate")
         ids = [int(i) for i in self.tokenizer.encode(text)]
         if len(ids) > self.longest_source:
-            most = f"more than the {self.longest_source} that this model translates: split it"
-            raise UserError(f"the sentence has {counted(len(ids), 'token')}, {most}")
+            limit = f"more than the {self.longest_source} that this model translates: split it"
+            raise UserError(f"the sentence has {counted(len(ids), 'token')}, {limit}")
         return [*ids, self.specials.end]
 
     def search(
         self, sentences: Sequence[str], beam: int, n_best: int = 1, watch: Callable[[BeamStep], None] | None = None
     ) -> list[list[Hypothesis]]:
-        """The ``n_best`` translations of each sentence, as ids with scores, best first. ``watch`` is told of each step, as
-        ``beam_search`` describes; the row of a step is the number of the sentence."""
+        """Return the ``n_best`` translations of each sentence, as ids with scores, best first. ``watch`` receives each step, as
+        in ``beam_search``; a step's row is the sentence's number."""
         source = padded([self.encode(sentence) for sentence in sentences], self.specials.pad)
         longest = self.task.max_tokens + 1  # the end token counts, too
         decoder = translation_decoder(self.model, source, longest)
@@ -160,9 +161,9 @@ class Translator:
     def search_all(
         self, sentences: Sequence[str], beam: int, n_best: int = 1, report: Callable[[int], object] | None = None
     ) -> list[list[Hypothesis]]:
-        """What ``search`` finds, for any number of sentences. ``report`` is told how many more are done.
+        """Search as ``search``, for any number of sentences. ``report`` receives how many more are done.
 
-        Sentences of similar length are translated together, so that there is little padding. Several cores share them.
+        Sentences of similar length share a batch, to save padding, and several cores share the batch.
         """
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
         at_once = min(SENTENCES_AT_ONCE, max(1, TOKENS_AT_ONCE // (beam * (self.task.max_tokens + 1))))
@@ -181,11 +182,11 @@ class Translator:
         return [found[i] for i in range(len(sentences))]
 
     def has_attention(self) -> bool:
-        """Whether the model has attention layers."""
+        """Return whether the model has attention layers."""
         return any(isinstance(module, RecordsAttention) for module in self.model.modules())
 
     def attended(self, sentence: str) -> Attended:
-        """What the attention layers look at while the model translates a sentence, greedily."""
+        """Translate a sentence greedily, and return the attention weights."""
         (hypotheses,) = self.search([sentence], beam=1)
         written = list(hypotheses[0].ids)
         if hypotheses[0].end is not None:  # it was not cut off
@@ -200,20 +201,20 @@ class Translator:
         )
 
     def text(self, hypothesis: Hypothesis) -> str:
-        """A translation as one line of text, without special tokens."""
+        """Return a translation as one line of text, without special tokens."""
         return one_line(self.tokenizer.decode(hypothesis.ids, skip_special=True))
 
     def tokens(self, ids: Iterable[int], is_source: bool = False) -> list[str]:
-        """The text of each id, as ``token_texts`` gives it: of the target language, unless ``is_source``."""
+        """Return the text of each id by ``token_texts``: of the target language, unless ``is_source``."""
         return token_texts(self.tokenizer, ids, is_source)
 
     def translate(self, sentences: Sequence[str], beam: int = 1, progress: bool = False) -> list[str]:
-        """The best translation of each sentence. A ``beam`` of 1 is greedy; ``progress`` shows a bar."""
+        """Return the best translation of each sentence. A ``beam`` of 1 is greedy; ``progress`` shows a bar."""
         with show_progress(f"translating, beam {beam}", len(sentences), "sentence", quiet=not progress) as bar:
             return [self.text(best) for best, *_ in self.search_all(sentences, beam, report=bar.update)]
 
     def check_beam(self, beam: int, n_best: int = 1) -> None:
-        """Raise UserError unless the beam is at least 1 wide, at most as wide as the vocabulary, and has ``n_best`` places."""
+        """Raise UserError unless the beam has at least 1 and ``n_best`` hypotheses, and at most one per token."""
         if not 1 <= beam <= self.tokenizer.vocab_size:
             raise UserError(f"the beam must be 1 to {self.tokenizer.vocab_size} wide, as there are as many tokens, not {beam}")
         check_n_best(n_best, beam)
@@ -230,8 +231,8 @@ class Translator:
 
 
 def trained_translator(folder: RunFolder, checkpoint: Path | None = None) -> Translator:
-    """A run's translator, with the weights of a ``checkpoint``, by default the best ones. Raises UserError for a folder that
-    is no such run, or damaged."""
+    """Return a run's translator with the weights of a ``checkpoint``, by default the best. Raises UserError for any other or a
+    damaged folder."""
     task = folder.read_part("task", TranslationConfig)
     make, kind = ARCHITECTURES[task.architecture]
     config = folder.read_part("model", kind)
@@ -245,8 +246,8 @@ def trained_translator(folder: RunFolder, checkpoint: Path | None = None) -> Tra
 
 
 def pretrained_translator(path_or_name: str | Path) -> Translator:
-    """A translator from a folder in Hugging Face's layout, or from that name on the Hugging Face hub, with Marian's model. It
-    searches as ``generate`` of transformers does. Raises UserError as ``from_pretrained``, and for another model."""
+    """Return a translator with a Marian model from a folder in Hugging Face's layout, or of this name on the Hugging Face hub.
+    It searches like ``generate`` of transformers. Raises UserError as ``from_pretrained``, and for another model."""
     folder = find_folder(path_or_name)
     model, writing = from_pretrained(folder), read_writing(folder)
     if not isinstance(model, Transformer):
@@ -278,7 +279,7 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
 
 
 def specials_of(tokenizer: Tokenizer) -> Specials:
-    """The ids of the special tokens. Raises UserError for a tokenizer that was not made for translating."""
+    """Return the ids of the special tokens. Raises UserError for a tokenizer that was not trained for translation."""
     names = (PADDING, BEGIN, END)
     missing = [name for name in names if name not in tokenizer.special]
     if missing:
