@@ -1,4 +1,4 @@
-"""What word vectors know, for people: neighbours, analogies, odd ones out and a map; and how two texts differ."""
+"""Answers from word vectors: neighbours, analogies, odd ones out, a map, and the differences between two texts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
 SHOWN = 8  # neighbours of a word
-COMPARED = 10  # neighbours of a word that two texts are compared by
-FREQUENT = 300  # of so many frequent words that both texts have, those are shown whose neighbours differ most
+COMPARED = 10  # neighbours of a word, to compare two texts
+FREQUENT = 300  # frequent words of both texts whose neighbours are compared
 
-# What is asked where the user asks nothing: of all these, what the text has.
+# The questions if the user asks none, as far as the text has their words.
 ASKED = "king queen love death sword night man house people time".split()
 ANALOGIES = ["man king woman", "man he woman", "king queen prince", "father son mother", "day night morning", "go going come"]
 ODD = ["king queen prince sword", "hand eye heart city", "day night hour blood", "one two three man", "love hate joy crown"]
@@ -28,18 +28,18 @@ MAP = {
     "feelings": "love hate joy grief sorrow fear tears hope",
     "numbers": "one two three four five ten",
 }
-FEWEST = 12  # words of the map; where the text has fewer of these, some of its frequent words are drawn
+FEWEST = 12  # words of the map; if the text has fewer, its frequent words are drawn
 
 
-def check_words(arguments: argparse.Namespace, there: Vocabulary | WordVectors, where: str = "") -> None:
-    """Raise UserError for a word of a question that is not known."""
+def check_words(arguments: argparse.Namespace, vocabulary: Vocabulary | WordVectors, where: str = "") -> None:
+    """Raise UserError for an unknown word in a question."""
     for row in [arguments.ask, *arguments.analogy, *arguments.odd]:
         for word in row:
-            check_known(word, there.ids, there.words, where)
+            check_known(word, vocabulary.ids, vocabulary.words, where)
 
 
 def answer(vectors: WordVectors, arguments: argparse.Namespace) -> None:
-    """Answer what the user asks, or where that is nothing, show what there is."""
+    """Answer the user's questions, or if there are none, the usual ones."""
     asks = bool(arguments.ask or arguments.analogy or arguments.odd or arguments.evaluate)
     asked = arguments.ask
     if not asks:
@@ -78,7 +78,7 @@ def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
             print(
                 f"{word if by == 'cosine' else '':>14s}  {by:6s}  {', '.join(f'{other} {score:.2f}' for other, score in near)}"
             )
-    means = {by: sum(found) / len(found) for by, found in lengths.items()}
+    means = {by: sum(values) / len(values) for by, values in lengths.items()}
     print(
         f"Mean vector length: all words {vectors.lengths.mean():.2f}, nearest by cosine {means['cosine']:.2f}, "
         f"nearest by dot product {means['dot']:.2f}."
@@ -86,7 +86,7 @@ def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
 
 
 def in_a_row(near: list[tuple[str, float]]) -> str:
-    """Words and their scores."""
+    """Return words and their scores as text."""
     return ", ".join(f"{word} {score:.2f}" for word, score in near)
 
 
@@ -116,27 +116,27 @@ def show_evaluation(vectors: WordVectors, path: str) -> None:
             unknown = f", {section.unknown:,} with an unknown word left out" if section.unknown else ""
             print(f"  {section.name}: {section.right:,} of {section.asked:,} right ({100 * section.accuracy:.1f} %){unknown}")
     else:
-        found = similarity(vectors, path)
+        rated = similarity(vectors, path)
         print(
-            f"\nRatings of {path}: Spearman's correlation {found.correlation:.3f} on {counted(found.known, 'pair')}, "
-            f"{found.unknown:,} with an unknown word left out"
+            f"\nRatings of {path}: Spearman's correlation {rated.correlation:.3f} on {counted(rated.known, 'pair')}, "
+            f"{rated.unknown:,} with an unknown word left out"
         )
 
 
 def known(vectors: WordVectors, rows: list[str], fewest: int) -> list[list[str]]:
-    """What a text has of rows of words: the known words of each row, if there are at least so many."""
-    found = [[word for word in row.split() if word in vectors] for row in rows]
-    return [words for words in found if len(words) >= fewest]
+    """Return the known words of each row that has at least ``fewest`` of them."""
+    known_words = ([word for word in row.split() if word in vectors] for row in rows)
+    return [words for words in known_words if len(words) >= fewest]
 
 
 def frequent_words(vectors: WordVectors, count: int) -> list[str]:
-    """Frequent words, but not the most frequent ones of all, which are used with any others."""
+    """Return frequent words, without the most frequent ones, which occur beside any others."""
     first = min(50, len(vectors) // 4)
     return list(vectors.words[first : first + count])
 
 
 def draw(vectors: WordVectors, asked: list[str], path: Path) -> None:
-    """Draw a map of words: groups of words, or frequent words, and those that were asked for."""
+    """Draw a map of words: groups of words, or frequent words, and the user's words."""
     groups = {name: words for name, row in MAP.items() for words in known(vectors, [row], 1)}
     if sum(map(len, groups.values())) < FEWEST:
         groups = {"frequent words": frequent_words(vectors, 60)}
@@ -155,7 +155,7 @@ def draw(vectors: WordVectors, asked: list[str], path: Path) -> None:
 
 
 def common_words(first: Vocabulary | WordVectors, second: Vocabulary | WordVectors, min_count: int = 1) -> list[str]:
-    """The words of both, of texts whose words occur ``min_count`` times. Raises UserError for fewer than can be compared."""
+    """Return the words of both texts. Raises UserError for too few, which a lower ``min_count`` may remedy."""
     common = [word for word in first.words if word in second.ids]
     if len(common) < COMPARED + 2:
         raise UserError(
@@ -166,7 +166,7 @@ def common_words(first: Vocabulary | WordVectors, second: Vocabulary | WordVecto
 
 
 def compare(first: WordVectors, second: WordVectors, words: list[str]) -> None:
-    """Show how the neighbours of words differ between the vectors of two texts, among the words that both have."""
+    """Show how the neighbours of words differ between two texts, among the words of both."""
     common = common_words(first, second)
     one, two = (WordVectors(common, v.matrix[[v.ids[word] for word in common]]) for v in (first, second))
     near = {word: [[w for w, _ in v.nearest(word, COMPARED)] for v in (one, two)] for word in (words or common[:FREQUENT])}

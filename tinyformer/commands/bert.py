@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 DEFAULT_OUT = "runs/fill_mask"
 MADE_BY = Maker.of_kind(MASKED_MODEL)
-# A model of a laptop's size, in place of BERT-base. BERT's own norms and positions need far more text than this to learn from:
-# here they would long stay at guessing each word by how frequent it is. Rotary positions soon tell neighbours from others.
+# A model of a laptop's size. BERT's own norms and positions need far more text: here they would guess words by their frequency
+# for a long time. With rotary positions the model soon learns which words are neighbours.
 MODEL = {
     "num_layers": 2, "num_heads": 4, "d_model": 128, "d_ff": 512, "dropout": 0.0, "norm_first": True,
     "positions": "rotary", "query_key_norm": True,
@@ -72,7 +72,7 @@ SENTENCES = {
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """How the text is cut, hidden, and asked about."""
+    """The tokens of the text, their masking, and the classifiers."""
 
     wordpieces: int = setting(1000, "size of the WordPiece vocabulary")
     window: int = setting(64, "context length, in tokens")
@@ -99,7 +99,7 @@ class TextConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
-    """A model that learns to fill in, with all that goes with it. ``sentences`` are some to fill in."""
+    """A model that learns to fill in masks, with its data. ``sentences`` are examples to fill in."""
 
     trainer: Trainer
     model: BertForMaskedLM
@@ -122,8 +122,8 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> Pretraining:
     tokenizer = with_wordpieces(trained, folder.tokenizer)
     special = tokenizer.special
     longest = text_config.window + 2  # with [CLS] and [SEP] around it
-    found = {"vocab_size": tokenizer.vocab_size, "pad": special["[PAD]"]}
-    model_config = setup.settings(BertConfig, {"max_length": longest, **MODEL}, **found)
+    sizes = {"vocab_size": tokenizer.vocab_size, "pad": special["[PAD]"]}
+    model_config = setup.settings(BertConfig, {"max_length": longest, **MODEL}, **sizes)
     if model_config.max_length < longest:
         raise SettingError(f"max_length must be at least {longest}, the window and two marks around it")
 
@@ -151,7 +151,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> Pretraining:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Learn to fill in hidden tokens; then use what was learned to classify sentences."""
+    """Learn to fill in masked tokens, then to classify sentences."""
     with RunFolder(arguments.out).held() as folder:
         pretraining = prepare(folder, arguments)
         trainer, tokenizer = pretraining.trainer, pretraining.tokenizer
@@ -178,15 +178,15 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def filled(model: BertForMaskedLM, tokenizer: FillingTokenizer, sentence: str, best: int = 5) -> str:
-    """A sentence, and on a line for each mask in it the likeliest tokens with their probabilities."""
-    found = fill_masks(model, tokenizer, sentence, best)
+    """Return a sentence, and for each of its masks a line with the likeliest tokens and their probabilities."""
+    candidates = fill_masks(model, tokenizer, sentence, best)
     # RoBERTa's words have the space before them.
-    lines = [", ".join(f"{token.strip() or repr(token)} {100 * p:.1f} %" for token, p in tokens) for tokens in found]
+    lines = [", ".join(f"{token.strip() or repr(token)} {100 * p:.1f} %" for token, p in tokens) for tokens in candidates]
     return "\n    ".join([sentence, *lines])
 
 
 def pretrained(path_or_name: str) -> tuple[BertForMaskedLM, FillingTokenizer]:
-    """A pretrained BERT, or one of its relatives, and its tokenizer."""
+    """Load a pretrained model of BERT's family and its tokenizer."""
     folder = find_folder(path_or_name)
     model = from_pretrained(folder)
     if not isinstance(model, BertForMaskedLM):
@@ -195,21 +195,21 @@ def pretrained(path_or_name: str) -> tuple[BertForMaskedLM, FillingTokenizer]:
 
 
 def trained(folder: RunFolder) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
-    """The model of a run, with its best weights, and its tokenizer."""
+    """Load the best model of a run and its tokenizer."""
     opened = KINDS[MASKED_MODEL].load(folder, folder.best)
     return opened.model, with_wordpieces(opened.tokenizer, folder.tokenizer)
 
 
 def fill(arguments: argparse.Namespace) -> None:
-    """Fill in the given sentences, or the lines of a pipe, or those that are typed."""
+    """Fill in sentences from the command line, a pipe, or the keyboard."""
     tokenizer: FillingTokenizer
     model, tokenizer = pretrained(arguments.model) if arguments.model else trained(RunFolder(arguments.out))
 
     def show(sentences: Sequence[str]) -> None:
-        found = [filled(model, tokenizer, sentence, arguments.best) for sentence in sentences]
+        lines = [filled(model, tokenizer, sentence, arguments.best) for sentence in sentences]
         if note := note_on_unknown(tokenizer, " ".join(sentences)):
             print_line(note, file=sys.stderr)
-        print("\n".join(found), flush=True)
+        print("\n".join(lines), flush=True)
 
     lines = arguments.sentences or piped_lines()
     if lines is not None:
@@ -223,10 +223,8 @@ def fill(arguments: argparse.Namespace) -> None:
 
 
 def classify(pretraining: Pretraining) -> str | None:
-    """Learn which of two marks ended a sentence: once from scratch, once from the weights that fill in words.
-
-    Returns what it was stopped by, if it was.
-    """
+    """Learn which of two marks ended a sentence: once from scratch, once from the pretrained weights. Return what stopped it,
+    or None."""
     config, tokenizer, text_config = pretraining.trainer.config, pretraining.tokenizer, pretraining.text_config
     special, text = tokenizer.special, pretraining.text
     marks = text_config.marks or likely_marks(text)
@@ -266,7 +264,7 @@ def classify(pretraining: Pretraining) -> str | None:
 def train_classifier(
     model: BertForClassification, batches: LabelledBatches, pretraining: Trainer, name: str, text_config: TextConfig
 ) -> str | None:
-    """Train a classifier in a folder of its own, and give it the best weights. Returns what it was stopped by, if it was."""
+    """Train a classifier in a folder of its own, and load its best weights. Return what stopped it, or None."""
     steps, rate = text_config.classify_steps, text_config.classify_learning_rate
     warmup, every = min(pretraining.config.warmup, steps // 10), max(steps // 6, 1)
     changed: dict[str, Any] = {
@@ -300,6 +298,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     masked = "texts with [MASK] (RoBERTa: <mask>) tokens (default: read lines from standard input)"
     filling.add_argument("sentences", help=masked, nargs="*", metavar="SENTENCE")
     add_model_flag(filling)
-    filling.has_no_effect("out", lambda given: given.model, "with --model")
+    filling.has_no_effect("out", lambda arguments: arguments.model, "with --model")
     filling.add_argument("--best", help="number of tokens to show per [MASK]", type=int, default=5, metavar="INT")
     return commands.parse(words)

@@ -38,8 +38,8 @@ Type a message; the answer streams in. Ctrl-C stops it."""
 
 
 def talk(arguments: argparse.Namespace) -> None:
-    """Answer what is typed, or comes from a pipe, line by line."""
-    settings_from(Sampling, vars(arguments))  # refuses what cannot be before a model is loaded
+    """Answer each message that is typed or comes from a pipe."""
+    settings_from(Sampling, vars(arguments))  # refuses wrong settings before a model is loaded
     if arguments.max_tokens is not None and arguments.max_tokens < 1:
         raise SettingError(f"max_tokens must be at least 1, not {arguments.max_tokens}")
     settings = {"max_tokens": arguments.max_tokens, "system": arguments.system, **arguments.chat_template_kwargs}
@@ -47,7 +47,7 @@ def talk(arguments: argparse.Namespace) -> None:
     chat.sampling = settings_from(Sampling, {**vars(chat.sampling), "seed": CHOICE["seed"], **vars(arguments)})
     check_effects(chat.sampling, vars(arguments))
     compile_first(chat.model, chat.sampling)
-    is_typed, all_well = sys.stdin.isatty() and sys.stdout.isatty(), True
+    is_typed, has_failed = sys.stdin.isatty() and sys.stdout.isatty(), False
     if is_typed:
         print_line("Type /help for commands, Ctrl-D to quit.", sys.stderr)
     for text, is_command in messages(typed if is_typed else piped):
@@ -58,18 +58,18 @@ def talk(arguments: argparse.Namespace) -> None:
             elif text.strip():
                 answer(chat, text, is_typed)
         except UserError as error:
-            all_well = False
+            has_failed = True
             print(f"error: {error}", file=sys.stderr)
-        except KeyboardInterrupt:  # a second Ctrl-C, which waits for no token
+        except KeyboardInterrupt:  # a second Ctrl-C
             if not is_typed:
                 raise
             print()
-    if not (all_well or is_typed):
+    if has_failed and not is_typed:
         raise SystemExit(2)
 
 
 def messages(read: Callable[[str], str | None]) -> Iterator[tuple[str, bool]]:
-    """What ``read`` gets after a prompt, a message at a time, and whether that is a command. A message between quotes can have
+    """Yield each message that ``read`` returns after a prompt, and whether it is a command. A message between quotes can have
     several lines; the end of the input ends it, too."""
     while (line := read("> ")) is not None:
         text = line.strip()
@@ -80,7 +80,7 @@ def messages(read: Callable[[str], str | None]) -> Iterator[tuple[str, bool]]:
         try:
             while not text.rstrip().endswith(QUOTES) and (line := read(MORE)) is not None:
                 text += f"\n{line}"
-        except KeyboardInterrupt:  # which throws away what was typed of it
+        except KeyboardInterrupt:  # discards the unfinished message
             if read is piped:
                 raise
             print()
@@ -89,7 +89,7 @@ def messages(read: Callable[[str], str | None]) -> Iterator[tuple[str, bool]]:
 
 
 def typed(prompt: str) -> str | None:
-    """A line that is typed after a prompt. None at the end."""
+    """Return a line that is typed after a prompt, or None at the end."""
     with suppress(ImportError):  # Windows has none
         import readline  # noqa: F401 (input() edits lines with it)
     while True:
@@ -102,19 +102,18 @@ def typed(prompt: str) -> str | None:
             if prompt == MORE:
                 raise
             print("\nPress Ctrl-D or type /quit to quit.", file=sys.stderr)
-        except UserError as error:  # bytes that are no text
+        except UserError as error:  # bytes that are not text
             print(f"error: {error}", file=sys.stderr)
 
 
 def piped(prompt: str) -> str | None:
-    """A line of a pipe or file. None at the end."""
+    """Return a line of a pipe or file, or None at the end."""
     line = text_of_input(sys.stdin.readline)
     return line.removeprefix("\ufeff").removesuffix("\n") if line else None  # Windows marks the beginning of a text so
 
 
 def obey(chat: Chat, line: str) -> bool:
-    """Do what a line that begins with / says. Returns whether that ends the conversation. Raises UserError for a command that
-    there is not."""
+    """Obey a line that begins with /, and return whether it ends the conversation. Raises UserError for an unknown command."""
     name, _, text = line.partition(" ")
     if name == "/system":
         chat.system = text.strip() or None
@@ -131,14 +130,14 @@ def obey(chat: Chat, line: str) -> bool:
 
 
 def answer(chat: Chat, line: str, is_typed: bool) -> None:
-    """Print the model's answer while it comes. A first Ctrl-C stops it after the token that comes, and
-    where nobody types, it ends the program."""
+    """Print the model's answer while it comes. Ctrl-C stops it after the next token, and ends the program if the messages are
+    piped."""
     stopped: list[str] = []
     with stop_on_signals(stopped.append):
         pieces = chat.say(line)
         if chat.forgotten:
-            what = f"Dropped the oldest {counted(chat.forgotten, 'turn')}."
-            tell(f"The conversation exceeds {counted(chat.context, 'token')}. {what} Type /reset to start over.")
+            dropped = f"Dropped the oldest {counted(chat.forgotten, 'turn')}."
+            tell(f"The conversation exceeds {counted(chat.context, 'token')}. {dropped} Type /reset to start over.")
         for piece in pieces:
             print(piece, end="", flush=True)
             if stopped:
@@ -154,21 +153,21 @@ def answer(chat: Chat, line: str, is_typed: bool) -> None:
 
 
 def tell(message: str) -> None:
-    """Tell what is not the model's, on standard error."""
+    """Print a notice on standard error."""
     print_line(f"({message})", sys.stderr)
 
 
 def values_in(text: str) -> dict[str, Any]:
-    """The ``type`` of the flag for values of a template: a JSON object whose names are not those of what the chat gives it."""
+    """The ``type`` of the flag for template variables: a JSON object without the names that the chat itself passes."""
     try:
         values = parse_json(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{error}: write a JSON object, as in '{EXAMPLE}'") from None
-    own = {"messages", "add_generation_prompt", "continue_final_message"}
+    reserved = {"messages", "add_generation_prompt", "continue_final_message"}
     for function in (Chat, open_chat):
-        own |= set(inspect.signature(function).parameters)
-    if own := own & set(values):
-        raise argparse.ArgumentTypeError(f"the chat itself says what {min(own)} is: leave it out")
+        reserved |= set(inspect.signature(function).parameters)
+    if taken := reserved & set(values):
+        raise argparse.ArgumentTypeError(f"the chat itself says what {min(taken)} is: leave it out")
     return values
 
 
@@ -184,8 +183,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--system", help="system prompt (default: the template's)", metavar="TEXT")
     said = f"maximum tokens per answer (default: the model's setting, else {MAX_TOKENS})"
     parser.add_argument("--max-tokens", help=said, type=int, metavar="INT")
-    given = f"variables for the chat template, as JSON: '{EXAMPLE}'"
-    parser.add_argument("--chat-template-kwargs", help=given, type=values_in, default={}, metavar="JSON")
+    variables = f"variables for the chat template, as JSON: '{EXAMPLE}'"
+    parser.add_argument("--chat-template-kwargs", help=variables, type=values_in, default={}, metavar="JSON")
     add_settings(parser, Sampling, "sampling", **CHOICE)
     parser.set_defaults(run=talk)
     return parser.parse_args(words)

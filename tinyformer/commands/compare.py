@@ -46,13 +46,13 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    """Compare finished runs by their translations of the same held-out sentences, and by what they look at."""
+    """Compare finished runs by their translations of the same held-out sentences, and by their attention."""
     folders = names_of_runs([RunFolder(path) for path in arguments.folders])
     translated = {name: read_translations(folder.sample) for name, folder in folders.items()}
     check_same_sentences(translated)
     first, *_ = translated.values()
     sentence = middle_sentence(first) if arguments.sentence is None else arguments.sentence
-    found = attended_by(folders, sentence)
+    attended = attended_by(folders, sentence)
 
     are_languages = next(iter(folders.values())).read_part("files", PairFiles).are_given()  # and so in all runs
     tables: list[ScoreTable] = []
@@ -67,16 +67,15 @@ def compare(arguments: argparse.Namespace) -> None:
     except ImportError:
         print(NO_SCORES)
     print(f"{sentence}  ->")
-    for name, seen in found.items():
+    for name, seen in attended.items():
         print(f"    {seen.translation}   ({name})")
-    draw_comparison(tables, found, Path(arguments.out))
+    draw_comparison(tables, attended, Path(arguments.out))
 
 
-def draw_comparison(tables: Sequence[ScoreTable], found: Mapping[str, Attended], out: Path) -> None:
-    """Draw the scores of the first measure by length, and the alignments of those that have attention; say what was drawn, and
-    what not."""
-    aligned = {name: seen for name, seen in found.items() if seen.alignments()}
-    without = ", ".join(name for name in found if name not in aligned)
+def draw_comparison(tables: Sequence[ScoreTable], attended: Mapping[str, Attended], out: Path) -> None:
+    """Draw the scores of the first measure by length, and the alignments of networks with attention. Print what was drawn."""
+    aligned = {name: seen for name, seen in attended.items() if seen.alignments()}
+    without = ", ".join(name for name in attended if name not in aligned)
     note = f"Without attention: {without}." if without else ""
     with plots.if_possible():
         pictures = [plots.scores_by_length(tables[0], out / "score_by_length.png")] if tables else []

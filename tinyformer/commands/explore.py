@@ -26,15 +26,15 @@ from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.training.opening import KINDS, names_of_kinds
 
-PORT = 8642  # if it is free: the same address each time lets the page keep its texts
-LONGEST_START = 60.0  # seconds that a browser may take to open the page
+PORT = 8642  # if it is free: a fixed address lets the page save its texts
+LONGEST_START = 60.0  # seconds in which a browser may open the page
 SLOW_START = 15.0  # seconds after which the user is told how to open it
 NOT_OPENED = "No browser has opened the page yet. If yours cannot read the file that leads there, open the address above."
 REDIRECT = (
     '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>tinyformer</title><meta name="referrer" content="no-referrer">'
     '<meta http-equiv="refresh" content="0; url={0}"><p><a href="{0}">Open the explorer</a></p></html>\n'
 )
-IN_THE_TERMINAL = {"www-browser", "links", "elinks", "lynx", "w3m"}  # browsers that webbrowser starts where there is no screen
+IN_THE_TERMINAL = {"www-browser", "links", "elinks", "lynx", "w3m"}  # browsers that webbrowser starts without a screen
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -61,7 +61,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def newest() -> Path:
-    """The newest run in runs. Raises UserError if there is none."""
+    """Return the newest run in runs. Raises UserError if there is none."""
     if run := newest_run(KINDS):
         return run
     train, show = tinyformer_command("train", "gpt"), tinyformer_command("explore", f"{RUNS}/char_gpt")
@@ -77,7 +77,7 @@ def serve(arguments: argparse.Namespace) -> None:
         raise UserError(f"--port must be from 0 to 65535, not {arguments.port}")
     subjects = Subjects(arguments.folders or [newest()])
     first = subjects.names[0]
-    subjects.get(first)  # what cannot be read is told now
+    subjects.get(first)  # reports now what cannot be read
     server = _server(subjects, arguments.host, arguments.port)
     if not server.ip.is_loopback:
         print(
@@ -88,13 +88,13 @@ def serve(arguments: argparse.Namespace) -> None:
     print_line(f"Exploring {', '.join(subjects.folders)} at {server.address}  (press Ctrl-C to stop)")
     if server.ip.is_unspecified:
         print(f"From other computers: {server.address_at(socket.gethostname())}", flush=True)
-    # In a thread, so that Ctrl-C, which reaches only the main thread, never comes in the middle of accepting a connection.
+    # In a thread: Ctrl-C reaches only the main thread, so it never interrupts accepting a connection.
     serving = threading.Thread(target=server.serve_forever, daemon=True)
-    way = contextlib.nullcontext() if arguments.no_browser else _way_to(server.address)
-    with server, way as file, contextlib.suppress(KeyboardInterrupt):
+    redirect = contextlib.nullcontext() if arguments.no_browser else _redirect_to(server.address)
+    with server, redirect as file, contextlib.suppress(KeyboardInterrupt):
         serving.start()
         threading.Thread(target=_get_ready, args=(subjects, first), daemon=True).start()
-        if file is not None:  # in a thread, as some browsers only return when they are closed
+        if file is not None:  # in a thread, as some browsers return only when they are closed
             threading.Thread(target=_open, args=(file.as_uri(),), daemon=True).start()
         started, is_told = time.monotonic(), file is None
         while serving.is_alive():
@@ -108,8 +108,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def _get_ready(subjects: Subjects, model: str) -> None:
-    """Compute once what the page opens with, while the browser starts: a process's first computation takes longer, as compiled
-    kernels are loaded for it."""
+    """Compute what the page opens with while the browser starts: a process's first computation loads compiled kernels."""
     with contextlib.suppress(UserError, OSError, MemoryError), subjects.lock:
         subject, opened = subjects.get(model), opening(subjects, Named(model))
         source = subject.encode(opened["source"], source=True) if opened["source"] else []
@@ -117,11 +116,11 @@ def _get_ready(subjects: Subjects, model: str) -> None:
 
 
 @contextlib.contextmanager
-def _way_to(address: str) -> Iterator[Path | None]:
-    """A context with a file that leads a browser to the address. It is removed at the end. None where it cannot be written.
+def _redirect_to(address: str) -> Iterator[Path | None]:
+    """A context with a file that redirects a browser to the address, or None if it cannot be written.
 
-    The command lines of programs are there for all users of the computer to read, and who knows the address may use the page.
-    So the browser is not given the address, but this file, which only this user can read.
+    All users of the computer can read command lines, and whoever knows the address may use the page. So the browser gets this
+    file, which only this user can read, instead of the address.
     """
     file = None
     try:
@@ -138,7 +137,7 @@ def _way_to(address: str) -> Iterator[Path | None]:
 
 
 def _open(address: str) -> None:
-    """Open the address in a browser with windows, if there is one. That of the page has been printed in any case."""
+    """Open the address in a graphical browser, if there is one."""
     with contextlib.suppress(webbrowser.Error, OSError):
         browser = webbrowser.get()
         if os.path.basename(getattr(browser, "name", "")) not in IN_THE_TERMINAL:
@@ -146,13 +145,13 @@ def _open(address: str) -> None:
 
 
 def _server(subjects: Subjects, host: str, port: int | None) -> ExplorerServer:
-    """A server on this port; without one, on the usual port or any that is free."""
+    """Return a server on this port, by default on PORT or any free one."""
     if port is None:
         with contextlib.suppress(OSError, UnicodeError):
             return ExplorerServer(subjects, host, PORT)
     try:
         return ExplorerServer(subjects, host, port or 0)
-    except (OSError, UnicodeError) as error:  # the latter for names with an empty or overlong part
+    except (OSError, UnicodeError) as error:  # UnicodeError for names with an empty or overlong part
         said = getattr(error, "strerror", None) or "this is no name of a computer"
         is_taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
         raise UserError(f"{host}, port {port or 0}: {said}. Choose another --{'port' if is_taken else 'host'}") from None

@@ -36,16 +36,16 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         action="store_false",
         dest="cache",
     )
-    parser.has_no_effect("cache", lambda found: found.web is not None, "with --web")
+    parser.has_no_effect("cache", lambda arguments: arguments.web is not None, "with --web")
     parser.set_defaults(run=export)
-    found = parser.parse_args(words)
-    if (found.file is None) == (found.web is None):
+    arguments = parser.parse_args(words)
+    if (arguments.file is None) == (arguments.web is None):
         parser.error("name one file to write: model.onnx, or --web page.html")
-    return found
+    return arguments
 
 
 def export(arguments: argparse.Namespace) -> None:
-    """Export as the words of the command line say, and print how to run what was written."""
+    """Export a run as the command line says, and print how to run the exported model."""
     if arguments.web is not None:
         return _export_page(arguments)
     path = check_path(arguments.file)

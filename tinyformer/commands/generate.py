@@ -53,14 +53,14 @@ TRAINING = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learn
 
 
 def write(arguments: argparse.Namespace) -> None:
-    """Continue the prompt, and say how fast that was."""
-    settings_from(Sampling, {**CHOICE, **vars(arguments)})  # refuses what cannot be before a model is loaded
+    """Continue the prompt, and print the speed."""
+    settings_from(Sampling, {**CHOICE, **vars(arguments)})  # refuses wrong settings before a model is loaded
     check_counts(num_samples=arguments.num_samples, num_beams=arguments.num_beams or 1)
     if arguments.length is not None and arguments.length < 0:
         raise UserError(f"--length must be at least 0, not {arguments.length}")
     prompt = arguments.prompt if arguments.file is None else text_at(arguments.file)
     if arguments.model is None and not (SMALL_LLAMA / "config.json").exists():
-        with redirect_stdout(sys.stderr):  # what is written may go into a file
+        with redirect_stdout(sys.stderr):  # the generated text may go into a file
             make_small_llama(SMALL_LLAMA)
     folder = find_folder(arguments.model or SMALL_LLAMA, arguments.revision)
     model = from_pretrained(folder, dtype=arguments.dtype)
@@ -72,7 +72,7 @@ def write(arguments: argparse.Namespace) -> None:
     prompt = prompt if prompt is not None else "" if arguments.model else PROMPT
     prompt_ids = tokenizer.encode(prompt, allow_special=True).tolist()
     ids = [*tokenizer.before, *prompt_ids]
-    if not ids:  # a model needs a token to go on from: the one that begins every text, or any
+    if not ids:  # a model needs a token to continue: its start token, or any
         ids = [writing.start if writing.start is not None else 0]
     if note := note_on_length(model, len(ids)):
         print_line(f"({note})", sys.stderr)
@@ -90,23 +90,23 @@ def write(arguments: argparse.Namespace) -> None:
     ends = () if arguments.ignore_end else writing.ends
     with renamed_settings(max_tokens="length", beam="num_beams", n_best="num_samples"):
         texts = written(model, ids, length, writing, sampling, ends, beams, arguments.num_samples)
-    if beams == 1:  # the others are found by now
+    if beams == 1:  # a beam search is finished by now
         compile_first(model, sampling)
     shown = []
     for number, new_ids in enumerate(texts):
         print(f"{SEPARATOR}\n" * bool(number) + prompt, end="", flush=True)
         shown.append(show(tokenizer, new_ids, ends, prompt_ids, arguments.stop))
         print()
-    count, others, seconds = (sum(numbers) for numbers in zip(*shown))
-    speed = f", {others / seconds:,.1f} a second" if others and beams == 1 else ""
+    count, timed, seconds = (sum(values) for values in zip(*shown))
+    speed = f", {timed / seconds:,.1f} a second" if timed and beams == 1 else ""
     print_line(f"({counted(int(count), 'token')}{speed})", sys.stderr)
 
 
 def written(
     model: GPT, ids: list[int], length: int, writing: Writing, sampling: Sampling, ends: Any, beams: int = 1, count: int = 1
 ) -> Iterable[Iterator[int]]:
-    """The ids of ``count`` texts of at most this length that continue a prompt: the best of a search with ``beams``, or with
-    one beam texts that are picked with one seed after the other."""
+    """Return the ids of ``count`` continuations of a prompt, of at most this length: the best of a beam search, or with one
+    beam samples with consecutive seeds."""
     rules: Any = {"forbidden": writing.forbidden, "rules": writing.rules(), "force_end": writing.forced_end in ends}
     if beams == 1:
         first = sampling.seed or 0
@@ -120,8 +120,8 @@ def written(
 def show(
     tokenizer: Tokenizer, ids: Iterator[int], ends: Sequence[int], prompt: Sequence[int], stops: Sequence[str]
 ) -> tuple[int, int, float]:
-    """Print the text of the ids that continue a prompt while they come, without the one that ends it, and up to the first of
-    the ``stops``. Returns how many ids there are, how many came after the first, and in how many seconds."""
+    """Print the text of the ids that continue a prompt while they come, up to an end token or the first of the ``stops``.
+    Returns the number of ids, the number after the first, and the seconds that these took."""
     times: list[float] = []
 
     def timed() -> Iterator[int]:
@@ -139,7 +139,7 @@ def show(
 
 
 def make_small_llama(folder: Path) -> None:
-    """Train a small Llama on Tiny Shakespeare, and write it and its tokenizer to a folder in Hugging Face's layout."""
+    """Train a small Llama on Tiny Shakespeare, and save it and its tokenizer in Hugging Face's layout."""
     text, source = open_text(None)
     tokenizer = BPETokenizer.train(text, 1024, special=["<|endoftext|>"], progress=True)
     tt.seed(TRAINING.seed)
@@ -170,7 +170,7 @@ def make_small_llama(folder: Path) -> None:
             stop_script(str(trainer.stopped_by), "Stopped before its end: the next call begins again.")
         load_weights(model, run.best)
     save_pretrained_tokenizer(tokenizer, folder)
-    save_pretrained(model, folder)  # config.json comes last: where it is, all is there
+    save_pretrained(model, folder)  # config.json comes last: where it is, everything is
     print(f"Validation loss {trainer.best_loss:.4f}. Wrote {folder}. It writes:\n")
 
 
@@ -209,7 +209,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--num-beams", help=width, type=int, metavar="INT")
     add_settings(parser, Sampling, "sampling", **CHOICE)
     names = [field.name for field in fields(Sampling)]
-    parser.has_no_effect([*names, "stop"], lambda given: (given.num_beams or 1) > 1, "with --num-beams")
-    parser.has_no_effect("revision", lambda given: given.model is None, "without a name on the hub")
+    parser.has_no_effect([*names, "stop"], lambda arguments: (arguments.num_beams or 1) > 1, "with --num-beams")
+    parser.has_no_effect("revision", lambda arguments: arguments.model is None, "without a name on the hub")
     parser.set_defaults(run=write)
     return parser.parse_args(words)

@@ -53,11 +53,11 @@ from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.disk import write_text
 
 DEFAULT_OUT = "runs/char_gpt"
-SAMPLE = 200  # tokens that --tensorboard shows with each evaluation
+SAMPLE = 200  # tokens of --tensorboard's samples
 MADE_BY = Maker.of_kind(LANGUAGE_MODEL)
-# The settings of a GPT with new weights; those that are not named are the defaults of the dataclasses. nanoGPT's for a CPU are
-# these defaults. The modern ones make a small Qwen3: rotary positions, normed queries and keys, RMS norms, SwiGLU. Muon trains
-# its blocks, at a rate that falls to 0.
+# The settings of a GPT with new weights that differ from the dataclasses' defaults, which are nanoGPT's for a CPU. The modern
+# ones make a small Qwen3: rotary positions, normed queries and keys, RMS norms, SwiGLU; Muon trains its blocks at a rate that
+# falls to 0.
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "modern": {
         "model": {
@@ -76,7 +76,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """How the text is cut into tokens, and what predicts them. Raises SettingError for a value that is not allowed."""
+    """The tokens of the text, and the network that predicts them. Raises SettingError for a value that is not allowed."""
 
     architecture: str = setting("gpt", "gpt, lstm, gru or rnn")
     recipe: str = setting("", "default settings of a GPT: modern, or nanogpt (nanoGPT's for a CPU) (default: modern)")
@@ -100,12 +100,12 @@ class TextConfig:
             raise SettingError(f"recipe is for a GPT, not for the architecture {self.architecture}: leave it out", "recipe")
 
     def defaults(self) -> dict[str, dict[str, Any]]:
-        """The defaults of the settings, by part: those of the recipe, if there is one."""
+        """Return the recipe's defaults of the settings, by part."""
         is_new_gpt = self.architecture == "gpt" and not self.init_from
         return RECIPES[self.recipe or "modern" if is_new_gpt else "nanogpt"]
 
     def train_tokenizer(self, text: str) -> CharTokenizer | BPETokenizer:
-        """A tokenizer for the text."""
+        """Return a tokenizer for the text."""
         if self.tokenizer == "char":
             return CharTokenizer.train(text)
         with renamed_settings(vocab_size="bpe_tokens"):
@@ -113,7 +113,7 @@ class TextConfig:
 
 
 def load_start(init_from: str) -> tuple[GPT, Tokenizer]:
-    """The pretrained model with which training begins, and its tokenizer. Of an adapter it is the model with it merged."""
+    """Load the pretrained model with which training begins, with an adapter merged into it, and its tokenizer."""
     folder = find_folder(init_from)
     model = load_differentiable(folder)
     if not isinstance(model, GPT):
@@ -125,8 +125,8 @@ def load_start(init_from: str) -> tuple[GPT, Tokenizer]:
 
 
 def lora_settings(setup: RunSetup, chosen: TextConfig, arguments: argparse.Namespace) -> LoraConfig:
-    """What is added to the weights of a pretrained model, if anything is. Raises SettingError where there is none, and where it
-    is an adapter: what is saved must belong to a whole model."""
+    """Return the settings of the LoRA adapter. Raises SettingError for a rank without a pretrained model, or with one that is
+    itself an adapter."""
     rank = getattr(arguments, "lora_rank", 0)
     if rank and not chosen.init_from:
         raise SettingError(
@@ -142,8 +142,8 @@ def lora_settings(setup: RunSetup, chosen: TextConfig, arguments: argparse.Names
     return setup.settings(LoraConfig, base_sha256=fingerprint_of(chosen.init_from) if rank and not setup.is_resumed else "")
 
 
-def kind_of(model: GPT | RecurrentLM) -> str:
-    """The model's kind, for people: GPT, LSTM, GRU or RNN."""
+def type_name(model: GPT | RecurrentLM) -> str:
+    """Return the model's type for messages: GPT, LSTM, GRU or RNN."""
     return "GPT" if isinstance(model, GPT) else model.config.cell.upper()
 
 
@@ -155,8 +155,8 @@ def prepare(
 ) -> tuple[Trainer, GPT | RecurrentLM, TextBatches | ConversationBatches, Tokenizer]:
     """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
     chosen = folder.read_part("text", TextConfig) if arguments.resume else settings_from(TextConfig, vars(arguments))
-    make, kind = ARCHITECTURES[chosen.architecture]
-    kinds = {"model": kind, "training": TrainingConfig, "text": TextConfig, "lora": LoraConfig}
+    make, config_class = ARCHITECTURES[chosen.architecture]
+    kinds = {"model": config_class, "training": TrainingConfig, "text": TextConfig, "lora": LoraConfig}
     setup = RunSetup(folder, arguments, kinds, made_by=MADE_BY)
     defaults = chosen.defaults()
     config = setup.settings(TrainingConfig, defaults["training"])
@@ -167,13 +167,13 @@ def prepare(
     conversations = conversations_in(text) if source.field else None
     if start is not None:
         tokenizer = setup.tokenizer(lambda: start[1])
-        model_config = setup.settings(kind, vars(start[0].config))
+        model_config = setup.settings(config_class, vars(start[0].config))
     elif chosen.init_from:
-        tokenizer, model_config = load_tokenizer(folder.tokenizer), setup.settings(kind)
+        tokenizer, model_config = load_tokenizer(folder.tokenizer), setup.settings(config_class)
     else:
         tokenizer = setup.tokenizer(lambda: text_config.train_tokenizer(text))
-        shape = defaults["model"] if kind is GPTConfig else {"cell": chosen.architecture}
-        model_config = setup.settings(kind, shape, vocab_size=tokenizer.vocab_size)
+        shape = defaults["model"] if config_class is GPTConfig else {"cell": chosen.architecture}
+        model_config = setup.settings(config_class, shape, vocab_size=tokenizer.vocab_size)
 
     tt.seed(config.seed)
     if conversations is None:
@@ -200,14 +200,14 @@ def prepare(
     distinct = counted(tokenizer.vocab_size, "distinct token")
     print_line(f"{source.name}: {counted(len(text), 'character')}, {distinct}; {held_out}")
     learned = f", of which {sum(p.size for p in model.parameters() if p.requires_grad):,} learn," if lora.lora_rank else ""
-    print(f"{kind_of(model)} with {num_weights(model):,} parameters{learned} on {tt.backend_name}; run folder {folder.path}")
+    print(f"{type_name(model)} with {num_weights(model):,} parameters{learned} on {tt.backend_name}; run folder {folder.path}")
     return trainer, model, batches, tokenizer
 
 
 def text_batches(
     tokenizer: Tokenizer, text: str, model: Any, training: TrainingConfig, config: TextConfig
 ) -> TextBatches | ConversationBatches:
-    """Batches of a text, of the sizes in the settings of the model and of its training."""
+    """Return batches of a text, with the sizes in the settings."""
     return TextBatches(
         tokenizer.encode(text),
         model.block_size,
@@ -222,16 +222,16 @@ def text_batches(
 def sampled(
     model: GPT | RecurrentLM, tokenizer: Tokenizer, batches: TextBatches | ConversationBatches, length: int, sampling: Sampling
 ) -> Iterator[int]:
-    """What the model writes by itself, or where it learns conversations, its answer to the last one."""
+    """Return what the model writes without a prompt, or if it learns conversations, its answer to the last one."""
     if isinstance(batches, ConversationBatches):
         prompt, answer = batches.opening()
         ends = set(tokenizer.special.values()).intersection(answer)
-        return going_on(model, tokenizer, prompt, length, sampling, ends)
-    return going_on(model, tokenizer, tokenizer.encode(opening_text(tokenizer)), length, sampling)
+        return continuation(model, tokenizer, prompt, length, sampling, ends)
+    return continuation(model, tokenizer, tokenizer.encode(opening_text(tokenizer)), length, sampling)
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train, or go on training, and end with a sample."""
+    """Train or resume a run, and end with a sample."""
     with RunFolder(arguments.out).held() as folder:
         trainer, model, batches, tokenizer = prepare(folder, arguments)
         train_to_end(trainer, MADE_BY.train_command(folder.path))
@@ -244,7 +244,7 @@ def train(arguments: argparse.Namespace) -> None:
         if len(batches.test):
             loss = evaluate(model, batches.with_test_split(), shards=trainer.shards)
             print(f"Test split: loss {loss:.4f}, perplexity {perplexity(loss):.2f}.")
-        draw_losses(trainer, kind_of(model), model.config.dropout)
+        draw_losses(trainer, type_name(model), model.config.dropout)
         is_of_texts = isinstance(batches, TextBatches)
         print("A sample of 500 tokens:\n" if is_of_texts else "An answer to the last conversation:\n")
         new_ids = sampled(model, tokenizer, batches, 500, Sampling(seed=trainer.config.seed))
@@ -265,20 +265,20 @@ def sample(arguments: argparse.Namespace) -> None:
     prompt_ids = tokenizer.encode(prompt).tolist()
     if note := note_on_length(model, len(prompt_ids)):
         print_line(f"({note})", sys.stderr)
-    new_ids = going_on(model, tokenizer, prompt_ids, arguments.length, sampling)
+    new_ids = continuation(model, tokenizer, prompt_ids, arguments.length, sampling)
     compile_first(model, sampling)
     print(prompt, end="", flush=True)
     show(tokenizer, new_ids, prompt_ids)
 
 
 def save(arguments: argparse.Namespace) -> None:
-    """Write a trained model, and its tokenizer, in Hugging Face's layout."""
+    """Save a trained model and its tokenizer in Hugging Face's layout."""
     if arguments.adapter:
         save_additions(arguments)
         return
     model, tokenizer = trained(arguments)
     if not isinstance(model, GPT):
-        raise UserError(f"{kind_of(model)} networks have no place in that layout: only a GPT can be written")
+        raise UserError(f"{type_name(model)} networks have no place in that layout: only a GPT can be written")
     folder = new_folder(arguments)
     save_pretrained(quantize(model, arguments.dtype) if arguments.dtype in ("int8", "int4") else model, folder)
     save_pretrained_tokenizer(tokenizer, folder)
@@ -289,15 +289,15 @@ def save(arguments: argparse.Namespace) -> None:
 
 
 def new_folder(arguments: argparse.Namespace) -> Path:
-    """The folder to write to. Raises UserError if it holds anything."""
+    """Return the folder to write to. Raises UserError if it is not empty."""
     folder = Path(arguments.folder)
-    if folder.is_dir() and any(folder.iterdir()):  # it may hold a run, or the pretrained model that training began with
+    if folder.is_dir() and any(folder.iterdir()):  # it may hold a run or a pretrained model
         raise UserError(f"{folder} is not empty: name a new folder")
     return folder
 
 
 def save_additions(arguments: argparse.Namespace) -> None:
-    """Write what a run added to the weights of a pretrained model, as PEFT reads it."""
+    """Save a run's LoRA adapter in PEFT's format."""
     run = RunFolder(arguments.out)
     if not run.adds_to_another():
         raise UserError(f"{run.path} has no adapter, as it trained all weights: leave out --adapter")
@@ -311,14 +311,14 @@ def save_additions(arguments: argparse.Namespace) -> None:
 
 
 def trained(arguments: argparse.Namespace) -> tuple[GPT | RecurrentLM, Tokenizer]:
-    """The model and the tokenizer of a run."""
+    """Load the model and the tokenizer of a run."""
     folder = RunFolder(arguments.out)
-    folder.read_part("text", TextConfig)  # which tells of what this version does not know
+    folder.read_part("text", TextConfig)  # reports settings that this version does not know
     opened = KINDS[LANGUAGE_MODEL].load(folder, folder.latest if arguments.latest else folder.best)
     return opened.model, opened.tokenizer
 
 
-def going_on(
+def continuation(
     model: GPT | RecurrentLM,
     tokenizer: Tokenizer,
     prompt: Sequence[int],
@@ -326,14 +326,13 @@ def going_on(
     sampling: Sampling,
     ends: Iterable[int] = (),
 ) -> Iterator[int]:
-    """The ids with which a model goes on from those of a prompt. A pretrained model may have more outputs than its tokenizer
-    has tokens; these are never written."""
+    """Return the ids with which a model continues a prompt, without outputs that have no token."""
     no_tokens = range(tokenizer.vocab_size, model.config.vocab_size)
     return generate(model, prompt, length, sampling, end=ends, forbidden=no_tokens)
 
 
 def show(tokenizer: Tokenizer, ids: Iterable[int], prompt: Sequence[int] = ()) -> str:
-    """Print the text of the ids while they come, after that of a ``prompt`` if it was shown. Returns the text of the ids."""
+    """Print the text of the ids while they come, after a printed ``prompt`` if any. Return the text."""
     pieces = []
     for piece in stream_text(tokenizer, ids, prompt):
         pieces.append(piece)
@@ -347,7 +346,7 @@ def show(tokenizer: Tokenizer, ids: Iterable[int], prompt: Sequence[int] = ()) -
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line, of ``train``, ``sample`` or ``save``."""
-    deciding = ("architecture", "recipe", "init_from")  # which flags there are, and what their defaults are
+    deciding = ("architecture", "recipe", "init_from")  # on the flags and their defaults
     choices = {name: first_choice(words, name, "text", TextConfig, DEFAULT_OUT) for name in deciding}
     chosen = settings_from(TextConfig, choices)
     architecture = chosen.architecture

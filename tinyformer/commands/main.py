@@ -1,6 +1,6 @@
-"""The command ``tinyformer``: the table of all commands, its --help, and what runs one of them.
+"""The command ``tinyformer``: the table of all commands, its --help, and running one of them.
 
-Nothing is imported here that takes a while: a command's program is, when it runs.
+Nothing that loads slowly is imported here: a command's module is imported when it runs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ with plain_errors():  # from here on, Ctrl-C ends without a traceback
     import os
     import sys
 
-# The commands by their groups: what follows each, what it is for, the module of its program, and the word with which that
-# program's own command line begins, if any.
+# The commands by group: the words after each, its help, its module, and the first word of that module's own command line, if
+# any.
 COMMANDS: dict[str, dict[str, tuple[str, str, str, str]]] = {
     "Train:": {
         "train gpt": ("", "a GPT or a recurrent network", "gpt", "train"),
@@ -38,7 +38,7 @@ ALL = {name: command for group in COMMANDS.values() for name, command in group.i
 
 
 def help_text() -> str:
-    """What --help shows: a table of contents that fits one screen."""
+    """Return what --help shows: a table of contents that fits one screen."""
     lines = ["tinyformer COMMAND: train small language models and look inside them"]
     for group, commands in COMMANDS.items():
         lines.append(group)
@@ -47,7 +47,7 @@ def help_text() -> str:
 
 
 def command_of(words: list[str]) -> tuple[str, list[str]]:
-    """The command that words begin with, and its own words. Raises UserError if there is no such command."""
+    """Return the command that words begin with, and the words after it. Raises UserError for an unknown command."""
     name = " ".join(words[: 2 if words[0] == "train" else 1])
     if name in ALL:
         return name, words[len(name.split()) :]
@@ -68,15 +68,14 @@ def command_of(words: list[str]) -> tuple[str, list[str]]:
 
 
 def complete() -> None:
-    """Answer a shell that asks what can follow, as argcomplete has it: names of commands, or the flags of one. Flags are
-    answered by the command's parser."""
+    """Complete a command line through argcomplete: names of commands here, flags by the command's parser."""
     import argcomplete
 
     line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
     words = argcomplete.lexers.split_line(line, point)[3]
     name = next((name for name in ALL if words[1 : 1 + len(name.split())] == name.split()), "")
     if name:
-        os.environ["_ARGCOMPLETE"] = str(1 + len(name.split()))  # the words before this one are not the parser's
+        os.environ["_ARGCOMPLETE"] = str(1 + len(name.split()))  # the words before this one are not for the parser
         _, _, module, first = ALL[name]
         importlib.import_module(f"tinyformer.commands.{module}").parse([first] if first else [])
     import argparse
@@ -98,16 +97,16 @@ def run(words: list[str]) -> None:
     if words == ["--version"]:
         print(f"tinyformer {importlib.import_module('tinyformer').__version__}")
         return
-    name, rest = command_of(words)
+    name, options = command_of(words)
     _, _, module, first = ALL[name]
     program = importlib.import_module(f"tinyformer.commands.{module}")
     from tinyformer.commands.command_line import run_command
 
-    run_command(program.parse, [first, *rest] if first else rest)
+    run_command(program.parse, [first, *options] if first else options)
 
 
 def main() -> None:
-    """Run the command line of this process. Mistakes are told as ``plain_errors`` says."""
+    """Run the command line of this process, with errors as in ``plain_errors``."""
     with plain_errors():
         if "_ARGCOMPLETE" in os.environ:
             complete()

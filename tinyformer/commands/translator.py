@@ -81,7 +81,7 @@ DATES: Defaults = {
         "training": {"steps": 1500, "batch_size": 64, **ADAMW_DATES},
     },
 }
-DATES_TASK = {"vocab_size": 400, "label_smoothing": 0.0}  # no other date is right, not even a little
+DATES_TASK = {"vocab_size": 400, "label_smoothing": 0.0}  # only one date is right
 # The settings for real languages: the sizes of the Multi30k networks in the literature.
 LANGUAGES: Defaults = {
     "transformer": {
@@ -105,24 +105,23 @@ LANGUAGES: Defaults = {
 
 
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, Translator, Pairs, str]:
-    """Read pairs, make a tokenizer, and build a network and its trainer; a resumed run has its settings and tokenizer.
+    """Read pairs, make a tokenizer (or use a resumed run's), and build a network and its trainer.
 
-    Returns the trainer, the translator whose model it trains, the pairs to score that with, and whether they are "dates" or
-    "languages".
+    Returns the trainer, its translator, the test pairs, and "dates" or "languages".
     """
     chosen = (
         folder.read_part("task", TranslationConfig) if arguments.resume else settings_from(TranslationConfig, vars(arguments))
     )
-    make, kind_of_model = ARCHITECTURES[chosen.architecture]
-    kinds: dict[str, type] = {"task": TranslationConfig, "model": kind_of_model, "training": TrainingConfig}
+    make, config_class = ARCHITECTURES[chosen.architecture]
+    kinds: dict[str, type] = {"task": TranslationConfig, "model": config_class, "training": TrainingConfig}
     setup = RunSetup(folder, arguments, kinds, made_by=MADE_BY)
     files = setup.files(PairFiles)
-    kind = "languages" if files.are_given() else "dates"
+    task_type = "languages" if files.are_given() else "dates"
     defaults = (LANGUAGES if files.are_given() else DATES)[chosen.architecture]
     task = setup.settings(TranslationConfig, {} if files.are_given() else DATES_TASK)
     config = setup.settings(TrainingConfig, defaults["training"])
 
-    if kind == "dates":
+    if task_type == "dates":
         split = split_by_settings(dates(), {"validation": task.validation, "test": task.test})
     else:
         split = files.read(task.lowercase, task.validation, task.test)
@@ -135,10 +134,10 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     with_attention = {"attention": chosen.architecture == "attention"}  # a setting of recurrent networks
     model_defaults = {"share_embeddings": True, **with_attention, **defaults["model"]}
     sizes = {"source_vocab_size": tokenizer.vocab_size, "target_vocab_size": tokenizer.vocab_size}
-    model_config = setup.settings(kind_of_model, model_defaults, **sizes, source_pad=specials.pad)
+    model_config = setup.settings(config_class, model_defaults, **sizes, source_pad=specials.pad)
     tt.seed(config.seed)
     translator = Translator(make(model_config), tokenizer, task)
-    translator.check_length()  # a model that cannot translate is not trained
+    translator.check_length()  # before training, not after
     translator.check_beam(arguments.beam)
     if not (training and validation and test):
         raise UserError(
@@ -155,27 +154,27 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
         print(f"(skipped {counted(long, 'pair')} with a side of more than {counted(task.max_tokens, 'token')})")
     network = f"{type(translator.model).__name__} with {translator.model.num_parameters():,} parameters"
     print(f"{network} on {tt.backend_name}, {counted(len(batches), 'batch')} per epoch; run folder {folder.path}")
-    return trainer, translator, test, kind
+    return trainer, translator, test, task_type
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train, or go on training; then score the held-out pairs, and draw what the model looked at."""
+    """Train or resume a run, score the held-out pairs, and draw the attention."""
     with RunFolder(arguments.out).held() as folder:
-        trainer, translator, test, kind = prepare(folder, arguments)
+        trainer, translator, test, task_type = prepare(folder, arguments)
         train_to_end(trainer, MADE_BY.train_command(folder.path))
         best = f"Best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}."
         print(f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. {best}")
         load_weights(translator.model, folder.best)
 
         sources, references = zip(*test)
-        measured = text_scores(references) if kind == "languages" else None
+        measured = text_scores(references) if task_type == "languages" else None
         for beam in sorted({1, arguments.beam}):
-            found = translator.translate(sources, beam, progress=True)
-            print(f"{'greedy' if beam == 1 else f'beam {beam}'}: {scores(found, references, kind, measured)}")
+            translations = translator.translate(sources, beam, progress=True)
+            print(f"{'greedy' if beam == 1 else f'beam {beam}'}: {scores(translations, references, task_type, measured)}")
         if measured is not None:
             print(measured.signature())
-        write_translations(folder.sample, sources, found, references)
-        print(side_by_side(test[:8], found))
+        write_translations(folder.sample, sources, translations, references)
+        print(side_by_side(test[:8], translations))
         with plots.if_possible():
             note = plots.note_on_losses(translator.model.config.dropout, translator.task.label_smoothing)
             plots.loss_curve(trainer.rows, folder.curve, title="Translation", note=note)
@@ -185,18 +184,18 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def some_translations(translator: Translator, pairs: Pairs) -> str:
-    """A few sentences as the model translates them now."""
+    """Return a few sentences with their current translations."""
     return side_by_side(pairs, translator.translate([source for source, _ in pairs]))
 
 
 def side_by_side(pairs: Pairs, translations: Sequence[str]) -> str:
-    """Translations beside those that they should be."""
+    """Return sentences with their translations and references."""
     return "\n".join(f"    {s}  ->  {ours}   (reference: {t})" for (s, t), ours in zip(pairs, translations))
 
 
 def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> list[Path]:
-    """Draw the attention of each layer for a sentence and its translation. Returns the paths of two pictures: the mean over the
-    heads of each layer, and each head."""
+    """Draw the attention of each layer for a sentence and its translation. Returns the paths of two pictures: the mean over
+    each layer's heads, and each head."""
     seen = translator.attended(sentence)
     tokens = seen.source, seen.read
     return [
@@ -206,16 +205,16 @@ def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> 
 
 
 def drawn(paths: Sequence[Path]) -> str:
-    """A line that names the pictures."""
-    *others, last = map(str, paths)
-    return f"Drew {', '.join(others)} and {last}" if others else f"Drew {last}"
+    """Return a line that names the pictures."""
+    *first, last = map(str, paths)
+    return f"Drew {', '.join(first)} and {last}" if first else f"Drew {last}"
 
 
 # ------------------------------------------------------------------------------------------------------- translating
 
 
 def translate(arguments: argparse.Namespace) -> None:
-    """Translate the given sentences, or the lines of a pipe, or those that are typed."""
+    """Translate sentences from the command line, a pipe, or the keyboard."""
     folder = RunFolder(arguments.out)
     translator = pretrained_translator(arguments.model) if arguments.model else trained_translator(folder)
     arguments.beam = translator.beam if arguments.beam is None else arguments.beam
@@ -228,7 +227,7 @@ def translate(arguments: argparse.Namespace) -> None:
         return
     if arguments.sentences:
         for sentence in arguments.sentences:
-            translator.encode(sentence)  # refuses one without words, or one that is too long
+            translator.encode(sentence)  # refuses an empty or too long sentence
     else:
         check_lines(translator, lines)
     number = sum(map(bool, lines))
@@ -238,7 +237,7 @@ def translate(arguments: argparse.Namespace) -> None:
 
 
 def translate_typed(translator: Translator, arguments: argparse.Namespace) -> None:
-    """Translate each sentence that is typed. One that cannot be translated may be typed again."""
+    """Translate each typed sentence. One that cannot be translated may be typed again."""
     for sentence in typed_lines("Type a sentence to translate; an empty line ends."):
         try:
             translator.encode(sentence)
@@ -249,7 +248,7 @@ def translate_typed(translator: Translator, arguments: argparse.Namespace) -> No
 
 
 def check_lines(translator: Translator, lines: Sequence[str]) -> None:
-    """Raise UserError, with the numbers of the lines, if some cannot be translated. Empty lines can be."""
+    """Raise UserError, with line numbers, if some lines cannot be translated. Lines may be empty."""
     errors = {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -258,16 +257,16 @@ def check_lines(translator: Translator, lines: Sequence[str]) -> None:
         except UserError as error:
             errors[number] = str(error)
     if errors:
-        first, *others = errors
-        numbers = ", ".join(map(str, others[:9])) + (", ..." if others[9:] else "")
-        more = f" ({len(others)} more like it: {numbers})" if others else ""
-        raise UserError(f"line {first}: {errors[first]}{more}")
+        first, *more = errors
+        numbers = ", ".join(map(str, more[:9])) + (", ..." if more[9:] else "")
+        like_it = f" ({len(more)} more like it: {numbers})" if more else ""
+        raise UserError(f"line {first}: {errors[first]}{like_it}")
 
 
 def print_translations(translator: Translator, lines: Sequence[str], arguments: argparse.Namespace) -> None:
-    """Print the translations of each line, in their order; an empty line stays empty. Draw the attention if asked to.
+    """Print the translations of each line in order; an empty line stays empty. With --heat-map, draw the attention.
 
-    Many lines are translated and printed in blocks, so that the first translations are there long before the last.
+    Many lines are translated and printed in blocks, so that the first translations come early.
     """
     beam, n_best, number = arguments.beam, arguments.n_best, sum(map(bool, lines))
     if note := note_on_unknown(translator.tokenizer, " ".join(lines)):
@@ -275,19 +274,19 @@ def print_translations(translator: Translator, lines: Sequence[str], arguments: 
     with show_progress(f"translating, beam {beam}", number, "sentence", quiet=number < 20) as bar:
         for start in range(0, len(lines), LINES_AT_ONCE):
             block = lines[start : start + LINES_AT_ONCE]
-            found = iter(translator.search_all([line for line in block if line], beam, n_best, bar.update))
-            bar.write("\n".join(as_text(translator, next(found), n_best) if line else "" for line in block))
+            results = iter(translator.search_all([line for line in block if line], beam, n_best, bar.update))
+            bar.write("\n".join(as_text(translator, next(results), n_best) if line else "" for line in block))
             sys.stdout.flush()
     if arguments.heat_map:
         folder = RunFolder(arguments.out)
-        make_folder(folder.path)  # that of a pretrained model is only for pictures
+        make_folder(folder.path)  # with a pretrained model, it is only for pictures
         check_names(folder.path, ("attention*.png",))
         for sentence in filter(None, lines):
             print(drawn(draw_attention(translator, sentence, folder)), file=sys.stderr)
 
 
 def as_text(translator: Translator, hypotheses: Sequence[Hypothesis], n_best: int) -> str:
-    """The translations of a sentence, a line for each; with a score before each if there may be more than one."""
+    """Return the translations of a sentence, one per line, with scores if ``n_best`` is above 1."""
     texts = map(translator.text, hypotheses)
     return "\n".join(texts if n_best == 1 else (f"{one.score:.3f}\t{text}" for one, text in zip(hypotheses, texts)))
 
@@ -317,7 +316,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     for part in ("validation", "test"):
         training.has_no_effect(part, attrgetter(f"{part}_source"), f"with --{part}-source: all its pairs are used")
     training.has_no_effect(
-        "lowercase", lambda given: not (given.data or given.source or given.resume), "on dates: give --data, or --source"
+        "lowercase",
+        lambda arguments: not (arguments.data or arguments.source or arguments.resume),
+        "on dates: give --data, or --source",
     )
     using = commands.add_use(translate, help="translate with a trained model", description="Translate sentences.")
     using.add_argument("sentences", help="sentences to translate (default: read lines from standard input)", nargs="*")
@@ -326,5 +327,5 @@ def parse(words: list[str]) -> argparse.Namespace:
     using.add_argument("--beam", help=width, type=int, metavar="INT")
     using.add_argument("--n-best", help="number of translations to show, with scores", type=int, default=1, metavar="INT")
     using.add_argument("--heat-map", help="draw the attention weights", action="store_true")
-    using.has_no_effect("out", lambda given: given.model and not given.heat_map, "with --model, but for --heat-map")
+    using.has_no_effect("out", lambda arguments: arguments.model and not arguments.heat_map, "with --model, but for --heat-map")
     return commands.parse(words)

@@ -47,9 +47,9 @@ DEFAULT_OUT = "runs/word_vectors"
 FILE = "vectors.txt"  # in that folder
 METHODS = ("counts", "cbow", "skip-gram")
 EPOCHS = 10
-ENOUGH = 1_000_000  # words, all epochs together: with fewer, word2vec hardly gets away from the random vectors it begins with
+ENOUGH = 1_000_000  # words of all epochs: with fewer, word2vec stays near its random initial vectors
 WORD2VEC_ONLY = ("negative", "sample", "learning_rate", "min_learning_rate", "epochs", "batch_size")
-MOST_EPOCHS = 1000  # more of them do not make up for a text that is too short
+MOST_EPOCHS = 1000  # more do not make up for a short text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +71,14 @@ class TextConfig:
 
 
 def settings_of(arguments: argparse.Namespace) -> tuple[TextConfig, Word2VecConfig]:
-    """The settings that were given, checked. Counting shares some of word2vec's."""
+    """Return the checked settings. Counting shares some of word2vec's."""
     config = settings_from(TextConfig, vars(arguments))
     of_word2vec = "skip-gram" if config.method == "counts" else config.method
     return config, settings_from(Word2VecConfig, {"epochs": EPOCHS, **vars(arguments), "method": of_word2vec})
 
 
 def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> Corpus:
-    """The words of a text, or of a field of it, for which ``flag`` gave the path."""
+    """Return the words of a text, or of a field of it, whose path came from ``flag``."""
     text, source = open_text(path, flag, field)
     corpus = Corpus.of(passages(text, config.end), config.min_count, source.name)
     print_line(
@@ -89,7 +89,7 @@ def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> 
 
 
 def learned(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tuple[WordVectors, str, str]:
-    """The vectors of a text; what stopped their training before its end, if anything did; and how far it came."""
+    """Train vectors on a text. Return them, what stopped the training early or "", and its progress."""
     if config.method == "counts":
         width = min(settings.width, len(corpus.vocabulary))
         print(f"counts, {counted(width, 'number')} a word, from neighbours up to {counted(settings.window, 'word')} away")
@@ -111,8 +111,8 @@ def learned(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tup
 
 
 def check_free(out: Path, names: list[str], overwrite: bool) -> None:
-    """Raise UserError if the folder has vectors, which training would replace, or folders in their place; and OSError for links
-    in the place of what will be written."""
+    """Raise UserError if the folder has vectors, which training would replace, or folders of their names; and OSError for links
+    in place of the new files."""
     for path in (out / name for name in names):
         if path.is_dir():
             raise UserError(f"{path} is a folder, and cannot be replaced by vectors: choose another --out")
@@ -125,7 +125,7 @@ def check_free(out: Path, names: list[str], overwrite: bool) -> None:
 
 
 def keep(vectors: WordVectors, path: Path, stopped_by: str, come: str) -> None:
-    """Save vectors. Those of a training that was stopped are saved beside complete ones, and the program ends."""
+    """Save vectors. Those of a stopped training are saved beside complete ones, and the program ends."""
     if stopped_by:
         path = path.with_stem(f"{path.stem}-unfinished")
     mark_results(path.parent)
@@ -154,9 +154,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     training.add_argument("--overwrite", help="overwrite the vectors in --out", action="store_true")
     add_settings(training, TextConfig, "text")
     add_settings(training, Word2VecConfig, "vectors (of --method counts only width, window and seed)", epochs=EPOCHS)
-    training.has_no_effect(WORD2VEC_ONLY, lambda given: getattr(given, "method", None) == "counts", "with --method counts")
     training.has_no_effect(
-        ["analogy", "odd", "evaluate"], lambda given: given.compare, "with --compare, which knows only --ask"
+        WORD2VEC_ONLY, lambda arguments: getattr(arguments, "method", None) == "counts", "with --method counts"
+    )
+    training.has_no_effect(
+        ["analogy", "odd", "evaluate"], lambda arguments: arguments.compare, "with --compare, which knows only --ask"
     )
 
     asking = both.add(
@@ -175,7 +177,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def add_questions(parser: Parser, out: str) -> None:
-    """Give the parser the flags of what can be asked, and --out, with this help."""
+    """Give the parser the flags for questions, and --out with this help."""
     several: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
     questions: dict[str, Any] = {"action": "append", "type": composed, "default": [], "metavar": "WORD"}
     parser.add_argument("--ask", help="words whose neighbours to show", type=composed, metavar="WORD", **several)
@@ -185,13 +187,13 @@ def add_questions(parser: Parser, out: str) -> None:
     parser.add_argument("--out", help=out, default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
 
 
-def draws_nothing(given: argparse.Namespace) -> bool:
-    """Whether nothing is written with these flags."""
-    return bool(not given.ask and (given.analogy or given.odd or given.evaluate))
+def draws_nothing(arguments: argparse.Namespace) -> bool:
+    """Return whether these flags draw no map."""
+    return bool(not arguments.ask and (arguments.analogy or arguments.odd or arguments.evaluate))
 
 
 def check_questions(arguments: argparse.Namespace) -> None:
-    """Raise SettingError for what cannot be asked, and UserError for a file that cannot be read."""
+    """Raise SettingError for a question without an answer, and UserError for a file that cannot be read."""
     if any(len(set(words)) < 3 for words in arguments.odd):
         raise SettingError("odd needs at least three different words to choose from")
     for path in arguments.evaluate:
@@ -206,7 +208,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def in_folder(path: str) -> str:
-    """The file of word vectors at a path, which may be the folder of their run. Raises UserError for that of another run."""
+    """Return the file of word vectors at a path or in the folder of their run. Raises UserError for another run's folder."""
     contents = contents_of(path)
     if contents is not None and contents.kind != "word vectors":
         raise contents.refusal(path, "word vectors")
@@ -231,7 +233,7 @@ def ask(arguments: argparse.Namespace) -> None:
 
 
 def learn(arguments: argparse.Namespace) -> None:
-    """Train on a text, or on two, and show what the vectors know. What is asked is checked before."""
+    """Train on one or two texts, and answer the questions, which are checked first."""
     out, names, paths, flag = Path(arguments.out), [FILE], [arguments.data], "--data"
     if arguments.compare:
         names, paths, flag = ["first.txt", "second.txt"], arguments.compare, "--compare"
@@ -243,12 +245,12 @@ def learn(arguments: argparse.Namespace) -> None:
     if arguments.compare:
         common_words(corpora[0].vocabulary, corpora[1].vocabulary, config.min_count)
 
-    found = []
+    trained = []
     for corpus, name in zip(corpora, names):
         vectors, *stopped = learned(corpus, config, settings)
         keep(vectors, out / name, *stopped)
-        found.append(vectors)
+        trained.append(vectors)
     if arguments.compare:
-        compare(found[0], found[1], arguments.ask)
+        compare(trained[0], trained[1], arguments.ask)
     else:
-        answer(found[0], arguments)
+        answer(trained[0], arguments)
