@@ -31,11 +31,7 @@ RATE = 8000  # samples a second, as on the telephone
 MEL = MelConfig(RATE, size=256, hop=80, num_mels=40)  # a vector for every 10 ms
 RANGE = 60.0  # decibels below the loudest vector at which silence begins
 
-SHORTEST, QUICK, LONGEST = (
-    0.05,
-    0.2,
-    2.0,
-)  # seconds of a key, and of the silence after it; each recording has a tempo of its own
+SHORTEST, QUICK, LONGEST = 0.05, 0.2, 2.0  # seconds of a key, and of the silence after it, by the recording's tempo
 SLOW = 0.4  # the fraction of tones, and of silences, that may be longer than QUICK
 UNEVEN = 0.2  # the largest fraction by which a single key or silence is longer or shorter
 PAUSE = 1.0  # the longest pause, in seconds, that one of the silences may have besides

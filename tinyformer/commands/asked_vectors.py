@@ -75,9 +75,7 @@ def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
         for by in lengths:
             near = vectors.nearest(word, SHOWN, by)
             lengths[by] += [float(vectors.lengths[vectors.ids[other]]) for other, _ in near]
-            print(
-                f"{word if by == 'cosine' else '':>14s}  {by:6s}  {', '.join(f'{other} {score:.2f}' for other, score in near)}"
-            )
+            print(f"{word if by == 'cosine' else '':>14s}  {by:6s}  {in_a_row(near)}")
     means = {by: sum(values) / len(values) for by, values in lengths.items()}
     print(
         f"Mean vector length: all words {vectors.lengths.mean():.2f}, nearest by cosine {means['cosine']:.2f}, "

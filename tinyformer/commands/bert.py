@@ -267,14 +267,8 @@ def train_classifier(
     """Train a classifier in a folder of its own, and load its best weights. Return what stopped it, or None."""
     steps, rate = text_config.classify_steps, text_config.classify_learning_rate
     warmup, every = min(pretraining.config.warmup, steps // 10), max(steps // 6, 1)
-    changed: dict[str, Any] = {
-        "steps": steps,
-        "optimizer": "adamw",
-        "learning_rate": rate,
-        "warmup": warmup,
-        "eval_every": every,
-    }
-    config = dataclasses.replace(pretraining.config, **changed)
+    changed: dict[str, Any] = {"steps": steps, "learning_rate": rate, "warmup": warmup, "eval_every": every}
+    config = dataclasses.replace(pretraining.config, optimizer="adamw", **changed)
     with RunFolder(pretraining.folder.path / name, within=pretraining.folder.path).held() as folder:
         folder.create({"training": config}, overwrite=True)
         loggers = [TensorBoardLogger() for logger in pretraining.loggers if isinstance(logger, TensorBoardLogger)]

@@ -13,17 +13,8 @@ from pathlib import Path
 import tinyformer.plots as plots
 from tinyformer.commands.command_line import Parser, some_path
 from tinyformer.data.pair_files import PairFiles
-from tinyformer.training.comparison import (
-    NO_SCORES,
-    ScoreTable,
-    attended_by,
-    check_same_sentences,
-    measures_of,
-    middle_sentence,
-    names_of_runs,
-    read_translations,
-    score_by_length,
-)
+from tinyformer.training import comparison
+from tinyformer.training.comparison import ScoreTable
 from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.translation import Attended
 from tinytensor.common.wording import counted
@@ -47,25 +38,25 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 def compare(arguments: argparse.Namespace) -> None:
     """Compare finished runs by their translations of the same held-out sentences, and by their attention."""
-    folders = names_of_runs([RunFolder(path) for path in arguments.folders])
-    translated = {name: read_translations(folder.sample) for name, folder in folders.items()}
-    check_same_sentences(translated)
+    folders = comparison.names_of_runs([RunFolder(path) for path in arguments.folders])
+    translated = {name: comparison.read_translations(folder.sample) for name, folder in folders.items()}
+    comparison.check_same_sentences(translated)
     first, *_ = translated.values()
-    sentence = middle_sentence(first) if arguments.sentence is None else arguments.sentence
-    attended = attended_by(folders, sentence)
+    sentence = comparison.middle_sentence(first) if arguments.sentence is None else arguments.sentence
+    attended = comparison.attended_by(folders, sentence)
 
     are_languages = next(iter(folders.values())).read_part("files", PairFiles).are_given()  # and so in all runs
     tables: list[ScoreTable] = []
     try:
-        measures, settings = measures_of(translated, are_languages)
+        measures, settings = comparison.measures_of(translated, are_languages)
         held_out = counted(len(first), "held-out sentence")
         for name, score in measures.items():
-            tables.append(score_by_length(translated, name, score))
+            tables.append(comparison.score_by_length(translated, name, score))
             print(f"{name}: for the {held_out}, by source length\n{tables[-1]}\n")
         if settings is not None:
             print(f"{settings.signature()}\n")
     except ImportError:
-        print(NO_SCORES)
+        print(comparison.NO_SCORES)
     print(f"{sentence}  ->")
     for name, seen in attended.items():
         print(f"    {seen.translation}   ({name})")

@@ -176,8 +176,17 @@ def prepare(
         model_config = setup.settings(config_class, shape, vocab_size=tokenizer.vocab_size)
 
     tt.seed(config.seed)
+    batches: TextBatches | ConversationBatches
     if conversations is None:
-        batches = text_batches(tokenizer, text, model_config, config, text_config)
+        batches = TextBatches(
+            tokenizer.encode(text),
+            model_config.block_size,
+            config.batch_size,
+            config.seed,
+            vocab_size=tokenizer.vocab_size,
+            context=getattr(model_config, "context", 0),
+            test_fraction=text_config.test_fraction,
+        )
     else:
         base = str(folder.as_found(chosen.init_from)) if setup.is_resumed else chosen.init_from
         rows = rows_to_learn(conversations, template_of(base), tokenizer)
@@ -202,21 +211,6 @@ def prepare(
     learned = f", of which {sum(p.size for p in model.parameters() if p.requires_grad):,} learn," if lora.lora_rank else ""
     print(f"{type_name(model)} with {num_weights(model):,} parameters{learned} on {tt.backend_name}; run folder {folder.path}")
     return trainer, model, batches, tokenizer
-
-
-def text_batches(
-    tokenizer: Tokenizer, text: str, model: Any, training: TrainingConfig, config: TextConfig
-) -> TextBatches | ConversationBatches:
-    """Return batches of a text, with the sizes in the settings."""
-    return TextBatches(
-        tokenizer.encode(text),
-        model.block_size,
-        training.batch_size,
-        training.seed,
-        vocab_size=tokenizer.vocab_size,
-        context=getattr(model, "context", 0),
-        test_fraction=config.test_fraction,
-    )
 
 
 def sampled(

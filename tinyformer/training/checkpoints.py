@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +48,9 @@ def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]]
 
     Raises UserError if the file is missing or damaged, if its state is not of this ``kind``, and if a value is NaN or infinite.
     """
-    try:
+    with _as_checkpoint(path):
         tensors, metadata = load_with_metadata(path)
         state = parse_json(metadata["state"])
-    except FileError as error:
-        raise UserError(str(error)) from None
-    except (KeyError, ValueError):
-        raise UserError(f"{path} is not a checkpoint of tinyformer: it holds tensors, but no training state") from None
     if state.get("kind") != kind:
         raise UserError(f"{path} is not a checkpoint of the kind {kind!r}")
     if "settings" in state:
@@ -70,8 +67,15 @@ def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]]
 
 def read_state(path: Path) -> dict[str, Any]:
     """Return the state alone, without reading the weights. Raises UserError if the file is missing or damaged."""
-    try:
+    with _as_checkpoint(path):
         return parse_json(read_metadata(path)["state"])
+
+
+@contextmanager
+def _as_checkpoint(path: Path) -> Iterator[None]:
+    """A context in which a file that is no checkpoint raises UserError."""
+    try:
+        yield
     except FileError as error:
         raise UserError(str(error)) from None
     except (KeyError, ValueError):

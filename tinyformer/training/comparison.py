@@ -165,7 +165,7 @@ class ScoreTable:
 
 def exactly_right(translations: Sequence[str], references: Sequence[str]) -> float:
     """Return the percentage of the translations that equal their references."""
-    return 100 * sum(ours == reference for ours, reference in zip(translations, references)) / len(references)
+    return 100 * sum(map(str.__eq__, translations, references)) / len(references)
 
 
 def text_scores(references: Sequence[str]) -> TextScores | None:
@@ -179,7 +179,7 @@ def text_scores(references: Sequence[str]) -> TextScores | None:
 def scores(translations: Sequence[str], references: Sequence[str], kind: str, measured: TextScores | None = None) -> str:
     """Return the quality of translations in a line: exact matches for "dates", else BLEU and chrF."""
     if kind == "dates":
-        right = sum(ours == reference for ours, reference in zip(translations, references))
+        right = sum(map(str.__eq__, translations, references))
         return f"{right} of {len(references)} exactly right ({100 * right / len(references):.2f} %)"
     if measured is None:
         return NO_SCORES
@@ -277,13 +277,11 @@ class TextScores:
 
     def bleu(self, translations: Sequence[str], references: Sequence[str]) -> float:
         """Return the BLEU of a corpus, from 0 to 100."""
-        score: float = self._bleu.corpus_score(translations, [references]).score
-        return score
+        return float(self._bleu.corpus_score(translations, [references]).score)
 
     def chrf(self, translations: Sequence[str], references: Sequence[str]) -> float:
         """Return the chrF of a corpus, from 0 to 100."""
-        score: float = self._chrf.corpus_score(translations, [references]).score
-        return score
+        return float(self._chrf.corpus_score(translations, [references]).score)
 
     def signature(self) -> str:
         """Return sacrebleu's signatures of both scores, which must have been computed before; then the note."""
