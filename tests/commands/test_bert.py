@@ -15,7 +15,7 @@ from running import Program, entries, log_of, result_of, validation_losses
 
 from tinyformer.commands import bert as bert_program
 from tinyformer.common.errors import SettingError
-from tinyformer.common.makers import command
+from tinyformer.common.makers import tinyformer_command
 from tinyformer.tokenizers import CharTokenizer
 from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.run_folder import RunFolder
@@ -161,7 +161,7 @@ def test_what_a_kill_left_of_a_classifier_is_removed(copied: Program) -> None:
 def test_ctrl_c_stops_a_classifier_and_says_so(copied: Program) -> None:
     printed = copied.interrupted("step    10:", *FIRST_RUN, "--overwrite", "--classify-steps", "60")
     assert "Stopped by Ctrl-C. The language model is saved" in printed
-    again = command("train", "bert", "--out", "run", "--resume")
+    again = tinyformer_command("train", "bert", "--out", "run", "--resume")
     assert printed.endswith(f"Train the classifiers again with: {again}\n")
     assert "Fill in more" not in printed
     assert "\npretrained: " in copied.good("--out", "run", "--resume-changed", "--classify-steps", "6")

@@ -18,7 +18,7 @@ import pytest
 from running import Program, contents, entries, log_of, result_of, validation_losses
 
 from tinyformer.commands import translator as translator_program
-from tinyformer.common.makers import command
+from tinyformer.common.makers import tinyformer_command
 from tinyformer.decoding.beam_search import Hypothesis
 from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig
@@ -219,7 +219,7 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
     step = load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"]
     assert 4 <= step <= 5
     # The command that it says is one that a shell takes as it stands.
-    again = f"{command('train', 'translator', '--out', 'two parts', '--resume')}\n"
+    again = f"{tinyformer_command('train', 'translator', '--out', 'two parts', '--resume')}\n"
     assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Go on with: {again}")
     assert "sample.txt" not in entries(parts)
 
