@@ -137,11 +137,8 @@ def test_word_vectors_are_asked_for_by_their_folder(run: Callable[[str], str]) -
 def test_a_command_that_uses_a_pretrained_model(words: str, run: Callable[[str], str]) -> None:
     for name, (_, what, _) in FOUND.items():
         if what != "a pretrained model":
-            saving = (
-                f", or write a pretrained model with {tinyformer_command('save', 'gpt', 'gpt-pretrained')}"
-                if name == "gpt"
-                else ""
-            )
+            save = tinyformer_command("save", "gpt", "gpt-pretrained")
+            saving = f", or write a pretrained model with {save}" if name == "gpt" else ""
             assert run(f"{words} {name}") == f"{name} holds {what}, not a pretrained model: {remedy(name)}{saving}"
 
 

@@ -143,8 +143,9 @@ def make_small_llama(folder: Path) -> None:
     text, source = open_text(None)
     tokenizer = BPETokenizer.train(text, 1024, special=["<|endoftext|>"], progress=True)
     tt.seed(TRAINING.seed)
-    sizes = {"block_size": 128, "num_layers": 4, "num_heads": 4, "num_key_value_heads": 2, "d_model": 128, "d_ff": 344}
-    model = GPT(GPTConfig(tokenizer.vocab_size, **sizes, positions="rotary", norm="rms", activation="swiglu"))
+    sizes: dict[str, Any] = {"block_size": 128, "num_layers": 4, "num_heads": 4, "num_key_value_heads": 2, "d_model": 128}
+    config = GPTConfig(tokenizer.vocab_size, **sizes, d_ff=344, positions="rotary", norm="rms", activation="swiglu")
+    model = GPT(config)
     ids = tokenizer.encode(text)
     batches = TextBatches(ids, model.config.block_size, TRAINING.batch_size, TRAINING.seed, vocab_size=tokenizer.vocab_size)
     print_line(
