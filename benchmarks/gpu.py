@@ -39,7 +39,7 @@ import train_step
 from configurations import GPU_GPTS, GPTConfiguration
 from measure import SideError, Worker
 
-from tinyformer.scripting.command_line import Parser
+from tinyformer.commands.command_line import Parser
 
 TORCH_DEVICE = "cuda"
 CHARACTERS, GPT2 = "shakespeare_char", "GPT-2 124M"  # configurations; most parts use the first

@@ -33,8 +33,8 @@ from unittest import mock
 import checkout  # noqa: F401 (before tinyformer, which need not be installed)
 from configurations import Sizes
 
+from tinyformer.commands.command_line import Parser
 from tinyformer.common.errors import plain_errors
-from tinyformer.scripting.command_line import Parser
 
 SECONDS_BETWEEN_TEXTS = 5.0  # of progress
 

@@ -27,8 +27,8 @@ import measure
 from measure import Worker
 from train_step import TorchTraining, Training, in_shards
 
+from tinyformer.commands.command_line import some_path
 from tinyformer.common.errors import UserError
-from tinyformer.scripting.command_line import some_path
 
 OURS, PYTORCH = "tinyformer's recipe", "nanoGPT's recipe, PyTorch"
 # By mark: the steps of our recipe and of nanoGPT's. 1.886 is nanoGPT's published result on a CPU.
@@ -84,8 +84,8 @@ class Tinyformer(Runner):
         import tinytensor
         from tinyformer.data.text import TextBatches
         from tinyformer.models.gpt import GPT, GPTConfig
-        from tinyformer.runs.run_folder import RunFolder
         from tinyformer.training.config import TrainingConfig
+        from tinyformer.training.run_folder import RunFolder
         from tinyformer.training.trainer import Trainer
 
         super().start(training, rates)
@@ -163,7 +163,7 @@ Start = tuple[Mapping[str, Any], Sequence[float]]  # the arguments of a side's `
 
 def recipes() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the recipes of ``tinyformer train gpt``, by name."""
-    from tinyformer.programs.gpt import RECIPES
+    from tinyformer.commands.gpt import RECIPES
 
     return RECIPES
 

@@ -76,9 +76,9 @@ class Tinyformer(Training):
 
     def __init__(self, configuration: Configuration, shards: int = 0, dtype: str = "float32", workers: int = 1):
         import tinytensor as tt
-        from tinyformer.runs.run_folder import RunFolder
         from tinyformer.training.config import TrainingConfig
         from tinyformer.training.evaluation import evaluate
+        from tinyformer.training.run_folder import RunFolder
         from tinyformer.training.trainer import Trainer
         from tinytensor.parallel import one_blas_thread
 

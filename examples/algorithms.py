@@ -4,10 +4,10 @@ python examples/algorithms.py
 python examples/algorithms.py --task add
 """
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import GPT, GPTConfig, muon_for, plots, recording_attention
-from tinyformer.tasks import problems
+from tinyformer.data import synthetic
 
 flags = script.flags(__doc__, task=("sort", "copy", "add"), steps=600)
 out = script.new_folder(f"runs/{flags.task}")  # or runs/sort-2, if that exists
@@ -16,7 +16,7 @@ tt.seed(1337)  # the same seed repeats a run exactly
 # Data: questions and answers as digits, such as 201120 and 001122, all of the same length. The answer of an addition starts
 # with the ones, as in written addition. Some problems are held out for testing.
 EQUALS = 10  # the token between a question and its answer
-make = {"sort": problems.sorting, "copy": problems.copying, "add": problems.adding}[flags.task]
+make = {"sort": synthetic.sorting, "copy": synthetic.copying, "add": synthetic.adding}[flags.task]
 all_of_them = make(tt.random.generator())
 questions, answers = (tt.tensor(side) for side in zip(*all_of_them))  # (problems, digits of a question), (problems, ...)
 asked, answered = questions.shape[1], answers.shape[1]

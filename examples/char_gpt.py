@@ -4,7 +4,7 @@ python examples/char_gpt.py                    # Tiny Shakespeare
 python examples/char_gpt.py --data my.txt      # your own text
 """
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import GPT, CharTokenizer, GPTConfig, Snapshots, TextBatches, evaluate, generate, open_text, plots, save_run
 

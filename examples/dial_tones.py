@@ -4,10 +4,10 @@ python examples/dial_tones.py
 python examples/dial_tones.py --steps 4000     # more steps, better results
 """
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import Transcriber, Transformer, TransformerConfig, evaluate, log_mel, muon_for, plots, write_wav
-from tinyformer.tasks import dial_tones
+from tinyformer.audio import dial_tones
 
 flags = script.flags(__doc__, steps=1200)
 out = script.new_folder("runs/dial_tones")  # or runs/dial_tones-2, if that exists

@@ -4,7 +4,7 @@ python examples/fill_mask.py                   # Tiny Shakespeare
 python examples/fill_mask.py --data my.txt     # your own text
 """
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import (
     BertConfig,

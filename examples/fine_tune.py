@@ -9,10 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import UserError, generate, open_text, plots, save_adapter, save_pretrained_tokenizer
-from tinyformer.tasks.trained import open_pretrained
+from tinyformer.training.opening import open_pretrained
 
 flags = script.flags(__doc__, steps=300, data=None, model=None)
 text, source = open_text(flags.data or str(Path(subprocess.__file__).with_name("argparse.py")))  # by default, Python itself

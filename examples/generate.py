@@ -7,10 +7,10 @@ python examples/generate.py --model gpt2 --prompt "Once upon a time"      # or a
 
 from pathlib import Path
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import GPT, BPETokenizer, GPTConfig, generate, open_text, plots, save_pretrained, save_pretrained_tokenizer
-from tinyformer.tasks.trained import open_pretrained
+from tinyformer.training.opening import open_pretrained
 
 flags = script.flags(__doc__, model=None, prompt="\n", steps=600)
 folder = Path(flags.model or "runs/small_llama")

@@ -4,7 +4,7 @@ python examples/markov.py                      # a few sentences, then Tiny Shak
 python examples/markov.py --data my.txt        # ... then your own text
 """
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import CharTokenizer, KneserNey, SkipVotes, TransitionTable, open_text, plots
 from tinytensor import nn

@@ -7,7 +7,7 @@ python examples/memory.py --steps 300          # a shorter run
 import math
 from functools import partial
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import Block, BlockConfig, plots
 from tinyformer.models.positions import SinusoidalPositions

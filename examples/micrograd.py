@@ -6,7 +6,7 @@ python examples/micrograd.py --steps 20        # a shorter run
 
 import math
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import plots
 

@@ -7,7 +7,7 @@ python examples/search.py --data my_notes --model FOLDER # a pretrained sentence
 
 import sys
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import (
     Bert,

@@ -4,7 +4,7 @@ python examples/translate.py
 python examples/translate.py --steps 100       # a shorter run
 """
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import (
     PairBatches,

@@ -4,7 +4,7 @@ python examples/word_vectors.py                # Tiny Shakespeare
 python examples/word_vectors.py --data my.txt  # your own text
 """
 
-import tinyformer.scripting.short as script  # first, so that mistakes print one line
+import tinyformer.commands.script as script  # first, so that mistakes print one line
 import tinytensor as tt
 from tinyformer import Corpus, WordVectors, open_text, passages, plots, save_vectors
 from tinyformer.word_vectors.batches import Examples

@@ -17,7 +17,7 @@ from unittest.mock import patch
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
 
-from tinyformer.programs.main import main
+from tinyformer.commands.main import main
 
 ROOT = Path(__file__).resolve().parents[1]
 # In PATH, or where the variable says. Chromium's headless shell comes first: a page costs it less than half the time.

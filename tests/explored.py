@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import tinytensor as tt
+from tinyformer.common.makers import LANGUAGE_MODEL, MASKED_MODEL, TRANSLATOR, Maker
 from tinyformer.explore.serving.server import ExplorerServer
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.bert import Bert, BertConfig, BertForMaskedLM
@@ -21,13 +22,11 @@ from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig
 from tinyformer.pretrained.saving import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
-from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
-from tinyformer.runs.makers import Maker
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.tasks import language, masked, translation
-from tinyformer.tasks.translation import ARCHITECTURES, TranslationConfig
 from tinyformer.tokenizers import CharTokenizer, Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
+from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
+from tinyformer.training.run_folder import RunFolder
+from tinyformer.training.translation import ARCHITECTURES, TranslationConfig
 
 TEXT = "The quick brown fox jumps over the lazy dog.\n<script>alert(1)</script> & \"æøå\" 'x' 日本語"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "dog", "jump", "##s", "over", "lazy", "quick", "<b>", "."]
@@ -39,7 +38,7 @@ def gpt_run(path: Path, latest: bool = True, tokenizer: Tokenizer | None = None,
     sizes = {"block_size": 32, "num_layers": 2, "num_heads": 2, "d_model": 16, **settings}
     config = GPTConfig(tokenizer.vocab_size, **sizes)
     text = {"architecture": "gpt", "bpe_tokens": 1024}
-    return _write(path, language.KIND, {"model": config, "text": text}, tokenizer, lambda: GPT(config), latest)
+    return _write(path, LANGUAGE_MODEL, {"model": config, "text": text}, tokenizer, lambda: GPT(config), latest)
 
 
 def named_run(path: Path) -> Path:
@@ -86,7 +85,7 @@ def recurrent_run(path: Path, cell: str = "lstm") -> Path:
     tokenizer = CharTokenizer.train(TEXT)
     config = RecurrentConfig(tokenizer.vocab_size, cell, num_layers=2, d_model=12)
     text = {"architecture": cell, "bpe_tokens": 1024}
-    return _write(path, language.KIND, {"model": config, "text": text}, tokenizer, lambda: RecurrentLM(config))
+    return _write(path, LANGUAGE_MODEL, {"model": config, "text": text}, tokenizer, lambda: RecurrentLM(config))
 
 
 def translation_run(path: Path, architecture: str = "transformer", lowercase: bool = False, **settings: Any) -> Path:
@@ -103,14 +102,14 @@ def translation_run(path: Path, architecture: str = "transformer", lowercase: bo
         sizes = {"d_model": 12, "d_embedding": 8, "num_layers": 1}
         config = Seq2SeqConfig(*vocabulary, attention=architecture == "attention", source_pad=pad, **sizes)
     task = TranslationConfig(architecture, vocab_size=tokenizer.vocab_size, max_tokens=40, lowercase=lowercase)
-    return _write(path, translation.KIND, {"task": task, "model": config}, tokenizer, lambda: make(config))
+    return _write(path, TRANSLATOR, {"task": task, "model": config}, tokenizer, lambda: make(config))
 
 
 def masked_run(path: Path) -> Path:
     """A run of a masked language model."""
     tokenizer = WordPieceTokenizer(PIECES)
     config = BertConfig(tokenizer.vocab_size, num_layers=2, num_heads=2, d_model=16, d_ff=32, max_length=24)
-    return _write(path, masked.KIND, {"model": config, "text": {"wordpieces": 15}}, tokenizer, lambda: BertForMaskedLM(config))
+    return _write(path, MASKED_MODEL, {"model": config, "text": {"wordpieces": 15}}, tokenizer, lambda: BertForMaskedLM(config))
 
 
 def sentence_folder(path: Path) -> Path:

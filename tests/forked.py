@@ -69,7 +69,7 @@ def serve() -> None:
     import matplotlib.backends.backend_agg
     import matplotlib.figure  # noqa: F401
 
-    from tinyformer.programs.main import ALL
+    from tinyformer.commands.main import ALL
 
     imported = set()
     for line in sys.stdin.buffer:
@@ -77,7 +77,7 @@ def serve() -> None:
         name = " ".join(request["words"][: 2 if request["words"][:1] == ["train"] else 1])
         if name in ALL and name not in imported:
             imported.add(name)
-            importlib.import_module(f"tinyformer.programs.{ALL[name][2]}")
+            importlib.import_module(f"tinyformer.commands.{ALL[name][2]}")
             gc.collect()
             gc.freeze()  # a fork that ends collects garbage, and so would copy all this memory
         child = os.fork()

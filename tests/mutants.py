@@ -47,7 +47,7 @@ from reach import Project, tracked
 sys.path.append(str(ROOT / "benchmarks"))
 import measure
 
-from tinyformer.scripting.command_line import Parser
+from tinyformer.commands.command_line import Parser
 
 CONFIGURATIONS = {
     "numpy": {"TINYTENSOR_KERNELS": "numpy"},

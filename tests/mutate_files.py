@@ -54,14 +54,14 @@ from tinyformer import (
 )
 from tinyformer.audio.wav import read_wav, write_wav
 from tinyformer.common.errors import UserError
+from tinyformer.common.makers import contents_of
 from tinyformer.data.pair_files import read_pairs
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.export.runs import load_run
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.makers import found_in
-from tinyformer.tasks.comparison import read_translations, write_translations
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
 from tinyformer.tokenizers.bpe import shown
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.comparison import read_translations, write_translations
 from tinyformer.word_vectors.evaluation import analogies
 from tinyformer.word_vectors.text_format import save_vectors
 from tinyformer.word_vectors.vectors import WordVectors
@@ -91,7 +91,7 @@ def targets_in(folder: Path) -> list[Target]:
 
 def _explored(path: Path) -> None:
     """What the explorer and the programs read of a folder with a model; and a few tokens that the model writes."""
-    found_in(path)
+    contents_of(path)
     subjects = Subjects([path])
     for name in subjects.names:
         subject = subjects.get(name)

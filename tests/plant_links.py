@@ -30,7 +30,7 @@ from attempts import parse, repeat
 from forked import leave_pictures_empty
 
 from tinyformer.common.errors import plain_errors
-from tinyformer.runs.safety import FILES, FOLDERS
+from tinyformer.training.safety import FILES, FOLDERS
 
 SIZES = ["--num-heads", "2", "--d-model", "8", "--batch-size", "4", "--num-layers", "1", "--block-size", "8"]
 SHOWN = ["--tensorboard"] if find_spec("tensorboardX") and find_spec("PIL") else []
@@ -103,7 +103,7 @@ class Attack:
     """A finished run of char_gpt.py, copies of which are prepared and used. ``outside`` is what a link in them leads to."""
 
     def __init__(self, folder: Path):
-        self.module = vars(importlib.import_module("tinyformer.programs.gpt"))
+        self.module = vars(importlib.import_module("tinyformer.commands.gpt"))
         self.whole, self.run, self.outside = folder / "whole", folder / "run", folder / "outside"
         self.text = folder / "text.txt"
         words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import explored  # noqa: F401
 
-import tinyformer.programs.explore  # noqa: F401
+import tinyformer.commands.explore  # noqa: F401
 import tinytensor as tt
 
 tt.tensor([1.0, 2.0]).softmax(-1)

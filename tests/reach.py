@@ -45,7 +45,7 @@ USES = {
     "tinyformer/__init__.py": ["tinyformer/__init__.pyi"],
 }
 # A test file that imports from one of these modules runs the commands that it names.
-RUNNERS = r"(subprocess|running|forked|browsing|importlib|tinyformer\.programs\.main)(\.|$)"
+RUNNERS = r"(subprocess|running|forked|browsing|importlib|tinyformer\.commands\.main)(\.|$)"
 
 
 def running(tree: ast.AST) -> list[ast.AST]:
@@ -109,10 +109,10 @@ class Project:
     @cached_property
     def commands(self) -> dict[str, str]:
         """The file of each command, by the last word of the command."""
-        tree = ast.parse((ROOT / "tinyformer/programs/main.py").read_text(encoding="utf-8"))
+        tree = ast.parse((ROOT / "tinyformer/commands/main.py").read_text(encoding="utf-8"))
         table = next(node.value for node in tree.body if isinstance(node, ast.AnnAssign) and node.value is not None)
         groups = ast.literal_eval(table).values()
-        return {name.split()[-1]: f"tinyformer/programs/{row[2]}.py" for group in groups for name, row in group.items()}
+        return {name.split()[-1]: f"tinyformer/commands/{row[2]}.py" for group in groups for name, row in group.items()}
 
     def module(self, name: str, folder: str) -> set[str]:
         """Return the file of a dotted name, with each ``__init__.py`` on the way. It is empty for other projects' modules."""
@@ -151,7 +151,7 @@ class Project:
         if "*.py" in said:  # it reads the source
             used |= {file for file in self.files if file.startswith(PACKAGES)}
         if any(re.match(RUNNERS, name) for name in names) and path != "tests/conftest.py":  # which names files for all tests
-            every = "tinyformer.programs.main.ALL" in names and Path(path).name.startswith("test_")
+            every = "tinyformer.commands.main.ALL" in names and Path(path).name.startswith("test_")
             words = set(re.findall(r"\w+", " ".join(said)))
             used |= {file for word, file in self.commands.items() if every or word in words}
         return used & self.files

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from forked import Forks
 
+from tinyformer.commands.main import ALL
+from tinyformer.common.makers import Maker, maker_of
 from tinyformer.data.folders import MARK
-from tinyformer.programs.main import ALL
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.makers import Maker, maker_of
+from tinyformer.training.checkpoints import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -16,10 +16,10 @@ from tinyformer.data.batches import Batch
 from tinyformer.data.pairs import PairBatch
 from tinyformer.data.text import TextBatches
 from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.run_folder import RunFolder
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import next_token_loss
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import Tensor
 from tinytensor.nn import Module

@@ -4,17 +4,15 @@
 - ``tokenizers``: from text to ids and back.
 - ``data``: from files to batches.
 - ``audio``: from WAV files to vectors.
-- ``runs``: the folder of a run, with its settings, checkpoints and lock.
-- ``training``: the loop, losses, evaluation, logs.
+- ``training``: the loop, losses, evaluation, logs; the folder of a run, its checkpoints, and the model in it.
 - ``decoding``: from logits to text.
 - ``word_vectors``: words as vectors, by counting and by word2vec.
 - ``markov``: what comes next, by counting.
 - ``pretrained``: models in Hugging Face's layout, in and out.
 - ``chat``: conversations with a model.
 - ``plots``: pictures of runs.
-- ``tasks``: what models are trained for. ``scripting``: what all command lines share.
 - ``export``: models as ONNX. ``javascript``: a GPT in a browser.
-- ``explore``: the explorer. ``programs``: the commands of ``tinyformer``.
+- ``explore``: the explorer. ``commands``: the commands of ``tinyformer``, and what their command lines share.
 - ``common``: errors for people, files, settings, progress, memory.
 
 ``from tinyformer import GPT`` works for every name below, and loads only the files that the name needs.

@@ -12,22 +12,45 @@ from tinyformer.audio.features import (
 from tinyformer.audio.wav import read_wav as read_wav, write_wav as write_wav
 from tinyformer.chat.conversation import Chat as Chat, open_chat as open_chat
 from tinyformer.chat.template import ChatTemplate as ChatTemplate, find_chat_template as find_chat_template
+from tinyformer.commands.command_line import (
+    Commands as Commands,
+    Parser as Parser,
+    add_model_flag as add_model_flag,
+    add_pair_flags as add_pair_flags,
+    add_run_flags as add_run_flags,
+    add_run_settings as add_run_settings,
+    add_settings as add_settings,
+    add_text_flag as add_text_flag,
+    as_flags as as_flags,
+    first_choice as first_choice,
+    next_command as next_command,
+    run_command as run_command,
+    some_path as some_path,
+)
+from tinyformer.commands.inputs import piped_lines as piped_lines, typed_lines as typed_lines
+from tinyformer.commands.setup import (
+    RunSetup as RunSetup,
+    draw_losses as draw_losses,
+    tell_next as tell_next,
+    train_to_end as train_to_end,
+)
 from tinyformer.common.errors import (
     SettingError as SettingError,
     UserError as UserError,
+    escaped as escaped,
     plain_errors as plain_errors,
     print_line as print_line,
     stop_script as stop_script,
 )
-from tinyformer.common.schema import check_fields as check_fields
+from tinyformer.common.makers import Maker as Maker
 from tinyformer.common.settings import (
     at_least as at_least,
     check_effects as check_effects,
+    check_fields as check_fields,
     one_of as one_of,
     setting as setting,
     settings_from as settings_from,
 )
-from tinyformer.common.terminal import escaped as escaped
 from tinyformer.common.vectors import Vectors as Vectors, padded_vectors as padded_vectors
 from tinyformer.data.batches import Batch as Batch, Batches as Batches, LabelledBatches as LabelledBatches, padded as padded
 from tinyformer.data.masking import MaskedBatches as MaskedBatches, Masking as Masking
@@ -50,6 +73,7 @@ from tinyformer.data.sentences import (
     sentence_parts as sentence_parts,
     sentences_before as sentences_before,
 )
+from tinyformer.data.synthetic import dates as dates
 from tinyformer.data.text import TextBatches as TextBatches
 from tinyformer.decoding.beam_search import (
     BeamCandidate as BeamCandidate,
@@ -127,39 +151,6 @@ from tinyformer.pretrained.tokenizers import (
     save_pretrained_tokenizer as save_pretrained_tokenizer,
 )
 from tinyformer.pretrained.writing import Writing as Writing, read_writing as read_writing
-from tinyformer.runs.finished import save_run as save_run
-from tinyformer.runs.makers import Maker as Maker
-from tinyformer.runs.run_folder import RunFolder as RunFolder, load_weights as load_weights
-from tinyformer.runs.snapshots import Snapshots as Snapshots
-from tinyformer.scripting.command_line import (
-    Commands as Commands,
-    Parser as Parser,
-    add_model_flag as add_model_flag,
-    add_pair_flags as add_pair_flags,
-    add_run_flags as add_run_flags,
-    add_run_settings as add_run_settings,
-    add_settings as add_settings,
-    add_text_flag as add_text_flag,
-    as_flags as as_flags,
-    first_choice as first_choice,
-    next_command as next_command,
-    run_command as run_command,
-    some_path as some_path,
-)
-from tinyformer.scripting.inputs import piped_lines as piped_lines, typed_lines as typed_lines
-from tinyformer.scripting.scripts import (
-    RunSetup as RunSetup,
-    draw_losses as draw_losses,
-    tell_next as tell_next,
-    train_to_end as train_to_end,
-)
-from tinyformer.tasks.dates import dates as dates
-from tinyformer.tasks.transcription import Transcriber as Transcriber
-from tinyformer.tasks.translation import (
-    TranslationConfig as TranslationConfig,
-    Translator as Translator,
-    specials_of as specials_of,
-)
 from tinyformer.tokenizers import (
     BPETokenizer as BPETokenizer,
     CharTokenizer as CharTokenizer,
@@ -181,8 +172,16 @@ from tinyformer.training.losses import (
     translation_loss as translation_loss,
 )
 from tinyformer.training.optimizing import muon_for as muon_for
+from tinyformer.training.run_folder import RunFolder as RunFolder, load_weights as load_weights
+from tinyformer.training.snapshots import Snapshots as Snapshots, save_run as save_run
 from tinyformer.training.tensorboard import TensorBoardLogger as TensorBoardLogger
 from tinyformer.training.trainer import Trainer as Trainer
+from tinyformer.training.transcription import Transcriber as Transcriber
+from tinyformer.training.translation import (
+    TranslationConfig as TranslationConfig,
+    Translator as Translator,
+    specials_of as specials_of,
+)
 from tinyformer.word_vectors import (
     Corpus as Corpus,
     TfIdf as TfIdf,

@@ -16,7 +16,7 @@ from explored import gpt_run
 from tinyformer.explore.views.passages import Passage
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.explore.views.writing import Next, next_token
-from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
+from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
 
 READ = "#prompt[aria-busy='false']"
 NETWORK = "Failed to load resource"  # what the browser itself says of requests that fail

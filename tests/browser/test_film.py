@@ -17,7 +17,7 @@ import tinytensor as tt
 from tinyformer import recording_attention
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
-from tinyformer.runs.run_folder import RunFolder
+from tinyformer.training.run_folder import RunFolder
 
 STEPS = [0, 3, 6, 12]
 TEXT = "the quick fox"

@@ -14,7 +14,7 @@ import tinytensor as tt
 from tinyformer import recording_attention
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
-from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
+from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
 
 SECOND = "#view-compare select >> nth=1"  # the choice of the weights that others are compared with
 

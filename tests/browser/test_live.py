@@ -14,8 +14,8 @@ from explored import gpt_run
 import tinytensor as tt
 from tinyformer import Sampling
 from tinyformer.export.web import web_page
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.tasks.trained import open_run
+from tinyformer.training.opening import open_run
+from tinyformer.training.run_folder import RunFolder
 
 PROMPT = "the fox"
 

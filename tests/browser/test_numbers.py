@@ -20,8 +20,8 @@ from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.gpt import GPT
 from tinyformer.models.positions import RotaryScaling
-from tinyformer.runs.checkpoints import save_checkpoint
-from tinyformer.runs.run_folder import RunFolder
+from tinyformer.training.checkpoints import save_checkpoint
+from tinyformer.training.run_folder import RunFolder
 from tinytensor.nn import recording_outputs
 
 TEXT = "the quick fox"

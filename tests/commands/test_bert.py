@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from running import Program, entries, log_of, result_of, validation_losses
 
+from tinyformer.commands import bert as bert_program
 from tinyformer.common.errors import SettingError
-from tinyformer.programs import bert as bert_program
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.commands import command
-from tinyformer.runs.run_folder import RunFolder
+from tinyformer.common.makers import tinyformer_command
 from tinyformer.tokenizers import CharTokenizer
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.run_folder import RunFolder
 
 COMMAND = "train bert"
 MODEL = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--d-ff", "32", "--window", "8"]
@@ -161,7 +161,7 @@ def test_what_a_kill_left_of_a_classifier_is_removed(copied: Program) -> None:
 def test_ctrl_c_stops_a_classifier_and_says_so(copied: Program) -> None:
     printed = copied.interrupted("step    10:", *FIRST_RUN, "--overwrite", "--classify-steps", "60")
     assert "Stopped by Ctrl-C. The language model is saved" in printed
-    again = command("train", "bert", "--out", "run", "--resume")
+    again = tinyformer_command("train", "bert", "--out", "run", "--resume")
     assert printed.endswith(f"Train the classifiers again with: {again}\n")
     assert "Fill in more" not in printed
     assert "\npretrained: " in copied.good("--out", "run", "--resume-changed", "--classify-steps", "6")

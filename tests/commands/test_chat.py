@@ -16,7 +16,7 @@ from running import Program
 
 import tinytensor as tt
 from tinyformer import GPT, BPETokenizer, GPTConfig, Sampling, Writing, open_chat, save_pretrained, save_pretrained_tokenizer
-from tinyformer.programs import chat as chat_program
+from tinyformer.commands import chat as chat_program
 
 COMMAND = "chat model"
 TEXT = "the quick brown fox jumps over a lazy dog, and then it sleeps.\n" * 20

@@ -38,8 +38,8 @@ from tinyformer import (
     save_pretrained,
     save_pretrained_tokenizer,
 )
+from tinyformer.commands import generate as generate_program
 from tinyformer.data.reading import TextSource
-from tinyformer.programs import generate as generate_program
 
 COMMAND = "generate"
 END = "<|endoftext|>"

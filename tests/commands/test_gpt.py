@@ -14,17 +14,19 @@ import numpy as np
 import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
+from tinyformer.commands import gpt
+from tinyformer.common.makers import tinyformer_command
 from tinyformer.data.text import TextBatches
+from tinyformer.models.activations import ACTIVATIONS
+from tinyformer.models.blocks import NORMS
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig
-from tinyformer.programs import gpt
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.commands import command
-from tinyformer.runs.run_folder import RunFolder, load_weights
-from tinyformer.runs.snapshots import snapshot_steps
 from tinyformer.tokenizers import CharTokenizer
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
+from tinyformer.training.run_folder import RunFolder, load_weights
+from tinyformer.training.snapshots import snapshot_steps
 
 COMMAND = "train gpt"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]
@@ -242,7 +244,7 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
     step = load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"]
     assert 20 <= step <= 21
     # The command that it says is one that a shell takes as it stands.
-    again = command("train", "gpt", "--out", "two parts", "--resume") + "\n"
+    again = tinyformer_command("train", "gpt", "--out", "two parts", "--resume") + "\n"
     assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Go on with: {again}")
     assert "sample.txt" not in entries(parts)
 
@@ -548,8 +550,8 @@ def test_texts_that_will_not_do(program: Program, content: bytes | None, message
         (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
         (["--dropout", "1"], "dropout must be at least 0 and less than 1"),
         (["--positions", "absolute"], "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
-        (["--norm", "batch"], "norm must be one of layer, rms, not 'batch'"),
-        (["--activation", "tanh"], "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, geglu, not 'tanh'"),
+        (["--norm", "batch"], f"norm must be one of {', '.join(NORMS)}, not 'batch'"),
+        (["--activation", "tanh"], f"activation must be one of {', '.join(ACTIVATIONS)}, not 'tanh'"),
         (["--tokenizer", "word"], "--tokenizer must be one of char, bpe, not 'word'"),
         (["--learning-rate", "nan"], "--learning-rate must be a finite number, not nan"),
         (["--dtype", "half"], "dtype must be one of float32, bfloat16, not 'half'"),

@@ -25,7 +25,7 @@ from running import ROOT, Program
 
 from tinyformer import BertConfig, GPTConfig, RecurrentConfig, TrainingConfig, TransformerConfig
 from tinyformer.models.seq2seq import Seq2SeqConfig
-from tinyformer.tasks.translation import TranslationConfig
+from tinyformer.training.translation import TranslationConfig
 from tinytensor.io import load_with_metadata, save
 
 KEPT = Path(__file__).with_name("kept_runs")

@@ -12,7 +12,7 @@ from running import ROOT, Program
 
 import tinyformer
 import tinytensor as tt
-from tinyformer.programs.main import ALL
+from tinyformer.commands.main import ALL
 
 COMMAND = ""
 

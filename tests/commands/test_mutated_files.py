@@ -24,16 +24,16 @@ from forked import leave_pictures_empty
 from mutations import mutated, with_another_value
 
 import tinytensor as tt
+from tinyformer.audio.dial_tones import RATE, dial
 from tinyformer.audio.wav import read_wav, write_wav
 from tinyformer.common.errors import UserError
 from tinyformer.data.pair_files import read_tsv
 from tinyformer.data.pairs import read_two_files
 from tinyformer.data.reading import read_text
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.tasks.dial_tones import RATE, dial
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
 from tinyformer.tokenizers.tokenizer_json import tokenizer_json
+from tinyformer.training.run_folder import RunFolder
 from tinytensor.io import load_with_metadata
 
 EXPECTED = (UserError, tt.FileError, OSError)  # what scripts show in a line
@@ -48,7 +48,7 @@ class Program:
     """A finished run of a program. Its commands are called in this process."""
 
     def __init__(self, name: str, folder: Path, data: list[str], sizes: list[str], use: list[str]):
-        self.module = importlib.import_module(f"tinyformer.programs.{name}")
+        self.module = importlib.import_module(f"tinyformer.commands.{name}")
         self.folder = folder / "run"
         self.data = data
         self.use_words = [*use, "--out", str(self.folder)]

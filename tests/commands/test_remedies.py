@@ -11,7 +11,7 @@ import pytest
 from running import Program
 
 from tinyformer import BertConfig, BertForMaskedLM, WordPieceTokenizer, save_pretrained, save_pretrained_tokenizer
-from tinyformer.programs.main import ALL
+from tinyformer.commands.main import ALL
 from tinyformer.tokenizers.wordpiece import SPECIAL
 
 COMMAND = "generate"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from running import Program, check_record, log_of
 
-from tinyformer.common.old_names import LAYERS, SETTINGS
+from tinyformer.common.settings import LAYERS, SETTINGS
 from tinytensor import backend_name
 from tinytensor.io import load_with_metadata
 

@@ -19,11 +19,10 @@ from typing import Any
 import pytest
 
 from tinyformer import Commands, UserError
+from tinyformer.commands.main import ALL, command_of
+from tinyformer.common.makers import Maker, tinyformer_command
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.export.runs import load_run
-from tinyformer.programs.main import ALL, command_of
-from tinyformer.runs.commands import command
-from tinyformer.runs.makers import Maker
 
 FILL = "a sentence with a [MASK]"
 FOUND = {  # a folder: what its config.json says, what that is, and the words that use it
@@ -104,7 +103,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         name, words = command_of(shlex.split(line))
         _, _, module, first = ALL[name]
         with pytest.raises(UserError) as caught:
-            arguments = importlib.import_module(f"tinyformer.programs.{module}").parse([first, *words] if first else words)
+            arguments = importlib.import_module(f"tinyformer.commands.{module}").parse([first, *words] if first else words)
             arguments.run(arguments)
         return str(caught.value)
 
@@ -116,7 +115,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def remedy(name: str) -> str:
     """What to do with a folder."""
     words = FOUND[name][2]
-    return f"use it with {command(*shlex.split(words))}" if words else "choose another folder"
+    return f"use it with {tinyformer_command(*shlex.split(words))}" if words else "choose another folder"
 
 
 @pytest.mark.parametrize("words", OF_RUNS)
@@ -138,7 +137,8 @@ def test_word_vectors_are_asked_for_by_their_folder(run: Callable[[str], str]) -
 def test_a_command_that_uses_a_pretrained_model(words: str, run: Callable[[str], str]) -> None:
     for name, (_, what, _) in FOUND.items():
         if what != "a pretrained model":
-            saving = f", or write a pretrained model with {command('save', 'gpt', 'gpt-pretrained')}" if name == "gpt" else ""
+            save = tinyformer_command("save", "gpt", "gpt-pretrained")
+            saving = f", or write a pretrained model with {save}" if name == "gpt" else ""
             assert run(f"{words} {name}") == f"{name} holds {what}, not a pretrained model: {remedy(name)}{saving}"
 
 
@@ -189,6 +189,6 @@ def test_a_script_of_ones_own_uses_runs_of_its_kind(tmp_path: Path, monkeypatch:
             with pytest.raises(UserError) as caught:
                 commands.parse(["sample", "--out", str(run)])
             what = ("a language model", "my_gpt.py")[number]
-            how = (command("sample"), "python my_gpt.py sample")[number]
+            how = (tinyformer_command("sample"), "python my_gpt.py sample")[number]
             said = f"{run} holds a run of {what}, not a run of a translator: use it with {how} --out {run}"
             assert str(caught.value) == said

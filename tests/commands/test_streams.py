@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from running import Program, contents, entries, in_a_closed_terminal, result_of
 
-from tinyformer.programs.main import ALL
-from tinyformer.runs.checkpoints import load_checkpoint
+from tinyformer.commands.main import ALL
+from tinyformer.training.checkpoints import load_checkpoint
 
 COMMAND = "train gpt"
 WORDS = "the quick brown fox jumps over a lazy dog and then it sleeps".split()
@@ -58,7 +58,7 @@ def in_a_shell(program: Program, words: list[str], redirections: str) -> subproc
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_folder_is_named_after_the_data(name: str) -> None:
-    program = importlib.import_module(f"tinyformer.programs.{ALL[name][2]}")
+    program = importlib.import_module(f"tinyformer.commands.{ALL[name][2]}")
     default = program.DEFAULT_OUT
     assert default == FOLDERS[name]
     assert program.parse([]).out == default

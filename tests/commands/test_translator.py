@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from running import Program, contents, entries, log_of, result_of, validation_losses
 
+from tinyformer.commands import translator as translator_program
+from tinyformer.common.makers import tinyformer_command
 from tinyformer.decoding.beam_search import Hypothesis
 from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig
-from tinyformer.programs import translator as translator_program
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.commands import command
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.tasks.translation import TranslationConfig, Translator, trained_translator
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
+from tinyformer.training.run_folder import RunFolder
+from tinyformer.training.translation import TranslationConfig, Translator, trained_translator
 
 COMMAND = "train translator"
 MODEL = ["--d-model", "16", "--num-heads", "2", "--d-ff", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
@@ -219,7 +219,7 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
     step = load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"]
     assert 4 <= step <= 5
     # The command that it says is one that a shell takes as it stands.
-    again = f"{command('train', 'translator', '--out', 'two parts', '--resume')}\n"
+    again = f"{tinyformer_command('train', 'translator', '--out', 'two parts', '--resume')}\n"
     assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Go on with: {again}")
     assert "sample.txt" not in entries(parts)
 

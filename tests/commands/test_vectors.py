@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from running import Program, entries
 
-from tinyformer.programs import asked_vectors, vectors as vectors_program
-from tinyformer.runs.commands import command
+from tinyformer.commands import asked_vectors, vectors as vectors_program
+from tinyformer.common.makers import tinyformer_command
 from tinyformer.word_vectors import Corpus, load_vectors, words_of
 
 COMMAND = "train vectors"
@@ -244,7 +244,7 @@ def test_interrupted_counting_leaves_nothing(program: Program) -> None:
 def test_vectors_that_are_there_are_not_lost(copied: Program) -> None:
     before = (copied.folder / "runs" / "vectors.txt").read_bytes()
     message = copied.bad(*FIRST_RUN)
-    how = command("vectors", "runs/vectors.txt")
+    how = tinyformer_command("vectors", "runs/vectors.txt")
     told = f"runs/vectors.txt is there already: ask it with `{how}`, or pass --overwrite, or another --out"
     assert told in message
     assert (copied.folder / "runs" / "vectors.txt").read_bytes() == before

@@ -17,7 +17,7 @@ import pytest
 from living import check_that_they_end, children, descendants, wait_until
 from running import Program, entries, in_a_closed_terminal, result_of
 
-from tinyformer.runs.checkpoints import load_checkpoint
+from tinyformer.training.checkpoints import load_checkpoint
 
 COMMAND = "train gpt"
 MODEL = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "6"]

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 NAMED = re.compile(rf"(?<![\w/])(examples/)?({'|'.join(map(re.escape, EXAMPLES))})\b|\bexamples/\w")
-THE_ONE = ROOT / "tinyformer/runs/commands.py"
+THE_ONE = ROOT / "tinyformer/common/makers.py"
 
 
 def named_in(text: str) -> list[str]:

@@ -18,9 +18,9 @@ from results import RESULTS, Sentence, cell, number, pattern_of, read, tables, u
 from sentences import EPYC, GPU, LATEST_XEON, MEDIAN, NUMPYS, QUARTILE, SENTENCES, SIDES, XEON, ratios
 
 from tinyformer import GPTConfig
+from tinyformer.commands.gpt import TextConfig, parse
 from tinyformer.common.settings import settings_from
-from tinyformer.programs.gpt import TextConfig, parse
-from tinyformer.tasks.language import ARCHITECTURES
+from tinyformer.training.opening import ARCHITECTURES
 
 PRINTED = [block for page in PAGES.values() for block in pages.blocks(page, "text")]
 PROSE = {name: pages.prose(page) for name, page in (PAGES | LESSONS).items()}

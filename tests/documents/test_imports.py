@@ -54,8 +54,8 @@ ROOMS = {
         "distributed"
     ).split(),
     "tinyformer": (
-        "common data tokenizers models runs decoding training audio markov word_vectors plots pretrained chat scripting tasks "
-        "export javascript explore programs"
+        "common data audio tokenizers models decoding markov word_vectors plots pretrained chat training export javascript "
+        "explore commands"
     ).split(),
 }
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tinyformer.programs.main import ALL
-from tinyformer.runs import commands
-from tinyformer.scripting import short
+from tinyformer.commands import script as short
+from tinyformer.commands.main import ALL
+from tinyformer.common import makers
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path for folder in ("tinytensor", "tinyformer", "examples") for path in (ROOT / folder).rglob("*.py"))
@@ -51,7 +51,7 @@ def help_of(parse, words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_every_flag_that_a_message_names_is_one_of_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     known = {*OF_OTHERS, *(f"--{name}" for name in short.HELP)}
     for _, _, module, first in ALL.values():
-        shown = help_of(importlib.import_module(f"tinyformer.programs.{module}").parse, [first] if first else [], capsys)
+        shown = help_of(importlib.import_module(f"tinyformer.commands.{module}").parse, [first] if first else [], capsys)
         known |= set(re.findall(r"--[a-z][\w-]*", shown))
     named = found(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
     assert len(named) > 40
@@ -72,6 +72,6 @@ def test_every_extra_and_package_that_a_message_names_can_be_installed() -> None
 def test_every_command_and_module_that_a_message_names_exists() -> None:
     modules = found(r"python3? -m (tiny\w+(?:\.\w+)*)")
     assert all(importlib.util.find_spec(name) for name in modules)
-    for train, use in commands.OF_KINDS.values():
+    for train, use in makers.KINDS.values():
         assert " ".join(train) in ALL and (not use or use[0] in ALL)
-    assert {commands.of_pretrained(kind)[0] for kind in ("bert", "marian", "llama")} <= ALL.keys()
+    assert {"generate", *(words[0] for words in makers._PRETRAINED.values())} <= ALL.keys()

@@ -23,7 +23,7 @@ from pages import GUIDES, LESSONS, PAGES, ROOT
 import tinyformer
 import tinytensor as tt
 from tinyformer import UserError
-from tinyformer.programs.main import ALL, command_of
+from tinyformer.commands.main import ALL, command_of
 from tinytensor import distributed, nn, optim  # noqa: F401 (the first is named in a table)
 
 SNIPPETS = [(name, i, code) for name, page in PAGES.items() for i, code in enumerate(pages.blocks(page, "python"))]
@@ -88,7 +88,7 @@ def check(words: list[str]) -> None:
         name, rest = command_of(words[1:]) if words[1:] not in ([], ["--version"]) else ("", [])
         if rest or name.startswith("train "):  # a sentence may name another without its words
             _, _, module, first = ALL[name]
-            importlib.import_module(f"tinyformer.programs.{module}").parse([first, *rest] if first else rest)
+            importlib.import_module(f"tinyformer.commands.{module}").parse([first, *rest] if first else rest)
     elif words[0] == "python" and words[1].startswith(("examples/", "benchmarks/", "tests/")):  # some need PyTorch
         kind, _, _ = words[1].partition("/")
         parsers = {"examples": words[1], "benchmarks": "benchmarks/*.py", "tests": "tests/attempts.py"}[kind]

@@ -18,7 +18,7 @@ tinyformer/audio/wav.py: "<H", description, 24) -> "<H", description, 25)
     tinyformer/audio/test_wav.py::test_a_format_that_is_described_at_length
 tinyformer/chat/template.py: if said is None: -> if said is not None:
     tinyformer/chat/test_template.py::test_where_it_is_found
-tinyformer/common/old_names.py: return settings -> pass
+tinyformer/common/settings.py: return settings -> pass
     tinyformer/test_old_names.py::test_settings
 tinyformer/data/reading.py: if notify and (said -> if notify or (said
     tinyformer/data/test_data.py::test_a_folder_in_the_order_of_names_without_hidden_files
@@ -36,13 +36,13 @@ tinyformer/plots/curves.py: [100 * fraction for -> [10 * fraction for
     tinyformer/plots/test_curves.py::test_accuracies_have_a_line_for_each_model_and_one_for_guessing
 tinyformer/pretrained/sentences.py: skipped = 0 -> skipped = 1
     tinyformer/pretrained/test_sentences.py::test_batches_and_cores_change_nothing
-tinyformer/programs/main.py: if words == ["--version"]: -> if words == ["--versions"]:
+tinyformer/commands/main.py: if words == ["--version"]: -> if words == ["--versions"]:
     commands/test_main.py::test_both_packages_have_the_same_version
-tinyformer/runs/finished.py: or not math.isfinite(loss) -> or math.isfinite(loss)
+tinyformer/training/snapshots.py: or not math.isfinite(loss) -> or math.isfinite(loss)
     tinyformer/test_finished.py::test_losses_may_be_any_numbers
-tinyformer/scripting/scripts.py: tokenizer.save(self.folder.tokenizer) -> pass
+tinyformer/commands/setup.py: tokenizer.save(self.folder.tokenizer) -> pass
     tinyformer/test_scripts.py::test_a_new_run_has_the_scripts_defaults_and_the_flags_over_them
-tinyformer/tasks/text_scores.py: without < _ENOUGH * letters: -> without > _ENOUGH * letters:
+tinyformer/training/comparison.py: without < _ENOUGH * letters: -> without > _ENOUGH * letters:
     tinyformer/test_text_scores.py::test_the_tokenizer_follows_the_script
 tinyformer/tokenizers/texts.py: pieces[i].replace("▁", " ") -> pieces[i].replace("▁", "")
     tinyformer/tokenizers/test_texts.py::test_a_marian_tokenizer_has_two_languages
@@ -123,7 +123,7 @@ def test_every_package_has_a_fault():
         ("tinyformer/models/gpt.py", "tests/parity/test_gpt.py", "tests/tinytensor/test_ops.py"),
         ("tinyformer/explore/page/write.js", "tests/browser/test_write.py", "tests/parity/test_gpt.py"),
         ("tinyformer/javascript/products.js", "tests/browser/test_write.py", "tests/parity/test_gpt.py"),
-        ("tinyformer/programs/chat.py", "tests/commands/test_chat.py", "tests/commands/test_bert.py"),
+        ("tinyformer/commands/chat.py", "tests/commands/test_chat.py", "tests/commands/test_bert.py"),
         ("tests/running.py", "tests/commands/test_bert.py", "tests/tinytensor/test_ops.py"),
         ("tests/standin/cupy/__init__.py", "tests/tinytensor/test_ops.py", None),
         ("docs/lessons/01_engine.md", "tests/site/test_site.py", "tests/tinytensor/test_ops.py"),

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WRITER = "tinytensor/device/disk.py"
-OF_RUNS = ("tinyformer/runs/run_folder.py", "tinyformer/runs/safety.py")  # which refuse links first
+OF_RUNS = ("tinyformer/training/run_folder.py", "tinyformer/training/safety.py")  # which refuse links first
 
 # What changes a file or a folder. Methods and functions of the same name mean the same.
 CHANGING = {
@@ -27,12 +27,11 @@ ALLOWED = {
     ("tinytensor/device/caches.py", "rmtree"),
     ("tinytensor/kernels/numba/cache.py", "rmtree"),
     ("tinytensor/distributed/mpi.py", "unlink"),  # names of shared memory
-    ("tinyformer/common/terminal.py", "open"),  # the system's empty stream
-    ("tinyformer/common/errors.py", "open"),
+    ("tinyformer/common/errors.py", "open"),  # the system's empty stream
     ("tinyformer/common/errors.py", "os.open"),
-    ("tinyformer/programs/explore.py", "mkstemp"),  # what leads a browser to the page
-    ("tinyformer/programs/explore.py", "open"),
-    ("tinyformer/programs/explore.py", "unlink"),
+    ("tinyformer/commands/explore.py", "mkstemp"),  # what leads a browser to the page
+    ("tinyformer/commands/explore.py", "open"),
+    ("tinyformer/commands/explore.py", "unlink"),
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tinyformer import CharTokenizer, KneserNey, RunFolder
-from tinyformer.tasks.trained import open_pretrained, open_run
+from tinyformer.training.opening import open_pretrained, open_run
 
 TEXT = ("--data", "long.txt")
 # By the name of a script: the words of a short run, its pictures, and how it says what came out.

@@ -27,9 +27,9 @@ from tinyformer.data.text import TextBatches
 from tinyformer.decoding.generation import GPTDecoder, sample
 from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import kernels, nn, optim
 from tinytensor.device.backend import xp

@@ -34,7 +34,7 @@ from tinyformer import (
     read_writing,
     sample,
 )
-from tinyformer.programs.generate import written as written_by_the_program
+from tinyformer.commands.generate import written as written_by_the_program
 
 transformers = pytest.importorskip("transformers")
 

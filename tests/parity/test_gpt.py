@@ -12,10 +12,10 @@ from torch_models import GPT as Twin, adamw_for as twin_adamw_for, copy_weights
 import tinytensor as tt
 from tinyformer.data.batches import Batch
 from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import next_token_loss
 from tinyformer.training.optimizing import optimizer_for
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor.optim import Cosine, clip_grad_norm
 

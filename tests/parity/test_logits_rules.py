@@ -21,7 +21,7 @@ from tinyformer.decoding.sampling import (
     Renormalized,
     RepetitionPenalty,
 )
-from tinyformer.tasks.translation import pretrained_translator
+from tinyformer.training.translation import pretrained_translator
 
 transformers = pytest.importorskip("transformers")
 from transformers.generation import logits_process as theirs  # noqa: E402
@@ -164,7 +164,7 @@ class Words:
 @named
 @pytest.mark.parametrize("beams", [1, 4])
 def test_marian_translates_what_transformers_translates(said, beams, tmp_path, monkeypatch):
-    monkeypatch.setattr("tinyformer.tasks.translation.pretrained_tokenizer", lambda folder: Words())
+    monkeypatch.setattr("tinyformer.training.translation.pretrained_tokenizer", lambda folder: Words())
     said = json.loads(json.dumps(said))
     if "bad_words_ids" in said:
         said["bad_words_ids"].append([PAD])

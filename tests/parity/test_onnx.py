@@ -29,6 +29,8 @@ from tinyformer import (
     load_tokenizer,
     load_weights,
 )
+from tinyformer.commands import export
+from tinyformer.commands.command_line import run_command
 from tinyformer.decoding.generation import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling
 from tinyformer.export import writing
@@ -37,10 +39,8 @@ from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.blocks import NORMS
 from tinyformer.models.positions import KINDS, RotaryScaling
 from tinyformer.models.sentences import Normalize, Projection
-from tinyformer.programs import export
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.scripting.command_line import run_command
-from tinyformer.tasks.translation import trained_translator
+from tinyformer.training.run_folder import RunFolder
+from tinyformer.training.translation import trained_translator
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -290,7 +290,7 @@ def test_a_table_after_the_first_race_has_what_is_known():
 
 
 def test_the_recipes_are_those_of_the_example():
-    script = vars(importlib.import_module("tinyformer.programs.gpt"))
+    script = vars(importlib.import_module("tinyformer.commands.gpt"))
     assert speedrun.recipes() == script["RECIPES"]
 
 

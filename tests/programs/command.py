@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyformer.programs.main import main
+from tinyformer.commands.main import main
 
 if __name__ == "__main__":  # spawned processes import this file, too
     main()

@@ -19,14 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyformer.common.errors import SettingError, UserError, plain_errors, renamed_settings
-from tinyformer.common.files import read_json, write_json
-from tinyformer.common.settings import changed_settings, check_effects, is_changeable, one_of, setting, settings_from
-from tinyformer.data.pair_files import PairFiles
-from tinyformer.models.transformer import TransformerConfig
-from tinyformer.programs.main import ALL
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.scripting.command_line import (
+from tinyformer.commands.command_line import (
     Commands,
     Parser,
     add_pair_flags,
@@ -41,7 +34,14 @@ from tinyformer.scripting.command_line import (
     parse_command,
     run_command,
 )
-from tinyformer.scripting.inputs import piped_lines, typed_lines
+from tinyformer.commands.inputs import piped_lines, typed_lines
+from tinyformer.commands.main import ALL
+from tinyformer.common.errors import SettingError, UserError, plain_errors, renamed_settings
+from tinyformer.common.files import read_json, write_json
+from tinyformer.common.settings import changed_settings, check_effects, is_changeable, one_of, setting, settings_from
+from tinyformer.data.pair_files import PairFiles
+from tinyformer.models.transformer import TransformerConfig
+from tinyformer.training.run_folder import RunFolder
 from tinytensor import distributed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -405,7 +405,7 @@ IN_ASCII = {"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "LC_ALL": "C"}
 def test_pipes_are_utf8_where_the_locale_is_ascii(settings: dict[str, str]) -> None:
     """Unless the user says otherwise: Python itself would decode them as ASCII."""
     code = (
-        "from tinyformer.common.errors import plain_errors\nfrom tinyformer.scripting.inputs import piped_lines\n"
+        "from tinyformer.common.errors import plain_errors\nfrom tinyformer.commands.inputs import piped_lines\n"
         "with plain_errors(): print(*piped_lines())"
     )
     result = subprocess.run(
@@ -438,7 +438,7 @@ def test_a_setting_that_has_no_effect_beside_the_others_is_refused() -> None:
 
 def settings_of_programs() -> list[type]:
     modules = {module for _, _, module, _ in ALL.values()}
-    programs = [vars(importlib.import_module(f"tinyformer.programs.{name}")) for name in sorted(modules)]
+    programs = [vars(importlib.import_module(f"tinyformer.commands.{name}")) for name in sorted(modules)]
     kinds = {kind for program in programs for kind in program.values() if isinstance(kind, type) and is_dataclass(kind)}
     kinds.add(TransformerConfig)  # which train translator has in a table
     return sorted(kinds, key=lambda kind: (kind.__module__, kind.__name__))
@@ -485,7 +485,7 @@ def test_each_setting_depends_on_settings_that_there_are() -> None:
 def test_a_flag_that_has_no_effect_beside_the_others_is_refused(
     program: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parse = importlib.import_module(f"tinyformer.programs.{program}").parse
+    parse = importlib.import_module(f"tinyformer.commands.{program}").parse
     with pytest.raises(SystemExit) as end:
         parse(words)
     error = capsys.readouterr().err
@@ -504,7 +504,7 @@ def test_a_flag_that_has_no_effect_beside_the_others_is_refused(
     ],
 )
 def test_a_flag_that_has_an_effect_is_taken(program: str, words: list[str]) -> None:
-    importlib.import_module(f"tinyformer.programs.{program}").parse(words)
+    importlib.import_module(f"tinyformer.commands.{program}").parse(words)
 
 
 # ---------------------------------------------------------------------------------------------------------- files
@@ -617,7 +617,7 @@ print("it goes on")
 
 
 def test_the_command_first_gets_ready_for_errors_and_ctrl_c() -> None:
-    program = (ROOT / "tinyformer/programs/main.py").read_text(encoding="utf-8")
+    program = (ROOT / "tinyformer/commands/main.py").read_text(encoding="utf-8")
     _, future, first, second, *others = ast.parse(program).body
     assert [ast.unparse(node) for node in (future, first)] == [
         "from __future__ import annotations",
@@ -633,13 +633,7 @@ def test_getting_ready_imports_next_to_nothing() -> None:
     result = subprocess.run(
         [sys.executable, "-c", program.replace("PART", "common.errors")], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert {*result.stdout.split()} <= {
-        "atexit",
-        "tinyformer",
-        "tinyformer.common",
-        "tinyformer.common.errors",
-        "tinyformer.common.terminal",
-    }
+    assert {*result.stdout.split()} <= {"atexit", "tinyformer", "tinyformer.common", "tinyformer.common.errors"}
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), ValueError("a bug"), KeyError("x")])

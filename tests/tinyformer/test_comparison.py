@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tinyformer.common.errors import UserError
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.tasks.comparison import (
+from tinyformer.training.comparison import (
     FEWEST,
     MOST_BINS,
     Translated,
@@ -24,7 +23,8 @@ from tinyformer.tasks.comparison import (
     score_by_length,
     write_translations,
 )
-from tinyformer.tasks.translation import TranslationConfig
+from tinyformer.training.run_folder import RunFolder
+from tinyformer.training.translation import TranslationConfig
 
 SENTENCES = [Translated("a b c", "x y", "x y z"), Translated("ä", "", "\u2028ö"), Translated("a b", "x", "x")]
 

@@ -11,9 +11,9 @@ import tinytensor as tt
 from tinyformer import GPT, GPTConfig, from_pretrained, save_pretrained
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.export.runs import load_run
-from tinyformer.runs.run_folder import RunFolder, load_weights
-from tinyformer.tasks.trained import open_run
-from tinyformer.tasks.translation import trained_translator
+from tinyformer.training.opening import open_run
+from tinyformer.training.run_folder import RunFolder, load_weights
+from tinyformer.training.translation import trained_translator
 
 
 def evaluates(model: tt.nn.Module) -> bool:

@@ -30,10 +30,10 @@ from tinyformer import (
     WordTokenizer,
     export_onnx,
 )
+from tinyformer.commands.export import export, parse
 from tinyformer.export.graph import FLOAT, INT, Graph
 from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph
 from tinyformer.export.web import web_page
-from tinyformer.programs.export import export, parse
 from tinytensor.nn import Module
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,11 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import GPT, CharTokenizer, GPTConfig, RunFolder, Snapshots, UserError, save_run
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.makers import found_in
-from tinyformer.runs.run_folder import load_weights
-from tinyformer.scripting.command_line import run_code
-from tinyformer.tasks.trained import open_run
+from tinyformer.commands.command_line import run_code
+from tinyformer.common.makers import contents_of
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.opening import open_run
+from tinyformer.training.run_folder import load_weights
 
 ROWS = [{"step": 10, "train_loss": 2.5, "validation_loss": None}, {"step": 20, "train_loss": 2.0, "validation_loss": 2.25}]
 
@@ -39,7 +39,7 @@ def test_a_finished_run_opens_as_those_of_trainers_do(parts, tmp_path: Path) -> 
     _, state = load_checkpoint(path / "best.safetensors", "best")
     assert (state["step"], state["validation_loss"]) == (20, 2.25)
     assert (path / "log.csv").read_text(encoding="utf-8") == "step,train_loss,validation_loss\n10,2.5,\n20,2.0,2.25\n"
-    found = found_in(path)
+    found = contents_of(path)
     assert found is not None and found.what == "a run of a language model"
 
 

@@ -14,8 +14,7 @@ import pytest
 from forking import in_a_fork, needs_fork
 
 import tinytensor as tt
-from tinyformer.common.progress import TerminalBar
-from tinyformer.common.signals import stop_on_signals
+from tinyformer.common.progress import TerminalBar, stop_on_signals
 from tinyformer.models.evaluating import evaluating
 
 

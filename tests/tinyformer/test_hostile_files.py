@@ -190,10 +190,10 @@ def test_nothing_else_opens_files() -> None:
     own = {
         "__init__.py",
         "files.py",
-        "common/terminal.py",
+        "common/errors.py",
         "explore/serving/server.py",
         "data/reading.py",
-        "runs/run_folder.py",
+        "training/run_folder.py",
         "export/javascript.py",
         "export/web.py",
     }

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 import tinytensor as tt
+from tinyformer.commands.command_line import Parser, add_settings
 from tinyformer.common.errors import UserError
-from tinyformer.common.old_names import LAYERS, SETTINGS, VALUES, new_value, new_weight_name, old_names, with_new_names
+from tinyformer.common.settings import LAYERS, SETTINGS, VALUES, new_value, new_weight_name, old_names, with_new_names
 from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.bert import BertConfig
 from tinyformer.models.blocks import BlockConfig
 from tinyformer.models.gpt import GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
-from tinyformer.runs.run_folder import RunFolder, load_weights
-from tinyformer.scripting.command_line import Parser, add_settings
+from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
 from tinyformer.training.config import TrainingConfig
+from tinyformer.training.run_folder import RunFolder, load_weights
 from tinytensor.io import load_with_metadata, save
 
 CONFIGS = (TrainingConfig, TransformerConfig, BertConfig, GPTConfig, BlockConfig)

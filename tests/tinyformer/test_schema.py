@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tinyformer.common.errors import SettingError, UserError
-from tinyformer.common.schema import check_fields, read_dataclass, read_value
+from tinyformer.common.settings import check_fields, read_dataclass, read_value
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import GPT, CharTokenizer, GPTConfig, from_pretrained, load_tokenizer, save_pretrained
-from tinyformer.common.errors import SettingError, UserError, plain_errors, print_line
+from tinyformer.common.errors import SettingError, UserError, escaped, plain_errors, print_line
 from tinyformer.common.files import read_json
-from tinyformer.common.terminal import escaped
 from tinyformer.data.pair_files import PairFiles
 from tinyformer.data.reading import open_text
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
-from tinyformer.runs.run_folder import RunFolder
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.word_vectors import load_vectors
 
 fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
@@ -193,5 +192,5 @@ def test_messages_about_names_and_texts_of_files(tmp_path: Path, capsys: pytest.
 
 def test_all_programs_protect_the_terminal() -> None:
     root = Path(__file__).resolve().parents[2]
-    content = (root / "tinyformer/programs/main.py").read_text(encoding="utf-8")
+    content = (root / "tinyformer/commands/main.py").read_text(encoding="utf-8")
     assert re.search(r"with plain_errors\(\):\n(?: {8}.*\n)* {8}run\(", content)

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tinyformer.tasks.text_scores import TextScores, bleu_tokenizer, count_words
+from tinyformer.training.comparison import TextScores, bleu_tokenizer, count_words
 
 sacrebleu = pytest.importorskip("sacrebleu")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinyformer.audio.dial_tones import KEYS, MEL, VOCAB_SIZE, DialTask, dial
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.tasks.dial_tones import KEYS, MEL, VOCAB_SIZE, DialTask, dial
-from tinyformer.tasks.transcription import AT_ONCE, Transcriber
+from tinyformer.training.transcription import AT_ONCE, Transcriber
 
 TASK = DialTask(fewest=1, most=4)
 

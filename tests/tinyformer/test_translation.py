@@ -20,8 +20,8 @@ from tinyformer import (
     padded,
     specials_of,
 )
-from tinyformer.tasks.translation import ARCHITECTURES
 from tinyformer.tokenizers import BPETokenizer
+from tinyformer.training.translation import ARCHITECTURES
 
 PAIRS = [("red dog", "perro rojo"), ("blue cat sees é", "gato azul")]
 SHAPE = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 8}
@@ -71,7 +71,7 @@ def test_the_best_translations_of_many_sentences(translator: Translator, monkeyp
     expected = [[hypothesis.ids for hypothesis in each] for each in one_by_one]
     room = 2 * 13  # for the tokens of a sentence with a beam of 2
     for tokens, batches in ((64 * room, [5]), (2 * room, [2, 2, 1]), (3 * room - 1, [2, 2, 1]), (1, [1] * 5)):
-        monkeypatch.setattr("tinyformer.tasks.translation.TOKENS_AT_ONCE", tokens)
+        monkeypatch.setattr("tinyformer.training.translation.TOKENS_AT_ONCE", tokens)
         done: list[int] = []
         found = translator.search_all(sentences, 2, 2, done.append)
         assert [[hypothesis.ids for hypothesis in each] for each in found] == expected

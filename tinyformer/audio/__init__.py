@@ -1,4 +1,4 @@
 """Sound: reading and writing WAV files, and the vectors that networks read instead of samples.
 
-Read ``wav`` first, then ``samples`` and ``features``. The room imports common/ and data/.
+Read ``wav`` first, then ``samples`` and ``features``. ``dial_tones`` makes recordings of telephone keys.
 """

@@ -13,8 +13,7 @@ from typing import Any
 
 from tinyformer.audio.samples import one_row
 from tinyformer.common.errors import SettingError
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, one_of
+from tinyformer.common.settings import at_least, check_fields, one_of
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tinyformer.chat.template import ChatTemplate, find_chat_template
 from tinyformer.common.errors import UserError, renamed_settings
+from tinyformer.common.makers import contents_of, tinyformer_command
 from tinyformer.common.settings import check_counts
 from tinyformer.decoding.generation import GPTDecoder, sample
 from tinyformer.decoding.sampling import Sampling
@@ -18,8 +19,6 @@ from tinyformer.pretrained.folders import find_folder, model_folder, read_settin
 from tinyformer.pretrained.loading import from_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.writing import Writing, read_writing
-from tinyformer.runs import commands
-from tinyformer.runs.makers import found_in
 from tinyformer.tokenizers import Tokenizer
 from tinytensor.common.wording import a_or_an, counted
 
@@ -183,8 +182,8 @@ def open_chat(path_or_name: str | Path, revision: str | None = None, dtype: str 
     read_settings(model_folder(folder))  # refuses a run
     template = find_chat_template(folder)
     if template is None:
-        found = found_in(folder)
-        command = found.command if found is not None else commands.command("generate", str(folder))
+        contents = contents_of(folder)
+        command = contents.command if contents is not None else tinyformer_command("generate", str(folder))
         raise UserError(
             f"{folder} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): it was not "
             f"trained to talk. Take one that was, or use this one with {command}"

@@ -1,4 +1,1 @@
-"""What every room asks for: errors for people, files, settings and their schema, progress, memory, words.
-
-It imports no other room of tinyformer.
-"""
+"""What every package uses: errors, files, settings, progress, memory, words, and what made a folder."""

@@ -1,4 +1,4 @@
-"""What a file that is not UTF-8 seems to hold, and the command that converts it."""
+"""Guesses of what a file that is not UTF-8 holds, and the command that converts it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-# How files begin that are no texts.
+# The beginnings of files that are not text.
 BEGINNINGS = {
     b"\x89PNG": "a PNG picture", b"\xff\xd8\xff": "a JPEG picture", b"GIF8": "a GIF picture", b"%PDF": "a PDF document",
     b"PK\x03\x04": "a ZIP archive, as .docx, .odt and .epub are", b"\x1f\x8b": "compressed with gzip",
@@ -16,18 +16,18 @@ BEGINNINGS = {
     b"SQLite format 3": "a database", b"PAR1": "a Parquet table", b"GGUF": "a model",
 }  # fmt: skip
 MARKS = {b"\xff\xfe\x00\x00": "UTF-32", b"\x00\x00\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
-# The programs that unpack what is compressed.
+# The programs that unpack compressed files.
 UNPACKING = {"compressed with gzip": "gunzip", "compressed with bzip2": "bunzip2", "compressed with xz": "unxz",
              "compressed with zstd": "unzstd"}  # fmt: skip
 CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
 
 
 def how_to_read(path: str | Path, content: bytes | bytearray) -> str:
-    """What a file that is not UTF-8 seems to hold, and what makes it UTF-8: a command that works for this very file."""
+    """Return what a file that is not UTF-8 seems to hold, and the command that makes this file UTF-8."""
     content = bytes(content)
-    if found := next((kind for start, kind in BEGINNINGS.items() if content.startswith(start)), None):
-        unpack = f": {UNPACKING[found]} {shlex.quote(str(path))} unpacks it" if found in UNPACKING else ", not text"
-        return f"it is {found}{unpack}"
+    if file_type := next((name for start, name in BEGINNINGS.items() if content.startswith(start)), None):
+        unpack = f": {UNPACKING[file_type]} {shlex.quote(str(path))} unpacks it" if file_type in UNPACKING else ", not text"
+        return f"it is {file_type}{unpack}"
     name = encoding_of(content)
     if name is None:
         return "it does not seem to be text at all"
@@ -41,8 +41,8 @@ def how_to_read(path: str | Path, content: bytes | bytearray) -> str:
 
 
 def encoding_of(content: bytes) -> str | None:
-    """The name by which iconv knows the encoding that a text which is not UTF-8 seems to have; "UTF-8" where only few bytes are
-    wrong, and None for what seems to be no text. The content can be decoded from the encoding without an error."""
+    """Guess the encoding of a text that is not UTF-8, by its name in iconv: "UTF-8" if only a few bytes are wrong, and None if
+    it is not text. The content can be decoded with this encoding."""
     for mark, name in MARKS.items():
         if content.startswith(mark):
             return name if _decodes(content, name) else None
@@ -76,13 +76,13 @@ def _decodes(content: bytes, codec: str) -> bool:
 
 
 def _runs(content: bytes) -> float:
-    """The share of the bytes above ASCII that have another one beside them. It is small for languages with Latin letters."""
+    """Return the share of the non-ASCII bytes beside another one. It is small for languages with Latin letters."""
     above = re.findall(rb"[\x80-\xff]+", content)
     return sum(len(run) for run in above if len(run) > 1) / max(sum(map(len, above)), 1)
 
 
 def _share(content: bytes, codec: str, fits: Callable[[str], bool]) -> float:
-    """The share of the letters above ASCII that fit, of a text in this encoding; 0 if it cannot be decoded."""
+    """Return the share of the non-ASCII letters that fit, of a text in this encoding; 0 if it cannot be decoded."""
     if not _decodes(content, codec):
         return 0.0
     letters = [letter for letter in content.decode(codec)[:20_000] if letter > "\x7f"]
@@ -94,12 +94,12 @@ def _between(*ranges: str) -> Callable[[str], bool]:
 
 
 def _leads(codec: str, first: int, last: int) -> Callable[[str], bool]:
-    """Whether a character is among the frequent ones, which have the first codes."""
+    """Return the test for frequent characters, which have the first codes."""
     return lambda letter: first <= letter.encode(codec, "replace")[0] <= last
 
 
 KANA = _between("\u3041\u30ff")
-# What iconv and Python call an encoding, which characters are frequent in its languages, and how frequent.
+# An encoding's names in iconv and Python, the characters that are frequent in its languages, and their share.
 SCRIPTS: list[tuple[str, str, Callable[[str], bool], float]] = [
     ("EUC-JP", "euc_jp", KANA, 0.2),
     ("CP932", "cp932", KANA, 0.2),

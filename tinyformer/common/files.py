@@ -1,6 +1,6 @@
-"""Reading files of others, and reading and writing JSON. What cannot be read is a UserError that names the file.
+"""Reading other people's files, and reading and writing JSON. A UserError names the file that cannot be read.
 
-Whatever this package reads, it opens here: a file in a folder of others may be a pipe, a device, or have no end.
+This package opens all files here: a file in somebody else's folder may be a pipe, a device, or endless.
 """
 
 from __future__ import annotations
@@ -19,51 +19,50 @@ from tinyformer.common.errors import SettingError, UnknownField, UserError, shor
 from tinyformer.common.memory import in_bytes
 from tinytensor.device.disk import FileError, open_regular, write_text
 
-# The most that a file may have that describes a model or a tokenizer, and is read as a whole. Published ones have up to 35 MB.
+# The largest file that describes a model or a tokenizer. Published ones have up to 35 MB.
 MOST_BYTES = 1 << 28
 _SHOWN_KEY = 40  # characters of a key of JSON in a message
 
 
 @contextmanager
-def damaged(what: object) -> Iterator[None]:
-    """A context that turns every usual error inside it into a UserError: ``what``, such as a path, is damaged."""
+def damaged(path: object) -> Iterator[None]:
+    """A context that turns every usual error inside it into a UserError: the file at ``path`` is damaged."""
     try:
         yield
     except UnknownField as error:
-        raise UnknownField(f"{what}: {error}") from None
+        raise UnknownField(f"{path}: {error}") from None
     except SettingError as error:  # the value may have been edited, too
-        raise UserError(f"{what} is damaged, or of another version: {shortened(str(error))}") from None
+        raise UserError(f"{path} is damaged, or of another version: {shortened(str(error))}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-        raise UserError(f"{what} is damaged: {shortened(str(error))}") from None
+        raise UserError(f"{path} is damaged: {shortened(str(error))}") from None
 
 
 def open_file(path: str | Path) -> BinaryIO:
-    """A file opened to read its bytes. Raises UserError, which names it, unless it is a regular file; OSError if it cannot be
-    opened."""
+    """Open a file to read its bytes. Raises UserError unless it is a regular file; OSError if it cannot be opened."""
     try:
         return open_regular(path, "a regular file")
     except FileError as error:
         raise UserError(str(error)) from None
 
 
-def read_file(path: str | Path, most: int | None = MOST_BYTES) -> bytes:
-    """The content of a file. Raises UserError, which names it, unless it is a regular file of at most so many bytes; OSError,
-    which names it, too, if it cannot be read."""
+def read_file(path: str | Path, limit: int | None = MOST_BYTES) -> bytes:
+    """Return the content of a file. Raises UserError unless it is a regular file of at most ``limit`` bytes; OSError if it
+    cannot be read. Both name the file."""
     with open_file(path) as file:
         try:
-            content = file.read() if most is None else file.read(most + 1)
-        except OSError as error:  # unlike that of a failed open, it does not name the file by itself
+            content = file.read() if limit is None else file.read(limit + 1)
+        except OSError as error:  # unlike the error of open, it does not name the file
             raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-    if most is not None and len(content) > most:
-        raise UserError(f"{path} is too large: a file of this kind has at most {in_bytes(most)}")
+    if limit is not None and len(content) > limit:
+        raise UserError(f"{path} is too large: a file of this kind has at most {in_bytes(limit)}")
     return content
 
 
-def read_utf8(path: str | Path, wanted: str, most: int = MOST_BYTES) -> str:
-    """The text of a UTF-8 file that describes a model or a tokenizer. Raises UserError, which names the file and says what is
-    ``wanted``, if it is missing, has more than so many bytes, or cannot be read as such."""
+def read_utf8(path: str | Path, wanted: str, limit: int = MOST_BYTES) -> str:
+    """Return the text of a UTF-8 file that describes a model or a tokenizer. Raises UserError, which names the file and what is
+    ``wanted``, if it is missing, too large or not UTF-8."""
     try:
-        return read_file(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        return read_file(path, limit).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: {wanted}") from None
     except UnicodeDecodeError:
@@ -71,8 +70,8 @@ def read_utf8(path: str | Path, wanted: str, most: int = MOST_BYTES) -> str:
 
 
 def parse_json(text: str) -> dict[str, Any]:
-    """The JSON object in a text. Raises ValueError for anything else, and for an object with the same key twice, NaN, or too
-    deep nesting."""
+    """Return the JSON object in a text. Raises ValueError for anything else, and for repeated keys, NaN, and too deep
+    nesting."""
     try:
         value = json.loads(text, parse_constant=_no_number, object_pairs_hook=_without_repeats)
     except RecursionError:
@@ -87,16 +86,16 @@ def _no_number(name: str) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in values:
             raise ValueError(f"it has the key {shortened(name, _SHOWN_KEY)!r} twice")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises UserError, which names the file, if it is missing or damaged."""
+    """Return the object in a JSON file. Raises UserError if the file is missing or damaged."""
     try:
         return parse_json(read_file(path).decode("utf-8"))
     except NotADirectoryError:
@@ -122,5 +121,5 @@ def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
 
 
 def as_json(value: Mapping[str, Any]) -> str:
-    """JSON that is indented for people to read. Dataclasses become objects."""
+    """Return indented JSON. Dataclasses become objects."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=dataclasses.asdict)

@@ -1,4 +1,4 @@
-"""Checks, made before the work starts, that it can fit in memory. The errors say how much it needs and how much there is."""
+"""Checks that work fits in memory, before it starts. The errors say how much is needed and how much there is."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ from tinytensor.device.backend import DType, default_dtype, index_dtype
 from tinytensor.device.memory import device_memory, host_memory
 from tinytensor.nn import Module
 
-_WORTH_ASKING = 1 << 26  # bytes. To ask the system takes a millisecond, as long as a small model takes for a token
+_WORTH_ASKING = 1 << 26  # bytes. Asking the system takes a millisecond, as long as a small model's token
 _LEAST_BLOCK = 3000  # bytes of the Python objects of one block, whatever its width
 _LEAST_BATCH = 500  # bytes of the Python objects of one batch, whatever its size
-_SMALL_MODEL = 1 << 22  # bytes that any model may take, whatever its file of weights has
+_SMALL_MODEL = 1 << 22  # bytes that any model may take, whatever the size of its weights' file
 _MOST_FOR_A_BYTE = 5  # bytes of a model for a byte of its file: 2 for float16, and some tensors may be missing there
 _MOMENT = 4  # bytes of one of an optimizer's moments of one parameter, in float32
-_AT_ONCE = 4  # so many shards surely run at the same time: it is the largest default number of shards
+_AT_ONCE = 4  # shards that certainly run simultaneously: the largest default number
 
 
-def check_fits(needed: int, what: str, remedy: str, *settings: str, on_host: bool = False) -> None:
+def check_fits(needed: int, purpose: str, remedy: str, *settings: str, on_host: bool = False) -> None:
     """Raise UserError if there are fewer than ``needed`` bytes of memory for tensors, or with ``on_host`` of main memory. With
     ``settings``, the names of settings in the message, it is a SettingError.
 
-    ``needed`` is a lower bound, so whatever is refused could not have run. It may be any integer, however large.
+    ``needed`` is a lower bound, however large, so what is refused could not have run.
     """
     if needed < _WORTH_ASKING:
         return
-    there = host_memory() if on_host else device_memory()
-    if there is not None and needed > there:
-        message = f"{what} needs at least {in_bytes(needed)} of memory, but there are {in_bytes(there)}: {remedy}"
+    memory = host_memory() if on_host else device_memory()
+    if memory is not None and needed > memory:
+        message = f"{purpose} needs at least {in_bytes(needed)} of memory, but there are {in_bytes(memory)}: {remedy}"
         raise SettingError(message, *settings) if settings else UserError(message)
 
 
 @contextmanager
-def enough_memory(what: str, remedy: str) -> Iterator[None]:
-    """A context in which a lack of memory is a UserError, which says for ``what`` it was wanted and the ``remedy``."""
+def enough_memory(purpose: str, remedy: str) -> Iterator[None]:
+    """A context in which a lack of memory is a UserError with the ``purpose`` and the ``remedy``."""
     try:
         yield
     except MemoryError:
-        raise UserError(f"there is not enough memory for {what}: {remedy}") from None
+        raise UserError(f"there is not enough memory for {purpose}: {remedy}") from None
 
 
 def check_model_fits(num_parameters: int, num_blocks: int, *settings: str) -> None:
-    """Raise SettingError if the weights of a model alone do not fit in memory. ``settings`` are those that make it large."""
-    if (found := _weights.get()) is not None:
-        _check_held(num_parameters, num_blocks, *found)
+    """Raise SettingError if a model's weights alone do not fit in memory. ``settings`` make it large."""
+    if (weights := _weights.get()) is not None:
+        _check_held(num_parameters, num_blocks, *weights)
     needed = default_dtype.itemsize * num_parameters + _LEAST_BLOCK * int(num_blocks)
     lower = f"{', '.join(settings[:-1])} or {settings[-1]}"
     check_fits(needed, "a model of this size", f"choose a smaller {lower}", *settings)
 
 
-# The bytes of the weights of the model that is made, and the file of its settings.
+# The bytes of the weights of the model being made, and the file of its settings.
 _weights: ContextVar[tuple[int, Path] | None] = ContextVar("weights", default=None)
 
 
 @contextmanager
 def only_as_large_as(weights: int, settings: Path) -> Iterator[None]:
-    """A context in which making a model raises UserError if its weights cannot be those of a file, which has so many bytes of
-    them. The file of its ``settings`` may ask for any size: what cannot be loaded next need not be made."""
+    """A context in which making a model raises UserError if it is too large for a file with so many bytes of ``weights``. The
+    ``settings`` file may ask for any size: a model that cannot be loaded is not made."""
     token = _weights.set((weights, settings))
     try:
         yield
@@ -72,12 +72,12 @@ def only_as_large_as(weights: int, settings: Path) -> Iterator[None]:
 
 
 def check_settings_fit(config: Any, weights: Iterable[Path], settings: Path) -> None:
-    """Raise UserError if a model of this configuration cannot be in the files ``weights``. Nothing is checked if none of them
-    exists, or if the configuration is not that of a model."""
-    there = [file for file in weights if file.is_file()]
-    if there and hasattr(config, "num_parameters"):
+    """Raise UserError if a model of this configuration is too large for the files ``weights``. Without such files, or for
+    another configuration, nothing is checked."""
+    files = [file for file in weights if file.is_file()]
+    if files and hasattr(config, "num_parameters"):
         blocks = sum(getattr(config, name, 0) for name in ("num_layers", "encoder_layers", "decoder_layers"))
-        _check_held(config.num_parameters(), blocks, sum(file.stat().st_size for file in there), settings)
+        _check_held(config.num_parameters(), blocks, sum(file.stat().st_size for file in files), settings)
 
 
 def _check_held(num_parameters: int, num_blocks: int, size: int, settings: Path) -> None:
@@ -90,17 +90,16 @@ def _check_held(num_parameters: int, num_blocks: int, size: int, settings: Path)
 
 
 def check_cache_fits(numbers: int, dtype: DType, setting: str) -> None:
-    """Raise SettingError if a cache of so many ``numbers`` does not fit in memory. It is the cache of one text, and ``setting``
-    is the setting that makes it large."""
+    """Raise SettingError if a cache of so many ``numbers`` for one text does not fit in memory. ``setting`` makes it large."""
     check_fits(dtype.itemsize * numbers, f"a cache for this {setting}", "choose a smaller one", setting)
 
 
 def check_training_fits(model: Module, batches: object, shards: int = 1, moments: int = 2) -> None:
-    """Raise SettingError if training surely does not fit in memory.
+    """Raise SettingError if training certainly does not fit in memory.
 
-    Counted are the weights, the gradients, the optimizer's moments, and what is kept for a batch between forward and backward.
-    The last is known if the model's configuration has ``saved_numbers`` and the batches have ``largest_batch``. ``moments`` is
-    the least number of moments that the optimizer keeps of a parameter: AdamW 2, and Muon 1 of a matrix.
+    It counts the weights, the gradients, the optimizer's moments, and what a batch saves for the backward pass, if the model's
+    configuration has ``saved_numbers`` and the batches have ``largest_batch``. ``moments`` is the least number of moments per
+    parameter: 2 for AdamW, and 1 for Muon's matrices.
     """
     needed = training_memory(model, batches, shards, moments)
     is_of_the_batch = getattr(batches, "batch_size", 2) != 1 and training_memory(model, None, shards, moments) != needed
@@ -125,26 +124,25 @@ def check_step_fits(batches: object, batches_per_step: int) -> None:
 
 
 def training_memory(model: Module, batches: object, shards: int = 1, moments: int = 2) -> int:
-    """A lower bound for the bytes that training takes; measurements were less than twice as high. ``moments`` is that of
+    """Return a lower bound of the bytes that training takes; measurements were less than twice as high. For ``moments``, see
     ``check_training_fits``.
 
-    It counts the larger of the gradients and what is kept for a batch, as these do not exist at the same time: the latter is
-    released while the gradients are made.
+    It counts the larger of the gradients and what a batch saves, which is released while the gradients are made.
     """
     parameters = list(model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     gradients = sum(parameter.size * parameter.dtype.itemsize for parameter in trained)
-    kept = 0
+    saved = 0
     if len(trained) == len(parameters) > 0 and hasattr(batches, "largest_batch"):
         numbers = getattr(getattr(model, "config", None), "saved_numbers", lambda: 0)() * batches.largest_batch()
         # If there are many shards, some end before others begin.
-        kept = parameters[0].dtype.itemsize * numbers * _AT_ONCE // max(_AT_ONCE, shards)
+        saved = parameters[0].dtype.itemsize * numbers * _AT_ONCE // max(_AT_ONCE, shards)
     weights = sum(parameter.size * parameter.dtype.itemsize for parameter in parameters)
-    return weights + moments * _MOMENT * sum(parameter.size for parameter in trained) + max(gradients, kept)
+    return weights + moments * _MOMENT * sum(parameter.size for parameter in trained) + max(gradients, saved)
 
 
 def in_bytes(count: int) -> str:
-    """A number of bytes for people to read: 512 bytes, 9.7 MB, 21 GB, 10^32 bytes."""
+    """Return a number of bytes as text: 512 bytes, 9.7 MB, 21 GB, 10^32 bytes."""
     if count >= 10**18:
         return f"10^{int(count.bit_length() * math.log10(2))} bytes"
     for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):

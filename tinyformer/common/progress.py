@@ -1,13 +1,18 @@
-"""The progress of a long task: a bar on a terminal and in a notebook, or plain lines in a file or a pipe, where a bar would be
-one long line."""
+"""The progress of a long task, and the signals that stop it.
+
+Progress is a bar on a terminal and in a notebook, and lines in a file or a pipe, where a bar would be one long line.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from types import TracebackType
@@ -16,7 +21,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 from tqdm.std import TqdmDefaultWriteLock
 
-from tinyformer.common.terminal import escaped
+from tinyformer.common.errors import escaped
 from tinytensor.device.forks import free_in_forks
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -30,8 +35,7 @@ OPEN = "{n_fmt}{unit} [{elapsed}{postfix}]"  # where the total is not known
 
 
 class Progress(Protocol):
-    """A display of progress. A task reports its steps, results and lines of text to it. It is a context, whose end closes
-    it."""
+    """A display of a task's steps, results and lines of text. It is a context whose end closes it."""
 
     def update(self, n: float = 1) -> object:
         """Report ``n`` more steps."""
@@ -53,19 +57,21 @@ class Progress(Protocol):
 
 
 def show_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Progress:
-    """A display of the progress of ``total`` steps, or None if the number is unknown. ``initial`` steps were done before. With
-    ``quiet`` nothing is shown."""
+    """Return a display of the progress of ``total`` steps (None: unknown), of which ``initial`` were done before. With
+    ``quiet`` it shows nothing."""
     what = escaped(what)
-    kind = TerminalBar if quiet or (sys.stderr is not None and sys.stderr.isatty()) else _notebook_bar()
-    if kind is None:
+    bar_class = TerminalBar if quiet or (sys.stderr is not None and sys.stderr.isatty()) else _notebook_bar()
+    if bar_class is None:
         return Lines(what, total, unit, initial)
-    bar: Progress = kind(total=total, initial=initial, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1, disable=quiet)
+    bar: Progress = bar_class(
+        total=total, initial=initial, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1, disable=quiet
+    )
     return bar
 
 
 @contextmanager
 def lasting_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Iterator[Progress]:
-    """A context with such a display for a task that outlives its terminal: closing the display then is no error."""
+    """A context with such a display, which may be closed after its terminal is gone."""
     shown = show_progress(what, total, unit, initial, quiet)
     try:
         yield shown
@@ -75,10 +81,8 @@ def lasting_progress(what: str, total: int | None, unit: str, initial: int = 0, 
 
 
 def _notebook_bar() -> Any:
-    """tqdm's bar for notebooks, if this is one and has ipywidgets, which that bar is made of. Otherwise None.
-
-    (tqdm.auto chooses likewise, but warns where ipywidgets is missing, and then draws a bar where only lines can be read.)
-    """
+    """Return tqdm's bar for notebooks if this is one with ipywidgets, otherwise None. (tqdm.auto warns if ipywidgets is
+    missing, and then draws a bar where only lines can be read.)"""
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)  # a notebook has imported it
     if get_shell is None or not hasattr(get_shell(), "kernel") or find_spec("ipywidgets") is None:
         return None
@@ -88,8 +92,8 @@ def _notebook_bar() -> Any:
 
 
 def _after_fork() -> None:
-    """In a forked child: forget that another thread held tqdm's second lock, which all processes share. Otherwise the child
-    would take it and never give it back. (multiprocessing sees to that, but only in its own children.)"""
+    """Release tqdm's second lock, which all processes share, in a forked child, where another thread may have held it.
+    (multiprocessing does this only in its own children.)"""
     shared = getattr(TqdmDefaultWriteLock, "mp_lock", None)
     if shared is not None:
         shared._semlock._after_fork()
@@ -101,24 +105,26 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 class TerminalBar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
-    """tqdm's bar, but in a narrow terminal it leaves out the less important numbers, where tqdm cuts through one."""
+    """tqdm's bar, but a narrow terminal leaves out the less important numbers, where tqdm cuts through one."""
 
     @staticmethod
-    def format_meter(n: float, total: float, elapsed: float, ncols: int | None = None, postfix: Any = None, **how: Any) -> str:
-        """The bar as text. What a task shows beside its steps is a row of numbers with commas and spaces between them, the most
-        important ones first. ``ncols`` is 0 in a terminal that does not know its width."""
+    def format_meter(
+        n: float, total: float, elapsed: float, ncols: int | None = None, postfix: Any = None, **options: Any
+    ) -> str:
+        """Return the bar as text. ``postfix`` has a task's results with ", " between them, the most important first. ``ncols``
+        is 0 if the terminal does not know its width."""
         if ncols == 0:
             ncols = shutil.get_terminal_size().columns - 1  # from COLUMNS, or 80
-        how["prefix"] = (how.get("prefix") or "").removesuffix(": ")  # tqdm's own form adds it, and so does MARKED
+        options["prefix"] = (options.get("prefix") or "").removesuffix(": ")  # tqdm's own form adds it, and so does MARKED
         parts = str(postfix).split(", ") if postfix else []
-        forms: list[tuple[str | None, int]] = [(how.pop("bar_format", None), len(parts))]
+        forms: list[tuple[str | None, int]] = [(options.pop("bar_format", None), len(parts))]
         if total is None:
             forms += [(OPEN, kept) for kept in range(len(parts), -1, -1)]
         else:
             forms += [(MARKED, kept) for kept in range(len(parts), 1, -1)]
             forms += [(SHORT, kept) for kept in range(min(len(parts), 2), -1, -1)] + [(COUNT, 0)]
         for form, kept in forms:
-            shown = {**how, "bar_format": form, "postfix": ", ".join(parts[:kept]) or None}
+            shown = {**options, "bar_format": form, "postfix": ", ".join(parts[:kept]) or None}
             text = tqdm.format_meter(n, total, elapsed, None, **shown)
             marks = form in (None, MARKED) and total is not None
             if not ncols or len(text) - (TQDM_BAR - LEAST_BAR if marks else 0) <= ncols:
@@ -127,8 +133,8 @@ class TerminalBar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
 
 
 class Lines:
-    """Shows progress as lines on standard error: one for every text, and otherwise one every ten seconds. A line that would be
-    too wide leaves out the last parts of the text."""
+    """Prints progress as lines on standard error: one for every text, and otherwise one every ten seconds. A wide line leaves
+    out the last parts of the text."""
 
     def __init__(self, what: str, total: int | None, unit: str, initial: int = 0):
         self.what = what
@@ -176,3 +182,51 @@ class Lines:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         return None
+
+
+def write_or_stop(stop: Callable[[str], None], write: Callable[..., object], *arguments: object) -> None:
+    """Call ``write``, which prints. If that fails, as when the terminal was closed, call ``stop`` with the reason."""
+    try:
+        write(*arguments)
+    except OSError as error:
+        stop(f"the end of its output ({error.strerror})")
+
+
+@contextmanager
+def stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
+    """A context that calls ``stop`` with the signal's name at Ctrl-C, SIGTERM and SIGHUP, so that training can finish its step.
+
+    A second Ctrl-C interrupts immediately. The other two wake stopped workers, so that the step can end. A signal that was
+    ignored before, such as SIGHUP under nohup, stays ignored. Outside the main thread this does nothing, because Python
+    delivers signals only there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}
+    signals = {getattr(signal, name): said for name, said in names.items() if hasattr(signal, name)}  # Windows has no SIGHUP
+    process = os.getpid()
+    previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in signals}
+
+    def handle(number: int, frame: Any) -> None:
+        if os.getpid() != process:  # a forked child does not train: the previous handler runs
+            signal.signal(number, previous[signal.Signals(number)])
+            signal.raise_signal(number)
+            return
+        stop(signals[signal.Signals(number)])
+        if number == signal.SIGINT:
+            signal.signal(number, previous[signal.SIGINT])
+        elif hasattr(signal, "SIGCONT"):
+            # A worker stopped by SIGSTOP would never finish the step.
+            for worker in multiprocessing.active_children():
+                with suppress(ProcessLookupError, TypeError):  # it has ended
+                    os.kill(worker.pid, signal.SIGCONT)  # type: ignore[arg-type]
+
+    for number, before in previous.items():
+        if before is not signal.SIG_IGN:
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)

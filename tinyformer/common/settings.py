@@ -1,22 +1,31 @@
-"""Settings as fields of typed dataclasses: their help texts, how they are read, and checks that several dataclasses share."""
+"""Settings as fields of typed dataclasses: their help, checks of values against type hints, and old names.
+
+Files and command lines of earlier versions still work: what reads a run's settings, a checkpoint or a flag gets the new names
+here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
 import json
+import math
 import numbers
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import types
+import typing
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tinyformer.common.errors import SettingError, shortened
+from tinyformer.common.errors import SettingError, UnknownField, UserError, shortened
 
 Settings = TypeVar("Settings")
 
 
 def setting(default: Any, help: str, changeable: bool = False, unless: Mapping[str, Sequence[Any]] | None = None) -> Any:
-    """A field of a dataclass that ``add_settings`` turns into a flag with this help text. --resume-changed may change a
-    ``changeable`` one when a run is resumed. ``unless`` has the values of other fields beside which this one has no effect, as
-    in ``unless={"schedule": ["constant"]}``: then ``check_effects`` refuses its flag.
+    """Return a field of a dataclass that ``add_settings`` turns into a flag with this help. --resume-changed may change a
+    ``changeable`` one. ``unless`` has the values of other fields that make this one useless, as in
+    ``unless={"schedule": ["constant"]}``: then ``check_effects`` refuses its flag.
 
     >>> from dataclasses import dataclass
     >>> from tinyformer import setting
@@ -35,18 +44,17 @@ def as_flag(name: str) -> str:
 
 
 def settings_from(kind: type[Settings], values: Mapping[str, Any], **more: Any) -> Settings:
-    """A dataclass of this ``kind`` from the values that are for it, and from ``more``. ``values``, such as ``vars(arguments)``,
-    may hold others, which are left out."""
+    """Return a dataclass of this ``kind`` from its fields among ``values``, such as ``vars(arguments)``, and from ``more``."""
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in values.items() if name in names}, **more)
 
 
 def check_effects(config: Any, given: Iterable[str]) -> None:
-    """Raise SettingError for a setting among those that were ``given``, such as the names of ``vars(arguments)``, if it has no
-    effect beside the others.
+    """Raise SettingError if a setting that was ``given``, such as the names of ``vars(arguments)``, has no effect beside the
+    others.
 
-    What no list of values can say, ``config.without_effect()`` does, if there is such a method: it yields the name of a setting
-    that has no effect, followed by those of the settings that it depends on, and the message.
+    Rules beyond ``unless`` are in ``config.without_effect()``, if there is such a method: it yields the name of a setting
+    without effect, with those that it depends on, and the message.
     """
     names = set(given)
     for (name, *others), message in getattr(config, "without_effect", tuple)():
@@ -61,18 +69,18 @@ def check_effects(config: Any, given: Iterable[str]) -> None:
 
 
 def changed_settings(kind: type, values: Mapping[str, Any], saved: Any) -> list[str]:
-    """The names of the settings of ``kind`` that differ between ``values``, such as ``vars(arguments)``, and ``saved``."""
+    """Return the names of the settings that differ between ``values``, such as ``vars(arguments)``, and ``saved``."""
     names = [field.name for field in dataclasses.fields(kind)]
     return [name for name in names if name in values and values[name] != getattr(saved, name)]
 
 
 def is_changeable(kind: type, name: str) -> bool:
-    """Whether a resumed run may change this setting."""
+    """Return whether a resumed run may change this setting."""
     return any(field.name == name and field.metadata.get("changeable", False) for field in dataclasses.fields(kind))
 
 
 def check_counts(**counts: Any) -> None:
-    """Raise SettingError unless every given setting is an integer of at least 1."""
+    """Raise SettingError unless every setting is an integer of at least 1."""
     for name, value in counts.items():
         if not isinstance(value, numbers.Integral) or isinstance(value, bool):
             raise SettingError(f"{name} must be an integer, not {value!r}")
@@ -81,7 +89,7 @@ def check_counts(**counts: Any) -> None:
 
 
 def at_least(config: object, **least: float) -> None:
-    """Raise SettingError if a setting is below the value that its keyword gives."""
+    """Raise SettingError if a setting is below its keyword's value."""
     for name, smallest in least.items():
         if getattr(config, name) < smallest:
             raise SettingError(f"{name} must be at least {smallest}, not {getattr(config, name)}")
@@ -93,11 +101,193 @@ def one_of(config: object, name: str, choices: Iterable[str]) -> None:
         raise SettingError(f"{name} must be one of {', '.join(choices)}, not {getattr(config, name)!r}")
 
 
-def differences(trained: Any, found: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
-    """The settings in ``trained`` that are missing or different in ``found``: (a key such as model.num_heads, the value in
-    ``trained``, the value in ``found``)."""
-    if isinstance(trained, Mapping) and isinstance(found, Mapping):
+def differences(trained: Any, current: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield the settings in ``trained`` that are missing or different in ``current``: (a key such as model.num_heads, the value
+    in ``trained``, the value in ``current``)."""
+    if isinstance(trained, Mapping) and isinstance(current, Mapping):
         for name, value in trained.items():
-            yield from differences(value, found.get(name), f"{key}.{name}" if key else name)
-    elif type(trained) is not type(found) or trained != found:
-        yield key, shortened(json.dumps(trained), 80), shortened(json.dumps(found), 80)
+            yield from differences(value, current.get(name), f"{key}.{name}" if key else name)
+    elif type(trained) is not type(current) or trained != current:
+        yield key, shortened(json.dumps(trained), 80), shortened(json.dumps(current), 80)
+
+
+Made = TypeVar("Made")
+
+_OFF: tuple[Any, ...] = (None, False, "", "none", [], {})  # values of what is switched off; False is 0, too
+_WORDS = {int: "an integer", float: "a finite number", bool: "true or false", str: "text", type(None): "null"}
+
+
+def read_value(hint: Any, value: Any, name: str) -> Any:
+    """Convert a value of a JSON file to its type ``hint``: a dataclass from an object, a tuple from a list, a float from any
+    finite number.
+
+    The hint may be int, float, bool, str, None, Any, a union of these, list[...], tuple[...], dict[str, ...], or a dataclass
+    with such fields. Raises UserError with the value's ``name`` if the value has another type.
+    """
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        fitting = [part for part in parts if _fits(part, value) or (dataclasses.is_dataclass(part) and isinstance(value, dict))]
+        if fitting:
+            return read_value(fitting[0], value, name)
+    elif dataclasses.is_dataclass(hint):
+        return read_dataclass(hint, value, name)  # type: ignore[arg-type]
+    elif origin is list and isinstance(value, list):
+        if parts[0] in (str, int) and set(map(type, value)) <= {parts[0]}:  # a vocabulary, whose items are a million
+            return list(value)
+        return [read_value(parts[0], item, f"{name}[{i}]") for i, item in enumerate(value)]
+    elif origin is tuple and isinstance(value, list) and len(value) == len(parts):
+        return tuple(read_value(part, item, f"{name}[{i}]") for i, (part, item) in enumerate(zip(parts, value)))
+    elif origin is dict and isinstance(value, dict):
+        if parts[1] in (str, int) and set(map(type, value.values())) <= {parts[1]}:
+            return dict(value)
+        return {key: read_value(parts[1], item, f"{name}[{key!r}]") for key, item in value.items()}
+    elif origin is None and _fits(hint, value):
+        return float(value) if hint is float else value
+    raise UserError(f"{name} must be {_in_words(hint)}, not {_shown(value)}")
+
+
+def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
+    """Make a dataclass from a JSON object, which must have a value for each field without a default.
+
+    Unknown keys, which are another version's, are ignored if they are switched off, such as null or false. Raises UserError for
+    the first key that is missing, has another type, or is unknown and not switched off; and whatever the dataclass raises.
+    """
+    if not isinstance(value, Mapping):
+        raise UserError(f"{name or 'it'} must be an object of settings, not {_shown(value)}")
+    hints = _hints(kind)  # type: ignore[arg-type]
+    check_known(value, hints, name)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and field.name not in value:
+            raise UserError(f"{_joined(name, field.name)} is missing")
+    values = {key: read_value(hints[key], item, _joined(name, key)) for key, item in value.items() if key in hints}
+    return kind(**values)
+
+
+def check_known(value: Mapping[str, Any], known: Collection[str], name: str = "") -> None:
+    """Raise UnknownField for the first unknown key of a JSON object that is not switched off. It suggests a field with a
+    similar name."""
+    for key, item in value.items():
+        if key not in known and item not in _OFF:
+            near = difflib.get_close_matches(str(key)[:40], known, 1, 0.75)
+            meant = f" (was {_joined(name, near[0])} meant?)" if near else ""
+            raise UnknownField(
+                f"{_joined(name, shortened(str(key), 40))} is {_shown(item)}, a field that this version does not know{meant}: "
+                "take it out if it was added by hand, or use the version that wrote it, or a later one"
+            )
+
+
+def check_fields(config: Any) -> None:
+    """Raise SettingError if a field of a dataclass does not have the type of its hint, such as text for a number, 1.5 for an
+    integer, or an infinite float. Call it first in ``__post_init__``, so that later checks can compare numbers."""
+    hints = _hints(type(config))  # type: ignore[arg-type]
+    for field in dataclasses.fields(config):
+        hint, value = hints[field.name], getattr(config, field.name)
+        choices = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+        if not any(_fits(choice, value) for choice in choices):
+            raise SettingError(f"{field.name} must be {_in_words(hint)}, not {_shown(value)}")
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    """Return whether a value has the type of this hint, without checking the items of lists and objects."""
+    if hint is Any:
+        return True
+    if hint is bool:
+        return isinstance(value, bool)
+    if isinstance(value, bool):
+        return False
+    if hint is int:
+        return isinstance(value, numbers.Integral)
+    if hint is float:
+        return isinstance(value, numbers.Real) and _is_finite(value)
+    if hint is None or hint is type(None):
+        return value is None
+    outer = typing.get_origin(hint) or hint
+    return isinstance(value, (list, tuple) if outer is tuple else outer)
+
+
+def _is_finite(value: numbers.Real) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that is too large for a float
+        return False
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _joined(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key
+
+
+def _in_words(hint: Any) -> str:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(map(_in_words, typing.get_args(hint)))
+    if hint is None or hint in _WORDS:
+        return _WORDS[type(None) if hint is None else hint]
+    if dataclasses.is_dataclass(hint):
+        return "an object of settings"
+    return {list: "a list", tuple: f"a list of {len(typing.get_args(hint))}", dict: "an object"}.get(
+        typing.get_origin(hint) or hint, str(hint)
+    )
+
+
+def _shown(value: Any, limit: int = 40) -> str:
+    """Return a value for a message, shortened."""
+    try:
+        shown = repr(value)
+    except (RecursionError, ValueError):  # it is nested too deeply, or an integer with too many digits to print
+        from tinytensor.common.wording import a_or_an  # here, so that parsing a command line does not load tinytensor
+
+        shown = f"{a_or_an(type(value).__name__)} that is too large to show"
+    return shortened(shown, limit)
+
+
+# A setting's old name -> its new name.
+SETTINGS = {"d_inner": "d_ff", "accumulation": "gradient_accumulation_steps"}
+
+# A setting's new name -> its old values -> the new ones. "gelu" was always the tanh form.
+VALUES = {"activation": {"gelu": "gelu_tanh"}}
+
+# A layer's old name -> its new name, in the names of weights such as blocks.0.feed_forward.expand.weight.
+LAYERS = {"expand": "up", "contract": "down"}
+
+
+def with_new_names(settings: Any) -> Any:
+    """A run's settings as JSON has them, with new names and values in every part. Raises ValueError where a part has a setting
+    under both names."""
+    if not isinstance(settings, Mapping):
+        return settings
+    return {name: _renamed(part) if isinstance(part, Mapping) else part for name, part in settings.items()}
+
+
+def _renamed(part: Mapping[str, Any]) -> dict[str, Any]:
+    for old, new in SETTINGS.items():
+        if old in part and new in part:
+            raise ValueError(f"it has both {new} and {old}, which is the old name of the same setting")
+    if "muon_learning_rate" in part and "optimizer" not in part:  # it decided which optimizer trained
+        part = {**part, "optimizer": "muon" if part["muon_learning_rate"] else "adamw"}
+    names = {old: SETTINGS.get(old, old) for old in part}
+    renamed = {names[old]: new_value(names[old], value) for old, value in part.items()}
+    if renamed.get("d_ff") == 0 and isinstance(renamed.get("d_model"), int):  # it stood for this with every activation
+        renamed["d_ff"] = 4 * renamed["d_model"]
+    return renamed
+
+
+def old_names(name: str) -> list[str]:
+    """The old names of a setting."""
+    return [old for old, new in SETTINGS.items() if new == name]
+
+
+def new_value(name: str, value: Any) -> Any:
+    """The value of the setting ``name``: the new one for an old one, any other as it is."""
+    return VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
+
+
+def new_weight_name(name: str) -> str:
+    """The name of a weight, with new names of its layers."""
+    return ".".join(LAYERS.get(layer, layer) for layer in name.split("."))

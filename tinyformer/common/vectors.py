@@ -1,4 +1,4 @@
-"""Sequences of vectors in the place of ids, such as those of sounds."""
+"""Sequences of vectors instead of ids, such as those of sounds."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tinytensor.device.backend import default_dtype, host
 
 
 class Vectors(NamedTuple):
-    """A batch of sequences of vectors, which an encoder takes in the place of ids.
+    """A batch of sequences of vectors, which an encoder takes instead of ids.
 
-    ``values`` (batch, frames, features) and ``lengths`` (batch,), the number of frames of each sequence. The frames behind them
-    are padding and change nothing, whatever they hold.
+    ``values`` (batch, frames, features) and ``lengths`` (batch,), the number of frames of each sequence. Later frames are
+    padding and change nothing.
     """
 
     values: Tensor
@@ -24,7 +24,7 @@ class Vectors(NamedTuple):
 
 
 def padded_vectors(rows: Sequence[Any]) -> Vectors:
-    """Sequences of vectors, NumPy arrays (frames, features), as one batch. Shorter ones are filled up with zeros."""
+    """Return a batch of sequences of vectors, NumPy arrays (frames, features), padded with zeros."""
     lengths = [len(row) for row in rows]
     values = host.zeros((len(rows), max(lengths), rows[0].shape[1]), dtype=default_dtype)
     for out, row in zip(values, rows):
@@ -33,10 +33,10 @@ def padded_vectors(rows: Sequence[Any]) -> Vectors:
 
 
 def check_vectors(source: Any, features: int) -> None:
-    """Raise UserError unless the source is ``Vectors`` of so many features; for 0 features, unless it is none."""
+    """Raise UserError unless the source is ``Vectors`` of so many features, or for 0 features, ids."""
     if isinstance(source, Vectors) != bool(features):
-        wanted, given = ("Vectors", "ids") if features else ("ids", "Vectors")
-        raise UserError(f"this model reads {wanted}, not {given}: its source_features is {features}")
+        expected, actual = ("Vectors", "ids") if features else ("ids", "Vectors")
+        raise UserError(f"this model reads {expected}, not {actual}: its source_features is {features}")
     if features:
         shape, lengths = source.values.shape, source.lengths.shape
         if len(shape) != 3 or shape[1] == 0 or shape[2] != features or lengths != shape[:1]:
@@ -46,8 +46,8 @@ def check_vectors(source: Any, features: int) -> None:
 
 
 def check_lengths(source: Vectors) -> None:
-    """Raise UserError for a sequence that has no frames, or more than there are. On a GPU this waits for it."""
-    lengths, most = host.asarray(source.lengths.numpy()), source.values.shape[1]
-    wrong = lengths[(lengths < 1) | (lengths > most)]
+    """Raise UserError for a sequence with no frames, or more than the batch has. This waits for a GPU."""
+    lengths, frames = host.asarray(source.lengths.numpy()), source.values.shape[1]
+    wrong = lengths[(lengths < 1) | (lengths > frames)]
     if wrong.size:
-        raise UserError(f"a sequence cannot have {counted(int(wrong.flat[0]), 'frame')}: in this batch there are 1 to {most}")
+        raise UserError(f"a sequence cannot have {counted(int(wrong.flat[0]), 'frame')}: in this batch there are 1 to {frames}")

@@ -1,7 +1,7 @@
-"""What a word is, by Unicode's rules (Unicode Standard Annex 29), in the one place that all who cut texts into words use.
+"""Words by Unicode's rules (Unicode Standard Annex 29), for all code that cuts texts into words.
 
 Unicode leaves open how scripts without spaces between words are cut. Here a run of their letters is one word, so that a text
-that another program has cut stays cut as it is.
+that another program has cut stays as it is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import regex
 # Letters, digits, and the accents and vowel signs on them.
 _FIRST = r"\p{L}\p{N}\p{WB=ALetter}\p{WB=Hebrew_Letter}\p{WB=Katakana}\p{WB=Numeric}"  # an accent begins no word
 _LETTERS = _FIRST + r"\p{M}"
-# What nobody sees and what parts no word: soft hyphens, word joiners, marks of direction, joiners of Indian letters.
+# Invisible characters within words: soft hyphens, word joiners, marks of direction, joiners of Indian letters.
 _UNSEEN = r"\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}"
 _RUN = rf"[{_FIRST}][{_LETTERS}]*(?:[{_UNSEEN}]+[{_LETTERS}]+)*"
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tinyformer.common.errors import SettingError, UserError
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, setting
+from tinyformer.common.settings import at_least, check_fields, setting
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 

@@ -9,9 +9,9 @@ from tinyformer.common.errors import UserError
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.tasks.trained import kind_of
 from tinyformer.tokenizers import Tokenizer
+from tinyformer.training.opening import kind_of
+from tinyformer.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

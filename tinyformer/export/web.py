@@ -23,9 +23,9 @@ from tinyformer.export.writing import check_path
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.quantizing import num_weights, refuse_additions, refuse_quantized
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.tasks.trained import open_run
 from tinyformer.tokenizers import CharTokenizer, Tokenizer
+from tinyformer.training.opening import open_run
+from tinyformer.training.run_folder import RunFolder
 from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.backend import host
 from tinytensor.device.disk import atomic_write

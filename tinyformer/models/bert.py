@@ -11,8 +11,7 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.common.memory import check_model_fits
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, one_of, setting, settings_from
+from tinyformer.common.settings import at_least, check_fields, one_of, setting, settings_from
 from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.attention import padding_mask
 from tinyformer.models.blocks import BlockConfig

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinyformer.common.errors import SettingError
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, one_of
+from tinyformer.common.settings import at_least, check_fields, one_of
 from tinyformer.models.activations import ACTIVATIONS
 from tinyformer.models.attention import KeyValueCache, MultiHeadAttention, head_sizes
 from tinyformer.models.positions import RotaryPositions

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.common.memory import check_cache_fits, check_model_fits
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, changed_settings, setting, settings_from
+from tinyformer.common.settings import at_least, changed_settings, check_fields, setting, settings_from
 from tinyformer.models.activations import ACTIVATIONS, CHOICES
 from tinyformer.models.blocks import Block, BlockConfig, Cache
 from tinyformer.models.positions import RotaryScaling, absolute_positions, add_positions, check_positions, rotary_positions

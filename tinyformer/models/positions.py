@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import one_of
+from tinyformer.common.settings import check_fields, one_of
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host

@@ -9,8 +9,7 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.common.memory import check_model_fits
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, one_of, setting
+from tinyformer.common.settings import at_least, check_fields, one_of, setting
 from tinytensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.nn import GRU, LSTM, RNN, Dropout, Embedding, Linear, Module, init

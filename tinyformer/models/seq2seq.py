@@ -16,8 +16,7 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.common.memory import check_model_fits
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, one_of, setting
+from tinyformer.common.settings import at_least, check_fields, one_of, setting
 from tinyformer.models.attention import RecordsAttention
 from tinyformer.models.recurrent import CELLS, State, check_dropout, count_parameters, kinds_of, make_layers
 from tinyformer.models.transformer import check_batch

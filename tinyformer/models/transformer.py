@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.common.memory import check_cache_fits, check_model_fits
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, setting, settings_from
+from tinyformer.common.settings import at_least, check_fields, setting, settings_from
 from tinyformer.common.vectors import Vectors, check_vectors
 from tinyformer.models.activations import CHOICES
 from tinyformer.models.attention import padding_mask

@@ -16,7 +16,7 @@ from tinyformer.plots.drawing import LONGEST, Lettering, save
 from tinytensor import Tensor
 
 if TYPE_CHECKING:
-    from tinyformer.tasks.translation import Attended
+    from tinyformer.training.translation import Attended
 
 LETTERS = 6 / 72  # the size of a token's letters, in inches
 CELL = 0.11  # the room of a token on an axis, in inches: enough for its label

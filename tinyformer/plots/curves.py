@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tinyformer.plots.drawing import Lettering, save
 
 if TYPE_CHECKING:
-    from tinyformer.tasks.comparison import ScoreTable
+    from tinyformer.training.comparison import ScoreTable
 
 
 def note_on_losses(dropout: float, label_smoothing: float = 0.0) -> str:

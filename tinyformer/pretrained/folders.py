@@ -14,11 +14,11 @@ from typing import Any
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import damaged, open_file, read_json
-from tinyformer.common.schema import read_value
+from tinyformer.common.makers import PRETRAINED, contents_of
+from tinyformer.common.settings import read_value
 from tinyformer.pretrained.gguf import gguf_settings, gguf_weights
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.weights import Weights, listed, packed
-from tinyformer.runs.makers import PRETRAINED, found_in
 from tinytensor.device.backend import Array
 from tinytensor.device.caches import has_home, of_this_run
 from tinytensor.device.disk import FileError
@@ -118,7 +118,7 @@ def read_settings(folder: Path) -> PretrainedSettings:
     run."""
     if (file := gguf_at(folder)) is not None:
         return gguf_settings(file)
-    found = found_in(folder)
+    found = contents_of(folder)
     if found is not None and found.kind != PRETRAINED:
         raise found.refusal(folder, f"a {PRETRAINED}")
     if not (folder / "config.json").exists():

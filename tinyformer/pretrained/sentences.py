@@ -11,7 +11,7 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError, shortened
 from tinyformer.common.files import damaged, parse_json, read_json, read_utf8
-from tinyformer.common.schema import read_value
+from tinyformer.common.settings import read_value
 from tinyformer.data.batches import padded
 from tinyformer.models.bert import Bert
 from tinyformer.models.evaluating import evaluating

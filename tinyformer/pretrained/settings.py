@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import read_json
-from tinyformer.common.schema import read_value
+from tinyformer.common.settings import read_value
 from tinyformer.models.activations import names_of_published, published_names
 
 ACTIVATION, PROBABILITY = "activation", "probability"  # types of settings, besides Python's: each is read by that method

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import SettingError, shortened
-from tinyformer.common.terminal import escaped
+from tinyformer.common.errors import SettingError, escaped, shortened
 from tinyformer.decoding.sampling import (
     ForbiddenFirst,
     ForbiddenSequences,

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from tinyformer.common.errors import UserError
 from tinyformer.common.files import damaged, read_json
-from tinyformer.common.schema import check_known, read_value
+from tinyformer.common.settings import check_known, read_value
 from tinytensor.common.wording import a_or_an
 
 Made = TypeVar("Made")

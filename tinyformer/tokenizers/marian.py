@@ -13,7 +13,7 @@ from typing import Any
 
 from tinyformer.common.errors import UserError
 from tinyformer.common.files import damaged, read_file, read_json, write_json
-from tinyformer.common.schema import read_value
+from tinyformer.common.settings import read_value
 from tinyformer.tokenizers.base import checked, checked_text, load_saved
 from tinyformer.tokenizers.special import cut_at_special
 from tinytensor.device.backend import host

@@ -1,5 +1,4 @@
-"""Training: the loop, settings, losses, evaluation and logs.
+"""Training and its results: the loop, settings, losses, evaluation and logs; run folders, checkpoints, and the models in them.
 
-Read ``trainer`` first: the loop. Then ``replica`` (one rank's part of a step), ``losses``, ``evaluation``, and ``events`` with
-``logging``. The room imports common/, data/, models/ and runs/, where checkpoints are.
+Read ``trainer`` first, then ``run_folder`` and ``checkpoints``. ``opening`` opens a run or a pretrained model.
 """

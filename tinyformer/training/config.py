@@ -8,8 +8,7 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, one_of, setting
+from tinyformer.common.settings import at_least, check_fields, one_of, setting
 from tinyformer.training.optimizing import OPTIMIZERS, unless_read
 from tinytensor import distributed, parallel
 from tinytensor.common.wording import counted
@@ -20,7 +19,7 @@ DTYPES = ("float32", "bfloat16")
 SCHEDULES = ("cosine", "linear", "constant", "noam")
 MOST_SHARDS = 1024
 MOST_WORKERS = 256
-MOST_STEPS = 10**15  # more than anybody takes, and few enough for exact arithmetic with floats
+MOST_STEPS = 10**15  # few enough for exact arithmetic with floats
 
 
 @dataclass(frozen=True)
@@ -103,17 +102,17 @@ class TrainingConfig:
             raise SettingError(message, "muon_learning_rate", "optimizer")
 
     def without_effect(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """The settings that change nothing beside the others, each with the ones that it depends on, and a message."""
+        """Yield the settings that have no effect beside others: each with those that it depends on, and a message."""
         if self.warmup >= self.steps and self.schedule != "constant":
             why = f"as warmup, {self.warmup}, is not below steps, {self.steps}: choose a smaller warmup, or more steps"
             for name in ("schedule", "min_learning_rate"):
                 yield (name, "warmup", "steps"), f"{name} has no effect, {why}"
         if self.shards > self.batch_size:
-            most = f"a batch of {counted(self.batch_size, 'sequence')} cannot be cut into {counted(self.shards, 'shard')}"
-            yield ("shards", "batch_size"), f"{most}: choose a smaller shards, or a larger batch_size"
+            problem = f"a batch of {counted(self.batch_size, 'sequence')} cannot be cut into {counted(self.shards, 'shard')}"
+            yield ("shards", "batch_size"), f"{problem}: choose a smaller shards, or a larger batch_size"
 
     def make_schedule(self) -> Schedule:
-        """The schedule of the learning rate. "noam" is that of the Transformer paper, which falls as 1/sqrt(step)."""
+        """Return the learning rate schedule. "noam" is that of the Transformer paper, which falls as 1/sqrt(step)."""
         final = self.min_learning_rate / self.learning_rate if self.learning_rate else 0.0
         if self.schedule == "cosine":
             return Cosine(self.warmup, self.steps, final)
@@ -124,7 +123,7 @@ class TrainingConfig:
         return Constant(self.warmup)
 
     def remedy(self) -> str:
-        """Return a sentence about the settings that usually help where training diverged."""
+        """Return a sentence about the settings that usually help if training diverged."""
         rates = ["learning_rate", *(["muon_learning_rate"] if self.optimizer == "muon" else [])]
         ways = [f"a lower {name}" for name in rates if getattr(self, name)]
         ways += [] if 0 < self.clip <= 1 else ["clip 1"]
@@ -132,7 +131,7 @@ class TrainingConfig:
 
 
 def training_dtype(name: str) -> Any:
-    """The dtype "float32" or "bfloat16". Raises SettingError if the backend cannot train in it."""
+    """Return the dtype of this name. Raises SettingError if the backend cannot train in it."""
     if name == "bfloat16" and tt.backend_name == "numpy":
         raise SettingError(
             "dtype bfloat16 needs a GPU, as NumPy has no fast bfloat16: set TINYTENSOR_BACKEND=cupy, or train in float32"
@@ -143,17 +142,16 @@ def training_dtype(name: str) -> Any:
 
 
 def best_workers(batch_size: int) -> int:
-    """The number of processes that trains fastest on this machine.
+    """Return the number of processes that trains fastest on this machine.
 
-    It is one for each GPU, or for each core that BLAS would use, but no more than make the largest shard smaller: 8 cores have
-    no more to do with 12 rows than 6, which take two each. Where a process on the CPU cannot fork it is one, whose threads
-    share a batch.
+    It is one per GPU, or per core that BLAS would use, but no more than make the largest shard smaller: 12 rows take 8 cores as
+    long as 6. If processes cannot fork, it is one, whose threads share the batch.
     """
     if tt.backend_name == "cupy":
-        most = distributed.num_gpus()
+        limit = distributed.num_gpus()
     elif distributed.default_method() == "fork":
-        most = parallel.blas_threads()
+        limit = parallel.blas_threads()
     else:
         return 1
-    rows = -(-batch_size // min(most, MOST_WORKERS))
+    rows = -(-batch_size // min(limit, MOST_WORKERS))
     return -(-batch_size // rows)

@@ -15,7 +15,7 @@ from tinyformer.models.evaluating import evaluating
 from tinyformer.training.losses import LossFunction, next_token_loss
 from tinytensor import Tensor, parallel
 from tinytensor.distributed import Alone, Communicator, Team
-from tinytensor.distributed.communicator import part
+from tinytensor.distributed.communicator import part as part_of
 from tinytensor.nn import Module
 
 
@@ -24,19 +24,19 @@ class Work:
     """One rank's shards of a batch."""
 
     shards: Sequence[Any]
-    seeds: Sequence[int]  # of each shard's random numbers; none for a batch of a single shard, which rank 0 draws them for
+    seeds: Sequence[int]  # of each shard's random numbers; none for a single shard, which uses rank 0's generator
     num_targets: int  # of the whole batch
 
 
 def deal(batch: Any, shards: int, ranks: Communicator) -> list[Work]:
-    """A batch cut into ``shards``, as work for each rank.
+    """Cut a batch into ``shards``, and return the work of each rank.
 
-    Rank 0 draws every batch, and seeds every shard. So who computes a shard changes nothing but the rounding of sums.
+    Rank 0 draws every batch and seeds every shard, so the rank that computes a shard changes only the rounding of sums.
     """
     cut = batch.split(shards)
     seeds = parallel.new_seeds(len(cut))
-    parts = [part(len(cut), rank, ranks.size) for rank in range(ranks.size)]
-    return [Work(cut[own], seeds[own], batch.num_targets) for own in parts]
+    parts = [part_of(len(cut), rank, ranks.size) for rank in range(ranks.size)]
+    return [Work(cut[part], seeds[part], batch.num_targets) for part in parts]
 
 
 class Evaluator:
@@ -49,17 +49,17 @@ class Evaluator:
         self._losses: list[list[Tensor]] = []  # for each batch those of this rank's shards
 
     def evaluate(self, work: Work) -> None:
-        """Compute and keep the losses of these shards."""
+        """Compute and store the losses of these shards."""
         with tt.no_grad(), evaluating(self.model):
             self._losses.append(parallel.run(partial(self.loss_function, self.model), work.shards, work.seeds))
 
     def losses(self) -> list[list[float]]:
-        """On rank 0: for each batch the losses of all its shards. Forgets them."""
+        """Return on rank 0 the losses of all shards of each batch, and clear them."""
         flat = [loss for losses in self._losses for loss in losses]
-        values = iter(tt.stack(flat).tolist() if flat else [])  # a GPU is waited for only once, at the end
-        own = [[next(values) for _ in losses] for losses in self._losses]
+        values = iter(tt.stack(flat).tolist() if flat else [])  # waits for a GPU only once, at the end
+        losses_here = [[next(values) for _ in losses] for losses in self._losses]
         self._losses = []
-        of_all_ranks = self.ranks.gather(own) or []
+        of_all_ranks = self.ranks.gather(losses_here) or []
         return [[loss for losses in of_each for loss in losses] for of_each in zip(*of_all_ranks)]
 
 
@@ -70,14 +70,14 @@ def evaluate(
     shards: int = 1,
     team: Team[Any] | None = None,
 ) -> float:
-    """The mean loss over every target of the validation split.
+    """Return the mean loss over every target of the validation split.
 
-    Each batch is cut into ``shards``, with one thread for each. They are divided among the ranks of a ``team`` of evaluators.
+    Each batch is cut into ``shards``, with a thread each, which the ranks of a ``team`` of evaluators share.
     """
     team = team or Team(Alone(), Evaluator(Alone(), model, loss_function))
     counts: list[int] = []
-    own = copy.deepcopy(tt.random.generator())  # so that evaluating does not change the random numbers of training
-    with tt.random.using(own):
+    generator = copy.deepcopy(tt.random.generator())  # so that evaluating does not change the random numbers of training
+    with tt.random.using(generator):
         for batch in batches.validation_batches():
             team.call(Evaluator.evaluate, [(work,) for work in deal(batch, shards, team.ranks)])
             counts.append(batch.num_targets)
@@ -97,12 +97,12 @@ def perplexity(loss: float) -> float:
 
 
 def accuracy(model: Module, batches: Iterator[Batch], ignored: int = -100) -> float:
-    """The fraction of targets that the model predicts as the likeliest class. Targets equal to ``ignored`` do not count."""
+    """Return the fraction of targets that are the model's likeliest class. Targets equal to ``ignored`` do not count."""
     right: Any = 0
     count = 0
     with tt.no_grad(), evaluating(model):
         for batch in batches:
-            found = model(batch.inputs).argmax(axis=-1)
-            right = right + ((found == batch.targets) & (batch.targets != ignored)).sum()
+            predicted = model(batch.inputs).argmax(axis=-1)
+            right = right + ((predicted == batch.targets) & (batch.targets != ignored)).sum()
             count += batch.num_targets
-    return int(right) / max(count, 1)  # a GPU is waited for only here
+    return int(right) / max(count, 1)  # waits for a GPU only here

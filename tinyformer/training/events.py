@@ -18,28 +18,28 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
 from tinyformer.common.files import read_file
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.runs.safety import new_file, remove_stale
+from tinyformer.training.run_folder import RunFolder
+from tinyformer.training.safety import new_file, remove_stale
 from tinytensor.device.disk import atomic_write, make_folder, remove
 
 
 class EventFiles:
     """The event files of a run: one for each time that it was started or resumed.
 
-    They are written here rather than by tensorboardX's SummaryWriter: its thread waits without end where the disk is full, does
-    not survive a fork, and begins the same file twice within a second.
+    They are not written by tensorboardX's SummaryWriter: its thread hangs on a full disk, does not survive a fork, and starts
+    the same file twice within a second.
     """
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
-        self._after = -1  # the step of the checkpoint that the run goes on from
+        self._after = -1  # the step of the checkpoint that the run resumes from
         self._waiting: list[Event] = []  # those of a new run wait until its folder is in place
         self._path = folder.tensorboard  # of the file that is written now
         self._file: FileIO | None = None
 
     def keep_until(self, step: int) -> int:
-        """Remove what was logged after a step, such as that of the checkpoint that a run goes on from; and a record that is cut
-        off, as after a kill. Returns the last step with a number, or -1 where nothing is left."""
+        """Remove what was logged after a step, such as that of a resumed checkpoint, and a record cut off by a kill. Return
+        the last step with a value, or -1."""
         remove_stale(self.folder.tensorboard)
         self._after = step
         last = -1
@@ -61,7 +61,7 @@ class EventFiles:
         self._waiting.append(Event(step=step, wall_time=time.time(), summary=summary))
 
     def flush(self) -> None:
-        """Write what was added, unless the run's folder is not in place yet. An OSError names the file."""
+        """Write what was added if the run's folder is in place. An OSError names the file."""
         if not self._waiting or not self.folder.is_in_place():
             return
         content = b"".join(map(_record, self._waiting))
@@ -79,7 +79,7 @@ class EventFiles:
             raise OSError(error.errno, error.strerror, str(self._path)) from None
 
     def _open(self) -> FileIO:
-        """A new file, whose name sorts after the others, as TensorBoard reads them in this order."""
+        """Open a new file whose name sorts last: TensorBoard reads files in this order."""
         numbers = [path.name.split(".")[3] for path in self.folder.event_files()]
         now = max(int(time.time()), *(int(number) + 1 for number in numbers if number.isdecimal()), 0)
         make_folder(self.folder.tensorboard)
@@ -103,11 +103,11 @@ def _record(event: Event) -> bytes:
 
 
 def _records(content: bytes) -> Iterator[tuple[bytes, Event]]:
-    """The records in a file's content, each with its event, up to the first that is cut off or damaged."""
-    place = 0
-    while place + 8 <= len(content):
-        (length,) = struct.unpack_from("<Q", content, place)
-        record = content[place : place + 16 + length]
+    """Yield each record in a file's content with its event, up to the first that is cut off or damaged."""
+    start = 0
+    while start + 8 <= len(content):
+        (length,) = struct.unpack_from("<Q", content, start)
+        record = content[start : start + 16 + length]
         if len(record) < 16 + length:
             return
         try:
@@ -115,4 +115,4 @@ def _records(content: bytes) -> Iterator[tuple[bytes, Event]]:
         except DecodeError:
             return
         yield record, event
-        place += len(record)
+        start += len(record)

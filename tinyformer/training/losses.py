@@ -25,8 +25,8 @@ LossFunction = Callable[[Any, Any], Tensor]
 
 
 def at_least_one(batch: Any) -> int:
-    """What the sum of a batch's losses is divided by: its number of targets, or 1 for a batch without any, as where all are
-    ignored. The loss of such a batch is 0, and so are its gradients, but in a sum with others it must not be NaN."""
+    """Return the divisor of a batch's summed loss: its number of targets, or 1 if it has none, as when all are ignored. Then
+    the loss is 0 and not NaN."""
     return max(int(batch.num_targets), 1)
 
 
@@ -48,10 +48,10 @@ def class_loss(model: Module, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class translation_loss:
-    """A loss function: the mean cross-entropy over all target tokens that are not padding. Labels are smoothed only in
-    training, so that the validation loss is the true cross-entropy.
+    """A loss function: the mean cross-entropy over all target tokens but padding. Labels are smoothed only in training, so that
+    the validation loss is the true cross-entropy.
 
-    It is a class because functions that are made inside of functions cannot be sent to other processes.
+    It is a class because local functions cannot be sent to other processes.
     """
 
     label_smoothing: float

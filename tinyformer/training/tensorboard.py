@@ -27,12 +27,12 @@ GREY = (200, 200, 200)  # between the heads
 
 
 class TensorBoardLogger(Logger):
-    """Logs for TensorBoard, in the run's folder: all that ``log`` is told, and the settings; and with each evaluation a
-    sample, the attention in the first row of the validation split, and the distribution of each weight.
+    """Logs for TensorBoard in the run's folder: measured values and settings, and with each evaluation a sample, the attention
+    in the first row of the validation split, and the distribution of each weight.
 
-    ``sample`` returns a text that the model writes. Without it, the sample is what the trainer's ``on_evaluation`` returns.
-    A resumed run goes on in the same log: what was logged after its checkpoint is removed first, and rows of the run's log that
-    are missing are added. Raises UserError without tensorboardX or pillow.
+    ``sample`` returns a text that the model writes; the default is what the trainer's ``on_evaluation`` returns. A resumed run
+    continues the same log: entries after its checkpoint are removed, and missing rows of the run's log are added. Raises
+    UserError without tensorboardX or pillow.
     """
 
     def __init__(self, sample: Callable[[], str] | None = None):
@@ -48,14 +48,14 @@ class TensorBoardLogger(Logger):
         self._row: Any = None  # the row of the validation split whose attention is drawn
 
     def begin(self, trainer: Trainer) -> None:
-        """Go on after ``trainer.step``. Raises UserError if something else is in the place of the folder."""
+        """Continue after ``trainer.step``. Raises UserError if a file has the folder's name."""
         folder = trainer.folder
         self._files = self._make_files(folder)
         self._row = None
         if folder.tensorboard.exists() and not folder.tensorboard.is_dir():
             raise UserError(f"{folder.tensorboard} is a file, not a folder: move it, or leave out --tensorboard")
         last = -1
-        if folder.is_in_place():  # otherwise the log that is there is of a run that may yet stay
+        if folder.is_in_place():  # otherwise the present log belongs to another run, which may stay
             last = self._files.keep_until(trainer.step if trainer.rows else -1)
         if last < 0 or folder.changes:
             settings = folder.identity(lasting=False).get("settings") or dataclasses.asdict(trainer.config)
@@ -100,28 +100,28 @@ class TensorBoardLogger(Logger):
         self._files.add(step, summary.text(name, "".join(lines)))
 
     def _attention(self, trainer: Trainer) -> dict[str, Any]:
-        """The attention weights (heads, queries, keys) of each layer that has any, by name."""
+        """Return the attention weights (heads, queries, keys) of each attention layer by name."""
         if self._row is None:
             batch = next(iter(trainer.batches.validation_batches()), None)
             if batch is None:
                 return {}
             self._row = batch.split(MOST_SHARDS)[0]  # enough for shards of one row
-        found = {}
+        attention = {}
         for name, layer in trainer.model.named_modules():
             if isinstance(layer, RecordsAttention):
                 with recording_attention(layer) as recorded:  # one by one: those of a long row take much memory
                     trainer.loss_function(trainer.model, self._row)
                 (calls,) = recorded.values()
                 if calls:  # a recurrent network attends once for each token
-                    found[name] = tt.concatenate(calls, -2)[0].numpy()
-        return found
+                    attention[name] = tt.concatenate(calls, -2)[0].numpy()
+        return attention
 
 
 def heat_map(weights: Any) -> Any:
-    """A picture of attention weights (heads, queries, keys): the heads side by side, as (height, width, 3) bytes.
+    """Return a picture of attention weights (heads, queries, keys), as (height, width, 3) bytes: the heads side by side.
 
-    Each row of a head is a query, each column a key. White is 0 and dark blue is 1; the shades are those of the square root, so
-    that faint weights show, too. Only the first LONGEST queries and keys are in the picture.
+    Each row of a head is a query, each column a key. White is 0 and dark blue is 1; shades follow the square root, which shows
+    faint weights, too. The picture has the first LONGEST queries and keys.
     """
     weights = host.asarray(weights[:, :LONGEST, :LONGEST], dtype=host.float32)
     shades = host.sqrt(weights.clip(0, 1))[..., None] * (host.array(DARK_BLUE) - 255) + 255
@@ -132,12 +132,12 @@ def heat_map(weights: Any) -> Any:
 
 
 def distribution(tensor: Tensor) -> dict[str, Any] | None:
-    """The histogram of a tensor's numbers, as tensorboardX takes it; None if none of them is finite."""
+    """Return the histogram of a tensor's values, as tensorboardX takes it, or None if none is finite."""
     values = host.asarray(tensor.numpy(), dtype=host.float64).ravel()
     values = values[host.isfinite(values)]
     if not values.size:
         return None
     counts, edges = host.histogram(values, BINS)
-    found = {"min": values.min(), "max": values.max(), "num": values.size, "sum": values.sum(), "sum_squares": values @ values}
+    stats = {"min": values.min(), "max": values.max(), "num": values.size, "sum": values.sum(), "sum_squares": values @ values}
     # TensorBoard knows only the upper limits: an empty bin in front gives the first one its lower limit.
-    return {**found, "bucket_limits": edges.tolist(), "bucket_counts": [0, *counts.tolist()]}
+    return {**stats, "bucket_limits": edges.tolist(), "bucket_counts": [0, *counts.tolist()]}

@@ -14,22 +14,19 @@ import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError, shortened
 from tinyformer.common.files import damaged
 from tinyformer.common.memory import check_step_fits, check_training_fits
-from tinyformer.common.progress import Progress, lasting_progress
-from tinyformer.common.schema import read_dataclass
-from tinyformer.common.signals import stop_on_signals, write_or_stop
+from tinyformer.common.progress import Progress, lasting_progress, stop_on_signals, write_or_stop
+from tinyformer.common.settings import read_dataclass
 from tinyformer.data.batches import Batches
 from tinyformer.models.quantizing import refuse_quantized
-from tinyformer.runs.checkpoints import check_class, class_of, learned_state, load_checkpoint, put_weights, save_checkpoint
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.runs.snapshots import SnapshotFiles, Snapshots
-from tinyformer.training.captured import CapturedSteps, Step
+from tinyformer.training.checkpoints import check_class, class_of, learned_state, load_checkpoint, put_weights, save_checkpoint
 from tinyformer.training.config import TrainingConfig, best_workers, training_dtype
 from tinyformer.training.evaluation import Work, accuracy, deal, evaluate, perplexity
-from tinyformer.training.logging import CsvLog, Logger, at_work, measured, tell
+from tinyformer.training.logging import CsvLog, Logger, TrainingState, at_work, measured, tell
 from tinyformer.training.losses import LossFunction, class_loss, next_token_loss
 from tinyformer.training.optimizing import OPTIMIZERS, optimizer_for
-from tinyformer.training.replica import Replica
-from tinyformer.training.state import TrainingState
+from tinyformer.training.replica import CapturedSteps, Replica, Step
+from tinyformer.training.run_folder import RunFolder
+from tinyformer.training.snapshots import SnapshotFiles, Snapshots
 from tinytensor import Tensor, distributed, parallel
 from tinytensor.common.wording import counted
 from tinytensor.device.disk import remove

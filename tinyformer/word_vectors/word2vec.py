@@ -14,10 +14,8 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.common.memory import check_fits
-from tinyformer.common.progress import Progress, lasting_progress
-from tinyformer.common.schema import check_fields
-from tinyformer.common.settings import at_least, one_of, setting
-from tinyformer.common.signals import stop_on_signals, write_or_stop
+from tinyformer.common.progress import Progress, lasting_progress, stop_on_signals, write_or_stop
+from tinyformer.common.settings import at_least, check_fields, one_of, setting
 from tinyformer.word_vectors.batches import Examples
 from tinyformer.word_vectors.corpus import Corpus
 from tinyformer.word_vectors.vectors import WordVectors

@@ -1,7 +1,7 @@
 """Write files completely or not at all, and open regular files to read them.
 
-No other module of the two packages writes, moves or removes files, or makes folders, except for run folders in
-``tinyformer/runs/``.
+No other module of the two packages writes, moves or removes files, or makes folders, except for the folder of a run in
+``tinyformer/training/run_folder.py``.
 """
 
 from __future__ import annotations

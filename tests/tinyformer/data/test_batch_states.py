@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tinyformer.audio.dial_tones import DialBatches, DialTask
 from tinyformer.data.batches import LabelledBatches
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.data.text import TextBatches
-from tinyformer.tasks.dial_tones import DialBatches, DialTask
 
 PAIRS = [([3 + i % 7] * (1 + i % 5), [3 + i]) for i in range(20)]  # the targets tell them apart
 

@@ -9,7 +9,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from tinyformer.tasks.dates import date_in_words, dates, number_in_words, ordinal_in_words, year_in_words
+from tinyformer.data.synthetic import date_in_words, dates, number_in_words, ordinal_in_words, year_in_words
 
 ALL_DAYS = [date(1900, 1, 1) + timedelta(days=i) for i in range(73_049)]
 

@@ -9,7 +9,7 @@ import pytest
 from tinyformer.common.errors import UserError
 from tinyformer.data.folders import mark_results, texts_in
 from tinyformer.data.reading import read_text
-from tinyformer.runs.run_folder import RunFolder
+from tinyformer.training.run_folder import RunFolder
 
 PICTURE = b"\x89PNG\r\n\x1a\n\0\0\0"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tinyformer.tasks.problems import Problem, adding, copying, sorting
+from tinyformer.data.synthetic import Problem, adding, copying, sorting
 
 PROBLEMS = {make.__name__: make(np.random.default_rng(0)) for make in (sorting, copying, adding)}
 

@@ -18,7 +18,7 @@ from tinyformer.explore.views import attending
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.blocks import Block
-from tinyformer.runs.checkpoints import save_checkpoint
+from tinyformer.training.checkpoints import save_checkpoint
 
 SOURCE = "The lazy dog"
 

@@ -10,10 +10,10 @@ import pytest
 from explored import gpt_run
 
 from tinyformer import GPT, CharTokenizer, GPTConfig, RunFolder, TextBatches, Trainer, TrainingConfig
+from tinyformer.common.makers import Maker
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
-from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
-from tinyformer.runs.makers import Maker
+from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
 
 TEXT = "The quick brown fox jumps over the lazy dog.\n" * 20
 

@@ -15,8 +15,8 @@ from tinyformer import GPT, CharTokenizer, GPTConfig, Snapshots, UserError, save
 from tinyformer.explore.views import film as film_module, subjects as subjects_module
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.run_folder import RunFolder
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.word_vectors.components import principal_components
 
 STEPS = [0, 3, 12]

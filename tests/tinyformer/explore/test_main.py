@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 from explored import gpt_run
 
+from tinyformer.commands import explore as explore_main
+from tinyformer.commands.explore import _open, newest, parse, serve
 from tinyformer.common.errors import plain_errors
-from tinyformer.programs import explore as explore_main
-from tinyformer.programs.explore import _open, newest, parse, serve
 
 ROOT = Path(__file__).resolve().parents[3]
 PLACES = [str(ROOT), *(os.path.abspath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place)]

@@ -17,7 +17,7 @@ from tinyformer.explore.views import neurons, run_texts
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.activations import ACTIVATIONS
-from tinyformer.runs.run_folder import RunFolder
+from tinyformer.training.run_folder import RunFolder
 
 DATA = (TEXT.replace("\n", " ") + "\n") * 30
 

@@ -14,7 +14,7 @@ from tinyformer.data.reading import STANDARD_LIBRARY, fingerprint, standard_libr
 from tinyformer.explore.views.opening import PROMPTS
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
-from tinyformer.tasks.comparison import write_translations
+from tinyformer.training.comparison import write_translations
 
 BEGINNING = "The quick brown fox jumps over the lazy dog.\n" * 60
 LINE = "lazy dog jumps over the quick brown fox"

@@ -16,8 +16,8 @@ from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.pretrained.saving import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
-from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
 from tinyformer.tokenizers import BPETokenizer
+from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
 
 
 @pytest.fixture

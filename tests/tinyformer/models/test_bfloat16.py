@@ -18,9 +18,9 @@ from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.run_folder import RunFolder
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import Tensor
 from tinytensor.autograd.engine import Node

@@ -9,7 +9,8 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.models.blocks import Block, BlockCache, BlockConfig, Cache, FeedForward
+from tinyformer.models.activations import ACTIVATIONS
+from tinyformer.models.blocks import NORMS, Block, BlockCache, BlockConfig, Cache, FeedForward
 from tinytensor.device.backend import to_numpy
 
 
@@ -170,9 +171,9 @@ def test_the_norms_epsilon_is_passed_on(x: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
+        ({"norm": "batch"}, f"norm must be one of {', '.join(NORMS)}, not 'batch'"),
         ({"norm_eps": math.inf}, "norm_eps must be a finite number, not inf"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, geglu, not 'tanh'"),
+        ({"activation": "tanh"}, f"activation must be one of {', '.join(ACTIVATIONS)}, not 'tanh'"),
     ],
 )
 def test_choices_that_do_not_exist(changes: dict[str, str], message: str) -> None:

@@ -13,6 +13,8 @@ from trainings import check_that_it_learns
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
+from tinyformer.models.activations import ACTIVATIONS
+from tinyformer.models.blocks import NORMS
 from tinyformer.models.gpt import GPT, GPTConfig, GPTVectors
 from tinyformer.models.positions import RotaryScaling
 
@@ -358,8 +360,8 @@ def test_every_parameter_gets_a_gradient(make_gpt, choices: dict[str, Any]) -> N
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
         ({"positions": "absolute"}, "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
         ({"positions": "rotary", "d_model": 12}, "d_model / num_heads must be even for rotary positions, not 3"),
-        ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, geglu, not 'tanh'"),
+        ({"norm": "batch"}, f"norm must be one of {', '.join(NORMS)}, not 'batch'"),
+        ({"activation": "tanh"}, f"activation must be one of {', '.join(ACTIVATIONS)}, not 'tanh'"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, float], message: str) -> None:

@@ -19,9 +19,9 @@ from tinyformer.common.errors import SettingError
 from tinyformer.data.batches import Batch
 from tinyformer.data.text import TextBatches
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM, State, count_parameters, make_layers
-from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import next_token_loss
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import parallel
 

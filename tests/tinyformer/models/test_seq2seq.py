@@ -28,10 +28,10 @@ from tinyformer.models.seq2seq import (
     Seq2SeqConfig,
     reversed_words,
 )
-from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
 from tinyformer.training.losses import translation_loss
+from tinyformer.training.run_folder import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor import parallel
 

@@ -14,11 +14,13 @@ from trainings import FirstWords, check_that_it_learns, check_that_it_learns_and
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.decoding.generation import TransformerDecoder
+from tinyformer.models.activations import ACTIVATIONS
+from tinyformer.models.blocks import NORMS
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.runs.run_folder import RunFolder, load_weights
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import evaluate
 from tinyformer.training.losses import translation_loss
+from tinyformer.training.run_folder import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 
 SMALL = {
@@ -350,8 +352,8 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path) -> None:
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
         ({"positions": "relative"}, "positions must be one of learned, sinusoidal, sinusoidal_halves, rotary, not 'relative'"),
         ({"d_model": 12, "num_heads": 4, "positions": "rotary"}, "d_model / num_heads must be even for rotary positions"),
-        ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, geglu, not 'tanh'"),
+        ({"norm": "batch"}, f"norm must be one of {', '.join(NORMS)}, not 'batch'"),
+        ({"activation": "tanh"}, f"activation must be one of {', '.join(ACTIVATIONS)}, not 'tanh'"),
         ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, not of 13 and of 11 tokens"),
     ],
 )

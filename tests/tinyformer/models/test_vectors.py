@@ -18,9 +18,9 @@ from tinyformer.decoding.beam_search import beam_search
 from tinyformer.decoding.generation import TransformerDecoder
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.transformer import StridedConvolution, Transformer, TransformerConfig, length_mask
-from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import translation_loss
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor.transforms.gradcheck import gradcheck
 

@@ -10,7 +10,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.plots import alignments, attention, attention_maps, attention_means
-from tinyformer.tasks.translation import Attended
+from tinyformer.training.translation import Attended
 
 pytest.importorskip("matplotlib")
 

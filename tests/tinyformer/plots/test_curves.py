@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tinyformer.plots import accuracy_by_distance, if_possible, loss_by_order, loss_curve, note_on_losses, scores_by_length
-from tinyformer.tasks.comparison import ScoreTable
+from tinyformer.training.comparison import ScoreTable
 
 pytest.importorskip("matplotlib")
 

@@ -359,10 +359,7 @@ def test_a_name_of_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (b'{"model_type": NaN}', "config.json is damaged: NaN is not a number in JSON"),
         (b'{"a":' + b"[" * 100_000, "config.json is damaged: it is nested too deeply"),
         (b"{}", "config.json: model_type is missing"),
-        (
-            b'{"model_type": "t5"}',
-            "config.json: the architecture 't5' is not known; there are gpt2, llama, qwen2, qwen3, mistral, gemma, bert, ",
-        ),
+        (b'{"model_type": "t5"}', "config.json: the architecture 't5' is not known; there are gpt2, "),
     ],
 )
 def test_damaged_settings(folder: Path, content: bytes, message: str) -> None:

@@ -35,8 +35,8 @@ from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.positions import RotaryScaling
 from tinyformer.pretrained.gguf import _Reader, read_gguf
 from tinyformer.pretrained.gguf_tokenizers import WORDS
-from tinyformer.tasks.trained import open_pretrained
 from tinyformer.tokenizers.tokenizer_json import split_by
+from tinyformer.training.opening import open_pretrained
 
 MODELS: dict[str, dict[str, Any]] = {
     "Llama": {"tie_output": False},

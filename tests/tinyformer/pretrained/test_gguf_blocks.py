@@ -19,8 +19,8 @@ from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.quantizing import dtype_of
 from tinyformer.pretrained import loading
 from tinyformer.pretrained.loading import load_differentiable
-from tinyformer.tasks.trained import open_pretrained
 from tinyformer.tokenizers.tokenizer_json import tokenizer_json
+from tinyformer.training.opening import open_pretrained
 from tinytensor import nn, optim
 from tinytensor.device.backend import host
 from tinytensor.nn.quantization import quantized_weights

@@ -12,8 +12,8 @@ import tinytensor as tt
 from tinyformer.data.batches import Batch
 from tinyformer.data.text import TextBatches
 from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import kernels
 from tinytensor.device.backend import xp

@@ -13,10 +13,10 @@ from trainings import GivenBatches
 import tinytensor as tt
 from tinyformer.data.batches import Batch, LabelledBatches
 from tinyformer.models.bert import BertConfig, BertForClassification
-from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import accuracy, evaluate, perplexity
 from tinyformer.training.losses import class_loss, next_token_loss
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.trainer import Trainer
 
 

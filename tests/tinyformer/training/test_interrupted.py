@@ -19,10 +19,10 @@ from tinyformer.common.errors import UserError
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.run_folder import RunFolder, load_weights
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import next_token_loss, translation_loss
+from tinyformer.training.run_folder import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor import parallel
 from tinytensor.io import load_with_metadata

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from tinyformer.common.errors import UserError
-from tinyformer.runs import lock
-from tinyformer.runs.lock import locked
+from tinyformer.training import safety
+from tinyformer.training.safety import locked
 
 HOLDER = """
 import sys
 from pathlib import Path
-from tinyformer.runs.lock import locked
+from tinyformer.training.safety import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -98,7 +98,7 @@ def test_a_lock_file_that_lies_about_is_free(tmp_path: Path) -> None:
 def test_a_lock_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Its holder has taken it, but has not yet written who it is.
     path = tmp_path / ".lock"
-    monkeypatch.setattr(lock, "_this_process", lambda: "")
+    monkeypatch.setattr(safety, "_this_process", lambda: "")
     with locked(path), pytest.raises(UserError, match="is being written by another process: wait"), locked(path):
         pass
 
@@ -118,7 +118,7 @@ def test_a_lock_file_that_was_removed_after_it_was_opened(tmp_path: Path, monkey
     # Between our opening it and our taking it, its holder ended and removed it, and a third has made another.
     path = tmp_path / ".lock"
     path.write_text("")
-    take = lock._lock
+    take = safety._lock
     taken = []
 
     def slow(file: int) -> None:
@@ -128,7 +128,7 @@ def test_a_lock_file_that_was_removed_after_it_was_opened(tmp_path: Path, monkey
         taken.append(file)
         take(file)
 
-    monkeypatch.setattr(lock, "_lock", slow)
+    monkeypatch.setattr(safety, "_lock", slow)
     with locked(path):
         assert len(taken) == 2  # the first was of no use: nobody else would look at it
         assert path.read_text(encoding="utf-8").startswith("process ")
@@ -179,15 +179,15 @@ def test_many_at_once_and_never_two(tmp_path: Path, rounds: int) -> None:
 
 def test_a_long_command_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["a script.py", "x" * 200])
-    assert "(python 'a script.py' xxx" in lock._this_process()
-    assert lock._this_process().endswith("xxx...)")
-    assert len(lock._this_process()) < 200
+    assert "(python 'a script.py' xxx" in safety._this_process()
+    assert safety._this_process().endswith("xxx...)")
+    assert len(safety._this_process()) < 200
 
 
 FORKING_HOLDER = """
 import os, sys, time
 from pathlib import Path
-from tinyformer.runs.lock import locked
+from tinyformer.training.safety import locked
 with locked(Path(sys.argv[1])):
     if os.fork():
         time.sleep(100)

@@ -17,8 +17,8 @@ import tinytensor as tt
 from tinyformer import Logger
 from tinyformer.data.text import TextBatches
 from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig, training_dtype
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.tensorboard import distribution, heat_map
 from tinyformer.training.trainer import Trainer
 

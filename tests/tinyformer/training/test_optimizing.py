@@ -9,8 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.common.old_names import with_new_names
-from tinyformer.common.settings import check_effects
+from tinyformer.common.settings import check_effects, with_new_names
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.transformer import Transformer, TransformerConfig

@@ -20,9 +20,9 @@ from tinyformer.data.text import TextBatches
 from tinyformer.models.bert import BertConfig, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import masked_token_loss, next_token_loss, translation_loss
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import distributed
 from tinytensor.distributed import processes

@@ -22,10 +22,10 @@ from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.settings import settings_from
 from tinyformer.data.text import TextBatches
 from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.run_folder import RunFolder, load_weights
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import next_token_loss
+from tinyformer.training.run_folder import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor import Tensor
 from tinytensor.io import load_with_metadata

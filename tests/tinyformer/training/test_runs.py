@@ -18,12 +18,12 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
+from tinyformer.common.makers import Maker
 from tinyformer.common.settings import is_changeable, setting
-from tinyformer.runs.checkpoints import load_checkpoint, save_checkpoint
-from tinyformer.runs.makers import Maker
-from tinyformer.runs.run_folder import RunFolder, load_weights
+from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.logging import LOG_COLUMNS, write_log
+from tinyformer.training.run_folder import RunFolder, load_weights
 from tinytensor.nn import Linear, Module
 
 NEW = (

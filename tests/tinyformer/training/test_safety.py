@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tinytensor as tt
-from tinyformer.runs.safety import UnsafeFileError, check_is, check_names, new_file, open_in_place, remove_stale
+from tinyformer.training.safety import UnsafeFileError, check_is, check_names, new_file, open_in_place, remove_stale
 
 
 def in_a_process(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:

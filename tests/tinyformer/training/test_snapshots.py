@@ -12,11 +12,11 @@ from running import contents
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
-from tinyformer.runs import snapshots as snapshots_module
-from tinyformer.runs.checkpoints import load_checkpoint
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.runs.snapshots import MOST, MOST_BYTES, automatic_count, snapshot_steps
+from tinyformer.training import snapshots as snapshots_module
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
+from tinyformer.training.run_folder import RunFolder
+from tinyformer.training.snapshots import MOST, MOST_BYTES, automatic_count, snapshot_steps
 from tinyformer.training.trainer import Trainer
 
 Make = Callable[..., Trainer]

@@ -16,7 +16,7 @@ from tinyformer.common.errors import UserError
 from tinyformer.data.batches import Batch
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.runs.checkpoints import load_checkpoint
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.evaluation import evaluate
 from tinyformer.training.logging import LOG_COLUMNS
 from tinyformer.training.losses import next_token_loss, translation_loss

@@ -22,10 +22,10 @@ from tinyformer.decoding.generation import GPTDecoder, TransformerDecoder, sampl
 from tinyformer.decoding.sampling import Sampling
 from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
 from tinyformer.models.transformer import Transformer, TransformerConfig
-from tinyformer.runs.run_folder import RunFolder
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.evaluation import accuracy, evaluate
 from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
+from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor.device.backend import from_numpy, xp
 

@@ -9,7 +9,7 @@ from tinyformer.common.errors import UserError
 from tinyformer.explore.views.checkpoints import as_loss, as_step, stamp_of
 from tinyformer.explore.views.passages import Answer, Named
 from tinyformer.explore.views.subjects import Subjects
-from tinyformer.runs.lock import is_taken
+from tinyformer.training.safety import is_taken
 
 MOST_ROWS = 400  # of the log; a longer one is told in parts
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from tinyformer.common.errors import UserError
 from tinyformer.common.files import read_file
 from tinyformer.data.reading import TextSource
+from tinyformer.data.synthetic import dates
 from tinyformer.explore.views.passages import Answer, Named
 from tinyformer.explore.views.subjects import Subject, Subjects
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.tasks.comparison import middle_sentence, read_translations
-from tinyformer.tasks.dates import dates
 from tinyformer.tokenizers.special import mask_name
 from tinyformer.tokenizers.texts import opening_text
+from tinyformer.training.comparison import middle_sentence, read_translations
+from tinyformer.training.run_folder import RunFolder
 
 MOST_BYTES = 1 << 24  # of a run's own text, which is read for one line of it
 SHORTEST, LONGEST_LINE = 36, 72  # characters: the maps of such a line fit the page

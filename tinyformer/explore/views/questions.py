@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tinyformer.common.schema import read_dataclass
+from tinyformer.common.settings import read_dataclass
 from tinyformer.explore.views.ablating import ablated, blocks, edited, ranking
 from tinyformer.explore.views.attending import attention, attention_rows
 from tinyformer.explore.views.attributing import attribution

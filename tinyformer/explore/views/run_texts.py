@@ -8,7 +8,7 @@ from tinyformer.common.errors import UserError
 from tinyformer.data.reading import STANDARD_LIBRARY, TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256, TextSource, kept_at
 from tinyformer.explore.views.kept import Kept
 from tinyformer.explore.views.subjects import Subject, Subjects
-from tinyformer.runs.run_folder import RunFolder
+from tinyformer.training.run_folder import RunFolder
 
 LARGEST = 64 * 2**20  # bytes of files that are read for it
 LONGEST = 200_000  # characters of the text that are used

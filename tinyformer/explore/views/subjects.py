@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.common.errors import UserError, shortened
+from tinyformer.common.makers import newest_runs
 from tinyformer.data.batches import check_ids
 from tinyformer.decoding.generation import Decoder, batch_of_ids, language_decoder, translation_decoder
 from tinyformer.explore.serving.turns import Turns
 from tinyformer.models.bert import BertHead
 from tinyformer.models.quantizing import num_weights
 from tinyformer.pretrained.folders import gguf_at, model_folder, weight_files
-from tinyformer.runs.checkpoints import read_state
-from tinyformer.runs.makers import newest_runs
-from tinyformer.runs.run_folder import RunFolder
-from tinyformer.tasks.opened import Opened
-from tinyformer.tasks.trained import KINDS, kind_of, open_pretrained, open_run
-from tinyformer.tasks.translation import Translator
 from tinyformer.tokenizers.special import cut_at_special, mask_name
 from tinyformer.tokenizers.texts import token_texts
+from tinyformer.training.checkpoints import read_state
+from tinyformer.training.opening import KINDS, Opened, kind_of, open_pretrained, open_run
+from tinyformer.training.run_folder import RunFolder
+from tinyformer.training.translation import Translator
 from tinytensor.common.wording import counted
 from tinytensor.device.forks import free_in_forks
 

@@ -1,0 +1,229 @@
+"""What made a run, as its config.json says, and the command that uses what a folder holds.
+
+A folder may hold a run, a pretrained model, word vectors, or the folders of several runs. Code that gets a folder it cannot use
+finds the right command here.
+
+Runs of the first versions do not say what made them, and those of later ones name a script whose work commands do now.
+Pretrained models and word vectors have no record.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Container, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tinyformer.common.errors import SettingError, UserError, print_line, shortened
+from tinyformer.common.files import parse_json, read_file
+from tinyformer.common.settings import check_fields, read_dataclass
+from tinytensor.common.wording import a_or_an, counted
+
+NAME = "tinyformer"  # the command, as it is installed
+RECORD = "made_by"  # the part of config.json that holds a ``Maker``
+PRETRAINED = "pretrained model"
+RUNS = "runs"  # the folder where the commands put their runs
+LONGEST_NAME = 255  # bytes, of a file on most systems
+
+# The kinds of runs, and for each the words that train it and those that use it.
+LANGUAGE_MODEL, MASKED_MODEL, TRANSLATOR = "language model", "masked language model", "translator"
+_FILL = ("fill", "a sentence with a [MASK]")
+_TRANSLATE = ("translate", "a sentence")
+KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    LANGUAGE_MODEL: (("train", "gpt"), ("sample",)),
+    MASKED_MODEL: (("train", "bert"), _FILL),
+    TRANSLATOR: (("train", "translator"), _TRANSLATE),
+}
+# What the scripts of earlier versions made, as their runs name them. No command uses the last three kinds any more.
+_SCRIPTS = {
+    "char_gpt.py": LANGUAGE_MODEL,
+    "fill_mask.py": MASKED_MODEL,
+    "translate.py": TRANSLATOR,
+    "dial_tones.py": "dial tone transcriber",
+    "memory.py": "recall network",
+    "algorithms.py": "problem solver",
+}
+# The commands of earlier versions, and the scripts to run instead.
+GONE = {
+    "algorithms": "algorithms.py",
+    "markov": "markov.py",
+    "memory": "memory.py",
+    **dict.fromkeys(("tones", "transcribe", "record"), "dial_tones.py"),
+}
+# The part of config.json and the setting in it that tell the kind of a run without a record.
+_SIGNS = {("text", "bpe_tokens"): LANGUAGE_MODEL, ("text", "wordpieces"): MASKED_MODEL, ("task", "length_penalty"): TRANSLATOR}
+# The words that use a pretrained model, by its model_type in Hugging Face's files; all others continue texts.
+_PRETRAINED = {"bert": (*_FILL, "--model"), "marian": (*_TRANSLATE, "--model")}
+
+
+def tinyformer_command(*words: str) -> str:
+    """Return a command line of ``tinyformer`` to paste into a shell."""
+    return shlex.join([*([NAME] if shutil.which(NAME) else ["python", "-m", NAME]), *words])
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What a run is, and the program that made it: a part of the run's config.json.
+
+    - ``kind``: what was trained, such as "language model". Programs use any run of their kind.
+    - ``program``: the file's name, such as my_gpt.py; or tinyformer, for the command of that name.
+    - ``use``: the words with which that program uses the run, such as ["sample"].
+    - ``several``: whether the program makes several runs in one folder, which --out names. ``use`` then makes one of them.
+    - ``train``: the words with which the program trains, if it needs any.
+
+    Raises SettingError for anything but the name of a file.
+
+    >>> from tinyformer import Maker
+    >>> Maker("language model", "my_gpt.py", ["sample"]).what
+    'a run of my_gpt.py'
+    """
+
+    kind: str
+    program: str
+    use: list[str] = field(default_factory=list)
+    several: bool = False
+    train: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not _is_file_name(self.program):  # it is shown in commands to paste into a shell
+            raise SettingError(f"program must be the name of a file, not {shortened(repr(self.program), 40)}")
+
+    @classmethod
+    def of_kind(cls, kind: str) -> Maker:
+        """The maker of a run of this kind that a command of ``tinyformer`` trains."""
+        train, use = KINDS.get(kind, ((), ()))
+        return cls(kind, NAME, list(use), train=list(train))
+
+    @property
+    def what(self) -> str:
+        """A run in words, as in "a run of my_gpt.py" or "a run of a language model"."""
+        return f"a run of {a_or_an(self.kind) if self.program == NAME else shortened(self.program, 60)}"
+
+    def use_command(self, folder: str | Path) -> str:
+        """The command that uses the run in a folder."""
+        return self._command(*self.use, "--out", str(Path(folder).parent if self.several else folder))
+
+    def train_command(self, folder: str | Path) -> str:
+        """The command that trains in a folder, to which flags may be added."""
+        return self._command(*self.train, "--out", str(folder))
+
+    def resume_command(self, folder: str | Path) -> str:
+        """The command that resumes the run in a folder."""
+        return self.use_command(folder) if self.several else f"{self.train_command(folder)} --resume"
+
+    def _command(self, *words: str) -> str:
+        return tinyformer_command(*words) if self.program == NAME else shlex.join(["python", self.program, *words])
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a folder holds: its ``kind``, and ``what`` in words, such as "a run of my_gpt.py". ``command`` uses it, and
+    ``saving`` writes it as a pretrained model; both may be ""."""
+
+    kind: str
+    what: str
+    command: str
+    saving: str = ""
+
+    def refusal(self, path: str | Path, wanted: str) -> UserError:
+        """Return the error for a folder that should hold something else."""
+        saving = f", or write {wanted} with {self.saving}" if self.saving and PRETRAINED in wanted else ""
+        remedy = f"use it with {self.command}{saving}" if self.command else "choose another folder"
+        return UserError(f"{path} holds {self.what}, not {wanted}: {remedy}")
+
+
+def maker_of(settings: Mapping[str, Any]) -> Maker | None:
+    """Return what made a run with these settings, or None if they do not tell. Raises UserError for a damaged record."""
+    if RECORD in settings:
+        maker = read_dataclass(Maker, settings[RECORD], RECORD)
+        return Maker.of_kind(_SCRIPTS[maker.program]) if maker.program in _SCRIPTS else maker
+    for (part, name), kind in _SIGNS.items():
+        if isinstance(settings.get(part), Mapping) and name in settings[part]:
+            return Maker.of_kind(kind)
+    model = settings.get("model")
+    if set(settings) == {"model", "training", "data"} and isinstance(model, Mapping) and "block_size" in model:
+        return Maker.of_kind(LANGUAGE_MODEL)  # as the very first version wrote it
+    return None
+
+
+def contents_of(path: str | Path) -> Contents | None:
+    """Return what a folder holds, or None if no program is known that uses it."""
+    folder = Path(path)
+    settings = _settings(folder)
+    with suppress(UserError):  # whoever needs a damaged record reports it
+        maker = maker_of(settings)
+        if maker is not None:
+            text = settings.get("text")
+            architecture = text.get("architecture", "gpt") if isinstance(text, dict) else "gpt"
+            is_gpt = maker.kind == LANGUAGE_MODEL and architecture == "gpt"
+            saving = tinyformer_command("save", str(folder), f"{folder}-pretrained") if is_gpt else ""
+            is_gone = maker.program == NAME and maker.kind not in KINDS
+            return Contents(maker.kind, maker.what, "" if is_gone else maker.use_command(folder), saving)
+    if "model_type" in settings:  # as in Hugging Face's files
+        words = _PRETRAINED.get(str(settings["model_type"]), ("generate",))
+        return Contents(PRETRAINED, f"a {PRETRAINED}", tinyformer_command(*words, str(folder)))
+    vectors = folder / "vectors.txt"
+    if vectors.is_file():
+        return Contents("word vectors", "word vectors", tinyformer_command("vectors", str(vectors)))
+    return None
+
+
+def check_kind(kind: str, path: str | Path) -> None:
+    """Raise UserError if a folder holds something other than a run of this kind. The message has the command that uses it."""
+    contents = contents_of(path)
+    if contents is not None and contents.kind != kind:
+        raise contents.refusal(path, f"a run of {a_or_an(kind)}")
+
+
+def resume_command(path: str | Path, part: Path | None = None) -> str:
+    """Return the command that resumes the run in a folder, or the flag alone if no program is known that made it. While its
+    files are moved into place, its config.json is in another folder, ``part``."""
+    with suppress(UserError):
+        maker = maker_of(_settings(part or Path(path)))
+        if maker is not None:
+            return maker.resume_command(path)
+    return "--resume"
+
+
+def runs_below(path: str | Path) -> list[Path]:
+    """Return the folders in a folder that hold runs."""
+    return sorted(file.parent for file in Path(path).glob("*/config.json"))
+
+
+def newest_runs(path: str | Path, kinds: Container[str]) -> list[Path]:
+    """Return the folders in a folder that hold runs of these ``kinds`` with a checkpoint, the newest first."""
+    runs = []
+    for folder in runs_below(path):
+        contents = contents_of(folder)
+        written = [file.stat().st_mtime for file in folder.glob("*.safetensors") if file.stem in ("best", "latest")]
+        if written and contents is not None and contents.kind in kinds:
+            runs.append((max(written), folder))
+    return [folder for _, folder in sorted(runs, reverse=True)]
+
+
+def newest_run(kinds: Container[str]) -> Path | None:
+    """Return the newest run of these ``kinds`` in runs, or None. If there are more, a line on stderr names some."""
+    runs = newest_runs(RUNS, kinds)
+    if len(runs) > 1:
+        names = ", ".join(map(str, runs[1:5]))
+        print_line(f"{runs[0]} is the newest of {counted(len(runs), 'run')} in {RUNS}. Others: {names}", sys.stderr)
+    return runs[0] if runs else None
+
+
+def _is_file_name(name: str) -> bool:
+    """Return whether this names a file in a folder and nothing else, such as a folder above or a flag."""
+    is_name = Path(name).name == name and name not in ("", "..") and not name.startswith("-")
+    return is_name and name.isprintable() and len(name.encode()) <= LONGEST_NAME
+
+
+def _settings(folder: Path) -> Mapping[str, Any]:
+    """Return what config.json holds, or nothing if it is missing or damaged, which whoever needs it reports."""
+    try:
+        return parse_json(read_file(folder / "config.json").decode("utf-8"))
+    except (OSError, ValueError):
+        return {}

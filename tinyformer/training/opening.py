@@ -1,0 +1,324 @@
+"""Opening the models of runs and of pretrained folders, together with what reads and writes their texts.
+
+``KINDS`` has a row for each kind of run. All that uses trained models, such as the explorer and the export to ONNX, reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tinyformer.common.errors import SettingError, UserError, shortened
+from tinyformer.common.files import open_file
+from tinyformer.common.makers import LANGUAGE_MODEL, MASKED_MODEL, TRANSLATOR
+from tinyformer.common.settings import at_least, check_fields, setting
+from tinyformer.data.pair_files import one_line
+from tinyformer.decoding.filling import with_mask, with_wordpieces
+from tinyformer.decoding.sampling import LogitsRule
+from tinyformer.models.bert import Bert, BertConfig, BertForMaskedLM, BertHead
+from tinyformer.models.gpt import GPT, GPTConfig, GPTVectors
+from tinyformer.models.recurrent import CELLS, RecurrentConfig, RecurrentLM
+from tinyformer.models.transformer import Transformer
+from tinyformer.pretrained.folders import find_folder, weight_files
+from tinyformer.pretrained.loading import load_differentiable
+from tinyformer.pretrained.sentences import MODULES, encoder_around
+from tinyformer.pretrained.tokenizers import pretrained_tokenizer
+from tinyformer.pretrained.writing import Writing, read_writing
+from tinyformer.tokenizers import Tokenizer, load_tokenizer
+from tinyformer.tokenizers.special import mask_name
+from tinyformer.tokenizers.texts import opening_text
+from tinyformer.training.checkpoints import class_in
+from tinyformer.training.comparison import read_translations
+from tinyformer.training.run_folder import RunFolder, load_weights
+from tinyformer.training.translation import Translator, pretrained_translator, trained_translator
+from tinytensor.common.wording import a_or_an
+from tinytensor.nn import Linear, add_lora, merge_lora
+
+if TYPE_CHECKING:
+    from tinyformer.pretrained.sentences import SentenceEncoder
+
+# The networks that continue texts, by the names that users give them, each with the dataclass of its settings.
+ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
+    "gpt": (GPT, GPTConfig),
+    **dict.fromkeys(reversed(CELLS), (RecurrentLM, RecurrentConfig)),  # the youngest first
+}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model of a run or of a pretrained folder, for evaluation, and the tokens around its texts.
+
+    - ``kind``: "language" (a GPT or a recurrent network, which continues texts), "translation" (an encoder-decoder), "masked"
+      (a BERT that fills in masks) or "encoder" (a BERT that predicts no tokens).
+    - ``before`` and ``after``: ids around every text, such as BERT's [CLS] and [SEP].
+    - ``start``: the ids that writing begins with where there is no text. An encoder-decoder's target always begins with them.
+    - ``ends``: ids that end a text. ``forbidden``: ids that are never written. ``rules``: what else changes which
+      tokens are written.
+    - ``longest``: how many ids the model can read; None if there is no limit.
+    - ``sentences``: makes the encoder of sentences, for a folder of sentence-transformers. Raises UserError.
+    - ``translator``: that of an encoder-decoder. ``mask``: the id of BERT's [MASK].
+    """
+
+    kind: str
+    model: Any
+    tokenizer: Tokenizer
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    forbidden: tuple[int, ...] = ()
+    rules: tuple[LogitsRule, ...] = ()
+    longest: int | None = None
+    translator: Translator | None = None
+    sentences: Callable[[], SentenceEncoder] | None = None
+    mask: int | None = None
+
+
+def _without_tokens(outputs: int, tokenizer: Tokenizer) -> range:
+    """Return the outputs of a model that belong to no token: some published models have more outputs than tokens."""
+    return range(len(getattr(tokenizer, "target_tokens", range(tokenizer.vocab_size))), outputs)
+
+
+# ---------------------------------------------------------------------------------------------- additions to frozen weights
+
+_ALL = {"lora_rank": [0]}
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """What is learned beside the frozen weights of a pretrained model (LoRA). Raises SettingError for a value that is not
+    allowed.
+
+    ``base_sha256`` is the SHA-256 of the pretrained model's files, which a run does not hold.
+    """
+
+    lora_rank: int = setting(0, "rank of the LoRA adapter; 0: train all weights")
+    lora_alpha: float = setting(16.0, "LoRA scale, times the rank", unless=_ALL)
+    lora_dropout: float = setting(0.0, "dropout probability of the adapter's inputs", unless=_ALL)
+    lora_targets: str = setting("query_key_value,output,gate,up,down", "layers to adapt", unless=_ALL)
+    base_sha256: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        at_least(self, lora_rank=0)
+        if not self.lora_alpha > 0:
+            raise SettingError(f"lora_alpha must be positive, not {self.lora_alpha}")
+        if not 0.0 <= self.lora_dropout < 1.0:
+            raise SettingError(f"lora_dropout must be at least 0 and less than 1, not {self.lora_dropout}")
+
+    def added_to(self, model: GPT) -> GPT:
+        """Freeze the model's weights and add an adapter. Raises SettingError for targets that the model does not have, and for
+        a rank above its width."""
+        if self.lora_rank > model.config.d_model:  # a larger one could add nothing else
+            message = f"lora_rank must be at most the model's width, {model.config.d_model}, not {self.lora_rank}"
+            raise SettingError(message, "lora_rank")
+        layers = {name.rpartition(".")[2] for name, layer in model.blocks.named_modules() if isinstance(layer, Linear)}
+        targets = [name.strip() for name in self.lora_targets.split(",")]
+        usual = LoraConfig.lora_targets.split(",")  # a model without gates lacks one of these
+        unknown = [name for name in targets if name not in layers and not (name in usual and layers & set(targets))]
+        if unknown:
+            message = f"lora_targets: the blocks have no linear layer {unknown[0]!r}: there are {', '.join(sorted(layers))}"
+            raise SettingError(message, "lora_targets")
+        names = "|".join(map(re.escape, targets))
+        return add_lora(model, self.lora_rank, self.lora_alpha, rf"blocks\..*\.({names})", self.lora_dropout)
+
+    def base(self, path_or_name: str, config: GPTConfig) -> GPT:
+        """Return the pretrained model with this configuration and an adapter. Raises UserError if its files have changed."""
+        if fingerprint_of(path_or_name) != self.base_sha256:
+            raise UserError(f"{path_or_name} has changed since this run began, which needs it as it was: put that model back")
+        model = load_differentiable(path_or_name)
+        assert isinstance(model, GPT)
+        return self.added_to(model.adapted(config))
+
+
+def fingerprint_of(path_or_name: str) -> str:
+    """Return the SHA-256 of the settings and the weights of a pretrained model."""
+    folder, digest = find_folder(path_or_name), hashlib.sha256()
+    for path in (*folder.glob("config.json"), *weight_files(folder)):
+        with open_file(path) as file:
+            while part := file.read(1 << 20):
+                digest.update(part)
+    return digest.hexdigest()
+
+
+def with_additions(folder: RunFolder, config: Any, checkpoint: Path) -> GPT:
+    """Return the pretrained model of a run that trained an adapter, with the adapter. Raises UserError for another model."""
+    text = folder.read_settings().get("text")
+    path = text.get("init_from") if isinstance(text, Mapping) else None
+    if not isinstance(path, str) or not isinstance(config, GPTConfig):
+        raise UserError(f"{folder.settings} is damaged: it does not name the GPT that this run added to")
+    model = folder.read_part("lora", LoraConfig).base(str(folder.as_found(path)), config)
+    load_weights(model, checkpoint)
+    return model
+
+
+# ------------------------------------------------------------------------------------------------------------ kinds of runs
+
+
+def _language_model(folder: RunFolder, checkpoint: Path) -> Opened:
+    part = folder.read_settings().get("text")
+    text: Mapping[str, Any] = part if isinstance(part, Mapping) else {}  # runs of the first version have none
+    architecture = text.get("architecture") or "gpt"
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        shown = shortened(repr(architecture), 40)
+        raise UserError(f"{folder.settings} is damaged: architecture must be {', '.join(ARCHITECTURES)}, not {shown}")
+    make, config_class = ARCHITECTURES[architecture]
+    config = folder.read_part("model", config_class)
+    # A pretrained model with which training began may have more outputs than its tokenizer has tokens.
+    tokenizer = load_tokenizer(folder.tokenizer, None if text.get("init_from") else config.vocab_size)
+    if folder.adds_to_another():
+        model = with_additions(folder, config, checkpoint)
+        merge_lora(model)
+    else:
+        model = class_in(checkpoint, make)(config)
+        load_weights(model, checkpoint)
+    first = tokenizer.encode(opening_text(tokenizer))
+    return Opened(
+        "language",
+        model,
+        tokenizer,
+        start=(int(first[0]),),
+        forbidden=tuple(_without_tokens(config.vocab_size, tokenizer)),
+        longest=config.block_size if isinstance(model, GPT) else None,
+    )
+
+
+def _language_sample(opened: Opened, folder: RunFolder) -> tuple[str, int]:
+    known = getattr(opened.tokenizer, "characters", "\n")
+    text = "\n" if "\n" in known else known[0]
+    length = 50 if opened.longest is None else min(50, opened.longest - len(opened.tokenizer.encode(text)))
+    return text, length
+
+
+def _pretrained_gpt(model: GPT, tokenizer: Any, writing: Writing) -> Opened:
+    return Opened(
+        "language",
+        model,
+        tokenizer,
+        before=tuple(tokenizer.before),
+        # Without a start token a text begins where another one has ended.
+        start=(writing.start if writing.start is not None else next(iter(writing.ends), 0),),
+        ends=writing.ends,
+        forbidden=(*writing.forbidden, *_without_tokens(model.config.vocab_size, tokenizer)),
+        rules=writing.rules(),
+        longest=model.config.block_size,
+    )
+
+
+def _masked_model(folder: RunFolder, checkpoint: Path) -> Opened:
+    config = folder.read_part("model", BertConfig)
+    tokenizer = with_wordpieces(load_tokenizer(folder.tokenizer, config.vocab_size), folder.tokenizer)
+    model = class_in(checkpoint, BertForMaskedLM)(config)
+    load_weights(model, checkpoint)
+    return _opened_bert(model, tokenizer)
+
+
+def _opened_bert(model: Bert | BertForMaskedLM | BertHead, tokenizer: Any) -> Opened:
+    name = mask_name(tokenizer.special)
+    return Opened(
+        "masked" if isinstance(model, BertForMaskedLM) else "encoder",
+        model,
+        tokenizer,
+        before=tuple(tokenizer.before),
+        after=tuple(tokenizer.after),
+        forbidden=tuple(_without_tokens(model.config.vocab_size, tokenizer)),
+        longest=model.config.max_length,
+        mask=None if name is None else tokenizer.special[name],
+    )
+
+
+def _masked_sample(opened: Opened, folder: RunFolder) -> tuple[str, int]:
+    text = "[CLS]to be or [MASK] to be[SEP]"
+    fits = len(opened.tokenizer.encode(text, allow_special=True)) <= (opened.longest or 0)
+    return (text if fits else "[MASK]"), 0  # it writes nothing after that
+
+
+def _opened_translator(translator: Translator) -> Opened:
+    specials, model, tokenizer = translator.specials, translator.model, translator.tokenizer
+    return Opened(
+        "translation",
+        model,
+        tokenizer,
+        start=(specials.start,),
+        ends=(specials.end,),
+        forbidden=(*translator.forbidden, *_without_tokens(model.config.target_vocab_size, tokenizer)),
+        rules=translator.rules,
+        longest=translator.task.max_tokens + 1,  # the start token counts, too
+        translator=translator,
+    )
+
+
+def _translation_sample(opened: Opened, folder: RunFolder) -> tuple[str, int]:
+    assert opened.translator is not None
+    task = opened.translator.task
+    text = read_translations(folder.sample)[0].source if folder.sample.exists() else "hello"
+    return one_line(text, task.lowercase), task.max_tokens + 1
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the runs of a kind are used.
+
+    - ``load``: opens the run in a folder with the weights of a checkpoint. Raises UserError for a damaged run.
+    - ``sample``: returns a text to try the opened model with, and how many tokens it may write after the text.
+    """
+
+    load: Callable[[RunFolder, Path], Opened]
+    sample: Callable[[Opened, RunFolder], tuple[str, int]]
+
+
+KINDS = {
+    LANGUAGE_MODEL: Kind(_language_model, _language_sample),
+    MASKED_MODEL: Kind(_masked_model, _masked_sample),
+    TRANSLATOR: Kind(
+        lambda folder, checkpoint: _opened_translator(trained_translator(folder, checkpoint)), _translation_sample
+    ),
+}
+
+
+def names_of_kinds() -> str:
+    """Return the kinds in words: "a language model, a masked language model or a translator"."""
+    *first, last = (a_or_an(name) for name in KINDS)
+    return f"{', '.join(first)} or {last}"
+
+
+def kind_of(folder: RunFolder, use: str) -> Kind:
+    """Return the kind of the run in a folder. Raises UserError for a kind that is not in the table; the message names the
+    ``use``, such as "explored"."""
+    maker = folder.maker()
+    if maker is None or maker.kind not in KINDS:
+        contents = "a run of another program" if maker is None else maker.what
+        raise UserError(f"{folder.path} holds {contents}: only a run of {names_of_kinds()} can be {use}")
+    return KINDS[maker.kind]
+
+
+def open_run(folder: RunFolder, checkpoint: Path | None = None, use: str = "opened") -> Opened:
+    """Open the model of a run with the weights of a ``checkpoint``, by default the best ones. Raises UserError for a damaged
+    run, and as ``kind_of``."""
+    return kind_of(folder, use).load(folder, checkpoint or folder.best)
+
+
+def open_pretrained(path_or_name: str | Path) -> Opened:
+    """Open the pretrained model in a folder in Hugging Face's layout, in a GGUF file, or of this name on the Hugging Face hub.
+
+    Raises UserError as ``from_pretrained``, and for a BERT that fills masks whose tokenizer has none.
+    """
+    path = find_folder(path_or_name)
+    model = load_differentiable(path)
+    if isinstance(model, Transformer):
+        return _opened_translator(pretrained_translator(path))
+    tokenizer, writing = pretrained_tokenizer(path), read_writing(path)
+    encoder: Any = getattr(model, "bert", model)
+    sentences = functools.cache(partial(encoder_around, path, lambda _: encoder)) if (path / MODULES).exists() else None
+    if isinstance(model, GPT):
+        return replace(_pretrained_gpt(model, tokenizer, writing), sentences=sentences)
+    if isinstance(model, GPTVectors):
+        raise UserError(f"{path} holds a model without output layer, which writes no texts: take one with its head")
+    tokenizer = with_mask(tokenizer, path) if isinstance(model, BertForMaskedLM) else tokenizer
+    return replace(_opened_bert(model, tokenizer), sentences=sentences)
