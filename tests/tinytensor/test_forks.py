@@ -170,7 +170,7 @@ def test_a_child_that_leaves_a_shard_does_not_wait_for_the_others() -> None:
 @needs_fork
 @pytest.mark.needs("numba")
 def test_the_helper_of_a_child_is_its_own() -> None:
-    from tinytensor.kernels.numba.helper import helper
+    from tinytensor.kernels.numba.processor import helper
 
     def helps() -> bool:
         done = threading.Event()

@@ -14,8 +14,7 @@ from tinytensor.autograd.inputs import check_not_negative, check_probability
 from tinytensor.autograd.tensor import wrap
 from tinytensor.common.arguments import checked
 from tinytensor.device.backend import default_dtype, is_array, is_floating
-from tinytensor.kernels.heads import join_heads, queries_keys_values, split_heads
-from tinytensor.kernels.masks import causal_array, lowest, padding
+from tinytensor.kernels.attention import causal_array, join_heads, lowest, padding, queries_keys_values, split_heads
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.ops import astype, exp, expand_dims, matmul, maximum, softmax, sum, swapaxes, where
 

@@ -36,7 +36,7 @@ class StandIn(Module, ABC):
 
 
 class BlockWeight(StandIn):
-    """A low-precision weight, in blocks of a few bits as llama.cpp has them, or in bfloat16; see ``kernels/numpy/blocks.py``.
+    """A low-precision weight, in blocks of a few bits as llama.cpp has them, or in bfloat16; see ``numpy/quantized.py``.
 
     values: the bytes of all rows, uint8 (bytes,). parts: for some rows each, the type of their blocks and how many rows they
     are, such as (("Q4_K", 512), ("Q6_K", 128)).

@@ -1,4 +1,4 @@
-// The Gaussian error linear unit, in its exact and its tanh form. The formulas are in kernels/numpy/gelu.py.
+// The Gaussian error linear unit, in its exact and its tanh form. The formulas are in kernels/numpy/activations.py.
 #include "common.cuh"
 
 constexpr Accumulator one = 1;

@@ -1,7 +1,4 @@
-"""Addresses in loops: arrays of which a loop knows only the address, and integers that several threads change.
-
-Only the programs need them (program_loops.py).
-"""
+"""Addresses in loops: arrays known by their address, and integers that several threads change."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from tinytensor.kernels.numba.compiling import ByNumba
 
 
 def _array(kind: str = "") -> ByNumba:
-    """``array(address, size)``: the array (size,) of a dtype that lies there. The loop's caller keeps it alive."""
+    """``array(address, size)``: the array (size,) at an address. The loop's caller keeps it alive."""
 
     def make(dtype: Any) -> Callable[..., Any]:
         import numba
@@ -42,8 +39,8 @@ bits_at = _array("uint16")
 
 
 def _atomic(name: str, num_arguments: int) -> ByNumba:
-    """A function for loops that reads or changes the integer at an address, in one step for all threads. What a thread wrote
-    before is seen by a thread that reads the integer after it."""
+    """A function for loops that reads or changes the integer at an address atomically. A thread that reads the integer also
+    sees what the other thread wrote before changing it."""
 
     def make(dtype: Any) -> Callable[..., Any]:
         from llvmlite import ir
@@ -65,13 +62,13 @@ def _atomic(name: str, num_arguments: int) -> ByNumba:
 
 
 atomic_load = _atomic("load", 1)  # (address): the integer there
-atomic_add = _atomic("add", 2)  # (address, value): adds to it, and returns what it was
-atomic_exchange = _atomic("xchg", 2)  # (address, value): replaces it, and returns what it was
+atomic_add = _atomic("add", 2)  # (address, value): adds to it, and returns the previous integer
+atomic_exchange = _atomic("xchg", 2)  # (address, value): replaces it, and returns the previous integer
 
 
 def write_fetch(builder: Any, address: Any, level: int) -> None:
-    """Write an instruction, with a builder of LLVM's: the processor begins to read the line of its caches that holds this
-    address, into the first cache (``level`` 3) or the second (2). An address without memory does no harm."""
+    """Write an instruction that prefetches the cache line at this address into the first cache (``level`` 3) or the second (2).
+    An invalid address does no harm."""
     from llvmlite import ir
 
     pointer, flag, name = ir.IntType(8).as_pointer(), ir.IntType(32), "llvm.prefetch.p0"

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy
 
+from tinytensor.kernels.numba.activations import gelu_exact32, gelu_tanh, silu_product
 from tinytensor.kernels.numba.compiling import Loop, loop
 from tinytensor.kernels.numba.functions import copy_row
-from tinytensor.kernels.numba.gelu import gelu_exact32, gelu_tanh
 from tinytensor.kernels.numba.instructions import (
     ADD,
     ATTENTION,
@@ -64,7 +64,6 @@ from tinytensor.kernels.numba.program_kernels import (
 )
 from tinytensor.kernels.numba.quantized import block_part, round_inputs
 from tinytensor.kernels.numba.row_dots import bfloat16_part, float32_part
-from tinytensor.kernels.numba.silu import silu_product
 
 _PART_BITS = (1 << 32) - 1  # of a ticket
 NOTHING_YET = _PART_BITS  # the ticket before the first linear layer: a part that no instruction has

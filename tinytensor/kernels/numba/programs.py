@@ -21,7 +21,6 @@ import numpy
 
 from tinytensor.device import cores
 from tinytensor.device.allocator import use_large_pages
-from tinytensor.kernels.numba.helper import has_second_core, helper
 from tinytensor.kernels.numba.instructions import (
     ATTENTION,
     HEADS,
@@ -34,7 +33,7 @@ from tinytensor.kernels.numba.instructions import (
     Writer,
     is_cache,
 )
-from tinytensor.kernels.numba.processor import reads_several_rows
+from tinytensor.kernels.numba.processor import has_second_core, helper, reads_several_rows
 from tinytensor.kernels.numba.program_loops import FLAGS, NOTHING_YET, run_of
 from tinytensor.kernels.steps import Step
 

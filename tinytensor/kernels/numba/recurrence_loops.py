@@ -1,13 +1,13 @@
-"""The recurrent layers' loops: a whole sequence in one call, for the rows from ``first`` to ``last`` of the batch.
+"""The recurrent layers' loops: a whole sequence in one call, for the rows ``first`` to ``last`` of the batch.
 kernels/numpy/recurrence.py has the formulas.
 
-For BLAS each step is a product by itself: it copies the weight, megabytes, into the order in which it reads it, and then
-multiplies a few rows by it. Here the weight is copied into panels of COLUMNS columns once for all steps, and multiplied by the
-tiles of ``tiles``. What is left of a step is computed row by row, in short loops: LLVM vectorises a loop only if it is over few
-arrays, as any two of them might overlap.
+BLAS takes each step as a product by itself: it copies the weight, megabytes, into reading order, and then multiplies a few rows
+by it. Here the weight is copied into panels of COLUMNS columns once for all steps, and multiplied by the tiles of ``tiles``.
+The other operations of a step are short loops over rows: LLVM vectorises a loop only over few arrays, as any two of them might
+overlap.
 
-The gates of padding are never computed and never read. On the way back, d_state (batch, whole panels) holds what the products
-give, and ``passed`` (batch, width) what passes by the gates, of the gradient of the state.
+The gates of padding are neither computed nor read. In the backward pass the gradient of the state is in two parts: d_state
+(batch, whole panels) from the products, and ``passed`` (batch, width), which bypasses the gates.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy
 
+from tinytensor.kernels.numba.activations import sigmoid_of
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numba.functions import copy_row, tanh
-from tinytensor.kernels.numba.silu import sigmoid_of
 from tinytensor.kernels.numba.tiles import COLUMNS, ROWS, set_product
 
 # ------------------------------------------------------------------------------------------------------------- the products
@@ -26,7 +26,8 @@ from tinytensor.kernels.numba.tiles import COLUMNS, ROWS, set_product
 
 @loop
 def panels(matrix: Any, out: Any) -> None:
-    """Copy a matrix (rows, columns) into panels: out (panels, rows, COLUMNS), zeros. The last panel may not be filled."""
+    """Copy a matrix (rows, columns) into panels: out (panels, rows, COLUMNS), initially zeros. The last panel may be partly
+    filled."""
     rows, columns = matrix.shape
     for p in range(out.shape[0]):
         for k in range(rows):
@@ -36,8 +37,8 @@ def panels(matrix: Any, out: Any) -> None:
 
 @loop
 def _multiply(x: Any, panels: Any, first: int, last: int, out: Any) -> None:
-    """x (batch, width) times a matrix in panels, for some rows: out (batch, whole panels). There must be ROWS rows: the last
-    tile begins early enough to be whole, and computes some rows again."""
+    """Multiply x (batch, width) by a matrix in panels, for some rows: out (batch, whole panels). At least ROWS rows are needed:
+    the last tile starts early enough to be whole, and recomputes some rows."""
     for p in range(panels.shape[0]):
         columns = out[:, p * COLUMNS : (p + 1) * COLUMNS]
         for i in range(first, last, ROWS):
@@ -49,13 +50,13 @@ def _multiply(x: Any, panels: Any, first: int, last: int, out: Any) -> None:
 
 @loop
 def _step(n: int, length: int, is_reversed: bool) -> int:
-    """The number of the step that is the n-th to run."""
+    """Return the step that is the n-th to run."""
     return length - 1 - n if is_reversed else n
 
 
 @loop
 def _is_padding(mask: Any, t: int, b: int) -> bool:
-    """Whether a row has no token in this step. The mask is empty if there is none."""
+    """Return True if a row has no token in this step. An empty mask means no padding."""
     return mask.size > 0 and not mask[t, b]
 
 

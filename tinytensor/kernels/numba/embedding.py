@@ -1,5 +1,4 @@
-"""A step of word2vec with negative sampling, example by example. kernels/numpy/negative_sampling.py has the contract and the
-formulas."""
+"""Embeddings, one row after the other; kernels/numpy/embedding.py has the contracts and formulas."""
 
 from __future__ import annotations
 
@@ -7,15 +6,52 @@ from typing import Any
 
 import numpy
 
-from tinytensor.device.backend import index_dtype
-from tinytensor.kernels.numba.compiling import real, reduction
+from tinytensor.device.backend import index_dtype, is_floating
+from tinytensor.device.summation import widened
+from tinytensor.kernels.numba.compiling import loop, real, reduction
 from tinytensor.kernels.numba.functions import exp, place
-from tinytensor.kernels.numpy.negative_sampling import negative_sampling_step as in_numpy
+from tinytensor.kernels.numpy import embedding as in_numpy
+
+_MANY = 1024  # rows of one id; more are added up in float64
+
+
+@loop
+def _count(rows: Any, ids: Any, counts: Any) -> None:
+    for i in range(ids.size):
+        counts[place(ids[i], counts.size)] += 1
+
+
+@loop
+def _add_rows(rows: Any, ids: Any, out: Any) -> None:
+    for i in range(ids.size):
+        at = place(ids[i], out.shape[0])
+        for j in range(rows.shape[1]):
+            out[at, j] += rows[i, j]
+
+
+def sum_rows(rows: Any, ids: Any, out: Any) -> Any:
+    """``sum_rows`` of kernels/numpy."""
+    if ids.dtype.kind not in "iu" or not is_floating(rows.dtype):
+        return in_numpy.sum_rows(rows, ids, out)
+    rows = widened(rows)
+    rows = numpy.ascontiguousarray(rows, rows.dtype.newbyteorder("=")).reshape(ids.size, out.shape[1])
+    if out.dtype != rows.dtype or not out.flags.c_contiguous:
+        out += sum_rows(rows, ids, numpy.zeros(out.shape, rows.dtype))
+        return out
+    ids = numpy.ascontiguousarray(ids, index_dtype).reshape(-1)
+    counts = numpy.zeros(len(out), index_dtype)
+    if ids.size > _MANY:
+        _count(rows, ids, counts)
+    sums = numpy.zeros(out.shape) if counts.max(initial=0) > _MANY else out
+    _add_rows(rows, ids, sums)
+    if sums is not out:
+        out += sums.astype(out.dtype)
+    return out
 
 
 @reduction
 def _step(inputs: Any, outputs: Any, contexts: Any, targets: Any, rate: float, hidden: Any, changes: Any, scales: Any) -> None:
-    """First finds h of each example, what it adds to its contexts, and how much of h it adds to each target. Then adds it."""
+    """Compute h of each example, the change of its contexts, and each target's factor of h. Then add all changes."""
     examples, width = hidden.shape
     for i in range(examples):
         count = real(0)
@@ -43,7 +79,7 @@ def _step(inputs: Any, outputs: Any, contexts: Any, targets: Any, rate: float, h
                     changes[i, j] += scale * outputs[at, j]
     for i in range(examples):
         for t in range(targets.shape[1]):
-            at, scale = targets[i, t], scales[i, t]  # what is read within an innermost loop keeps it from being vectorised
+            at, scale = targets[i, t], scales[i, t]  # loads in the innermost loop keep it from being vectorised
             if at >= 0:
                 for j in range(width):
                     outputs[at, j] += scale * hidden[i, j]
@@ -55,9 +91,9 @@ def _step(inputs: Any, outputs: Any, contexts: Any, targets: Any, rate: float, h
 
 
 def negative_sampling_step(inputs: Any, outputs: Any, contexts: Any, targets: Any, rate: float) -> None:
-    """Descend the gradient of a batch by ``rate``, in place."""
+    """``negative_sampling_step`` of kernels/numpy."""
     if not all(a.flags.carray and a.dtype.isnative for a in (inputs, outputs)):
-        in_numpy(inputs, outputs, contexts, targets, rate)
+        in_numpy.negative_sampling_step(inputs, outputs, contexts, targets, rate)
         return
     ids = [numpy.ascontiguousarray(a, index_dtype) for a in (contexts, targets)]
     hidden, changes = (numpy.empty((len(contexts), inputs.shape[1]), inputs.dtype) for _ in range(2))
