@@ -202,7 +202,7 @@ def test_layer_norm_far_from_zero_keeps_its_digits():
 
 
 def test_a_dtype_without_kernels():
-    with pytest.raises(TypeError, match=r"kernels take float32, float64, bfloat16, not float16: .*astype"):
+    with pytest.raises(TypeError, match=r"kernels take float32, float64, bfloat16, got float16: .*astype"):
         kernels.gelu_tanh_forward([True], xp.zeros(3, "float16"))
 
 

@@ -24,7 +24,7 @@ def _choose() -> str:
         return backend.name
     choice = os.environ.get("TINYTENSOR_KERNELS", "")
     if choice not in ("", "numpy", "numba"):
-        raise backend.BackendError(f"TINYTENSOR_KERNELS={choice!r} must be 'numpy' or 'numba'")
+        raise backend.BackendError(f"TINYTENSOR_KERNELS must be 'numpy' or 'numba', got {choice!r}")
     is_installed = choice != "numpy" and importlib.util.find_spec("numba") is not None
     if choice == "numba" and not is_installed:
         raise backend.BackendError("TINYTENSOR_KERNELS=numba, but Numba is not installed: pip install 'tinyformer[fast]'")

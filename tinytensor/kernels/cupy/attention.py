@@ -253,8 +253,8 @@ def attention_backward(
     g = _evenly_spaced(g.astype(parts.dtype, copy=False).reshape(*parts.lead, *g.shape[-2:]))
     d_query = _array_for(query, into[0], parts.dtype) if needed[0] else None
     d_key, d_value = [
-        _sum_over_blocks(x, parts.queries, place) if wanted else None
-        for x, wanted, place in zip((key, value), needed[1:], into[1:])
+        _sum_over_blocks(x, parts.queries, target) if wanted else None
+        for x, wanted, target in zip((key, value), needed[1:], into[1:])
     ]
     for i, block in enumerate(parts.blocks()):
         rows, columns = block.of_queries, block.of_keys
@@ -276,21 +276,21 @@ def attention_backward(
         if gradient is not None and d_bias is not None:
             gradient[...] = gradient * parts.scale
     gradients = (d_query, d_key, d_value)
-    for gradient, place in zip(gradients, into):
-        if gradient is not None and place is not None and gradient is not place:
-            place[...] = gradient
+    for gradient, target in zip(gradients, into):
+        if gradient is not None and target is not None and gradient is not target:
+            target[...] = gradient
     return *gradients, None if d_bias is None else d_bias.reshape(bias.shape)
 
 
-def _array_for(x: Any, place: Any, dtype: Any) -> Any:
+def _array_for(x: Any, target: Any, dtype: Any) -> Any:
     """Return the caller's array for a gradient of x if it has this dtype, else a new one."""
-    return place if place is not None and place.dtype == dtype else xp.empty(x.shape, dtype)
+    return target if target is not None and target.dtype == dtype else xp.empty(x.shape, dtype)
 
 
-def _sum_over_blocks(x: Any, queries: int, place: Any) -> Any:
+def _sum_over_blocks(x: Any, queries: int, target: Any) -> Any:
     """Return the array for the sum of a gradient of x over blocks. Without queries no block sets it, so it is 0."""
     dtype = accumulator(x.dtype) if queries >= 4 * _QUERIES else x.dtype  # a single block rounds only once
-    return _array_for(x, place, dtype) if queries else xp.zeros(x.shape, dtype)
+    return _array_for(x, target, dtype) if queries else xp.zeros(x.shape, dtype)
 
 
 def _put(target: Any, x: Any, y: Any, is_first: bool) -> None:
@@ -352,7 +352,7 @@ def multi_head_attention_backward(
     if memory is not None:
         of_memory = xp.empty((2, *key.shape), memory.dtype) if needed[1] else [None] * 2
     into = [*of_projected, *of_memory]
-    wanted = [*[place is not None for place in into], needed[2]]
+    wanted = [*[target is not None for target in into], needed[2]]
     *_, d_bias = attention_backward(g, residuals, wanted, query, key, value, bias, *settings, into)
     return heads.join_heads(of_projected) if needed[0] else None, heads.join_heads(of_memory) if needed[1] else None, d_bias
 
@@ -360,7 +360,7 @@ def multi_head_attention_backward(
 def _split(projected: Any, memory: Any, num_heads: int, g: Any = None) -> tuple[Any, Any, Any, Any]:
     """Return the queries, keys and values in the inputs of ``multi_head_attention``, and the gradient of its output, unless it
     is None, each (batch, heads, length, width / heads)."""
-    own = list(heads.split_heads(projected, 3 if memory is None else 1, num_heads, g))
-    of_output = None if g is None else own.pop()
-    query, key, value = own if memory is None else [*own, *heads.split_heads(memory, 2, num_heads)]
+    parts = list(heads.split_heads(projected, 3 if memory is None else 1, num_heads, g))
+    of_output = None if g is None else parts.pop()
+    query, key, value = parts if memory is None else [*parts, *heads.split_heads(memory, 2, num_heads)]
     return query, key, value, of_output

@@ -29,7 +29,7 @@ def _row_grid(rows: int, classes: int) -> tuple[int, tuple[int, int]]:
 def _flat(targets: Any, classes: int) -> Any:
     """Return the targets as the kernels take them: one axis, contiguous, int64. Raises ValueError if there are no classes."""
     if not classes:
-        raise ValueError("it needs at least one class")
+        raise ValueError("cross-entropy needs at least one class, got 0")
     return contiguous(targets.reshape(-1).astype(index_dtype, copy=False))
 
 

@@ -53,7 +53,7 @@ _SIGNATURES = {
 }
 
 
-class _Found(ctypes.Structure):
+class _Algorithm(ctypes.Structure):
     """An algorithm, as cublasLtMatmulAlgoGetHeuristic describes it."""
 
     _fields_ = (
@@ -113,7 +113,7 @@ class Plan:
             self._set_bias(product.bias_alignment)  # not read: the algorithm depends only on the alignment
         self._layouts = [_layout(each, product.matrices) for each in (product.first, product.second, product.result)]
         weakref.finalize(self, _destroy, self._product, *self._layouts).atexit = False
-        self._found = self._fastest(product)
+        self._algorithm = self._fastest(product)
 
     def multiply(self, addresses: Sequence[int], one: int, before: int, bias: int = 0) -> None:
         """Multiply the matrices at these addresses on the current stream.
@@ -123,7 +123,7 @@ class Plan:
         """
         first, second, result = addresses
         of_first, of_second, of_result = self._layouts
-        algorithm = ctypes.addressof(self._found)  # its first field
+        algorithm = ctypes.addressof(self._algorithm)  # its first field
         workspace = _workspace()
         with self._lock:  # the bias's address is part of the description, which threads share
             if bias:
@@ -138,23 +138,23 @@ class Plan:
     def _set_bias(self, address: int) -> None:
         _set("cublasLtMatmulDescSetAttribute", self._product, _BIAS, ctypes.c_void_p(address))
 
-    def _fastest(self, product: Product) -> _Found:
+    def _fastest(self, product: Product) -> _Algorithm:
         preference = _made_by("cublasLtMatmulPreferenceCreate")
         _set("cublasLtMatmulPreferenceSetAttribute", preference, _MOST_WORKSPACE, ctypes.c_uint64(_WORKSPACE))
         matrices = (product.first, product.second, product.result, product.result)
         for attribute, its in zip(_ALIGNMENTS, matrices):
             _set("cublasLtMatmulPreferenceSetAttribute", preference, attribute, ctypes.c_uint32(its.alignment))
-        found, count = _Found(), ctypes.c_int()
+        algorithm, count = _Algorithm(), ctypes.c_int()
         layouts = (*self._layouts, self._layouts[-1])
         _call(
             "cublasLtMatmulAlgoGetHeuristic",
-            *(_library_handle(), self._product, *layouts, preference, 1, ctypes.addressof(found), ctypes.byref(count)),
+            *(_library_handle(), self._product, *layouts, preference, 1, ctypes.addressof(algorithm), ctypes.byref(count)),
         )
         _call("cublasLtMatmulPreferenceDestroy", preference)
-        if not count.value or found.status:
-            remedy = "leave out TINYTENSOR_CUBLASLT and TINYTENSOR_CAPTURE"
+        if not count.value or algorithm.status:
+            remedy = "unset TINYTENSOR_CUBLASLT and TINYTENSOR_CAPTURE"
             raise CublasLtError(f"cuBLASLt has no algorithm for {product}: {remedy}")
-        return found
+        return algorithm
 
 
 def _destroy(product: Any, *layouts: Any) -> None:
@@ -218,7 +218,7 @@ def _workspace() -> Any:
 def _is_on_everywhere() -> bool:
     value = os.environ.get("TINYTENSOR_CUBLASLT", "") or "0"
     if value not in ("0", "1"):
-        raise BackendError(f"TINYTENSOR_CUBLASLT={value!r} must be '0' (the default) or '1' (all products by cuBLASLt)")
+        raise BackendError(f"TINYTENSOR_CUBLASLT must be '0' (the default) or '1' (all products by cuBLASLt), got {value!r}")
     return value == "1"
 
 

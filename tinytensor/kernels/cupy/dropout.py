@@ -20,10 +20,10 @@ BIT_TILE = 32  # queries that share a word of ``keep_bits_of_tiles``, as in phil
 
 def keep_arguments(random_key: RandomKey, keep_probability: float) -> tuple[Any, Any, Any, Any, int]:
     """Return a kernel's arguments for the mask: the random key's two words, in a captured step an array on the GPU, then the
-    limits ``part`` (of the further bits) and ``whole`` (of the byte)."""
+    limits ``part`` (of the further bits) and ``limit`` (of the byte)."""
     on_gpu, words = (random_key, (0, 0)) if isinstance(random_key, xp.ndarray) else (None, random_key)
-    whole, part = divmod(keep_probability * 256, 1)
-    return on_gpu, host.uint64(words[0]), host.uint64(words[1]), host.uint64(int(part * 2.0**64)), int(whole)
+    limit, part = divmod(keep_probability * 256, 1)
+    return on_gpu, host.uint64(words[0]), host.uint64(words[1]), host.uint64(int(part * 2.0**64)), int(limit)
 
 
 def _grid(size: int) -> tuple[int, int]:
@@ -65,16 +65,16 @@ def keep_bits_of_tiles(
     return bits
 
 
-def dropped_heads(own_lead: Sequence[int], lead: Sequence[int]) -> Any:
+def dropped_heads(mask_lead: Sequence[int], lead: Sequence[int]) -> Any:
     """Return the head of the dropout mask for each head of the scores. None if both are numbered alike.
 
     They differ if only the values have some leading axis. The mask has ``own_lead``, that of query and key, and the scores
     ``lead``.
     """
-    own = math.prod(own_lead)
-    if own == math.prod(lead):
+    heads = math.prod(mask_lead)
+    if heads == math.prod(lead):
         return None
-    return xp.broadcast_to(xp.arange(own).reshape(own_lead), lead).reshape(-1)
+    return xp.broadcast_to(xp.arange(heads).reshape(mask_lead), lead).reshape(-1)
 
 
 def dropout_forward(

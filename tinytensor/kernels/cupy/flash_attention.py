@@ -66,7 +66,7 @@ def flash_forward(
 ) -> tuple[Any, Residuals]:
     """softmax(query keyᵀ scale) value, with dropout of the weights. ``kernels/numpy/attention.py`` explains the arguments."""
     has_lead = max(query.ndim, key.ndim, value.ndim) > 2
-    own_lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    mask_lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     query, key, value = same_lead(query, key, value)
     lead, of_scores = query.shape[:-2], (*query.shape[:-1], key.shape[-2])
     check_mask(mask, of_scores if has_lead else of_scores[1:])
@@ -78,7 +78,7 @@ def flash_forward(
     bits = None
     if random_key is not None:
         words = (batch * heads, _blocks(queries) * (_ROWS // BIT_TILE), _blocks(keys) * _ROWS)
-        heads_of_mask = dropped_heads(own_lead, lead)
+        heads_of_mask = dropped_heads(mask_lead, lead)
         bits = keep_bits_of_tiles(random_key, keep_probability, words, (0, 0), (queries, keys), seen, heads_of_mask)
     log_sums = xp.empty((batch * heads, _blocks(queries) * _ROWS), host.float32)
     arrays = [part for x in (query, key, value, _heads(out)) for part in _steps(x, 3)]
@@ -110,8 +110,8 @@ def flash_backward(
     g = g.astype(out.dtype, copy=False).reshape(out.shape)
     inputs = list(same_lead(query, key, value))
     gradients = [
-        (xp.empty(x.shape, x.dtype) if place is None else place) if wanted else None
-        for x, wanted, place in zip(inputs, needed, into)
+        (xp.empty(x.shape, x.dtype) if target is None else target) if wanted else None
+        for x, wanted, target in zip(inputs, needed, into)
     ]
     d_query, d_key, d_value = [None if x is None else _heads(x) for x in gradients]
     mask = _of_heads(mask, (*inputs[0].shape[:-1], inputs[1].shape[-2]))

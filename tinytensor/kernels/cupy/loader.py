@@ -60,7 +60,7 @@ def options(file: str, dtype: str, **constants: int) -> tuple[str, ...]:
 
 def _type(dtype: Any) -> tuple[str, str, Any]:
     if dtype.name not in _TYPES:
-        raise TypeError(f"the GPU kernels take {', '.join(_TYPES)}, not {dtype}: convert with x.astype('float32')")
+        raise TypeError(f"GPU kernels take {', '.join(_TYPES)}, got {dtype}: convert with x.astype('float32')")
     return _TYPES[dtype.name]
 
 

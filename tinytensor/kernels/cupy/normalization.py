@@ -91,8 +91,8 @@ def _backward(
     if outs:
         grid = (strips, len(outs))
         kernel("normalization.cu", "add_groups", x.dtype)(grid, (32, 8), sums, outs[0], outs[-1], groups, width)
-    found = iter(outs)
-    return d_x, *[next(found) if wanted else None for wanted in needed[1:]]
+    results = iter(outs)
+    return d_x, *[next(results) if wanted else None for wanted in needed[1:]]
 
 
 norm_and_rotate_forward, norm_and_rotate_backward = norm_and_rotate(rms_norm_forward, rms_norm_backward)

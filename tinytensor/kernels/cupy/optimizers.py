@@ -68,8 +68,8 @@ def adam_step(
             float(lr) / (1.0 - beta1 ** float(step)),
         ]
 
-    found = current_step().numbers(factors, dtype)
-    on_gpu, by_value = (found, [0.0] * 9) if isinstance(found, xp.ndarray) else (None, found)
+    numbers = current_step().numbers(factors, dtype)
+    on_gpu, by_value = (numbers, [0.0] * 9) if isinstance(numbers, xp.ndarray) else (None, numbers)
     lists = (parameters, gradients, firsts, seconds, masters)
     _step("adam_step", lists, None if scale is None else xp.asarray(scale, "float64"), on_gpu, *by_value)
 
@@ -117,7 +117,7 @@ def _check(name: str, arrays: Arrays, dtype: Any) -> None:
     """Raise TypeError for a wrong dtype: given only addresses, the kernel would misread such arrays."""
     for a in arrays:
         if a.dtype != dtype:
-            raise TypeError(f"{name} takes parameters of one dtype, their state at least float32: {a.dtype} for {dtype}")
+            raise TypeError(f"{name} needs parameters of one dtype and float32 state or wider: expected {dtype}, got {a.dtype}")
 
 
 def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:
@@ -131,8 +131,8 @@ def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:
     counts = [min(len(_chunks(_sizes(members))), _MOST_SUMS) for members in groups.values()]
     sums, norm, scale = xp.empty(sum(counts), "float64"), xp.empty((), default_dtype), xp.empty((), "float64")
     first = 0
-    for (kind, members), count in zip(groups.items(), counts):
-        _launch("sum_squares", kind, [members], [], _MOST_SUMS, sums[first : first + count])
+    for (dtype, members), count in zip(groups.items(), counts):
+        _launch("sum_squares", dtype, [members], [], _MOST_SUMS, sums[first : first + count])
         first += count
     kernel("optimizers.cu", "root_of_sum", default_dtype)(1, _THREADS, sums, norm, scale, float(max_norm), first)
     return norm, scale
@@ -158,10 +158,10 @@ def _launch(name: str, dtype: Any, lists: Sequence[Arrays], changed: Sequence[in
     """Launch a kernel on lists of arrays, which may be empty. It changes the lists at the indices ``changed``."""
     held = [[contiguous(a) for a in arrays] for arrays in lists]
     addresses = [a.data.ptr if arrays else 0 for arrays in held for a in arrays or lists[0]]
-    places = current_step().constant(_on_device, numpy.array(addresses, numpy.uint64).tobytes())
+    table = current_step().constant(_on_device, numpy.array(addresses, numpy.uint64).tobytes())
     chunks = current_step().constant(_chunks, _sizes(lists[0]))
     launch = kernel("optimizers.cu", name, dtype)
-    launch(min(len(chunks), most_blocks), _THREADS, places, chunks, len(lists[0]), len(chunks), *arguments)
+    launch(min(len(chunks), most_blocks), _THREADS, table, chunks, len(lists[0]), len(chunks), *arguments)
     for i in changed:
         for array, copy in zip(lists[i], held[i]):
             if copy is not array:

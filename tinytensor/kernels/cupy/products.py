@@ -27,7 +27,7 @@ from tinytensor.kernels.numpy.products import as_rows
 _HALF = (cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F, "float32")
 
 # For each dtype: its cudaDataType, the compute types in full precision and otherwise, and the dtype of the factors.
-_KINDS = {
+_ARITHMETIC = {
     "float32": (0, cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F_FAST_TF32, "float32"),
     "float64": (1, cublas.CUBLAS_COMPUTE_64F, cublas.CUBLAS_COMPUTE_64F, "float64"),
     "float16": (2, *_HALF),
@@ -58,14 +58,14 @@ def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
     if a.dtype != b.dtype:
         dtype = xp.promote_types(a.dtype, b.dtype)
         a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
-    kind = _kind(a.dtype)
-    if kind is None:
+    arithmetic = _arithmetic(a.dtype)
+    if arithmetic is None:
         return xp.matmul(a, b, out=out)  # integers, which cuBLAS does not multiply
     shape = _shape(a.shape, b.shape)
     if out is None:
         out = xp.empty(shape, a.dtype)
     elif out.shape != shape or (out.dtype != a.dtype and (a.itemsize, out.dtype.name) != (2, "float32")):
-        raise ValueError(f"matmul: out is {out.dtype}{out.shape}, but the product {a.dtype}{shape}")
+        raise ValueError(f"matmul: out must be {a.dtype}{shape}, got {out.dtype}{out.shape}")
     if out.size == 0:
         return out
     if a.size == 0:
@@ -75,7 +75,7 @@ def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
     call = _plan(a.shape, a.strides, b.shape, b.strides, shape, out.strides, a.itemsize, out.itemsize)
     if call is None:
         return _with_copies(a, b, out, accumulate)
-    _run(call, kind, a, b, out, accumulate)
+    _run(call, arithmetic, a, b, out, accumulate)
     return out
 
 
@@ -96,14 +96,14 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
 def _with_bias(a: Any, b: Any, bias: Any) -> Any:
     """a @ b + bias of matrices, by a single call of cuBLASLt. None for mixed dtypes, float64, empty arrays, and layouts that
     must be copied."""
-    kind = _kind(a.dtype) if a.dtype == b.dtype == bias.dtype and a.dtype.name != "float64" else None
-    if kind is None or not a.size or not b.size or not bias.flags.c_contiguous:
+    arithmetic = _arithmetic(a.dtype) if a.dtype == b.dtype == bias.dtype and a.dtype.name != "float64" else None
+    if arithmetic is None or not a.size or not b.size or not bias.flags.c_contiguous:
         return None
     out = xp.empty(_shape(a.shape, b.shape), a.dtype)
     call = _plan(a.shape, a.strides, b.shape, b.strides, out.shape, out.strides, a.itemsize, out.itemsize)
     if call is None:
         return None
-    _run_by_cublaslt(call, kind, a, b, out, False, bias)
+    _run_by_cublaslt(call, arithmetic, a, b, out, False, bias)
     return out
 
 
@@ -112,17 +112,17 @@ def _is_by_cublaslt() -> bool:
 
 
 @functools.lru_cache(maxsize=16)
-def _kind(dtype: Any) -> tuple[int, int, int, int, int] | None:
+def _arithmetic(dtype: Any) -> tuple[int, int, int, int, int] | None:
     """Return the cudaDataType, the compute types in full precision and otherwise, and the addresses of 1 and 0; or None for
     integers."""
-    if dtype.name not in _KINDS:
+    if dtype.name not in _ARITHMETIC:
         return None
     if dtype.name == "bfloat16" and int(cuda.Device().compute_capability) < 80:
         raise TypeError(
-            f"bfloat16 needs a GPU of compute capability 8.0 (Ampere) or later, and this one has "
+            f"bfloat16 needs a GPU of compute capability 8.0 (Ampere) or later, got "
             f"{int(cuda.Device().compute_capability) / 10}: use float32"
         )
-    data_type, full, fast, factors = _KINDS[dtype.name]
+    data_type, full, fast, factors = _ARITHMETIC[dtype.name]
     one = _FACTORS[factors].ctypes.data
     return data_type, full, fast, one, one + _FACTORS[factors].itemsize
 
@@ -130,16 +130,16 @@ def _kind(dtype: Any) -> tuple[int, int, int, int, int] | None:
 @functools.lru_cache(maxsize=4096)
 def _shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     if min(len(a), len(b)) < 2 or a[-1] != b[-2]:
-        raise ValueError(f"matmul needs (..., n, k) and (..., k, m), not {a} and {b}")
+        raise ValueError(f"matmul needs (..., n, k) and (..., k, m), got {a} and {b}")
     return (*host.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
 
 
-def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool) -> None:
+def _run(call: _Call, arithmetic: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool) -> None:
     if _is_by_cublaslt():
-        return _run_by_cublaslt(call, kind, a, b, out, accumulate)
+        return _run_by_cublaslt(call, arithmetic, a, b, out, accumulate)
     handle = cuda.get_cublas_handle()  # this thread's; its stream is the current one
-    data_type, full, fast, one, zero = kind
-    result_type = _KINDS[out.dtype.name][0]
+    data_type, full, fast, one, zero = arithmetic
+    result_type = _ARITHMETIC[out.dtype.name][0]
     before = one if accumulate else zero  # the factor of out's old values
     compute = full if modes().full_precision else fast
     p, q, r = (b.data.ptr, a.data.ptr, out.data.ptr) if call.b_is_first else (a.data.ptr, b.data.ptr, out.data.ptr)
@@ -157,11 +157,11 @@ def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out:
 
 
 def _run_by_cublaslt(
-    call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool, bias: Any = None
+    call: _Call, arithmetic: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool, bias: Any = None
 ) -> None:
     """Compute a product by cuBLASLt. A bias is added to each row of ``out``, which must be C-contiguous."""
-    data_type, full, fast, one, zero = kind
-    types = (data_type, data_type, _KINDS[out.dtype.name][0])
+    data_type, full, fast, one, zero = arithmetic
+    types = (data_type, data_type, _ARITHMETIC[out.dtype.name][0])
     compute = full if modes().full_precision else fast
     arrays = (b, a, out) if call.b_is_first else (a, b, out)
     added = 0 if bias is None else bias.data.ptr
@@ -181,7 +181,7 @@ def _plan_of_cublaslt(
     shapes = ((rows, summed), (summed, columns), (rows, columns))
     stored = [shape[::-1] if turned else shape for shape, turned in zip(shapes, (*call.operations, 0))]
     first, second, result = map(cublaslt.Matrices, types, stored, call.leading, call.steps, alignments)
-    factors = types[0] if compute == cublas.CUBLAS_COMPUTE_64F else _KINDS["float32"][0]
+    factors = types[0] if compute == cublas.CUBLAS_COMPUTE_64F else _ARITHMETIC["float32"][0]
     settings = (call.operations, call.matrices, compute, factors, bias_alignment)
     return cublaslt.Plan(cublaslt.Product(first, second, result, *settings))
 
@@ -235,7 +235,7 @@ def _plan(
         leading=(first.leading, second.leading, out.leading),
         steps=steps,
         matrices=count,
-        starts=tuple([tuple([place * size for place, size in zip(start, itemsizes)]) for start in starts]),
+        starts=tuple([tuple([offset * size for offset, size in zip(start, itemsizes)]) for start in starts]),
     )
 
 
@@ -293,7 +293,7 @@ def _batches(
     longest = max(axes, default=(1, (0, 0, 0)))
     count, batch = axes.pop(axes.index(longest)) if axes else longest
     starts = [
-        tuple([sum(i * steps[array] for i, (_, steps) in zip(places, axes)) for array in range(3)])
-        for places in itertools.product(*[range(n) for n, _ in axes])
+        tuple([sum(i * steps[array] for i, (_, steps) in zip(indices, axes)) for array in range(3)])
+        for indices in itertools.product(*[range(n) for n, _ in axes])
     ]
     return count, (batch[0], batch[1], batch[2]), starts

@@ -70,8 +70,8 @@ def silu_forward(needed: Sequence[bool], x: Any, factor: Any) -> tuple[Any, Any]
     if x.dtype != default_dtype:
         return in_numpy.silu_forward(needed, x, factor)
     out = numpy.empty(x.shape, x.dtype)
-    run, given = (_silu, [x]) if factor is None else (silu_product, [x, factor])
-    run(*[a.reshape(-1) for a in given], out.reshape(-1))
+    run, inputs = (_silu, [x]) if factor is None else (silu_product, [x, factor])
+    run(*[a.reshape(-1) for a in inputs], out.reshape(-1))
     return out, None
 
 

@@ -186,11 +186,11 @@ def attention_backward(
     """The gradients of query, key, value and bias. The first three are written to the arrays in ``into``, or to new ones for
     None."""
     if not isinstance(residuals, Statistics):
-        rest = (mask, is_causal, scale, random_key, keep_probability, into)
-        return _in_blocks_backward(g, residuals, needed, query, key, value, bias, *rest)
+        options = (mask, is_causal, scale, random_key, keep_probability, into)
+        return _in_blocks_backward(g, residuals, needed, query, key, value, bias, *options)
     largest, inverse, keep = residuals
     settings = _settings(query, key, mask, keep, is_causal, scale, keep_probability)
-    made = [in_numpy.joinable(x.shape, x.dtype) if place is None else place for x, place in zip((query, key, value), into)]
+    made = [in_numpy.joinable(x.shape, x.dtype) if target is None else target for x, target in zip((query, key, value), into)]
     backward(*_in_rows(g, query, key, value), *settings, largest, inverse, *made)
     d_query, d_key, d_value = (gradient if n else None for gradient, n in zip(made, needed))
     return d_query, d_key, d_value, None

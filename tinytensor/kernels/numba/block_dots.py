@@ -38,7 +38,7 @@ def instructions() -> str:
 CODES = {name: code for code, name in enumerate(BLOCK_TYPES) if name != "BF16"}  # of the block types, in loops
 
 
-def block_dots(columns: int, way: str = "") -> ByNumba:
+def block_dots(columns: int, instruction_set: str = "") -> ByNumba:
     """``dots(code, x, factors, sums, weight, row, width, out)``: the products of an input with ``columns`` rows of a weight.
 
     ``code`` is the block type, ``row`` the bytes from one row of the weight to the next, and ``width`` the size of the input,
@@ -52,7 +52,7 @@ def block_dots(columns: int, way: str = "") -> ByNumba:
         from numba.extending import intrinsic
 
         def dots(context: Any, code: Any, x: Any, factors: Any, sums: Any, weight: Any, row: Any, width: Any, out: Any) -> Any:
-            write = _for_each_type(way, lambda writer, block_type, *others: writer.rows(block_type, columns, *others))
+            write = _for_each_type(instruction_set, lambda writer, name, *operands: writer.rows(name, columns, *operands))
             return types.void(*[types.int64] * 8), write
 
         return intrinsic(dots)
@@ -60,7 +60,7 @@ def block_dots(columns: int, way: str = "") -> ByNumba:
     return ByNumba(make)
 
 
-def unpack_block(way: str = "") -> ByNumba:
+def unpack_block(instruction_set: str = "") -> ByNumba:
     """``unpack(code, block, out)``: writes the weights in a block as float32. ``code`` is its type; the others are
     addresses."""
 
@@ -69,26 +69,26 @@ def unpack_block(way: str = "") -> ByNumba:
         from numba.extending import intrinsic
 
         def unpack(context: Any, code: Any, block: Any, out: Any) -> Any:
-            return types.void(*[types.int64] * 3), _for_each_type(way, _Writer.unpack)
+            return types.void(*[types.int64] * 3), _for_each_type(instruction_set, _Writer.unpack)
 
         return intrinsic(unpack)
 
     return ByNumba(make)
 
 
-def _for_each_type(way: str, write: Callable[..., None]) -> Callable[..., Any]:
+def _for_each_type(instruction_set: str, write: Callable[..., None]) -> Callable[..., Any]:
     """Return a generator of a function whose first argument is the code of a block type. ``write(writer, type, *others)``
     writes its instructions for a type."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code, *others = arguments
-        writer, end = _Writer(builder, way or instructions()), builder.append_basic_block()
+        code, *operands = arguments
+        writer, end = _Writer(builder, instruction_set or instructions()), builder.append_basic_block()
         switch = builder.switch(code, end)
         for block_type, number in CODES.items():
             case = builder.append_basic_block()
             switch.add_case(number, case)
             builder.position_at_end(case)
-            write(writer, block_type, *others)
+            write(writer, block_type, *operands)
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
@@ -108,10 +108,10 @@ class Weights(NamedTuple):
 class _Writer:
     """Writes instructions with an LLVM builder. An "address" is an integer in a register."""
 
-    def __init__(self, builder: Any, way: str):
+    def __init__(self, builder: Any, instruction_set: str):
         from llvmlite import ir
 
-        self.builder, self.way, self.ir = builder, way, ir
+        self.builder, self.instruction_set, self.ir = builder, instruction_set, ir
         self.byte, self.short, self.word, self.long = (ir.IntType(bits) for bits in (8, 16, 32, 64))
         self.float = ir.FloatType()
         self.bytes, self.words = ir.VectorType(self.byte, 32), ir.VectorType(self.word, 8)
@@ -122,28 +122,28 @@ class _Writer:
     def at(self, address: Any, offset: int) -> Any:
         return self.builder.add(address, self.long(offset)) if offset else address
 
-    def load(self, kind: Any, address: Any, offset: int = 0, align: int = 1) -> Any:
-        return self.builder.load(self.builder.inttoptr(self.at(address, offset), kind.as_pointer()), align=align)
+    def load(self, ir_type: Any, address: Any, offset: int = 0, align: int = 1) -> Any:
+        return self.builder.load(self.builder.inttoptr(self.at(address, offset), ir_type.as_pointer()), align=align)
 
     def call(self, name: str, result: Any, *arguments: Any, fastmath: tuple[str, ...] = ()) -> Any:
         """Call one of LLVM's own functions."""
-        kind = self.ir.FunctionType(result, [each.type for each in arguments])
+        signature = self.ir.FunctionType(result, [each.type for each in arguments])
         known = self.builder.module.globals
         return self.builder.call(
-            known.get(name) or self.ir.Function(self.builder.module, kind, name), arguments, fastmath=fastmath
+            known.get(name) or self.ir.Function(self.builder.module, signature, name), arguments, fastmath=fastmath
         )
 
-    def splat(self, value: Any, kind: Any) -> Any:
+    def splat(self, value: Any, vector_type: Any) -> Any:
         """Return a vector of equal numbers."""
         if isinstance(value, int):
-            return self.ir.Constant(kind, [value] * kind.count)
-        undefined = self.ir.Constant(kind, self.ir.Undefined)
+            return self.ir.Constant(vector_type, [value] * vector_type.count)
+        undefined = self.ir.Constant(vector_type, self.ir.Undefined)
         first = self.builder.insert_element(undefined, value, self.word(0))
-        return self.pick(first, [0] * kind.count)
+        return self.pick(first, [0] * vector_type.count)
 
-    def pick(self, vector: Any, places: list[int], other: Any = None) -> Any:
+    def pick(self, vector: Any, positions: list[int], other: Any = None) -> Any:
         """Return the elements at some positions of a vector, or of two vectors joined."""
-        mask = self.ir.Constant(self.ir.VectorType(self.word, len(places)), places)
+        mask = self.ir.Constant(self.ir.VectorType(self.word, len(positions)), positions)
         return self.builder.shuffle_vector(vector, vector if other is None else other, mask)
 
     def join(self, low: Any, high: Any) -> Any:
@@ -158,7 +158,7 @@ class _Writer:
         """Convert float16, a vector of bits, to float32."""
         b, count = self.builder, bits.type.count
         floats, words = self.ir.VectorType(self.float, count), self.ir.VectorType(self.word, count)
-        if self.way != PLAIN or has("f16c"):
+        if self.instruction_set != PLAIN or has("f16c"):
             return b.fpext(b.bitcast(bits, self.ir.VectorType(self.ir.HalfType(), count)), floats)
         bits = b.zext(bits, words)
         sign = b.shl(b.and_(bits, self.splat(0x8000, words)), self.splat(16, words))
@@ -166,9 +166,9 @@ class _Writer:
         size = b.fmul(size, self.splat(self.float(2.0**112), floats))  # the difference of the exponents' biases
         return b.bitcast(b.or_(b.bitcast(size, words), sign), floats)
 
-    def half(self, address: Any, offset: int, kind: Any) -> Any:
+    def half(self, address: Any, offset: int, vector_type: Any) -> Any:
         """Return a vector filled with a float16 number, as float32."""
-        return self.pick(self.as_floats(self.load(self.ir.VectorType(self.short, 1), address, offset)), [0] * kind.count)
+        return self.pick(self.as_floats(self.load(self.ir.VectorType(self.short, 1), address, offset)), [0] * vector_type.count)
 
     def starts(self, bits: int, block: Any, size: int, count: int) -> Any:
         """Return the first bits of ``count`` blocks of this size, as a vector of integers."""
@@ -185,7 +185,7 @@ class _Writer:
         are at most 63."""
         b = self.builder
         high, low = (self.load(self.bytes, x, offset) for offset in (0, INPUTS))
-        if self.way in (VNNI, AVX2) and signed:  # one factor must be unsigned: the other takes its sign
+        if self.instruction_set in (VNNI, AVX2) and signed:  # one factor must be unsigned: the other takes its sign
             high, low = (self.call("llvm.x86.avx2.psign.b", self.bytes, each, weights) for each in (high, low))
             weights = self.call("llvm.abs.v32i8", self.bytes, weights, self.ir.IntType(1)(0))
         sums = self.add_products(self.splat(0, self.words), weights, high)
@@ -194,19 +194,19 @@ class _Writer:
     def add_products(self, sums: Any, weights: Any, x: Any) -> Any:
         """Add four products of the bytes of two vectors to each of the eight sums."""
         b = self.builder
-        if self.way == VNNI:
+        if self.instruction_set == VNNI:
             four = [b.bitcast(each, self.words) for each in (weights, x)]
             return self.call("llvm.x86.avx512.vpdpbusd.256", self.words, sums, *four)
-        if self.way == AVX2:
+        if self.instruction_set == AVX2:
             shorts = self.ir.VectorType(self.short, 16)
             pairs = self.call("llvm.x86.avx2.pmadd.ub.sw", shorts, weights, x)
             return b.add(sums, self.call("llvm.x86.avx2.pmadd.wd", self.words, pairs, self.splat(1, shorts)))
-        if self.way == NEON:
+        if self.instruction_set == NEON:
             four, parts = self.ir.VectorType(self.word, 4), []
             for half in range(2):
                 factors = [self.pick(each, list(range(16 * half, 16 * half + 16))) for each in (weights, x)]
-                own = self.pick(sums, list(range(4 * half, 4 * half + 4)))
-                parts.append(self.call("llvm.aarch64.neon.sdot.v4i32.v16i8", four, own, *factors))
+                part_sums = self.pick(sums, list(range(4 * half, 4 * half + 4)))
+                parts.append(self.call("llvm.aarch64.neon.sdot.v4i32.v16i8", four, part_sums, *factors))
             return self.join(*parts)
         shorts = self.ir.VectorType(self.short, 32)
         products = b.mul(b.sext(weights, shorts), b.sext(x, shorts))  # at most 128 * 127
@@ -216,8 +216,8 @@ class _Writer:
 
     def nibbles(self, bytes_: Any) -> tuple[Any, Any]:
         """Return the lower and the upper halves of bytes."""
-        kind = bytes_.type
-        return self.builder.and_(bytes_, self.splat(15, kind)), self.builder.lshr(bytes_, self.splat(4, kind))
+        vector_type = bytes_.type
+        return self.builder.and_(bytes_, self.splat(15, vector_type)), self.builder.lshr(bytes_, self.splat(4, vector_type))
 
     # ------------------------------------------- the next weights of each type: of ``count`` blocks, or of one large block
 
@@ -271,36 +271,36 @@ class _Writer:
 
     def unpack(self, block_type: str, block: Any, out: Any) -> None:
         """Write the weights of a block to an address, as float32."""
-        b, found = self.builder, getattr(self, block_type.lower())(block, BLOCK_TYPES[block_type].size // INPUTS)
-        halves = found.scales.type.count // len(found.weights)
-        for place in range(0, len(found.weights) * INPUTS, 8):
-            weights = self.pick(found.weights[place // INPUTS], list(range(place % INPUTS, place % INPUTS + 8)))
-            numbers = (b.sitofp if found.signed else b.uitofp)(weights, self.floats)
-            group = [place * halves // INPUTS] * 8
-            numbers = b.fmul(numbers, self.pick(found.scales, group))
-            if found.minima is not None:
-                numbers = b.fadd(numbers, self.pick(found.minima, group))
-            target = b.inttoptr(self.at(out, 4 * place), self.floats.as_pointer())
+        b, packed = self.builder, getattr(self, block_type.lower())(block, BLOCK_TYPES[block_type].size // INPUTS)
+        halves = packed.scales.type.count // len(packed.weights)
+        for position in range(0, len(packed.weights) * INPUTS, 8):
+            weights = self.pick(packed.weights[position // INPUTS], list(range(position % INPUTS, position % INPUTS + 8)))
+            numbers = (b.sitofp if packed.signed else b.uitofp)(weights, self.floats)
+            group = [position * halves // INPUTS] * 8
+            numbers = b.fmul(numbers, self.pick(packed.scales, group))
+            if packed.minima is not None:
+                numbers = b.fadd(numbers, self.pick(packed.minima, group))
+            target = b.inttoptr(self.at(out, 4 * position), self.floats.as_pointer())
             b.store(numbers, target, align=4)
 
     # ------------------------------------------------------------------------------------------------------ whole rows
 
-    def add_weights(self, total: Any, found: Weights, x: Any, factors: Any, sums: Any) -> Any:
+    def add_weights(self, total: Any, packed: Weights, x: Any, factors: Any, sums: Any) -> Any:
         """Add the products of these weights and inputs to the eight sums."""
-        b, count = self.builder, len(found.weights)
+        b, count = self.builder, len(packed.weights)
         some = self.ir.VectorType(self.float, count)
         of_x, zeros = self.load(some, factors), self.ir.Constant(some, [0.0] * count)
-        halves = found.scales.type.count // count  # scales for each 32 weights
-        scales = b.fmul(found.scales, self.pick(of_x, [each // halves for each in range(halves * count)]))
-        if found.minima is not None:
+        halves = packed.scales.type.count // count  # scales for each 32 weights
+        scales = b.fmul(packed.scales, self.pick(of_x, [each // halves for each in range(halves * count)]))
+        if packed.minima is not None:
             for half in range(halves):
                 of_half = self.load(some, sums if halves == 1 else b.add(sums, b.mul(self.stride, self.long(1 + half))))
-                minima = self.pick(found.minima, list(range(half, halves * count, halves)))
-                own = self.pick(b.fmul(minima, of_half), [min(each, count) for each in range(8)], zeros)
-                total = b.fadd(total, own)
+                minima = self.pick(packed.minima, list(range(half, halves * count, halves)))
+                correction = self.pick(b.fmul(minima, of_half), [min(each, count) for each in range(8)], zeros)
+                total = b.fadd(total, correction)
         parts: list[Any] = [None, None]  # two sums, so that additions wait less for one another
-        for each, weights in enumerate(found.weights):
-            product = self.dot(weights, self.at(x, 2 * each * INPUTS), found.signed)
+        for each, weights in enumerate(packed.weights):
+            product = self.dot(weights, self.at(x, 2 * each * INPUTS), packed.signed)
             scale = self.pick(scales, [halves * each + half for half in range(halves) for _ in range(8 // halves)])
             parts[each % 2] = self.add_product(parts[each % 2], product, scale)
         return b.fadd(total, parts[0] if count == 1 else b.fadd(*parts))
@@ -320,8 +320,8 @@ class _Writer:
 
     def loop(self, block_type: str, columns: int, row: Any, values: list[Any], count: int) -> list[Any]:
         """Write a loop over ``count`` blocks at a time while so many are left. Returns the values at its end."""
-        b, kind = self.builder, BLOCK_TYPES[block_type]
-        size, bytes_ = count * kind.size, count * kind.bytes
+        b, layout = self.builder, BLOCK_TYPES[block_type]
+        size, bytes_ = count * layout.size, count * layout.bytes
         before, head, body, end = b.block, *(b.append_basic_block() for _ in range(3))
         b.branch(head)
         b.position_at_end(head)

@@ -32,7 +32,7 @@ real = numpy.float64  # for editors; ``Loop`` replaces it by the arrays' dtype
 _COMPILED = ("float32", "float64")
 _compiling = held_by_forks(threading.RLock())
 _loops: list[Loop] = []
-_keeping = True  # whether compiled code is cached on disk
+_is_caching = True  # whether compiled code is cached on disk
 _OF_FILES = (OSError, EOFError, pickle.PickleError)
 
 
@@ -109,7 +109,7 @@ class Loop(Compilable):
         try:
             return (self.compiled.get(dtype) or self.for_python(dtype))(*arguments)
         except _OF_FILES:  # loops raise none of these, so the cache folder is at fault
-            _keep_nothing()
+            _stop_caching()
         return self.for_python(dtype)(*arguments)
 
     def for_python(self, dtype: Any) -> Callable[..., Any]:
@@ -119,12 +119,12 @@ class Loop(Compilable):
         """
         if not dtype.isnative or dtype.name not in _COMPILED:
             remedy = "use x.astype('float64'), or TINYTENSOR_KERNELS=numpy"
-            raise TypeError(f"the compiled kernels take {' and '.join(_COMPILED)}, not {dtype}: {remedy}")
+            raise TypeError(f"compiled kernels take {' and '.join(_COMPILED)}, got {dtype}: {remedy}")
         load_numba()
         with _compiling:
             if dtype not in self.compiled:
                 with in_folder():
-                    self.compiled[dtype] = self._declare(dtype, cache=_keeping)
+                    self.compiled[dtype] = self._declare(dtype, cache=_is_caching)
         return self.compiled[dtype]
 
     def compile(self, dtype: Any) -> Callable[..., Any]:
@@ -142,27 +142,27 @@ class Loop(Compilable):
 
     def _for(self, dtype: Any) -> Callable[..., Any]:
         """Return the function with constants and loops for this dtype as globals, which Numba compiles as constants."""
-        own: dict[str, Any] = {"real": dtype.type}
+        replaced: dict[str, Any] = {"real": dtype.type}
         for name in globals_in(self.function):
             value = self.function.__globals__.get(name)
             if value in self.left_out:
-                own[name] = _nothing.compile(dtype)
+                replaced[name] = _nothing.compile(dtype)
             elif isinstance(value, Loop) and not self.left_out.isdisjoint(value.reached):
-                own[name] = value.without(*self.left_out & value.reached).compile(dtype)
+                replaced[name] = value.without(*self.left_out & value.reached).compile(dtype)
             elif isinstance(value, Compilable):
-                own[name] = value.compile(dtype)
+                replaced[name] = value.compile(dtype)
             elif type(value) is float:
-                own[name] = dtype.type(value)
+                replaced[name] = dtype.type(value)
             elif type(value) is tuple:
-                own[name] = tuple([dtype.type(x) for x in value])
+                replaced[name] = tuple([dtype.type(x) for x in value])
             elif isinstance(value, Later):
                 made = value.compute()
-                own[name] = made if isinstance(made, int) else tuple([dtype.type(x) for x in made])
-        function = types.FunctionType(self.function.__code__, {**self.function.__globals__, **own}, self.function.__name__)
-        function.__qualname__, function.__module__ = self._kept_as(), self.function.__module__
+                replaced[name] = made if isinstance(made, int) else tuple([dtype.type(x) for x in made])
+        function = types.FunctionType(self.function.__code__, {**self.function.__globals__, **replaced}, self.function.__name__)
+        function.__qualname__, function.__module__ = self._cache_name(), self.function.__module__
         return function
 
-    def _kept_as(self) -> str:
+    def _cache_name(self) -> str:
         """Return the name of the cached files. A hash of the left-out loops keeps it short, as paths may have a limit."""
         name = self.function.__qualname__
         if not self.left_out:
@@ -206,7 +206,7 @@ def _nothing(dtype: Any) -> Callable[..., Any]:
     from numba.extending import intrinsic
 
     def do_nothing(context: Any, *arguments: Any) -> Any:
-        return types.void(types.StarArgTuple(arguments)), lambda context, *rest: context.get_dummy_value()
+        return types.void(types.StarArgTuple(arguments)), lambda context, *arguments: context.get_dummy_value()
 
     return intrinsic(do_nothing)
 
@@ -247,9 +247,9 @@ def load_numba() -> Any:
     try:
         import numba
     except ImportError as error:
-        raise BackendError(f"Numba cannot be imported ({error}): with TINYTENSOR_KERNELS=numpy it is not used") from None
+        raise BackendError(f"Numba cannot be imported ({error}): set TINYTENSOR_KERNELS=numpy to do without it") from None
     if numba.config.DISABLE_JIT:
-        raise BackendError("NUMBA_DISABLE_JIT is set, but the kernels must be compiled: with TINYTENSOR_KERNELS=numpy none are")
+        raise BackendError("NUMBA_DISABLE_JIT is set: unset it, or set TINYTENSOR_KERNELS=numpy to compile no kernels")
     from numba.core.compiler_lock import global_compiler_lock
 
     held_by_forks(global_compiler_lock)  # else a child would inherit another thread's half-compiled code
@@ -257,11 +257,11 @@ def load_numba() -> Any:
     return numba
 
 
-def _keep_nothing() -> None:
+def _stop_caching() -> None:
     """Forget all compiled code and stop caching: the disk is full, or cached files are broken."""
-    global _keeping
+    global _is_caching
     with _compiling:
-        _keeping = False
+        _is_caching = False
         for each in _loops:
             each.compiled.clear()
 
@@ -278,20 +278,20 @@ def folder() -> Path:
     sources = sorted(kernels.rglob("*.py"))
     digest = hashlib.sha256(b"".join([path.read_bytes() for path in sources])).hexdigest()[:16]
     for parent in (Path(__file__).parent / "__pycache__", user_cache("tinytensor")):
-        found = parent / f"compiled-{digest}" if parent is not None else None
-        if found is not None and make_private(found):
-            _remove_others(found)
-            return found
+        path = parent / f"compiled-{digest}" if parent is not None else None
+        if path is not None and make_private(path):
+            _remove_other_caches(path)
+            return path
     print(
-        "No folder can keep the compiled kernels, so each run compiles them again. XDG_CACHE_HOME may name one that can.",
+        "No folder can cache the compiled kernels, so each run compiles them again. Set XDG_CACHE_HOME to a writable folder.",
         file=sys.stderr,
     )
     return of_this_run()
 
 
-def _remove_others(own: Path) -> None:
-    for other in own.parent.glob("compiled-*"):
-        if other != own:
+def _remove_other_caches(current: Path) -> None:
+    for other in current.parent.glob("compiled-*"):
+        if other != current:
             shutil.rmtree(other, ignore_errors=True)
 
 

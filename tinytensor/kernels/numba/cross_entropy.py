@@ -15,7 +15,7 @@ import numpy
 from tinytensor.device.backend import default_dtype, index_dtype
 from tinytensor.device.summation import widened
 from tinytensor.kernels.numba.compiling import Loop, real, reduction
-from tinytensor.kernels.numba.functions import exp, largest, place
+from tinytensor.kernels.numba.functions import checked_index, exp, largest
 from tinytensor.kernels.numba.products import matmul
 from tinytensor.kernels.numpy import cross_entropy as in_numpy
 
@@ -26,9 +26,9 @@ _LONGEST = 1 << 17  # NumPy's kernels add up longer rows in blocks
 def _softmax(x: Any, out: Any) -> None:
     rows, width = x.shape
     for i in range(rows):
-        most, total = largest(x[i]), real(0)
+        top, total = largest(x[i]), real(0)
         for j in range(width):
-            e = exp(x[i, j] - most)
+            e = exp(x[i, j] - top)
             out[i, j] = e
             total += e
         for j in range(width):
@@ -50,12 +50,12 @@ def _softmax_gradient(g: Any, out: Any, d_x: Any) -> None:
 def _log_softmax(x: Any, out: Any) -> None:
     rows, width = x.shape
     for i in range(rows):
-        most, total = largest(x[i]), real(0)
+        top, total = largest(x[i]), real(0)
         for j in range(width):
-            total += exp(x[i, j] - most)
+            total += exp(x[i, j] - top)
         log_total = math.log(total)
         for j in range(width):
-            out[i, j] = x[i, j] - most - log_total
+            out[i, j] = x[i, j] - top - log_total
 
 
 @reduction
@@ -109,7 +109,7 @@ def _by_rows(run: Loop, *arrays: Any) -> Any:
 
 
 @reduction
-def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, losses: Any, most: Any, total: Any) -> int:
+def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, losses: Any, tops: Any, total: Any) -> int:
     """Write each row's loss, its largest logit, and log(sum(exp(logit - largest))). Returns how many rows are not ignored.
 
     The last two are never added: with large logits, the sum would be rounded too much.
@@ -117,15 +117,15 @@ def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, lo
     count, classes = rows.shape
     kept = 0
     for i in range(count):
-        losses[i] = most[i] = total[i] = real(0)
+        losses[i] = tops[i] = total[i] = real(0)
         if targets[i] == ignore_index:
             continue
         kept += 1
         shift, weights = largest(rows[i]), real(0)
         for j in range(classes):
             weights += exp(rows[i, j] - shift)
-        most[i], total[i] = shift, math.log(weights)
-        losses[i] = total[i] - (rows[i, place(targets[i], classes)] - shift)
+        tops[i], total[i] = shift, math.log(weights)
+        losses[i] = total[i] - (rows[i, checked_index(targets[i], classes)] - shift)
         if smoothing != real(0):
             sum_of_logits = real(0)
             for j in range(classes):
@@ -136,7 +136,7 @@ def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, lo
 
 @reduction
 def _row_gradients(
-    rows: Any, targets: Any, ignore_index: int, smoothing: float, scale: Any, most: Any, total: Any, out: Any
+    rows: Any, targets: Any, ignore_index: int, smoothing: float, scale: Any, tops: Any, total: Any, out: Any
 ) -> None:
     count, classes = rows.shape
     for i in range(count):
@@ -144,8 +144,8 @@ def _row_gradients(
             out[i] = real(0)
             continue
         for j in range(classes):
-            out[i, j] = (exp((rows[i, j] - most[i]) - total[i]) - smoothing / real(classes)) * scale[i]
-        out[i, place(targets[i], classes)] -= (real(1) - smoothing) * scale[i]
+            out[i, j] = (exp((rows[i, j] - tops[i]) - total[i]) - smoothing / real(classes)) * scale[i]
+        out[i, checked_index(targets[i], classes)] -= (real(1) - smoothing) * scale[i]
 
 
 @reduction
@@ -154,13 +154,13 @@ def _replace_by_gradients(logits: Any, targets: Any, scale: Any, smoothing: floa
     rows, classes = logits.shape
     loss = 0.0  # float64, for there may be many rows
     for i in range(rows):
-        most = largest(logits[i])
-        target = place(targets[i], classes)
-        right = logits[i, target] - most
+        top = largest(logits[i])
+        target = checked_index(targets[i], classes)
+        right = logits[i, target] - top
         weights, sum_of_logits = real(0), real(0)
         for j in range(classes):
-            sum_of_logits += logits[i, j] - most
-            e = exp(logits[i, j] - most)
+            sum_of_logits += logits[i, j] - top
+            e = exp(logits[i, j] - top)
             logits[i, j] = e
             weights += e
         mean = sum_of_logits / real(classes) if smoothing != real(0) else real(0)
@@ -176,11 +176,11 @@ def cross_entropy_forward(
 ) -> tuple[Any, Any]:
     """The loss of each row. Saves each row's values from ``_row_losses``, and how many rows are not ignored."""
     rows, target = _rows(logits), _integers(targets)
-    losses, most, total = [numpy.empty(len(rows), rows.dtype) for _ in range(3)]
-    count = max(_row_losses(rows, target, int(ignore_index), float(label_smoothing), losses, most, total), 1)
+    losses, tops, total = [numpy.empty(len(rows), rows.dtype) for _ in range(3)]
+    count = max(_row_losses(rows, target, int(ignore_index), float(label_smoothing), losses, tops, total), 1)
     if reduction == "none":
-        return losses.reshape(targets.shape), (most, total, count)
-    return losses.sum() / count if reduction == "mean" else losses.sum(), (most, total, count)
+        return losses.reshape(targets.shape), (tops, total, count)
+    return losses.sum() / count if reduction == "mean" else losses.sum(), (tops, total, count)
 
 
 def cross_entropy_backward(
@@ -194,12 +194,12 @@ def cross_entropy_backward(
     reduction: str,
 ) -> Sequence[Any]:
     """``cross_entropy_backward`` of kernels/numpy."""
-    most, total, count = residuals
+    tops, total, count = residuals
     rows, target = _rows(logits), _integers(targets)
     scale = numpy.empty(target.shape, rows.dtype)
     scale[...] = g.reshape(-1) / rows.dtype.type(count if reduction == "mean" else 1)
     out = numpy.empty_like(rows)
-    _row_gradients(rows, target, int(ignore_index), float(label_smoothing), scale, most, total, out)
+    _row_gradients(rows, target, int(ignore_index), float(label_smoothing), scale, tops, total, out)
     return (out.reshape(logits.shape),)
 
 

@@ -134,8 +134,8 @@ class Formula(Loop):
     def passes(self) -> int:
         """How many passes over memory NumPy makes. A single one is as fast as a loop."""
         names = [step.opname for step in dis.get_instructions(self.function)]
-        own = sum(name.startswith(("BINARY_", "COMPARE_", "CALL")) for name in names)
-        return own + sum(
+        operations = sum(name.startswith(("BINARY_", "COMPARE_", "CALL")) for name in names)
+        return operations + sum(
             -1 if part in (_itself, _false, _unchecked) else getattr(part, "passes", 0) for part in self._parts.values()
         )
 
@@ -175,8 +175,8 @@ class Formula(Loop):
 
         constants = [dtype.type(c) if type(c) in (int, float) else c for c in self.function.__code__.co_consts]
         code = self.function.__code__.replace(co_consts=tuple(constants))
-        own = {name: meaning(value) for name, value in self._parts.items()}
-        return types.FunctionType(code, {**self.function.__globals__, **own}, self.function.__name__)
+        meanings = {name: meaning(value) for name, value in self._parts.items()}
+        return types.FunctionType(code, {**self.function.__globals__, **meanings}, self.function.__name__)
 
 
 @functools.cache
@@ -217,13 +217,13 @@ class Elementwise:
 
     def _compiled(self, arguments: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
         """Return the loop's result, or None if there is no loop for such arguments."""
-        pattern, given, dtypes = [], [], set()
+        pattern, operands, dtypes = [], [], set()
         for x in arguments:
             if type(x) is numpy.ndarray:
                 dtypes.add(x.dtype)
                 if x.shape == shape and x.flags.c_contiguous and x.dtype in _TYPES:
                     pattern.append(_TYPES[x.dtype])
-                    given.append(_bits(x))
+                    operands.append(_bits(x))
                     continue
                 if any(x.strides) or x.shape not in ((), shape) or x.dtype not in (_FLOAT32, _FLOAT16):
                     return None
@@ -231,7 +231,7 @@ class Elementwise:
             elif type(x) not in (float, int, numpy.float32):
                 return None
             pattern.append("number")
-            given.append(numpy.float32(x))
+            operands.append(numpy.float32(x))
         floating = dtypes - {numpy.dtype(bool)}
         if len(floating) != 1 or (floating == {_FLOAT32} and not self.in_float32):
             return None
@@ -239,7 +239,7 @@ class Elementwise:
         key = tuple(pattern)
         if key not in self.loops:
             self.loops[key] = _loop(self.formula, self.name, key, out.dtype == _FLOAT16)
-        self.loops[key].call(_FLOAT32, [*given, _bits(out)])
+        self.loops[key].call(_FLOAT32, [*operands, _bits(out)])
         return out
 
 
@@ -257,8 +257,8 @@ def _loop(formula: Formula, name: str, pattern: tuple[str, ...], is_half: bool) 
     call = f"formula({', '.join(_ELEMENT[kind].format(x) for x, kind in zip(names, pattern))})"
     text = f"def loop({', '.join(names)}, out):\n    for i in range(out.size):\n        out[i] = "
     text += f"narrowed({call})" if is_half else call
-    own: dict[str, Any] = {"formula": formula, "widened": widened, "narrowed": narrowed}
-    exec(compile(text, __file__, "exec"), own)
-    own["loop"].__module__ = __name__
-    own["loop"].__qualname__ = f"{name}-{hashlib.sha256(repr((formula.text, pattern)).encode()).hexdigest()[:12]}"
-    return Loop(own["loop"], {"contract"})
+    namespace: dict[str, Any] = {"formula": formula, "widened": widened, "narrowed": narrowed}
+    exec(compile(text, __file__, "exec"), namespace)
+    namespace["loop"].__module__ = __name__
+    namespace["loop"].__qualname__ = f"{name}-{hashlib.sha256(repr((formula.text, pattern)).encode()).hexdigest()[:12]}"
+    return Loop(namespace["loop"], {"contract"})

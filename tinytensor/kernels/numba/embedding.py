@@ -9,7 +9,7 @@ import numpy
 from tinytensor.device.backend import index_dtype, is_floating
 from tinytensor.device.summation import widened
 from tinytensor.kernels.numba.compiling import loop, real, reduction
-from tinytensor.kernels.numba.functions import exp, place
+from tinytensor.kernels.numba.functions import checked_index, exp
 from tinytensor.kernels.numpy import embedding as in_numpy
 
 _MANY = 1024  # rows of one id; more are added up in float64
@@ -18,13 +18,13 @@ _MANY = 1024  # rows of one id; more are added up in float64
 @loop
 def _count(rows: Any, ids: Any, counts: Any) -> None:
     for i in range(ids.size):
-        counts[place(ids[i], counts.size)] += 1
+        counts[checked_index(ids[i], counts.size)] += 1
 
 
 @loop
 def _add_rows(rows: Any, ids: Any, out: Any) -> None:
     for i in range(ids.size):
-        at = place(ids[i], out.shape[0])
+        at = checked_index(ids[i], out.shape[0])
         for j in range(rows.shape[1]):
             out[at, j] += rows[i, j]
 
@@ -60,7 +60,7 @@ def _step(inputs: Any, outputs: Any, contexts: Any, targets: Any, rate: float, h
             changes[i, j] = real(0)
         for c in range(contexts.shape[1]):
             if contexts[i, c] >= 0:
-                at = place(contexts[i, c], inputs.shape[0])
+                at = checked_index(contexts[i, c], inputs.shape[0])
                 count += real(1)
                 for j in range(width):
                     hidden[i, j] += inputs[at, j]
@@ -68,7 +68,7 @@ def _step(inputs: Any, outputs: Any, contexts: Any, targets: Any, rate: float, h
             hidden[i, j] /= count
         for t in range(targets.shape[1]):
             if targets[i, t] >= 0:
-                at = place(targets[i, t], outputs.shape[0])
+                at = checked_index(targets[i, t], outputs.shape[0])
                 score = real(0)
                 for j in range(width):
                     score += hidden[i, j] * outputs[at, j]

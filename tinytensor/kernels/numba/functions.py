@@ -32,10 +32,10 @@ _SIZE_BITS = numpy.int32(0x7FFFFFFF)  # all but the sign
 @inlined
 def times_power_of_two(x: Any, k: Any) -> Any:
     """x * 2^k by two factors that are normal numbers, as the product may be infinite or subnormal."""
-    whole = numpy.int32(k)
-    half = whole >> numpy.int32(1)
+    exponent = numpy.int32(k)
+    half = exponent >> numpy.int32(1)
     first = numpy.int32((half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
-    second = numpy.int32((whole - half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
+    second = numpy.int32((exponent - half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
     return x * first * second
 
 
@@ -282,12 +282,12 @@ largest = ByDtype(float32=largest32, float64=largest64)
 
 
 @loop
-def place(index: Any, length: Any) -> Any:
+def checked_index(index: Any, length: Any) -> Any:
     """Return the position from 0 to length - 1 of an index, as in NumPy. Raises IndexError if out of range."""
-    found = index + length if index < 0 else index
-    if found < 0 or found >= length:
-        raise IndexError("an index is out of bounds: there are fewer rows or classes")
-    return found
+    position = index + length if index < 0 else index
+    if position < 0 or position >= length:
+        raise IndexError("an index is out of bounds: it must be less than the number of rows or classes")
+    return position
 
 
 @loop

@@ -26,9 +26,9 @@ def _matrix(x: Any) -> Any:
     return as_rows(numpy.ascontiguousarray(x))
 
 
-def _vector(given: Any, missing: float, x: Any) -> Any:
+def _vector(vector: Any, missing: float, x: Any) -> Any:
     """Return a weight or bias (width,); for None, a vector of ``missing``, which has no effect."""
-    return numpy.full(x.shape[-1], missing, x.dtype) if given is None else numpy.ascontiguousarray(given)
+    return numpy.full(x.shape[-1], missing, x.dtype) if vector is None else numpy.ascontiguousarray(vector)
 
 
 def _sums_of_blocks(rows: Any) -> Any:
@@ -53,13 +53,13 @@ def _correction(x: Any, i: int, middle: float) -> float:
 @reduction
 def row_scale(x: Any, i: int, middle: float, correction: float, eps: float) -> float:
     """1 / sqrt(var + eps) of row i. Dividing by the largest element keeps the squares from being 0 or infinite."""
-    squares, most, width = real(0), max(real(TINY), real(math.sqrt(abs(eps)))), x.shape[1]
+    squares, largest, width = real(0), max(real(TINY), real(math.sqrt(abs(eps)))), x.shape[1]
     for j in range(width):
-        most = max(most, abs(x[i, j] - middle - correction))
-    most = most if most < real(math.inf) else real(1)
+        largest = max(largest, abs(x[i, j] - middle - correction))
+    largest = largest if largest < real(math.inf) else real(1)
     for j in range(width):
-        squares += ((x[i, j] - middle - correction) / most) ** 2
-    return real(1) / math.sqrt(squares / real(width) + eps / most / most) / most
+        squares += ((x[i, j] - middle - correction) / largest) ** 2
+    return real(1) / math.sqrt(squares / real(width) + eps / largest / largest) / largest
 
 
 @reduction

@@ -10,7 +10,7 @@ import numpy
 from tinytensor.kernels.numba.compiling import ByNumba
 
 
-def _array(kind: str = "") -> ByNumba:
+def _array(dtype_name: str = "") -> ByNumba:
     """``array(address, size)``: the array (size,) at an address. The loop's caller keeps it alive."""
 
     def make(dtype: Any) -> Callable[..., Any]:
@@ -22,7 +22,7 @@ def _array(kind: str = "") -> ByNumba:
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
                 return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-            return numba.types.CPointer(numba.from_dtype(numpy.dtype(kind or dtype)))(numba.types.int64), generate
+            return numba.types.CPointer(numba.from_dtype(numpy.dtype(dtype_name or dtype)))(numba.types.int64), generate
 
         @numba.njit
         def array(address, size):  # type: ignore[no-untyped-def]
@@ -49,10 +49,10 @@ def _atomic(name: str, num_arguments: int) -> ByNumba:
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             address, *value = arguments
-            place = builder.inttoptr(address, ir.IntType(64).as_pointer())
+            pointer = builder.inttoptr(address, ir.IntType(64).as_pointer())
             if name == "load":
-                return builder.load_atomic(place, "seq_cst", 8)
-            return builder.atomic_rmw(name, place, *value, "seq_cst")
+                return builder.load_atomic(pointer, "seq_cst", 8)
+            return builder.atomic_rmw(name, pointer, *value, "seq_cst")
 
         if num_arguments == 1:
             return intrinsic(lambda context, address: (types.int64(types.int64), generate))
@@ -72,6 +72,6 @@ def write_fetch(builder: Any, address: Any, level: int) -> None:
     from llvmlite import ir
 
     pointer, flag, name = ir.IntType(8).as_pointer(), ir.IntType(32), "llvm.prefetch.p0"
-    kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
-    fetch = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    signature = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+    fetch = builder.module.globals.get(name) or ir.Function(builder.module, signature, name)
     builder.call(fetch, [builder.inttoptr(address, pointer), flag(0), flag(level), flag(1)])  # to read, of data

@@ -24,7 +24,7 @@ from tinytensor.device import cores
 from tinytensor.kernels.numba.compiling import ByNumba, Later, loop
 from tinytensor.kernels.numba.pointers import write_fetch
 from tinytensor.kernels.numba.processor import has, has_second_core
-from tinytensor.kernels.numba.tiles import COLUMNS, Place, write_tile
+from tinytensor.kernels.numba.tiles import COLUMNS, Matrix, write_tile
 from tinytensor.kernels.numpy import products as in_numpy
 from tinytensor.kernels.numpy.products import as_rows
 
@@ -66,14 +66,14 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
     return out.reshape(*x.shape[:-1], len(weight))
 
 
-def _is_ours(rows: int, b: Any, *others: Any) -> bool:
+def _is_ours(rows: int, b: Any, *arrays: Any) -> bool:
     """Return True if a product of ``rows`` rows with the matrix b is faster here. All arrays must be float32 and contiguous."""
     if not (cores.are_shared_out or not has_second_core()) or not has("avx512f"):
         return False
     inner, columns = b.shape
     if min(rows, inner, columns) < COLUMNS or rows * inner * columns < _LEAST:
         return False
-    return all(x.dtype == numpy.float32 and (x.flags.c_contiguous or x.flags.f_contiguous) for x in (b, *others))
+    return all(x.dtype == numpy.float32 and (x.flags.c_contiguous or x.flags.f_contiguous) for x in (b, *arrays))
 
 
 def _product(a: Any, b: Any, bias: Any, out: Any, accumulate: bool = False) -> Any:
@@ -106,9 +106,9 @@ def _tile(dtype: Any, rows: Callable[[], int], vectors: int) -> Any:
             terms, a, a_row, a_column, b, before, before_row, out, out_row = arguments
             a, b, before, out = [builder.inttoptr(x, ir.IntType(8).as_pointer()) for x in (a, b, before, out)]
             size = dtype.itemsize
-            places = Place(a, a_row, a_column), Place(b, terms.type(size * COLUMNS * vectors), None)
-            targets = Place(before, before_row, None), Place(out, out_row, None)
-            write_tile(builder, context.get_value_type(from_dtype(dtype)), size, rows(), vectors, terms, *places, *targets)
+            factors = Matrix(a, a_row, a_column), Matrix(b, terms.type(size * COLUMNS * vectors), None)
+            targets = Matrix(before, before_row, None), Matrix(out, out_row, None)
+            write_tile(builder, context.get_value_type(from_dtype(dtype)), size, rows(), vectors, terms, *factors, *targets)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), write
@@ -143,8 +143,8 @@ def turn(dtype: Any) -> Any:
             def row(address: Any, stride: Any, i: int) -> Any:
                 return builder.inttoptr(builder.add(address, builder.mul(stride, stride.type(i))), vector.as_pointer())
 
-            def mixed(x: Any, y: Any, places: list[int]) -> Any:
-                return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), COLUMNS), places))
+            def mixed(x: Any, y: Any, positions: list[int]) -> Any:
+                return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), COLUMNS), positions))
 
             rows = [builder.load(row(x, x_row, i), align=dtype.itemsize) for i in range(COLUMNS)]
             half = 1
@@ -226,10 +226,10 @@ def multiply(a: Any, b: Any, before: Any, out: Any, a_is_turned: bool, b_is_turn
     (rows, columns), size = out.shape, out.itemsize
     inner = a.shape[0] if a_is_turned else a.shape[1]
     blocks = -(-inner // TERMS)
-    most = -(-inner // blocks)
-    step = max(1, NUMBERS // (COLUMNS * VECTORS * most)) * COLUMNS * VECTORS
-    panels = numpy.empty((min(columns, step) + COLUMNS) * most, a.dtype)
-    turned = numpy.empty(TILES * ROWS * most if a_is_turned else 0, a.dtype)
+    longest = -(-inner // blocks)
+    step = max(1, NUMBERS // (COLUMNS * VECTORS * longest)) * COLUMNS * VECTORS
+    panels = numpy.empty((min(columns, step) + COLUMNS) * longest, a.dtype)
+    turned = numpy.empty(TILES * ROWS * longest if a_is_turned else 0, a.dtype)
     for left in range(0, columns, step):
         right = min(columns, left + step)
         for block in range(blocks):

@@ -92,8 +92,8 @@ def _take_pieces(x: Any, width: int, code: int, blocks: Any, bias: Any, out: Any
         if piece >= pieces:
             return
         first, last = piece * outputs // pieces, (piece + 1) * outputs // pieces
-        own = blocks.ctypes.data + first * row
-        block_part(code, x.ctypes.data, width, own, row, bias[first:last], out[:, first:last])
+        address = blocks.ctypes.data + first * row
+        block_part(code, x.ctypes.data, width, address, row, bias[first:last], out[:, first:last])
         atomic_add(taken.ctypes.data + 64, 1)
 
 
@@ -174,13 +174,13 @@ def block_part(code: int, x: int, width: int, weight: int, row: int, bias: Any, 
     of_sums, j = factors + 4 * rows * blocks, 0
     while j < count:
         together = _FOUR if (_SEVERAL == _FOUR or rows > 1) and j + _FOUR <= count else _ONE
-        own = weight + j * row
+        address = weight + j * row
         for i in range(rows):
             of_x, factor, total = x + 2 * i * width, factors + 4 * i * blocks, of_sums + 12 * i * blocks
             if together == _FOUR:
-                _dots_by_fours(code, of_x, factor, total, own, row, width, sums.ctypes.data)
+                _dots_by_fours(code, of_x, factor, total, address, row, width, sums.ctypes.data)
             else:
-                _dots(code, of_x, factor, total, own, row, width, sums.ctypes.data)
+                _dots(code, of_x, factor, total, address, row, width, sums.ctypes.data)
             for each in range(together):
                 out[i, j + each] = sums[each] + bias[j + each]
         j += together

@@ -50,12 +50,12 @@ def _for_all_rows(run: Callable[[int, int], None], projected: Any, width: int) -
     if cores.are_shared_out or not has_second_core() or not middle or projected.size * width < _LARGE:
         run(0, batch)
         return
-    rest, lock = [(middle, batch)], threading.Lock()
+    pending, lock = [(middle, batch)], threading.Lock()
 
     def run_the_rest() -> None:
         with lock:
-            if rest:
-                run(*rest.pop())
+            if pending:
+                run(*pending.pop())
 
     helper().call(run_the_rest)
     run(0, middle)
@@ -79,8 +79,8 @@ def rnn_forward(
         return in_numpy.rnn_forward(needed, projected, weight, state, mask, is_reversed, activation)
     projected, state = _contiguous(projected, state)
     states = numpy.empty(projected.shape, projected.dtype)
-    given = (projected, _panels(weight.T), state, _mask(mask), is_reversed, activation == "relu")
-    _for_all_rows(lambda first, last: loops.rnn(*given, first, last, states), projected, state.shape[-1])
+    inputs = (projected, _panels(weight.T), state, _mask(mask), is_reversed, activation == "relu")
+    _for_all_rows(lambda first, last: loops.rnn(*inputs, first, last, states), projected, state.shape[-1])
     return states, states
 
 
@@ -100,9 +100,9 @@ def rnn_backward(
         return in_numpy.rnn_backward(g, states, needed, projected, weight, state, mask, is_reversed, activation)
     panels = _panels(weight)
     d_gates, (d_state, passed) = numpy.empty(states.shape, states.dtype), _zeros(panels, state)
-    given = (*_contiguous(g), states, panels, _mask(mask), is_reversed, activation == "relu")
+    inputs = (*_contiguous(g), states, panels, _mask(mask), is_reversed, activation == "relu")
     made = (d_gates, d_state, passed)
-    _for_all_rows(lambda first, last: loops.rnn_gradients(*given, first, last, *made), projected, state.shape[-1])
+    _for_all_rows(lambda first, last: loops.rnn_gradients(*inputs, first, last, *made), projected, state.shape[-1])
     passed += d_state[:, : state.shape[-1]]
     return d_gates, weight_gradient(d_gates, states, state, is_reversed) if needed[1] else None, passed
 
@@ -117,8 +117,8 @@ def gru_forward(
     bias = numpy.zeros(len(weight), weight.dtype) if bias is None else numpy.ascontiguousarray(bias)
     states, of_state = (numpy.empty((len(projected), *state.shape), state.dtype) for _ in range(2))
     gates = numpy.empty(projected.shape, projected.dtype)
-    given, made = (projected, _panels(weight.T), bias, state, _mask(mask), is_reversed), (states, gates, of_state)
-    _for_all_rows(lambda first, last: loops.gru(*given, first, last, *made), projected, state.shape[-1])
+    inputs, made = (projected, _panels(weight.T), bias, state, _mask(mask), is_reversed), (states, gates, of_state)
+    _for_all_rows(lambda first, last: loops.gru(*inputs, first, last, *made), projected, state.shape[-1])
     return states, (states, gates, of_state)
 
 
@@ -140,9 +140,9 @@ def gru_backward(
     (states, gates, of_state), panels = residuals, _panels(weight)
     d_projected, d_product = numpy.empty(gates.shape, gates.dtype), numpy.empty(gates.shape, gates.dtype)
     d_state, passed = _zeros(panels, state)
-    given = (g, states, gates, of_state, panels, state, _mask(mask), is_reversed)
+    inputs = (g, states, gates, of_state, panels, state, _mask(mask), is_reversed)
     made = (d_projected, d_product, d_state, passed)
-    _for_all_rows(lambda first, last: loops.gru_gradients(*given, first, last, *made), projected, state.shape[-1])
+    _for_all_rows(lambda first, last: loops.gru_gradients(*inputs, first, last, *made), projected, state.shape[-1])
     passed += d_state[:, : state.shape[-1]]
     d_weight = weight_gradient(d_product, states, state, is_reversed) if needed[1] else None
     return d_projected, d_weight, sum_over(d_product, (0, 1)) if needed[2] else None, passed
@@ -157,8 +157,8 @@ def lstm_forward(
     projected, state, cell = _contiguous(projected, state, cell)
     out = numpy.empty((2, len(projected), *state.shape), projected.dtype)
     gates = numpy.empty(projected.shape, projected.dtype)
-    given = (projected, _panels(weight.T), state, cell, _mask(mask), is_reversed)
-    _for_all_rows(lambda first, last: loops.lstm(*given, first, last, *out, gates), projected, state.shape[-1])
+    inputs = (projected, _panels(weight.T), state, cell, _mask(mask), is_reversed)
+    _for_all_rows(lambda first, last: loops.lstm(*inputs, first, last, *out, gates), projected, state.shape[-1])
     return out, (out, gates)
 
 
@@ -179,8 +179,8 @@ def lstm_backward(
     ((states, cells), gates), (g, cell) = residuals, _contiguous(g, cell)
     panels, d_gates, d_cell = _panels(weight), numpy.empty(gates.shape, gates.dtype), numpy.zeros(cell.shape, cell.dtype)
     d_state, passed = _zeros(panels, state)
-    given, made = (g, cells, gates, panels, cell, _mask(mask), is_reversed), (d_gates, d_state, d_cell, passed)
-    _for_all_rows(lambda first, last: loops.lstm_gradients(*given, first, last, *made), projected, state.shape[-1])
+    inputs, made = (g, cells, gates, panels, cell, _mask(mask), is_reversed), (d_gates, d_state, d_cell, passed)
+    _for_all_rows(lambda first, last: loops.lstm_gradients(*inputs, first, last, *made), projected, state.shape[-1])
     passed += d_state[:, : state.shape[-1]]
     d_weight = weight_gradient(d_gates, states, state, is_reversed) if needed[1] else None
     return d_gates, d_weight, passed, d_cell

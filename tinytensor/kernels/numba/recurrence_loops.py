@@ -310,7 +310,7 @@ def lstm_gradients(
     """Write the gradients of the gates of all steps, of the initial state, d_state + passed, and of the initial cell, d_cell.
     ``weight`` is W in panels."""
     length, _, width = cells.shape
-    squashed, whole = numpy.empty(width, cells.dtype), numpy.empty(width, cells.dtype)
+    squashed, d_total = numpy.empty(width, cells.dtype), numpy.empty(width, cells.dtype)
     for n in range(length):
         t = _step(n, length, not is_reversed)
         old_cell = cell if n == length - 1 else cells[_step(n + 1, length, not is_reversed)]
@@ -324,14 +324,14 @@ def lstm_gradients(
                 d_gates[t, b] = real(0)
             else:
                 passed[b] = real(0)
-                rows = gates[t, b], cells[t, b], old_cell[b], squashed, whole, d_cell[b], d_gates[t, b]
+                rows = gates[t, b], cells[t, b], old_cell[b], squashed, d_total, d_cell[b], d_gates[t, b]
                 _lstm_gradients_of_row(d_new, *rows)
         _multiply(d_gates[t], weight, first, last, d_state)
 
 
 @loop
 def _lstm_gradients_of_row(
-    d_new: Any, gates: Any, new_cell: Any, old_cell: Any, squashed: Any, whole: Any, d_cell: Any, d_gate: Any
+    d_new: Any, gates: Any, new_cell: Any, old_cell: Any, squashed: Any, d_total: Any, d_cell: Any, d_gate: Any
 ) -> None:
     width = new_cell.size
     i, f, u, o = gates[:width], gates[width : 2 * width], gates[2 * width : 3 * width], gates[3 * width :]
@@ -339,14 +339,14 @@ def _lstm_gradients_of_row(
     for j in range(width):
         squashed[j] = tanh(new_cell[j])
     for j in range(width):
-        whole[j] = d_cell[j] + d_new[j] * o[j] * (real(1) - squashed[j] * squashed[j])
+        d_total[j] = d_cell[j] + d_new[j] * o[j] * (real(1) - squashed[j] * squashed[j])
     for j in range(width):
-        d_i[j] = whole[j] * u[j] * i[j] * (real(1) - i[j])
+        d_i[j] = d_total[j] * u[j] * i[j] * (real(1) - i[j])
     for j in range(width):
-        d_f[j] = whole[j] * old_cell[j] * f[j] * (real(1) - f[j])
+        d_f[j] = d_total[j] * old_cell[j] * f[j] * (real(1) - f[j])
     for j in range(width):
-        d_u[j] = whole[j] * i[j] * (real(1) - u[j] * u[j])
+        d_u[j] = d_total[j] * i[j] * (real(1) - u[j] * u[j])
     for j in range(width):
         d_o[j] = d_new[j] * squashed[j] * o[j] * (real(1) - o[j])
     for j in range(width):
-        d_cell[j] = whole[j] * f[j]
+        d_cell[j] = d_total[j] * f[j]

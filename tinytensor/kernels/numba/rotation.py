@@ -40,8 +40,8 @@ def rotate_pairs(x: Any, cosine: Any, sine: Any) -> Any:
     if x.ndim < 2 or not x.size or not are_tables:
         return in_numpy.rotate_pairs(x, cosine, sine)
     out = numpy.empty(x.shape, x.dtype)
-    given, cosine, sine = (numpy.ascontiguousarray(a) for a in (x, cosine, sine))
-    _rotate(given.reshape(-1, *x.shape[-2:]), cosine, sine, out.reshape(-1, *x.shape[-2:]))
+    rows, cosine, sine = (numpy.ascontiguousarray(a) for a in (x, cosine, sine))
+    _rotate(rows.reshape(-1, *x.shape[-2:]), cosine, sine, out.reshape(-1, *x.shape[-2:]))
     return out
 
 

@@ -59,14 +59,14 @@ def write_dots(builder: Any, is_bfloat16: bool, rows: int, x: Any, weight: Any, 
     unrolled = max(1, 4 // rows)  # sums of one row, so that they need not wait for one another
     halves = 2 if is_bfloat16 else 1
 
-    def load(place: Any, kind: Any) -> Any:
-        return builder.load(builder.inttoptr(place, kind.as_pointer()), align=4 // halves)
+    def load(address: Any, ir_type: Any) -> Any:
+        return builder.load(builder.inttoptr(address, ir_type.as_pointer()), align=4 // halves)
 
-    def of_weight(place: Any) -> list[Any]:
+    def of_weight(address: Any) -> list[Any]:
         """Return the numbers of a line as float32 vectors: those at even positions, then at odd ones."""
         if not is_bfloat16:
-            return [load(place, numbers)]
-        both = load(place, words)  # the second of two neighbours has the upper half
+            return [load(address, numbers)]
+        both = load(address, words)  # the second of two neighbours has the upper half
         even = builder.shl(both, ir.Constant(words, [16] * _LANES))
         odd = builder.and_(both, ir.Constant(words, [0xFFFF0000] * _LANES))
         return [builder.bitcast(each, numbers) for each in (even, odd)]
@@ -79,10 +79,10 @@ def write_dots(builder: Any, is_bfloat16: bool, rows: int, x: Any, weight: Any, 
         of_x = [load(builder.add(x, builder.add(at, builder.mul(size, long(half)))), numbers) for half in range(halves)]
         new = []
         for i in range(rows):
-            place = builder.add(builder.add(weight, builder.mul(row, long(i))), at)
+            address = builder.add(builder.add(weight, builder.mul(row, long(i))), at)
             if rows > 1:  # the processor prefetches only one sequential stream
-                write_fetch(builder, builder.add(place, builder.mul(row, long(rows))), level=3)
-            line = of_weight(place)
+                write_fetch(builder, builder.add(address, builder.mul(row, long(rows))), level=3)
+            line = of_weight(address)
             new += [add_product(sums[i * halves + half], of_x[half], line[half]) for half in range(halves)]
         return new
 
@@ -100,8 +100,8 @@ def write_dots(builder: Any, is_bfloat16: bool, rows: int, x: Any, weight: Any, 
         builder.position_at_end(body)
         new = list(held)
         for step in range(count):
-            own = slice(step * each, (step + 1) * each)
-            new[own] = add_line(builder.add(at, long(step * _LINE)), new[own])
+            part = slice(step * each, (step + 1) * each)
+            new[part] = add_line(builder.add(at, long(step * _LINE)), new[part])
         for phi, value in zip(phis, (after, *new)):
             phi.add_incoming(value, body)
         builder.branch(head)
@@ -113,13 +113,13 @@ def write_dots(builder: Any, is_bfloat16: bool, rows: int, x: Any, weight: Any, 
     if unrolled > 1:
         at, sums = add_lines(1, at, sums)
     name = f"llvm.vector.reduce.fadd.v{_LANES}f32"
-    kind = ir.FunctionType(number, [number, numbers])
-    add_up = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    signature = ir.FunctionType(number, [number, numbers])
+    add_up = builder.module.globals.get(name) or ir.Function(builder.module, signature, name)
     for i in range(rows):
-        own = [sums[step * rows * halves + i * halves + half] for step in range(unrolled) for half in range(halves)]
-        while len(own) > 1:
-            own = [builder.fadd(a, b) for a, b in zip(own[::2], own[1::2])]
-        total = builder.call(add_up, [ir.Constant(number, -0.0), own[0]], fastmath=("reassoc",))
+        partial_sums = [sums[step * rows * halves + i * halves + half] for step in range(unrolled) for half in range(halves)]
+        while len(partial_sums) > 1:
+            partial_sums = [builder.fadd(a, b) for a, b in zip(partial_sums[::2], partial_sums[1::2])]
+        total = builder.call(add_up, [ir.Constant(number, -0.0), partial_sums[0]], fastmath=("reassoc",))
         builder.store(total, builder.inttoptr(builder.add(out, long(4 * i)), number.as_pointer()), align=4)
 
 
@@ -133,18 +133,18 @@ def float32_part(x: Any, weight: int, bias: Any, out: Any) -> None:
     The last rows may be read twice, so that all are added up in the same order.
     """
     rows, width = x.shape
-    whole, count = width // _LANES * _LANES, bias.size
+    full, count = width // _LANES * _LANES, bias.size
     together = _SEVERAL if count >= _SEVERAL else 1
     sums = numpy.empty(_SEVERAL, numpy.float32)
     for j in range(0, count, together):
         first = min(j, count - together)
         row = 4 * width if together == _SEVERAL else 0
         for i in range(rows):
-            _float32_dots(x.ctypes.data + 4 * i * width, weight + 4 * first * width, row, 4 * whole, sums.ctypes.data)
+            _float32_dots(x.ctypes.data + 4 * i * width, weight + 4 * first * width, row, 4 * full, sums.ctypes.data)
             for each in range(together):
-                total, own = sums[each], array_at(weight + 4 * (first + each) * width, width)
-                for k in range(whole, width):
-                    total += x[i, k] * own[k]
+                total, weight_row = sums[each], array_at(weight + 4 * (first + each) * width, width)
+                for k in range(full, width):
+                    total += x[i, k] * weight_row[k]
                 out[i, first + each] = total + bias[first + each]
 
 
@@ -152,19 +152,19 @@ def float32_part(x: Any, weight: int, bias: Any, out: Any) -> None:
 def bfloat16_part(x: Any, weight: int, bias: Any, out: Any) -> None:
     """``float32_part`` with a weight in bfloat16."""
     rows, width = x.shape
-    whole, count = width // (2 * _LANES) * (2 * _LANES), bias.size
+    full, count = width // (2 * _LANES) * (2 * _LANES), bias.size
     together = _SEVERAL if count >= _SEVERAL else 1
-    sums, halves = numpy.empty(_SEVERAL, numpy.float32), numpy.empty((rows, 2, whole // 2), numpy.float32)
+    sums, halves = numpy.empty(_SEVERAL, numpy.float32), numpy.empty((rows, 2, full // 2), numpy.float32)
     for i in range(rows):
-        for k in range(whole // 2):
+        for k in range(full // 2):
             halves[i, 0, k], halves[i, 1, k] = x[i, 2 * k], x[i, 2 * k + 1]
     for j in range(0, count, together):
         first = min(j, count - together)
         row = 2 * width if together == _SEVERAL else 0
         for i in range(rows):
-            _bfloat16_dots(halves.ctypes.data + 4 * i * whole, weight + 2 * first * width, row, 2 * whole, sums.ctypes.data)
+            _bfloat16_dots(halves.ctypes.data + 4 * i * full, weight + 2 * first * width, row, 2 * full, sums.ctypes.data)
             for each in range(together):
-                total, own = sums[each], bits_at(weight + 2 * (first + each) * width, width)
-                for k in range(whole, width):
-                    total += x[i, k] * numpy.uint32(numpy.uint32(own[k]) << _HALF).view(numpy.float32)
+                total, weight_row = sums[each], bits_at(weight + 2 * (first + each) * width, width)
+                for k in range(full, width):
+                    total += x[i, k] * numpy.uint32(numpy.uint32(weight_row[k]) << _HALF).view(numpy.float32)
                 out[i, first + each] = total + bias[first + each]

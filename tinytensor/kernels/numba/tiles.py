@@ -39,7 +39,7 @@ def contiguous(dtype: Any) -> Any:
     return intrinsic(function)
 
 
-class Place(NamedTuple):
+class Matrix(NamedTuple):
     """The position of a matrix, as LLVM's values: a pointer, and the byte strides of rows and columns."""
 
     pointer: Any
@@ -54,27 +54,27 @@ def _product(dtype: Any, adds: bool) -> Any:
 
     def function(typing: Any, a: Any, b: Any, start: Any, stop: Any, out: Any, i: Any, j: Any) -> Any:
         def write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            def place(argument: int, row: Any, column: Any) -> Place:
+            def element(argument: int, row: Any, column: Any) -> Matrix:
                 """The position of an element of an array."""
                 array = context.make_array(signature.args[argument])(context, builder, arguments[argument])
                 strides = builder.extract_value(array.strides, 0), builder.extract_value(array.strides, 1)
                 pointer = builder.bitcast(array.data, ir.IntType(8).as_pointer())
                 for stride, count in zip(strides, (row, column)):
                     pointer = builder.gep(pointer, [builder.mul(stride, count)])
-                return Place(pointer, *strides)
+                return Matrix(pointer, *strides)
 
             _, _, start, stop, _, i, j = arguments
-            target = place(4, i, j)
-            kind = context.get_value_type(signature.args[4].dtype), signature.args[4].dtype.bitwidth // 8
+            target = element(4, i, j)
+            element_type = context.get_value_type(signature.args[4].dtype), signature.args[4].dtype.bitwidth // 8
             before = target if adds else None
             write_tile(
                 builder,
-                *kind,
+                *element_type,
                 ROWS.compute(),
                 1,
                 builder.sub(stop, start),
-                place(0, i, start),
-                place(1, start, j),
+                element(0, i, start),
+                element(1, start, j),
                 before,
                 target,
             )
@@ -98,10 +98,10 @@ def write_tile(
     rows: int,
     vectors: int,
     terms: Any,
-    a: Place,
-    b: Place,
-    before: Place | None,
-    out: Place,
+    a: Matrix,
+    b: Matrix,
+    before: Matrix | None,
+    out: Matrix,
 ) -> None:
     """Write the instructions of out = before + a @ b: a loop over the terms that adds a's column times b's row to the tile.
     ``size`` is the bytes of an element. The tile's rows have ``vectors`` vectors of COLUMNS elements."""
@@ -114,8 +114,8 @@ def write_tile(
     )
     tile = [(row, v) for row in range(rows) for v in range(vectors)]
 
-    def in_row(place: Place, row: int) -> Any:
-        return builder.gep(place.pointer, [builder.mul(place.row, integer(row))])
+    def in_row(matrix: Matrix, row: int) -> Any:
+        return builder.gep(matrix.pointer, [builder.mul(matrix.row, integer(row))])
 
     def in_vector(pointer: Any, v: int) -> Any:
         return builder.bitcast(builder.gep(pointer, [integer(v * COLUMNS * size)]), vector.as_pointer())

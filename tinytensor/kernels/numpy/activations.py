@@ -159,12 +159,12 @@ def _atanh_erf(x: Any) -> Any:
     """
     x = xp.asarray(x, dtype="float32")
     squared = xp.clip(x * x, 0.0, FLAT * FLAT)  # several times as fast as minimum
-    *others, highest = atanh_erf_coefficients()
+    *lower, highest = atanh_erf_coefficients()
     out = squared * highest
-    for coefficient in reversed(others[1:]):
+    for coefficient in reversed(lower[1:]):
         out += coefficient
         out *= squared
-    out += others[0]
+    out += lower[0]
     out *= x
     return out
 

@@ -151,7 +151,7 @@ def _is_finite(x: Any) -> bool:
 def check_mask(mask: Any, scores: tuple[int, ...]) -> None:
     """Raise ValueError unless a mask, or None, broadcasts to the scores' shape (..., T, S)."""
     if mask is not None and host.broadcast_shapes(mask.shape, scores) != scores:
-        raise ValueError(f"a mask of shape {mask.shape} does not broadcast to the scores, {scores}")
+        raise ValueError(f"mask must broadcast to the scores {scores}, got shape {mask.shape}")
 
 
 def cut(mask: Any, batch: slice, second_last: slice, last: slice, ndim: int) -> Any:
@@ -307,8 +307,10 @@ def attention_backward(
     total = xp.einsum("...ij,...ij->...i", g, out)[..., None, :]
     g *= survivors_scale(keep_probability)
     make = joinable if query.shape[-2] else _zeros  # without queries there is no block to write the keys' gradients
-    places = zip((query, key, value), needed, into)
-    d_query, d_key, d_value = ((make(x.shape, x.dtype) if place is None else place) if n else None for x, n, place in places)
+    outputs = zip((query, key, value), needed, into)
+    d_query, d_key, d_value = (
+        (make(x.shape, x.dtype) if target is None else target) if n else None for x, n, target in outputs
+    )
     d_bias = aligned_zeros(bias, query.ndim, query.dtype) if needed[3] else None
     for i, block in enumerate(blocks(query, key, is_causal, _BLOCK, _QUERIES, _KEPT)):
         of_queries, of_keys = block.of_queries, block.of_keys

@@ -112,16 +112,16 @@ _CHUNK = 1 << 22  # logits at a time: 16 MiB. Smaller chunks cost more: each add
 def loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
     """Return the sum of the rows' losses times ``scale`` (rows,), and its gradient, which overwrites the logits (rows,
     classes)."""
-    places = xp.arange(len(target))
+    rows = xp.arange(len(target))
     largest = logits.max(axis=1)
     logits -= largest[:, None]
-    right = logits[places, target]
+    right = logits[rows, target]
     mean = sum_over(logits, (1,)) * (1.0 / logits.shape[1]) if label_smoothing else 0.0
     xp.exp(logits, out=logits)
     total = sum_over(logits, (1,))
     losses = xp.log(total) - (1.0 - label_smoothing) * right - label_smoothing * mean
     logits *= (scale / total)[:, None]
-    logits[places, target] -= (1.0 - label_smoothing) * scale
+    logits[rows, target] -= (1.0 - label_smoothing) * scale
     if label_smoothing:
         logits -= (label_smoothing / logits.shape[1] * scale)[:, None]
     return sum_over(losses * scale), logits

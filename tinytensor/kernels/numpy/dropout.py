@@ -8,8 +8,8 @@ the random key's Philox 4x64-10 stream (Salmon et al. 2011):
   random key. It gives four words of 64 bits. The counter starts at 1 because NumPy counts up before it makes a block.
 * Word w of the stream is word w % 4 of block w // 4. Byte i is byte i % 8 of word i // 8, counted from the lowest bits.
 
-Write 256 * keep_probability as whole + part, where whole is an integer and 0 <= part < 1. An element is kept if its byte is
-below ``whole``. If its byte equals ``whole``, one case in 256, 64 more bits decide: output i of SplitMix64 (Steele, Lea and
+Write 256 * keep_probability as limit + part, where limit is an integer and 0 <= part < 1. An element is kept if its byte is
+below ``limit``. If its byte equals ``limit``, one case in 256, 64 more bits decide: output i of SplitMix64 (Steele, Lea and
 Flood 2014), seeded with the second word of the random key, must be below part * 2**64. So the probability is exact, and an
 element costs little more than one random byte.
 """
@@ -33,10 +33,10 @@ def keep_mask(random_key: RandomKey, shape: Sequence[int], keep_probability: flo
     """Return a boolean mask of this shape. Each element is True with this probability, as the module's docstring defines."""
     size = math.prod(shape)
     drawn = _stream(random_key, -(-size // 8)).astype("<u8", copy=False).view(host.uint8)[:size]
-    whole, part = divmod(keep_probability * 256, 1)
-    keep = drawn < int(whole)
+    limit, part = divmod(keep_probability * 256, 1)
+    keep = drawn < int(limit)
     if part:
-        undecided = host.flatnonzero(drawn == int(whole))
+        undecided = host.flatnonzero(drawn == int(limit))
         keep[undecided] = _split_mix(random_key[1], undecided) < int(part * 2.0**64)
     return from_numpy(keep.reshape(shape))
 
@@ -55,8 +55,8 @@ def _stream(random_key: RandomKey, count: int) -> Any:
     """Return the first ``count`` words of the random key's stream."""
     four = host.zeros(4, host.uint64)
     started = {"counter": four, "key": host.array(random_key, host.uint64)}
-    rest = {"buffer": four, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}  # nothing left over from an earlier block
-    _philox.generator.bit_generator.state = {"bit_generator": "Philox", "state": started, **rest}
+    remainder = {"buffer": four, "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}  # nothing left over from an earlier block
+    _philox.generator.bit_generator.state = {"bit_generator": "Philox", "state": started, **remainder}
     # Integers over the full range are the stream's words. ``random_raw`` gives them too, but blocks all other threads.
     return _philox.generator.integers(0, _LARGEST, count, dtype=host.uint64, endpoint=True)
 

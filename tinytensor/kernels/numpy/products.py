@@ -37,10 +37,10 @@ def _in_blocks(a: Any, b: Any) -> Any:
     """a @ b in blocks of terms. BLAS cuts large matrices into blocks, but computes vectors and small matrices by a running
     sum."""
     length, size = a.shape[-1], 256 if 1 in (a.shape[-2], b.shape[-1]) or a.shape[-2] * b.shape[-1] <= 256 else LONG
-    whole = length - length % size
-    heads = a[..., :whole].reshape(*a.shape[:-1], -1, size), b[..., :whole, :].reshape(*b.shape[:-2], -1, size, b.shape[-1])
+    full = length - length % size
+    heads = a[..., :full].reshape(*a.shape[:-1], -1, size), b[..., :full, :].reshape(*b.shape[:-2], -1, size, b.shape[-1])
     products = xp.matmul(heads[0].swapaxes(-2, -3), heads[1])
-    return sum_over(products, [products.ndim - 3]) + xp.matmul(a[..., whole:], b[..., whole:, :])
+    return sum_over(products, [products.ndim - 3]) + xp.matmul(a[..., full:], b[..., full:, :])
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:

@@ -183,17 +183,17 @@ def to_bfloat16(x: Any) -> Any:
 
 def pack_rows(rows: Any, block_type: str) -> Any:
     """Convert rows of a weight (rows, width) to blocks: (rows, bytes of a row) uint8. The type must have ``pack``."""
-    kind = BLOCK_TYPES[block_type]
-    assert kind.pack is not None, f"{block_type} is only read"
-    blocks = _padded(rows.astype(xp.float32, copy=False), kind.size).reshape(-1, kind.size)
-    return kind.pack(blocks).reshape(len(rows), kind.row_bytes(rows.shape[1]))
+    layout = BLOCK_TYPES[block_type]
+    assert layout.pack is not None, f"{block_type} is only read"
+    blocks = _padded(rows.astype(xp.float32, copy=False), layout.size).reshape(-1, layout.size)
+    return layout.pack(blocks).reshape(len(rows), layout.row_bytes(rows.shape[1]))
 
 
 def unpack_rows(blocks: Any, block_type: str, width: int) -> Any:
     """Convert blocks (rows, bytes of a row) to weights (rows, width) float32."""
-    kind = BLOCK_TYPES[block_type]
-    numbers = kind.unpack(blocks.reshape(-1, kind.bytes))
-    return numbers.reshape(len(blocks), blocks.shape[1] // kind.bytes * kind.size)[:, :width]
+    layout = BLOCK_TYPES[block_type]
+    numbers = layout.unpack(blocks.reshape(-1, layout.bytes))
+    return numbers.reshape(len(blocks), blocks.shape[1] // layout.bytes * layout.size)[:, :width]
 
 
 def _padded(x: Any, size: int) -> Any:

@@ -213,12 +213,12 @@ def lstm_backward(
         d_new, d_new_cell, d_gate = d_state + g[0, t], d_cell + g[1, t], d_gates[t]
         i, f, u, o = (gates[t, :, k * width : (k + 1) * width] for k in range(4))
         squashed = xp.tanh(cells[t])
-        whole = d_new_cell + d_new * o * (1.0 - squashed * squashed)
-        d_gate[:, :width] = whole * u * i * (1.0 - i)
-        d_gate[:, width : 2 * width] = whole * state_before(cells, cell, t, is_reversed) * f * (1.0 - f)
-        d_gate[:, 2 * width : 3 * width] = whole * i * (1.0 - u * u)
+        d_total = d_new_cell + d_new * o * (1.0 - squashed * squashed)
+        d_gate[:, :width] = d_total * u * i * (1.0 - i)
+        d_gate[:, width : 2 * width] = d_total * state_before(cells, cell, t, is_reversed) * f * (1.0 - f)
+        d_gate[:, 2 * width : 3 * width] = d_total * i * (1.0 - u * u)
         d_gate[:, 3 * width :] = d_new * squashed * o * (1.0 - o)
-        d_state, d_cell = d_gate @ weight, whole * f
+        d_state, d_cell = d_gate @ weight, d_total * f
         _pass_by(d_new, d_gate, d_state, mask, t)
         _pass_by(d_new_cell, d_gate, d_cell, mask, t)
     d_weight = weight_gradient(d_gates, states, state, is_reversed) if needed[1] else None

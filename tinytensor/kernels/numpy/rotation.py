@@ -81,9 +81,9 @@ def norm_and_rotate(rms_norm_forward: Forward, rms_norm_backward: Backward) -> t
         """Rotate the gradient back by the same angles, then pass it through the norm's backward pass."""
         d_projected, d_weights = g.copy(), []
         parts = _queries_and_keys(d_projected, num_heads, num_key_value_heads)
-        given = _queries_and_keys(projected, num_heads, num_key_value_heads)
+        inputs = _queries_and_keys(projected, num_heads, num_key_value_heads)
         of_weights = zip((query_weight, key_weight), residuals, needed[1:])
-        for part, x, (weight, saved, is_needed) in zip(parts, given, of_weights):
+        for part, x, (weight, saved, is_needed) in zip(parts, inputs, of_weights):
             h, d_weight = part, None
             if rotation is not None:
                 cosine, sine = _cosine_and_sine(rotation, part.dtype)
