@@ -75,8 +75,8 @@ def parameters(function):
 
 
 def test_both_backends_have_the_same_kernels_with_the_same_parameters():
-    tree, declared = TREES["numpy/__init__.py"], {}
-    exported = {each.name for n in tree.body if isinstance(n, ast.ImportFrom) for each in n.names}
+    declared = {}
+    exported = {each.name for n in imports(TREES["numpy/__init__.py"]) for each in n.names}
     for backend in ("numpy", "cupy"):
         files = [file for file in TREES if file.startswith(backend)]
         declared[backend] = {name: parameters(f) for file in files for name, f in functions(file).items()}
@@ -86,6 +86,20 @@ def test_both_backends_have_the_same_kernels_with_the_same_parameters():
     both = exported & declared["numpy"].keys() & declared["cupy"].keys()
     assert len(both) > 20
     assert {name: declared["numpy"][name] for name in both} == {name: declared["cupy"][name] for name in both}
+
+
+def imports(tree):
+    return [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+
+
+@pytest.mark.parametrize("backend", ["numba", "cupy"])
+def test_no_other_function_has_the_name_of_a_kernel(backend):
+    """A backend replaces the kernels that its file of the same name has, so that file imports none of these names elsewhere."""
+    for node in imports(TREES["numpy/__init__.py"]):
+        tree = TREES.get(f"{backend}/{node.module.rpartition('.')[2]}.py", ast.parse(""))
+        foreign = [each for each in imports(tree) if not each.module.startswith(("tinytensor.kernels.numpy.", node.module))]
+        names = {alias.asname or alias.name for each in foreign for alias in each.names}
+        assert not names & {alias.name for alias in node.names}, node.module
 
 
 def test_a_thing_has_one_name():

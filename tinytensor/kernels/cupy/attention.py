@@ -267,9 +267,9 @@ def attention_backward(
         if d_query is not None:
             matmul(d_scores, key[columns], d_query[rows])
         if d_key is not None:
-            _put(d_key[columns], transposed(d_scores), query[rows], block.is_first)
+            matmul(transposed(d_scores), query[rows], d_key[columns], accumulate=not block.is_first)
         if d_value is not None:
-            _put(d_value[columns], transposed(dropped), g[rows], block.is_first)
+            matmul(transposed(dropped), g[rows], d_value[columns], accumulate=not block.is_first)
         if d_bias is not None:
             add_to_bias(d_bias, d_scores, block)
     for gradient in (d_query, d_key):
@@ -291,11 +291,6 @@ def _sum_over_blocks(x: Any, queries: int, target: Any) -> Any:
     """Return the array for the sum of a gradient of x over blocks. Without queries no block sets it, so it is 0."""
     dtype = accumulator(x.dtype) if queries >= 4 * _QUERIES else x.dtype  # a single block rounds only once
     return _array_for(x, target, dtype) if queries else xp.zeros(x.shape, dtype)
-
-
-def _put(target: Any, x: Any, y: Any, is_first: bool) -> None:
-    """Set the target to the product for the first block, else add the product to it."""
-    matmul(x, y, target, accumulate=not is_first)
 
 
 # ------------------------------------------------------------------------------------------------------ several heads

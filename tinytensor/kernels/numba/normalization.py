@@ -21,7 +21,7 @@ _WIDE = 1 << 14  # longer rows would be added up inaccurately
 _BLOCK = 256  # rows that are added up one after the other; the sums of such blocks are then summed
 
 
-def _matrix(x: Any) -> Any:
+def contiguous_rows(x: Any) -> Any:
     """Return x as contiguous rows: (..., width) -> (rows, width)."""
     return as_rows(numpy.ascontiguousarray(x))
 
@@ -111,7 +111,7 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
     """``layer_norm_forward`` of kernels/numpy. A correction that is not needed is 0."""
     if x.shape[-1] > _WIDE:
         return in_numpy.layer_norm_forward(needed, x, weight, bias, eps)
-    rows = _matrix(x)
+    rows = contiguous_rows(x)
     out, mean = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
     correction, rstd = numpy.empty_like(mean), numpy.empty_like(mean)
     layer_norm_rows(rows, _vector(weight, 1.0, x), _vector(bias, 0.0, x), float(eps), out, mean, correction, rstd)
@@ -124,10 +124,10 @@ def layer_norm_backward(
     """``layer_norm_backward`` of kernels/numpy."""
     if x.shape[-1] > _WIDE:
         return in_numpy.layer_norm_backward(g, residuals, needed, x, weight, before)
-    rows = _matrix(x)
+    rows = contiguous_rows(x)
     d_x = numpy.empty_like(rows)
     d_weight, d_bias = _sums_of_blocks(rows), _sums_of_blocks(rows)
-    _layer_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), *residuals, d_x, d_weight, d_bias)
+    _layer_norm_gradients(contiguous_rows(g), rows, _vector(weight, 1.0, x), *residuals, d_x, d_weight, d_bias)
     d_x = d_x.reshape(x.shape)
     if before is not None:
         d_x += before
@@ -168,7 +168,7 @@ def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) ->
     """``rms_norm_forward`` of kernels/numpy."""
     if x.shape[-1] > _WIDE:
         return in_numpy.rms_norm_forward(needed, x, weight, eps)
-    rows = _matrix(x)
+    rows = contiguous_rows(x)
     out, rstd = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
     rms_norm_rows(rows, _vector(weight, 1.0, x), float(eps), out, rstd)
     return out.reshape(x.shape), rstd
@@ -178,9 +178,9 @@ def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight:
     """``rms_norm_backward`` of kernels/numpy."""
     if x.shape[-1] > _WIDE:
         return in_numpy.rms_norm_backward(g, rstd, needed, x, weight, before)
-    rows = _matrix(x)
+    rows = contiguous_rows(x)
     d_x, d_weight = numpy.empty_like(rows), _sums_of_blocks(rows)
-    _rms_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), rstd, d_x, d_weight)
+    _rms_norm_gradients(contiguous_rows(g), rows, _vector(weight, 1.0, x), rstd, d_x, d_weight)
     d_x = d_x.reshape(x.shape)
     if before is not None:
         d_x += before

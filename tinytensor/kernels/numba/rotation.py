@@ -16,9 +16,8 @@ from tinytensor.device.backend import default_dtype
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import loop, real, reduction
 from tinytensor.kernels.numba.functions import copy_row
-from tinytensor.kernels.numba.normalization import row_scale
+from tinytensor.kernels.numba.normalization import contiguous_rows, row_scale
 from tinytensor.kernels.numpy.normalization import TINY
-from tinytensor.kernels.numpy.products import as_rows
 
 
 @loop
@@ -126,10 +125,6 @@ def _gradients(
             _norm_gradients(x[row], query_weight, key_weight, queries, rstd[row], d_x[row], d_weights)
 
 
-def _rows(packed: Any) -> Any:
-    return as_rows(numpy.ascontiguousarray(packed))
-
-
 def _settings(x: Any, query_weight: Any, key_weight: Any, rotation: Any) -> list[Any]:
     """Return the weights and the rotation as the loops take them."""
     vectors = [numpy.empty(0, x.dtype) if weight is None else weight for weight in (query_weight, key_weight)]
@@ -148,7 +143,7 @@ def norm_and_rotate_forward(
     rotation: Any,
 ) -> tuple[Any, Any]:
     """Norm and rotate each head of queries and keys. Saves 1 / sqrt(mean(x^2) + eps) of each, (rows, heads)."""
-    rows = _rows(projected)
+    rows = contiguous_rows(projected)
     out = numpy.empty_like(rows)
     rstd = numpy.empty((len(rows), num_heads + num_key_value_heads), rows.dtype)
     settings = _settings(rows, query_weight, key_weight, rotation)
@@ -168,10 +163,10 @@ def norm_and_rotate_backward(
     rotation: Any,
 ) -> Sequence[Any]:
     """``norm_and_rotate_backward`` of kernels/numpy."""
-    rows = _rows(projected)
+    rows = contiguous_rows(projected)
     d_projected = numpy.empty_like(rows)
     settings = _settings(rows, query_weight, key_weight, rotation)
     d_weights = numpy.zeros((2, settings[0].size))  # float64, for there may be many rows
-    _gradients(rows, *settings, num_heads, residuals, _rows(g), d_projected, d_weights)
+    _gradients(rows, *settings, num_heads, residuals, contiguous_rows(g), d_projected, d_weights)
     of_query, of_key = (gradient.astype(rows.dtype) if n else None for gradient, n in zip(d_weights, needed[1:]))
     return d_projected.reshape(projected.shape), of_query, of_key

@@ -306,7 +306,7 @@ def attention_backward(
     g = g.reshape(out.shape) * transposed(inverse)
     total = xp.einsum("...ij,...ij->...i", g, out)[..., None, :]
     g *= survivors_scale(keep_probability)
-    make = joinable if query.shape[-2] else _zeros  # without queries there is no block to write the keys' gradients
+    make = joinable if query.shape[-2] else xp.zeros  # without queries there is no block to write the keys' gradients
     outputs = zip((query, key, value), needed, into)
     d_query, d_key, d_value = (
         (make(x.shape, x.dtype) if target is None else target) if n else None for x, n, target in outputs
@@ -314,22 +314,21 @@ def attention_backward(
     d_bias = aligned_zeros(bias, query.ndim, query.dtype) if needed[3] else None
     for i, block in enumerate(blocks(query, key, is_causal, _BLOCK, _QUERIES, _KEPT)):
         of_queries, of_keys = block.of_queries, block.of_keys
-        put = _set if block.is_first else _add
         weights = saved[i] if saved is not None else _scores(query, key, bias, mask, block)
         if saved is None:
             seen_by_first = _seen_by_first(query, key, is_causal, block)
             passes.weigh_again(weights, seen_by_first, largest[block.batch, ..., block.queries])
         if d_value is not None:
-            put(d_value[of_keys], _dropped(weights, keep, block), g[of_queries])
+            matmul(_dropped(weights, keep, block), g[of_queries], out=d_value[of_keys], accumulate=not block.is_first)
         if d_query is None and d_key is None and d_bias is None:
             continue
         d_scores = matmul(value[of_keys], transposed(g[of_queries]))
         kept = None if keep is None else cut(keep, block.batch, block.keys, block.queries, weights.ndim)
         passes.to_scores(d_scores, kept, total[block.batch, ..., block.queries], weights)
         if d_query is not None:
-            _set(d_query[of_queries], transposed(d_scores), scaled_key[of_keys])
+            matmul(transposed(d_scores), scaled_key[of_keys], out=d_query[of_queries])
         if d_key is not None:
-            put(d_key[of_keys], d_scores, query[of_queries])
+            matmul(d_scores, query[of_queries], out=d_key[of_keys], accumulate=not block.is_first)
         if d_bias is not None:
             add_to_bias(d_bias, transposed(d_scores), block)
     if hidden is not None and not xp.isfinite(total).all():  # a query that is NaN has made these NaN
@@ -368,18 +367,6 @@ def _survivors(query: Any, key: Any, random_key: RandomKey | None, keep_probabil
 def _dropped(weights: Any, keep: Any, block: Block) -> Any:
     """Return a block's weights, or their gradient, with 0 for the dropped ones."""
     return weights if keep is None else weights * cut(keep, block.batch, block.keys, block.queries, weights.ndim)
-
-
-def _set(target: Any, x: Any, y: Any) -> None:
-    matmul(x, y, out=target)
-
-
-def _add(target: Any, x: Any, y: Any) -> None:
-    matmul(x, y, out=target, accumulate=True)
-
-
-def _zeros(shape: Sequence[int], dtype: Any) -> Any:
-    return xp.zeros(shape, dtype)
 
 
 multi_head_attention_forward, multi_head_attention_backward = multi_head(attention_forward, attention_backward)
