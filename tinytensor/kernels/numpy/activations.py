@@ -34,13 +34,13 @@ def limited(x: Any, highest: float, out: Any = None) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _bounds(highest: float, dtype: Any) -> tuple[Any, Any]:
-    """Return the bounds as arrays. With Python numbers NumPy takes twice as long, which matters for a single token."""
+    """Return the bounds as arrays: with Python numbers NumPy takes twice as long, which matters for a single token."""
     return host.asarray(-FAR, dtype), host.asarray(highest, dtype)
 
 
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)) for floating-point x. No exponent is positive, so no exponential overflows."""
-    if not is_host_array(x):  # on a GPU, where scalars with bfloat16 make float32, so that the result is rounded once
+    if not is_host_array(x):  # on a GPU, scalars make float32, so that the result is rounded once
         out = xp.exp(xp.minimum(x, 0))
         out /= 1.0 + xp.exp(-xp.absolute(x))
         return out
@@ -83,7 +83,7 @@ def silu_backward(g: Any, s: Any, needed: Sequence[bool], x: Any, factor: Any) -
 
 _SMALL = 1.0  # up to here the Taylor series, beyond it the scaled complement
 _LARGE = 6.0  # erf(6) differs from 1 by 2e-17, which float64 cannot represent
-_ERF_BLOCK = 8192  # elements per block, whose intermediate arrays stay in the processor's cache
+_ERF_BLOCK = 8192  # elements per block, to stay in the processor's cache
 
 
 @functools.cache
@@ -140,8 +140,7 @@ FLAT = 4.2  # here erf differs from 1 by 3e-9, which float32 cannot represent
 
 @functools.cache
 def atanh_erf_coefficients() -> tuple[float, ...]:
-    """Return the coefficients of atanh(erf(x)) / x as a polynomial in x*x, for x up to FLAT. It is smooth, so few terms
-    suffice."""
+    """Return the coefficients of atanh(erf(x)) / x, which is smooth, as a polynomial in x*x, for x up to FLAT."""
 
     def ratio(u: Any) -> Any:
         points = numpy.sqrt((u + 1.0) * (FLAT * FLAT / 2))
@@ -196,7 +195,7 @@ def _clenshaw(coefficients: tuple[float, ...], u: Any) -> Any:
 _SCALE = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
 _FAR_SQUARED = FAR * FAR
-_BLOCK = 1 << 17  # elements per block, whose intermediate results stay in the processor's cache
+_BLOCK = 1 << 17  # elements per block, to stay in the processor's cache
 
 
 def gelu_exact_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
@@ -251,7 +250,7 @@ def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
 
 @functools.lru_cache(maxsize=8)
 def _arrays(dtype: Any) -> tuple[Any, ...]:
-    """Return the constants as arrays. With Python numbers NumPy takes twice as long, which matters for a single token."""
+    """Return the constants as arrays, as in ``_bounds``."""
     return tuple([xp.asarray(c, dtype) for c in (_SCALE * _CUBIC, _SCALE, 1.0, 0.5)])
 
 

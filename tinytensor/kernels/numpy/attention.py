@@ -2,13 +2,13 @@
 
 Why it is fast:
 
-* The scores are stored transposed, (..., S, T). A maximum or sum over the keys then runs over whole rows of queries, which
+* The scores are stored transposed, (..., S, T). Maxima and sums over the keys then run over whole rows of queries, which
   vectorises better than a short last axis.
-* The work is cut into blocks of a few sequences and, if these are long, of some queries. A block's scores stay in the
-  processor's cache. With causal attention, a block reads only the keys up to its last query.
+* Blocks of a few sequences, and in long ones of some queries, keep their scores in the processor's cache. With causality, a
+  block reads only the keys up to its last query.
 * The division of softmax is applied to the outputs, which are fewer than the weights.
-* If a head has more than 512 x 512 scores, the backward pass recomputes the weights. Memory then grows with the length, not
-  with its square.
+* If a head has more than 512 x 512 scores, the backward pass recomputes the weights, so that memory grows with the length, not
+  its square.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Block(NamedTuple):
     batch: slice
     queries: slice
     keys: slice
-    # True for the first block of its sequences. It has their last queries, so it sees all of their keys. It sets the gradients
-    # of keys and values, whose memory is not initialised; the following blocks add to them.
+    # True for the block with the last queries of its sequences. It comes first and sees all of their keys, so it sets the
+    # gradients of keys and values, whose memory is not initialised. The following blocks add to them.
     is_first: bool
 
     @property
@@ -66,7 +66,7 @@ class Residuals(NamedTuple):
 def blocks(
     query: Any, key: Any, is_causal: bool, scores_in_block: int, fewest_queries: int, most_saved: int
 ) -> Iterator[Block]:
-    """Yield all blocks. Each sequence starts with the block of its last queries (see ``Block.is_first``).
+    """Yield all blocks, those with a sequence's last queries first (see ``Block.is_first``).
 
     A block has about ``scores_in_block`` scores, and at least ``fewest_queries`` queries if the sequence has as many. A long
     sequence is cut if its attention is causal, or if a head has more than ``most_saved`` scores.
@@ -97,7 +97,7 @@ def same_lead(*arrays: Any) -> Iterator[Any]:
 
 
 def joinable(shape: Sequence[int], dtype: Any) -> Any:
-    """Return an empty array (batch, heads, T, D), stored as (batch, T, heads, D), whose heads are joined without a copy."""
+    """Return an empty array (batch, heads, T, D), stored as (batch, T, heads, D) to join heads without a copy."""
     if len(shape) != 4:
         return xp.empty(shape, dtype)
     batch, heads, length, width = shape
@@ -105,8 +105,8 @@ def joinable(shape: Sequence[int], dtype: Any) -> Any:
 
 
 def _hide_later_keys(scores: Any, first: int) -> None:
-    """Make scores (..., S, T) causal, in place. The first query sees the keys before ``first``, and each later query one key
-    more. The diagonal is handled in squares, so that ``_triangle`` caches small arrays for any length."""
+    """Make scores (..., S, T) causal, in place. The first query sees the keys before ``first``, and each later query one more.
+    Squares along the diagonal keep the arrays that ``_triangle`` caches small."""
     queries = scores.shape[-1]
     for start in range(0, queries, _SQUARE):
         stop = min(start + _SQUARE, queries)
@@ -129,8 +129,8 @@ def _penalty(mask: Any, dtype: Any) -> Any:
 def without_empty_blocks(mask: Any, is_causal: bool, queries: int, keys: int) -> tuple[Any, bool]:
     """Return the mask, and whether attention is also causal.
 
-    With more queries than keys, the first queries of causal attention see no key, so their block would have no scores.
-    Causality then becomes part of the mask.
+    With more queries than keys, the first queries of causal attention see no key, and their block has no scores. Causality then
+    becomes part of the mask.
     """
     if not is_causal or queries <= keys:
         return mask, is_causal
@@ -178,8 +178,7 @@ def _seen_by_first(query: Any, key: Any, is_causal: bool, block: Block) -> int |
 
 
 class Passes(NamedTuple):
-    """The operations on a block's scores (..., S, T) between its matrix products: the NumPy functions below, or compiled loops
-    of kernels/numba."""
+    """The operations on a block's scores (..., S, T) between its products: the functions below, or loops of kernels/numba."""
 
     # (scores, seen by the first query, floor): replaces the scores by their weights, not normalised. Returns each query's
     # largest score, at least ``floor``, and the sum of its weights, both (..., 1, T).
@@ -231,10 +230,10 @@ def attention_forward(
 ) -> tuple[Any, Any]:
     """softmax(query keyᵀ scale + bias) value for query (..., T, D), key (..., S, D) and value (..., S, D_v).
 
-    ``bias`` broadcasts to (..., T, S) or is None; -inf hides a key from a query. ``mask`` broadcasts to the same shape or is
-    None; True lets the query see the key. ``is_causal`` lets a query see the keys up to its own position, counted from the end.
-    A query that sees no key gives zeros. ``random_key`` determines the dropout mask of the weights, in the order (..., S, T).
-    Without dropout it is None and ``keep_probability`` is 1.
+    ``bias`` (-inf hides a key) and the boolean ``mask`` (True = may see) broadcast to (..., T, S) or are None. ``is_causal``
+    lets a query see the keys up to its own position, counted from the end. A query that sees no key gives zeros. ``random_key``
+    determines the dropout mask of the weights, in the order (..., S, T). Without dropout it is None and ``keep_probability`` is
+    1.
 
     Saves ``Residuals``. ``passes`` lets kernels/numba use the same blocks.
     """
@@ -268,7 +267,7 @@ def attention_forward(
 
 
 def _one_query(query: Any, key: Any, value: Any, scale: float) -> Any:
-    """Return the attention of a single query to all keys, as in generating token by token. Blocks would only slow it down."""
+    """Return the attention of a single query to all keys, as in decoding. Blocks would only slow it down."""
     weights = matmul(query * scale, transposed(key))
     _exp(weights, weights.max(axis=-1, keepdims=True))
     out = matmul(weights, value)
@@ -295,8 +294,8 @@ def attention_backward(
     """With the weights P and dP = g valueᵀ, the gradient of the scores is dS = P (dP - rowsum(dP P)).
 
     rowsum(dP P) equals rowsum(g out), which is cheaper. The saved weights are not normalised (P = weights * inverse), so g is
-    multiplied by ``inverse`` instead. The gradients of query, key and value are written to the arrays in ``into``, or to new
-    ones for None.
+    multiplied by ``inverse``. The gradients of query, key and value are written to the arrays in ``into``, or to new ones for
+    None.
     """
     saved, largest, inverse, out, keep, spoiled = residuals
     hidden = padding(mask)

@@ -2,9 +2,9 @@
 
 The functions of softmax take ``axes``, a tuple of axes that are not negative. The cross-entropy stores two numbers for each
 row, never the log-probabilities. It does not add the logarithm of a row's total to the row's largest logit: with large logits,
-the sum would be rounded to fewer digits than their differences have.
+the sum would lose digits of their differences.
 
-Fused with the output layer it does not store the logits either: they are computed and used for one chunk of rows at a time.
+Fused with the output layer, it does not store the logits either: it computes and uses them for one chunk of rows at a time.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _LARGEST = (1 << 64) - 1
 
 
 def keep_mask(random_key: RandomKey, shape: Sequence[int], keep_probability: float) -> Any:
-    """Return a boolean mask of this shape. Each element is True with this probability, as the module's docstring defines."""
+    """Return a boolean mask of this shape, True with this probability, as the module's docstring defines."""
     size = math.prod(shape)
     drawn = _stream(random_key, -(-size // 8)).astype("<u8", copy=False).view(host.uint8)[:size]
     limit, part = divmod(keep_probability * 256, 1)
@@ -42,7 +42,7 @@ def keep_mask(random_key: RandomKey, shape: Sequence[int], keep_probability: flo
 
 
 class _Philox(threading.local):
-    """One generator for each thread: making one takes longer than making a small mask."""
+    """One generator for each thread, as making one takes longer than making a small mask."""
 
     def __init__(self) -> None:
         self.generator = host.random.Generator(host.random.Philox(0))

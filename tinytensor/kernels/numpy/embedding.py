@@ -15,7 +15,7 @@ def sum_rows(rows: Any, ids: Any, out: Any) -> Any:
     """Add the sum of the ``rows`` (..., width) with id i to row i of ``out`` (num_rows, width). Returns ``out``.
 
     Sorting brings equal ids together. Each frequent id takes one sum. For the rare ids, all first rows are added in one step,
-    then all second rows, and so on: a few large steps, where ``numpy.add.at`` takes one for each row.
+    then all second rows, and so on. ``numpy.add.at`` takes a step for each row.
     """
     rows = widened(rows)
     if out.dtype != rows.dtype:

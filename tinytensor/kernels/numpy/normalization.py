@@ -21,8 +21,7 @@ ALIKE = 8.0  # a mean of more standard deviations than this needs the correction
 def _rows_or_vector(x: Any) -> Any:
     """x as a matrix of rows, but a single row as a vector.
 
-    The mean of a vector is a scalar. Scalars are several times faster than arrays of one element, which matters in generating
-    token by token.
+    Its mean is then a scalar, several times faster than an array of one element, which matters in decoding.
     """
     return x.reshape(-1) if 0 < x.size == x.shape[-1] <= LONG else as_rows(x)
 

@@ -1,7 +1,7 @@
 """Optimizer steps and gradient norms over lists of raw arrays, in place.
 
-Lists let a GPU do all the work in one launch. Here the arrays are processed one by one. Adam takes some rows of an array at a
-time, which stay in the processor's cache.
+Lists let a GPU do all the work in one launch. Here the arrays take turns. Adam cuts them into blocks of rows that stay in the
+processor's cache.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def adam_step(
     The gradients are multiplied by ``gradient_scale``, an array of one element or a scalar; None is 1.
 
     ``masters`` is empty if all dtypes are the same. Otherwise the parameters and gradients are low-precision, and the masters
-    and moments are float32. The step then changes the masters (see ``current``) and rounds them to the parameters. Most steps
-    are too small to change a low-precision parameter, but in the masters they add up (Micikevicius et al. 2018, section 3.1).
+    and moments float32. The step then changes the masters (see ``current``) and rounds them to the parameters: most steps are
+    too small for low-precision parameters, but in the masters they add up (Micikevicius et al. 2018, section 3.1).
     """
     for i, (parameter, gradient, first, second) in enumerate(zip(parameters, gradients, firsts, seconds)):
         for rows in _blocks(parameter):
@@ -77,8 +77,8 @@ def scaled(gradient: Any, factor: Any) -> Any:
 def current(master: Any, parameter: Any) -> Any:
     """Update the master in place, and return it.
 
-    Normally each element of the master rounds to the parameter's element. If not, the parameter was written by something else,
-    such as load_state_dict or an initialiser, and the master restarts from the parameter.
+    Normally each element of the master rounds to the parameter's. If not, something else has written the parameter, such as
+    load_state_dict or an initialiser, and the master restarts from it.
     """
     kept = master.astype(parameter.dtype) == parameter
     master[...] = xp.where(kept, master, parameter.astype(master.dtype))

@@ -1,13 +1,11 @@
 """Low-precision weights in blocks of a few bits or in bfloat16: their formats, and products with them.
 
 A block holds 32 or 256 neighboring weights of a row: small integers, and float16 scales that all or some of them share. The
-formats are those of llama.cpp (ggml-common.h). Each row of a weight is a whole number of blocks, padded with zeros.
-
-A weight in blocks is its bytes, row after row, and its ``parts``: a block type and a number of rows each, such as (("Q4_K",
-512), ("Q6_K", 128)).
+formats are those of llama.cpp (ggml-common.h). Each row of a weight is a whole number of blocks, padded with zeros. A weight is
+its bytes, row after row, and its ``parts``: a block type and a number of rows each, such as (("Q4_K", 512), ("Q6_K", 128)).
 
 Decoding is as fast as weights are read from memory, so a quarter of the bytes makes it up to four times as fast. Compiled
-kernels read the bytes directly. The kernels here convert some rows at a time to float32, with the same values to rounding.
+kernels read the bytes directly. Here some rows at a time are converted to float32, with the same values to rounding.
 """
 
 from __future__ import annotations
@@ -100,7 +98,7 @@ def _rounded(x: Any, scale: Any, minimum: Any) -> Any:
 def _fitted(x: Any, largest_minimum: float) -> tuple[Any, Any]:
     """Return the scale and minimum of each group (groups, 32) whose 4-bit integers come nearest to it.
 
-    Several scales are tried. For the integers of each, least squares give the best scale and minimum.
+    For the integers of several candidate scales, least squares give the best scale and minimum.
     """
     first = x.min(1).clip(None, largest_minimum)
     scale = (x.max(1) - first) / 15

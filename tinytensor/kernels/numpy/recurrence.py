@@ -1,14 +1,14 @@
 """Recurrent layers through time: the plain network (Elman 1990), the GRU (Cho et al. 2014) and the LSTM (Hochreiter and
 Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
-``projected`` (length, batch, gates * width) holds what the inputs of all steps add to the gates. Each step adds the previous
+``projected`` (length, batch, gates * width) holds the inputs' parts of the gates for all steps. Each step adds the previous
 state's part, h W^T, and computes the next state. The gates stand side by side, in PyTorch's order.
 
 ``mask`` (length, batch) is None or boolean, True = a token. At padding a step keeps the state, so the last step holds the final
 states of sequences of any length. ``is_reversed`` runs from the last step to the first.
 
-In the backward pass, each step turns the gradient of its state into the gradient of its gates, and adds to the gradient of the
-previous state. The gradient of the weight is one product over all steps.
+In the backward pass, each step turns its state's gradient into that of its gates, and adds to the gradient of the previous
+state. The gradient of the weight is one product over all steps.
 """
 
 from __future__ import annotations
