@@ -118,8 +118,7 @@ class _Attention:
         return d_scores, weights if bits is None else dropped
 
     def bits(self, block: Block) -> Any:
-        """Return a bit for each of a block's weights that is set if dropout keeps it: (heads, tiles of queries, keys), or
-        None."""
+        """Return a bit for each of a block's weights, set if dropout keeps it: (heads, tiles of queries, keys), or None."""
         if self.random_key is None:
             return None
         shape = (math.prod(self.query[block.batch].shape[:-2]), -(-_length(block) // BIT_TILE), block.keys.stop)

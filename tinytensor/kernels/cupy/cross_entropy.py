@@ -44,8 +44,7 @@ def _reduced(losses: Any, target: Any, ignore_index: int, reduction: str, dtype:
 def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
-    """The loss of each row. Saves each row's largest logit and sum of exp(logit - largest), and how many rows are not
-    ignored."""
+    """The loss of each row. Saves each row's largest logit and sum of exp(logit - largest), and the number of counted rows."""
     logits, rows, classes = contiguous(logits), targets.size, logits.shape[-1]
     target = _flat(targets, classes)
     losses = xp.empty(targets.shape, accumulator(logits.dtype))

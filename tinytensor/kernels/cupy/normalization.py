@@ -36,8 +36,7 @@ def _parameter(array: Any) -> Any:
 
 
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
-    """``layer_norm_forward`` of kernels/numpy. Saves the mean of x minus the row's first element, and rstd = 1 / sqrt(var +
-    eps)."""
+    """``layer_norm_forward`` of kernels/numpy. Saves the mean of x minus the row's first element, and rstd."""
     x, weight, bias = contiguous(x), _parameter(weight), _parameter(bias)
     rows, width = _shape(x)
     out = xp.empty(x.shape, x.dtype)

@@ -174,8 +174,7 @@ def _sizes(arrays: Arrays) -> tuple[int, ...]:
 
 @functools.lru_cache(_TABLES)
 def _chunks(sizes: tuple[int, ...]) -> Any:
-    """Return the chunks of arrays of these sizes, at most _CHUNK elements each: (chunks, 3), the array, first element and
-    size."""
+    """Return arrays of these sizes in chunks of at most _CHUNK elements: (chunks, 3), the array, first element and size."""
     chunks = [(i, first, min(_CHUNK, size - first)) for i, size in enumerate(sizes) for first in range(0, size, _CHUNK)]
     return current_step().table(numpy.array(chunks, numpy.int64).reshape(-1, 3))
 

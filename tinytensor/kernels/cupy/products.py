@@ -94,8 +94,7 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _with_bias(a: Any, b: Any, bias: Any) -> Any:
-    """a @ b + bias of matrices, by a single call of cuBLASLt. None for mixed dtypes, float64, empty arrays, and layouts that
-    must be copied."""
+    """a @ b + bias, by one call of cuBLASLt. None for mixed dtypes, float64, empty arrays, and layouts that must be copied."""
     arithmetic = _arithmetic(a.dtype) if a.dtype == b.dtype == bias.dtype and a.dtype.name != "float64" else None
     if arithmetic is None or not a.size or not b.size or not bias.flags.c_contiguous:
         return None
@@ -113,8 +112,7 @@ def _is_by_cublaslt() -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _arithmetic(dtype: Any) -> tuple[int, int, int, int, int] | None:
-    """Return the cudaDataType, the compute types in full precision and otherwise, and the addresses of 1 and 0; or None for
-    integers."""
+    """Return the cudaDataType, the compute types in full precision and otherwise, and the addresses of 1 and 0, or None."""
     if dtype.name not in _ARITHMETIC:
         return None
     if dtype.name == "bfloat16" and int(cuda.Device().compute_capability) < 80:
@@ -251,8 +249,7 @@ def _in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> _Layout | None:
-    """Return the layout of the last two axes, or None if cuBLAS cannot read it. The stride of an axis of length 1 is
-    ignored."""
+    """Return the layout of the last two axes, or None if cuBLAS cannot read it. Strides of axes of length 1 are ignored."""
     (rows, columns), (down, across) = shape[-2:], strides[-2:]
     if any(step < 0 for step in strides[:-2]):
         return None

@@ -114,7 +114,7 @@ class Statistics(NamedTuple):
 
 
 def _is_plain(query: Any, key: Any, value: Any, bias: Any, mask: Any, is_causal: bool) -> bool:
-    """Return True if ``attention_blocks`` can compute it: nothing is broadcast, and a mask hides the same keys from all
+    """Return True if ``attention_blocks`` supports it: no broadcasting, and a mask that hides the same keys from all
     queries."""
     same = query.ndim == key.ndim == value.ndim == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]
     one_dtype = query.dtype == key.dtype == value.dtype and query.dtype.itemsize >= 4
@@ -183,8 +183,7 @@ def attention_backward(
     keep_probability: float,
     into: Sequence[Any] = (None, None, None),
 ) -> Sequence[Any]:
-    """The gradients of query, key, value and bias. The first three are written to the arrays in ``into``, or to new ones for
-    None."""
+    """The gradients of query, key, value and bias. The first three are written to ``into``, or to new arrays for None."""
     if not isinstance(residuals, Statistics):
         options = (mask, is_causal, scale, random_key, keep_probability, into)
         return _in_blocks_backward(g, residuals, needed, query, key, value, bias, *options)

@@ -61,8 +61,7 @@ def block_dots(columns: int, instruction_set: str = "") -> ByNumba:
 
 
 def unpack_block(instruction_set: str = "") -> ByNumba:
-    """``unpack(code, block, out)``: writes the weights in a block as float32. ``code`` is its type; the others are
-    addresses."""
+    """``unpack(code, block, out)``: writes the weights in a block of type ``code`` from one address to another, as float32."""
 
     def make(dtype: Any) -> Callable[..., Any]:
         from numba import types
@@ -181,8 +180,8 @@ class _Writer:
     # --------------------------------------------------------------------------------------------- products of bytes
 
     def dot(self, weights: Any, x: Any, signed: bool) -> Any:
-        """Return eight sums of four products each, float32, of 32 weights and the 32 inputs at the address x. Unsigned weights
-        are at most 63."""
+        """Return eight sums of four products, float32, of 32 weights and the 32 inputs at the address x. Unsigned weights are
+        below 64."""
         b = self.builder
         high, low = (self.load(self.bytes, x, offset) for offset in (0, INPUTS))
         if self.instruction_set in (VNNI, AVX2) and signed:  # one factor must be unsigned: the other takes its sign

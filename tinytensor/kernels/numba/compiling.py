@@ -37,14 +37,12 @@ _OF_FILES = (OSError, EOFError, pickle.PickleError)
 
 
 def loop(function: Callable[..., Any]) -> Loop:
-    """Declare a function of arrays and numbers for compiling. A product and a sum may become one instruction, which rounds
-    once."""
+    """Declare a function of arrays and numbers for compiling. A product and a sum may become one instruction, rounded once."""
     return Loop(function, {"contract"})
 
 
 def inlined(function: Callable[..., Any]) -> Loop:
-    """``loop`` for a function of numbers that is inlined into each caller, however long: a loop with a call is not
-    vectorised."""
+    """``loop`` for a function of numbers that is inlined into its callers: loops with a call are not vectorised."""
     made = Loop(function, {"contract"})
     made.options = {"forceinline": True}
     return made
@@ -87,7 +85,7 @@ class Loop(Compilable):
         _loops.append(self)
 
     def without(self, *loops: Loop) -> Loop:
-        """Return the loop compiled without these, which is faster. For arguments with which none of these is called."""
+        """Return the loop compiled without ``loops``, for arguments with which none of them is called. It compiles faster."""
         return Loop(self.function, self.liberties, frozenset(loops))
 
     @functools.cached_property
@@ -213,8 +211,8 @@ def _nothing(dtype: Any) -> Callable[..., Any]:
 
 @ByNumba
 def where(dtype: Any) -> Callable[..., Any]:
-    """x where the condition is true, else y, without a branch. ``x if condition else y`` may become a branch, which is not
-    vectorised."""
+    """x where the condition is true, else y, without a branch. ``x if condition else y`` may branch, and is not vectorised
+    then."""
     from numba.extending import intrinsic
 
     def choose(context: Any, condition: Any, x: Any, y: Any) -> Any:
@@ -227,8 +225,7 @@ def where(dtype: Any) -> Callable[..., Any]:
 
 
 class Later:
-    """Constants of a loop, an integer or numbers of the arrays' dtype, computed when it is compiled to keep ``import
-    tinytensor`` fast."""
+    """Constants of a loop, an integer or numbers, computed when it is compiled to keep ``import tinytensor`` fast."""
 
     def __init__(self, compute: Callable[[], int | Sequence[float]]):
         self.compute = compute
@@ -242,8 +239,8 @@ class Later:
 
 @functools.cache
 def load_numba() -> Any:
-    """Import Numba. Raises BackendError if it is installed but does not run, for example with a NumPy that it does not know, or
-    may not compile."""
+    """Import Numba. Raises BackendError if it does not run, for example with a NumPy that it does not know, or may not
+    compile."""
     try:
         import numba
     except ImportError as error:

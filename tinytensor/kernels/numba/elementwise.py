@@ -28,8 +28,7 @@ _FLOAT32, _FLOAT16 = numpy.dtype(numpy.float32), numpy.dtype(numpy.float16)
 
 @inlined
 def widened(bits: Any) -> Any:
-    """Convert float16's bits to a float32 number: move them to float32's positions and correct the exponent, also of
-    subnormals."""
+    """Convert float16's bits to a float32 number: move them into position and correct the exponent, also of subnormals."""
     wide = numpy.uint32(bits)
     size = numpy.uint32((wide & numpy.uint32(0x7FFF)) << numpy.uint32(13)).view(numpy.float32) * _UP
     is_finite = (wide & numpy.uint32(0x7C00)) != numpy.uint32(0x7C00)

@@ -113,8 +113,7 @@ def _linear_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any) -> 
 
 
 def _blocks_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any, parts: Any, passes_gradient: bool) -> None:
-    """Add an instruction that rounds the inputs x for each width of whole blocks, and one for the product with each part of the
-    weight."""
+    """Add an instruction to round the inputs x for each width of whole blocks, and a product with each part of the weight."""
     inputs, outputs = x.shape[-1], num_rows(parts)
     rows, (of_x, of_weight, of_bias, *_) = x.size // inputs, step.arguments
     if rows > _MOST_ROWS or not weight.flags.c_contiguous:

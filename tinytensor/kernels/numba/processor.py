@@ -85,8 +85,7 @@ class Helper:
         threading.Thread(target=self._work, name="tinytensor-helper", daemon=True).start()
 
     def call(self, function: Callable[[], Any]) -> None:
-        """Let the thread call the function soon. If an earlier call still waits, no core is free, and the function is
-        dropped."""
+        """Let the thread call the function soon. If an earlier call still waits, no core is free, and nothing is called."""
         if self._calls.empty():
             self._calls.put(function)
 

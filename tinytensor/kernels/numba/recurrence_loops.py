@@ -26,8 +26,7 @@ from tinytensor.kernels.numba.tiles import COLUMNS, ROWS, set_product
 
 @loop
 def panels(matrix: Any, out: Any) -> None:
-    """Copy a matrix (rows, columns) into panels: out (panels, rows, COLUMNS), initially zeros. The last panel may be partly
-    filled."""
+    """Copy a matrix (rows, columns) into panels: out (panels, rows, COLUMNS), zeros. The last panel may be partly filled."""
     rows, columns = matrix.shape
     for p in range(out.shape[0]):
         for k in range(rows):

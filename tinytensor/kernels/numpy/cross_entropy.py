@@ -110,8 +110,7 @@ _CHUNK = 1 << 22  # logits at a time: 16 MiB. Smaller chunks cost more: each add
 
 
 def loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
-    """Return the sum of the rows' losses times ``scale`` (rows,), and its gradient, which overwrites the logits (rows,
-    classes)."""
+    """Return the sum of the rows' losses times ``scale`` (rows,), and its gradient, which overwrites the logits."""
     rows = xp.arange(len(target))
     largest = logits.max(axis=1)
     logits -= largest[:, None]

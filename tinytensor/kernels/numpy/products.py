@@ -34,8 +34,7 @@ def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
 
 
 def _in_blocks(a: Any, b: Any) -> Any:
-    """a @ b in blocks of terms. BLAS cuts large matrices into blocks, but computes vectors and small matrices by a running
-    sum."""
+    """a @ b in blocks of terms. BLAS cuts large matrices into blocks, but adds up vectors and small matrices term by term."""
     length, size = a.shape[-1], 256 if 1 in (a.shape[-2], b.shape[-1]) or a.shape[-2] * b.shape[-1] <= 256 else LONG
     full = length - length % size
     heads = a[..., :full].reshape(*a.shape[:-1], -1, size), b[..., :full, :].reshape(*b.shape[:-2], -1, size, b.shape[-1])

@@ -216,8 +216,8 @@ def linear_blocks(x: Any, weight: Any, bias: Any, parts: Parts, unpack: Unpack =
 
 
 def times_quantized(x: Any, weight: Any, parts: Parts, inputs: int, transposed: bool, unpack: Unpack = unpack_rows) -> Any:
-    """x @ w, or with ``transposed`` x @ w.T, for a weight w (outputs, inputs) in blocks. x is not rounded; the product has its
-    dtype."""
+    """x @ w, or with ``transposed`` x @ w.T, for a weight w (outputs, inputs) in blocks, in the dtype of x, without rounding
+    x."""
     rows = as_rows(x)
     out = xp.zeros((len(rows), num_rows(parts) if transposed else inputs), x.dtype)
     for part, numbers in unpacked(weight, parts, inputs, unpack):
