@@ -280,7 +280,7 @@ def test_every_lock_of_the_packages_is_known_to_forks() -> None:
         if path.name != "turns.py" and made.search(line) and "free_in_forks(" not in line and "held_by_forks(" not in line
     ]
     assert unknown == [
-        ("recurrence.py", "rest, lock = [(middle, batch)], threading.Lock()"),
+        ("recurrence.py", "pending, lock = [(middle, batch)], threading.Lock()"),
         ("connections.py", "self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)"),
     ]
 
