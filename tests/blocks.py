@@ -8,7 +8,7 @@ import numpy as np
 
 import tinytensor as tt
 from tinytensor.device.backend import xp
-from tinytensor.kernels.numpy.blocks import BLOCK_TYPES, unpack_rows
+from tinytensor.kernels.numpy.quantized import BLOCK_TYPES, unpack_rows
 
 SCALES = {"Q8_0": (0,), "Q4_0": (0,), "Q4_1": (0, 2), "Q4_K": (0, 2), "Q6_K": (208,)}  # bytes at which a float16 value begins
 MIXED = (("Q4_K", 64), ("Q6_K", 33), ("Q8_0", 5), ("Q4_1", 6), ("Q4_0", 7))  # the parts of a weight

@@ -14,7 +14,7 @@ import numpy as np
 import tinytensor as tt
 from tinyformer import GPT, GPTConfig, save_pretrained
 from tinytensor.device.backend import xp
-from tinytensor.kernels.numpy.blocks import pack_rows
+from tinytensor.kernels.numpy.quantized import pack_rows
 
 Kind = gguf.GGMLQuantizationType
 _OTHER_NAMES = {

@@ -20,7 +20,7 @@ from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.backend import Array, bfloat16, from_numpy, host
 from tinytensor.device.disk import FileError, PathLike, atomic_write, open_regular
 from tinytensor.device.memory import host_memory
-from tinytensor.kernels.numpy.blocks import from_bfloat16
+from tinytensor.kernels.numpy.quantized import from_bfloat16
 
 # ------------------------------------------------------------------------------------------------------------ checksum
 

@@ -53,10 +53,13 @@ def sources():
 
 
 def borrowed(trees):
-    """What is imported from ``kernels/numpy`` elsewhere."""
+    """What is imported from ``kernels/numpy`` elsewhere, and the kernels that ``kernels/cupy`` does not replace."""
     nodes = [node for path, tree in trees.items() if path.parent != KERNELS / "numpy" for node in ast.walk(tree)]
     imports = [n for n in nodes if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("tinytensor.kernels.numpy")]
-    return sorted({alias.name for node in imports for alias in node.names})
+    kernels = {alias.name for node in trees[KERNELS / "numpy" / "__init__.py"].body for alias in getattr(node, "names", ())}
+    top = [node for path, tree in trees.items() if path.parent == KERNELS / "cupy" for node in tree.body]
+    replaced = {node.name for node in top if isinstance(node, ast.FunctionDef)} | {"where"}  # which is CuPy's own
+    return sorted({alias.name for node in imports for alias in node.names} | (kernels - replaced))
 
 
 def chain(node):

@@ -25,7 +25,7 @@ ALLOWED = {
     ("tinytensor/device/caches.py", "mkdir"),  # of compiled kernels, in this user's cache
     ("tinytensor/device/caches.py", "mkdtemp"),
     ("tinytensor/device/caches.py", "rmtree"),
-    ("tinytensor/kernels/numba/cache.py", "rmtree"),
+    ("tinytensor/kernels/numba/compiling.py", "rmtree"),
     ("tinytensor/distributed/mpi.py", "unlink"),  # names of shared memory
     ("tinyformer/common/errors.py", "open"),  # the system's empty stream
     ("tinyformer/common/errors.py", "os.open"),

@@ -57,7 +57,7 @@ def test_a_captured_step_reads_no_values(monkeypatch):
 
 @pytest.mark.parametrize("count", [1, 700, experiments.by_size(16384, 1000)])
 def test_ids_are_sorted_as_by_cupy(monkeypatch, count):
-    from tinytensor.kernels.cupy.sorting import order_of
+    from tinytensor.kernels.cupy.embedding import order_of
 
     ids = xp.array(np.random.default_rng(0).zipf(1.2, count).clip(max=50303))
     expected = order_of(ids, 50304).get()

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 import tinytensor as tt
-from tinytensor.kernels.numpy.blocks import from_bfloat16, to_bfloat16
+from tinytensor.kernels.numpy.quantized import from_bfloat16, to_bfloat16
 
 
 def test_bfloat16():

@@ -7,7 +7,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor.functional.attention import attention_of_arrays
-from tinytensor.kernels.masks import causal_array
+from tinytensor.kernels.attention import causal_array
 from tinytensor.kernels.numpy import attention as numpy_attention
 
 attention = tt.scaled_dot_product_attention

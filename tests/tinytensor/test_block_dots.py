@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from blocks import SCALES, assert_near, random_blocks, unpacked
 
-from tinytensor.kernels.numpy.blocks import BLOCK_TYPES
+from tinytensor.kernels.numpy.quantized import BLOCK_TYPES
 
 pytestmark = pytest.mark.needs("numba")
 TESTS = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from tinyformer.pretrained import folders
 from tinyformer.pretrained.folders import find_folder
 from tinytensor.device import caches
 from tinytensor.device.caches import make_private, user_cache
-from tinytensor.kernels.numba import cache as numba_cache
+from tinytensor.kernels.numba import compiling
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="of POSIX")
 
@@ -110,9 +110,9 @@ def test_other_things_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_without_any_folder_compiled_code_lasts_for_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(numba_cache, "make_private", lambda folder: False)
-    monkeypatch.setattr(numba_cache, "user_cache", lambda name: None)
-    found = numba_cache.folder.__wrapped__()
+    monkeypatch.setattr(compiling, "make_private", lambda folder: False)
+    monkeypatch.setattr(compiling, "user_cache", lambda name: None)
+    found = compiling.folder.__wrapped__()
     assert found == caches.of_this_run() and found.stat().st_mode & 0o777 == 0o700
     assert capsys.readouterr().err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

@@ -12,8 +12,7 @@ from tinytensor.autograd.op import all_ops
 
 pytestmark = pytest.mark.skipif(kernels.name != "numba", reason="there are compiled kernels with Numba alone")
 if kernels.name == "numba":
-    from tinytensor.kernels.numba.elementwise import Elementwise, _loop
-    from tinytensor.kernels.numba.half import to_float16, to_float32
+    from tinytensor.kernels.numba.elementwise import Elementwise, _loop, to_float16, to_float32
 
 FUNCTIONS = {
     f"{op.name}{label}": function

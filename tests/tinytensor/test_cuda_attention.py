@@ -225,7 +225,7 @@ def test_a_mask_that_does_not_fit():
     arrays = inputs((2, 6, 8), (2, 8, 8), (2, 8, 8), "float32")
     with pytest.raises(ValueError, match=r"\(3, 6, 8\) does not broadcast|broadcast"):
         results(kernels, arrays, mask=xp.ones((3, 6, 8), bool))
-    with pytest.raises(ValueError, match=r"a mask of shape \(1, 2, 6, 8\) does not broadcast to the scores, \(2, 6, 8\)"):
+    with pytest.raises(ValueError, match=r"mask must broadcast to the scores \(2, 6, 8\), got shape \(1, 2, 6, 8\)"):
         results(kernels, arrays, bias=xp.ones((1, 2, 6, 8), "float32"))
-    with pytest.raises(ValueError, match=r"a mask of shape \(4, 2, 6, 8\) does not broadcast to the scores, \(2, 6, 8\)"):
+    with pytest.raises(ValueError, match=r"mask must broadcast to the scores \(2, 6, 8\), got shape \(4, 2, 6, 8\)"):
         results(kernels, arrays, mask=xp.ones((4, 2, 6, 8), bool))

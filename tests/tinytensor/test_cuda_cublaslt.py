@@ -128,7 +128,7 @@ def test_what_does_not_fit_together_is_refused(fault):
 
 def test_what_was_said_of_addresses_is_checked():
     a, b, out = numbers(12), numbers(20), numbers(16)
-    one = products._kind(a.dtype)[3]
+    one = products._arithmetic(a.dtype)[3]
     addresses = [x.data.ptr for x in (a, b, out)]
     cublaslt.Plan(product()).multiply(addresses, one, one)
     with pytest.raises(cublaslt.CublasLtError, match="no multiple of 16"):
@@ -184,7 +184,7 @@ def test_where_a_bias_is_added_by_itself(name):
 
 def test_structures_have_the_sizes_of_the_header():
     """64 bytes of an algorithm, then its workspace, status, waves and four reserved numbers."""
-    assert ctypes.sizeof(cublaslt._Found) == 96 and cublaslt._Found.workspace.offset == 64
+    assert ctypes.sizeof(cublaslt._Algorithm) == 96 and cublaslt._Algorithm.workspace.offset == 64
 
 
 @pytest.mark.parametrize("address", [1, 2, 12, 16, 48, 1 << 20])
@@ -202,4 +202,4 @@ def test_the_environment_variable(python, value, expected):
 
 def test_another_value_of_the_environment_variable(python):
     run = python("import tinytensor", TINYTENSOR_CUBLASLT="yes", PYTHONPATH=PATH)
-    assert run.returncode and "BackendError: TINYTENSOR_CUBLASLT='yes' must be '0' (the default) or '1'" in run.stderr
+    assert run.returncode and "BackendError: TINYTENSOR_CUBLASLT must be '0' (the default) or '1'" in run.stderr

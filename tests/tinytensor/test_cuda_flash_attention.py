@@ -158,7 +158,7 @@ def test_a_mask_that_does_not_fit():
         with pytest.raises(ValueError, match="broadcast"):
             kernels.attention_forward(ALL, *three, *settings(mask=xp.ones(shape, bool)))
     *three, _ = inputs((6, 8), lead=())
-    with pytest.raises(ValueError, match=r"a mask of shape \(1, 6, 8\) does not broadcast to the scores, \(6, 8\)"):
+    with pytest.raises(ValueError, match=r"mask must broadcast to the scores \(6, 8\), got shape \(1, 6, 8\)"):
         kernels.attention_forward(ALL, *three, *settings(mask=xp.ones((1, 6, 8), bool)))
 
 

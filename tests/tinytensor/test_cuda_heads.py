@@ -5,7 +5,7 @@ from cuda_checks import dtypes, in_each_order, numbers
 
 import tinytensor as tt
 from tinytensor.device.backend import xp
-from tinytensor.kernels import heads as views
+from tinytensor.kernels import attention as views
 from tinytensor.kernels.cupy import heads
 
 # (batch, length, parts, heads, width): rows of packs and of single elements, more of either than a warp has lanes, tiles that

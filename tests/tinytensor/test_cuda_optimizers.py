@@ -229,7 +229,7 @@ def test_a_state_of_another_dtype_is_refused():
         lambda: kernels.adam_step([*y, *x], [*y, *x], [*y, *y], [*y, *y], [], *ADAM),
         lambda: kernels.sgd_step(y, y, [xp.zeros(2, "float64")], [], *SGD["later"]),
     ):
-        with pytest.raises(TypeError, match="_step takes parameters of one dtype, their state at least float32: "):
+        with pytest.raises(TypeError, match="_step needs parameters of one dtype and float32 state or wider: "):
             call()
 
 

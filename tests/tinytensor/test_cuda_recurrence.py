@@ -21,7 +21,7 @@ layers = pytest.mark.parametrize("layer", SETTINGS)
 
 @pytest.fixture(autouse=True)
 def numpy_kernels_compute_with_numpy(monkeypatch):
-    for name in ("recurrence", "silu"):
+    for name in ("recurrence", "activations"):
         monkeypatch.setattr(f"tinytensor.kernels.numpy.{name}.xp", np)
     monkeypatch.setattr("tinytensor.kernels.numpy.recurrence.sum_over", np.sum)
 

@@ -6,7 +6,7 @@ from cuda_checks import in_each_order
 
 from tinytensor.autograd.replaying import Step
 from tinytensor.device.backend import xp
-from tinytensor.kernels.cupy.sorting import order_of
+from tinytensor.kernels.cupy.embedding import order_of
 
 rng = np.random.default_rng(0)
 IDS = {

@@ -170,7 +170,7 @@ def test_a_child_that_leaves_a_shard_does_not_wait_for_the_others() -> None:
 @needs_fork
 @pytest.mark.needs("numba")
 def test_the_helper_of_a_child_is_its_own() -> None:
-    from tinytensor.kernels.numba.helper import helper
+    from tinytensor.kernels.numba.processor import helper
 
     def helps() -> bool:
         done = threading.Event()
@@ -280,7 +280,7 @@ def test_every_lock_of_the_packages_is_known_to_forks() -> None:
         if path.name != "turns.py" and made.search(line) and "free_in_forks(" not in line and "held_by_forks(" not in line
     ]
     assert unknown == [
-        ("recurrence.py", "rest, lock = [(middle, batch)], threading.Lock()"),
+        ("recurrence.py", "pending, lock = [(middle, batch)], threading.Lock()"),
         ("connections.py", "self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)"),
     ]
 

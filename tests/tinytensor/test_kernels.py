@@ -11,7 +11,7 @@ from reach import running
 import tinytensor as tt
 from tinytensor import functional, kernels
 from tinytensor.device.backend import to_numpy, xp
-from tinytensor.kernels.masks import causal_array
+from tinytensor.kernels.attention import causal_array
 
 FOLDER = Path(kernels.__file__).parent
 TREES = {str(path.relative_to(FOLDER)): ast.parse(path.read_text()) for path in sorted(FOLDER.rglob("*.py"))}
@@ -75,21 +75,31 @@ def parameters(function):
 
 
 def test_both_backends_have_the_same_kernels_with_the_same_parameters():
-    exported, declared = {}, {}
+    declared = {}
+    exported = {each.name for n in imports(TREES["numpy/__init__.py"]) for each in n.names}
     for backend in ("numpy", "cupy"):
-        tree = TREES[f"{backend}/__init__.py"]
-        exported[backend] = {each.name for n in tree.body if isinstance(n, ast.ImportFrom) for each in n.names} - {
-            "annotations"
-        }
         files = [file for file in TREES if file.startswith(backend)]
         declared[backend] = {name: parameters(f) for file in files for name, f in functions(file).items()}
-    assert exported["numpy"] == exported["cupy"]
     for own in ("passes", "loss_and_gradient", "matmul"):  # with which kernels/numba makes its kernels of NumPy's
         for names in declared["numpy"].values():
             names[:] = [name for name in names if name != own]
-    both = exported["numpy"] & declared["numpy"].keys() & declared["cupy"].keys()
+    both = exported & declared["numpy"].keys() & declared["cupy"].keys()
     assert len(both) > 20
     assert {name: declared["numpy"][name] for name in both} == {name: declared["cupy"][name] for name in both}
+
+
+def imports(tree):
+    return [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+
+
+@pytest.mark.parametrize("backend", ["numba", "cupy"])
+def test_no_other_function_has_the_name_of_a_kernel(backend):
+    """A backend replaces the kernels that its file of the same name has, so that file imports none of these names elsewhere."""
+    for node in imports(TREES["numpy/__init__.py"]):
+        tree = TREES.get(f"{backend}/{node.module.rpartition('.')[2]}.py", ast.parse(""))
+        foreign = [each for each in imports(tree) if not each.module.startswith(("tinytensor.kernels.numpy.", node.module))]
+        names = {alias.asname or alias.name for each in foreign for alias in each.names}
+        assert not names & {alias.name for alias in node.names}, node.module
 
 
 def test_a_thing_has_one_name():

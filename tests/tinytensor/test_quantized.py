@@ -17,7 +17,7 @@ from blocks import MIXED, SCALES, assert_near, random_blocks, random_weight, unp
 import tinytensor as tt
 from tinytensor import kernels, nn
 from tinytensor.device.backend import xp
-from tinytensor.kernels.numpy.blocks import BLOCK_TYPES, LARGEST_WEIGHT, from_bfloat16, pack_rows, to_bfloat16
+from tinytensor.kernels.numpy.quantized import BLOCK_TYPES, LARGEST_WEIGHT, from_bfloat16, pack_rows, to_bfloat16
 from tinytensor.ops.quantized import linear_blocks
 
 PACKED = [name for name in SCALES if BLOCK_TYPES[name].pack]

@@ -13,7 +13,7 @@ from tinytensor import creation
 from tinytensor.autograd.op import op
 from tinytensor.device.backend import xp
 from tinytensor.functional.attention import causal_mask
-from tinytensor.kernels.masks import causal_array
+from tinytensor.kernels.attention import causal_array
 from tinytensor.nn import Linear, Module
 from tinytensor.ops import activations
 from tinytensor.ops.indexing import _getitem

@@ -29,7 +29,7 @@ from tinyformer.models.positions import SinusoidalPositions
 from tinyformer.models.sentences import SentenceModel
 from tinyformer.models.transformer import Stack, Transformer
 from tinytensor import Tensor
-from tinytensor.kernels.heads import split_heads
+from tinytensor.kernels.attention import split_heads
 from tinytensor.nn import Module
 from tinytensor.replay.recording import Recording, record
 

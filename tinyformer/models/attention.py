@@ -30,7 +30,7 @@ from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host, xp
 from tinytensor.functional.attention import attention_of_arrays, cached_attention, masked_softmax, memory_attention
-from tinytensor.kernels.heads import join_heads, queries_keys_values
+from tinytensor.kernels.attention import join_heads, queries_keys_values
 from tinytensor.nn import Dropout, Linear, Module, RMSNorm
 from tinytensor.nn.hooks import Hook, hooked, show
 

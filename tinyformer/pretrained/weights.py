@@ -22,7 +22,7 @@ from tinyformer.pretrained.settings import PretrainedSettings
 from tinytensor.autograd.tensor import wrap
 from tinytensor.device.backend import Array, default_dtype, host, to_numpy, xp
 from tinytensor.io import HALVES, as_numbers, give_back
-from tinytensor.kernels.numpy.blocks import BLOCK_TYPES, unpack_rows
+from tinytensor.kernels.numpy.quantized import BLOCK_TYPES, unpack_rows
 from tinytensor.nn import Module
 from tinytensor.nn.quantization import put_weight, quantize_weight
 from tinytensor.nn.weights import BlockWeight

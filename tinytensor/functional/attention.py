@@ -16,8 +16,7 @@ from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import default_dtype, is_array, is_floating
 from tinytensor.functional.normalization import rms_norm
-from tinytensor.kernels.heads import join_heads, queries_keys_values, split_heads
-from tinytensor.kernels.masks import causal_array, lowest, padding
+from tinytensor.kernels.attention import causal_array, join_heads, lowest, padding, queries_keys_values, split_heads
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.ops import astype, concatenate, exp, expand_dims, matmul, maximum, rotate_pairs, softmax, sum, swapaxes, where
 

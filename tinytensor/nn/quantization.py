@@ -11,7 +11,7 @@ from tinytensor.autograd.tensor import Tensor, wrap
 from tinytensor.common.arguments import checked
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import Array, xp
-from tinytensor.kernels.numpy.blocks import BLOCK_TYPES, LARGEST_WEIGHT
+from tinytensor.kernels.numpy.quantized import BLOCK_TYPES, LARGEST_WEIGHT
 from tinytensor.nn.layers import Embedding, LayerNorm, Linear
 from tinytensor.nn.module import Module
 from tinytensor.nn.weights import BlockWeight, StandIn, replace_weight

@@ -35,7 +35,7 @@ class StandIn(Module, ABC):
 
 
 class BlockWeight(StandIn):
-    """A quantized weight, in llama.cpp's blocks or in bfloat16; see ``kernels/numpy/blocks.py``.
+    """A quantized weight, in llama.cpp's blocks or in bfloat16; see ``kernels/numpy/quantized.py``.
 
     values: the bytes of all rows, uint8 (bytes,). parts: the block types and the number of rows of each, such as (("Q4_K",
     512), ("Q6_K", 128)).

@@ -14,7 +14,7 @@ from tinytensor.autograd.fused import fused
 from tinytensor.autograd.op import op
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import xp
-from tinytensor.kernels.numpy.silu import FAR
+from tinytensor.kernels.numpy.activations import FAR
 from tinytensor.ops.elementwise import abs, erf, exp, sigmoid, tanh, where
 from tinytensor.ops.reductions import sum
 from tinytensor.ops.shapes import normalize_axes, normalize_axis, split

@@ -14,7 +14,7 @@ from tinytensor.common.arguments import TENSOR, composite
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import xp
 from tinytensor.device.summation import sum_of_products, widened
-from tinytensor.kernels.rows import as_rows
+from tinytensor.kernels.numpy.products import as_rows
 from tinytensor.ops.elementwise import is_number, multiply
 from tinytensor.ops.indexing import diagonal
 from tinytensor.ops.shapes import broadcast_to, expand_dims, normalize_axes, reshape, swapaxes, transpose

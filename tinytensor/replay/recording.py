@@ -26,7 +26,7 @@ from tinytensor.common.arguments import shown
 from tinytensor.creation import arange, full
 from tinytensor.device.backend import Array, DType, host, is_array, to_numpy, xp
 from tinytensor.functional.attention import causal_mask
-from tinytensor.kernels.masks import causal_array
+from tinytensor.kernels.attention import causal_array
 from tinytensor.nn.module import Module
 from tinytensor.replay.trace import Tracer, parts_of
 

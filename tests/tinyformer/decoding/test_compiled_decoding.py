@@ -250,7 +250,7 @@ def test_parts_that_another_thread_took_and_did_not_finish_are_computed():
 def test_how_a_weight_is_cut_changes_no_bit(monkeypatch, together, dtype, width):
     from tinytensor.kernels.numba import compiling, row_dots
 
-    monkeypatch.setattr(compiling, "_keeping", False)
+    monkeypatch.setattr(compiling, "_is_caching", False)
     monkeypatch.setattr(row_dots, "_several", lambda: together)
     monkeypatch.setattr(row_dots, "_float32_dots", row_dots._dots(False))
     monkeypatch.setattr(row_dots, "_bfloat16_dots", row_dots._dots(True))

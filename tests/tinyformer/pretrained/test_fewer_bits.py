@@ -36,7 +36,7 @@ from tinyformer import (
 from tinyformer.models.quantizing import dtype_of, num_weights
 from tinytensor.device.backend import xp
 from tinytensor.io import save
-from tinytensor.kernels.numpy.blocks import BLOCK_TYPES, pack_rows
+from tinytensor.kernels.numpy.quantized import BLOCK_TYPES, pack_rows
 from tinytensor.nn.quantization import put_weight, quantized_weights
 from tinytensor.nn.weights import BlockWeight
 

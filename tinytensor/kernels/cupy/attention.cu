@@ -1,6 +1,6 @@
-// The work of attention between its products. The scores are (heads, queries, keys), and each row of keys belongs to a warp.
-// The formulas are in kernels/numpy/attention.py. Scores are Accumulators, as the products add them up, and weights are
-// Scalars. Where both are the same type, they may be in the same memory.
+// Attention's work between its products; kernels/numpy/attention.py has the formulas. The scores are (heads, queries, keys),
+// and a warp takes a row of keys. Scores are Accumulators, as products sum them, and weights are Scalars. If both types are the
+// same, they may share memory.
 #include "common.cuh"
 #include "philox.cuh"
 
@@ -8,12 +8,12 @@ constexpr int row_threads = 128;  // in a block, as in attention.py
 
 struct Shape {
     long long rows, queries, keys;
-    long long seen;  // query i sees the keys before i + seen. With seen = keys it sees all: attention is not causal
+    long long seen;  // query i sees the keys before i + seen; seen = keys: attention is not causal
 
     __device__ long long end(long long row) const { return max(0LL, min(keys, row % queries + seen)); }
 };
 
-// Calls body(Count<n>, i) for the n keys from i on. The lanes of a warp together cover 0 to end - 1.
+// Calls body(Count<n>, i) for the n keys starting at i. The lanes of a warp together cover 0 to end - 1.
 template <typename Body>
 __device__ void for_each_key(long long end, bool in_packs, Body body) {
     if (in_packs)
@@ -30,16 +30,16 @@ __device__ inline Accumulator warp_max(Accumulator value) {
 
 // ---------------------------------------------------------------------------------------------------------- dropout
 
-// The words of a row, one for each key (see `keep_bits_of_tiles` in dropout.cu), and the place of the row's bit in them. Without
-// dropout everything is kept.
+// The words of a row, one for each key (see `keep_bits_of_tiles` in dropout.cu), and the position of the row's bit in them.
+// Without dropout everything is kept.
 struct Kept {
     const unsigned int* words;
-    int place;
+    int position;
 
     __device__ Kept(const unsigned int* bits, const Shape& shape, long long row) {
         long long head = row / shape.queries, query = row % shape.queries, tiles = (shape.queries + bit_tile - 1) / bit_tile;
         words = bits ? bits + (head * tiles + query / bit_tile) * shape.keys : nullptr;
-        place = query % bit_tile;
+        position = query % bit_tile;
     }
 
     template <int count>
@@ -47,15 +47,15 @@ struct Kept {
         if (!words) return all_lanes;
         Pack<count, unsigned int> pack = load<count>(words, key);
         unsigned int kept = 0;
-        for (int k = 0; k < count; k++) kept |= (pack[k] >> place & 1u) << k;
+        for (int k = 0; k < count; k++) kept |= (pack[k] >> position & 1u) << k;
         return kept;
     }
 };
 
 // ---------------------------------------------------------------------------------------------------------- forward
 
-// A mask or a bias that broadcasts to the scores, or null if there is none. The steps are numbers of elements: from a group of
-// heads to the next group, from a head of a group to the next head, and so on.
+// A mask or bias that broadcasts to the scores, or null. The steps, in elements, lead from a group of heads to the next, from a
+// head of a group to the next, and so on.
 template <typename Number>
 struct Broadcast {
     const Number* start;
@@ -63,16 +63,16 @@ struct Broadcast {
 
     __device__ const Number* of_row(const Shape& shape, long long row) const {
         long long head = row / shape.queries;
-        long long place = head / heads_in_group * group_step + head % heads_in_group * head_step;
-        return start ? start + place + row % shape.queries * query_step : nullptr;
+        long long position = head / heads_in_group * group_step + head % heads_in_group * head_step;
+        return start ? start + position + row % shape.queries * query_step : nullptr;
     }
 };
 
-// Writes the weights, softmax(scores * scale + bias), and the weights after dropout, each unless it is null. A first pass finds
-// both the maximum and the sum of exponentials (Milakov and Gimelshein 2018). A row that sees no key has weights of 0.
+// Writes the weights, softmax(scores * scale + bias), and the weights after dropout, each unless it is null. A first pass
+// computes both the maximum and the sum of exponentials (Milakov and Gimelshein 2018). A row that sees no key has weights of 0.
 //
-// Launch: a block of (32, 4) threads for each four rows. Each of its warps takes a row, which is a query of a head, and its
-// lanes take neighbouring packs of keys.
+// Launch: a block of (32, 4) threads for each four rows. Each of its warps takes a row, a query of a head, and its lanes take
+// neighbouring packs of keys.
 extern "C" __global__ void __launch_bounds__(row_threads, 1) softmax(
     const Accumulator* scores, Scalar* weights, Scalar* dropped, const unsigned int* bits, const Scalar* bias,
     long long bias_heads, long long bias_group_step, long long bias_head_step, long long bias_query_step,
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(row_threads, 1) softmax(
         const bool* allowed = masks.of_row(shape, row);
         Kept kept(bits, shape, row);
         auto sees = [=](long long key) { return key < end && (!allowed || allowed[key * mask_key_step]); };
-        // By fma, and so rounded alike wherever it is computed: the compiler would put a product together with what follows it.
+        // By fma, so that it rounds alike everywhere: the compiler would fuse a product with what follows.
         auto biased = [=](Accumulator score, long long key) {
             return fma(score, scale, added ? Accumulator(added[key * bias_key_step]) : Accumulator(0));
         };
@@ -113,21 +113,21 @@ extern "C" __global__ void __launch_bounds__(row_threads, 1) softmax(
         });
         Accumulator of_row = warp_max(largest);
         sum = warp_sum(sum * exp(largest - of_row));
-        // 0 where no key is seen. Where nothing hides keys and yet all scores are -inf, the weights are NaN.
+        // 0 if no key is seen. If nothing hides keys and yet all scores are -inf, the weights are NaN.
         bool sees_none = sum == 0 && (added || allowed || end <= 0);
         Accumulator inverse = sees_none ? Accumulator(0) : Accumulator(1) / sum;
         for_each_key(keys, in_packs, [&](auto count, long long i) {
             constexpr int n = decltype(count)::value;
             Pack<n, Accumulator> values;
-            Pack<n> whole, left;
+            Pack<n> undropped, left;
             if (i < end) values = load<n>(scores, i);
             unsigned int keeps = i < end && dropped ? kept(count, i) : 0;
             for (int k = 0; k < n; k++) {
                 Accumulator weight = sees(i + k) ? exp(biased(values[k], i + k) - of_row) * inverse : Accumulator(0);
-                whole[k] = Scalar(weight);
+                undropped[k] = Scalar(weight);
                 left[k] = Scalar(keeps >> k & 1u ? weight * keep_scale : Accumulator(0));
             }
-            if (weights) store(weights, row * keys + i, whole);
+            if (weights) store(weights, row * keys + i, undropped);
             if (dropped) store(dropped, row * keys + i, left);
         });
     }
@@ -153,25 +153,25 @@ extern "C" __global__ void __launch_bounds__(row_threads, 1) softmax_backward(
         Accumulator total = 0;
         for_each_key(end, in_packs, [&](auto count, long long i) {
             constexpr int n = decltype(count)::value;
-            Pack<n> whole = load<n>(weights, i);
+            Pack<n> undropped = load<n>(weights, i);
             Pack<n, Accumulator> gradients = load<n>(d_dropped, i);
             unsigned int keeps = kept(count, i);
             for (int k = 0; k < n; k++)
-                if (keeps >> k & 1u && i + k < end) total += Accumulator(whole[k]) * gradients[k] * keep_scale;
+                if (keeps >> k & 1u && i + k < end) total += Accumulator(undropped[k]) * gradients[k] * keep_scale;
         });
         total = warp_sum(total);
         for_each_key(keys, in_packs, [&](auto count, long long i) {
             constexpr int n = decltype(count)::value;
-            Pack<n> whole, left, out;
+            Pack<n> undropped, left, out;
             Pack<n, Accumulator> gradients;
             unsigned int keeps = 0;
             if (i < end) {
-                whole = load<n>(weights, i);
+                undropped = load<n>(weights, i);
                 gradients = load<n>(d_dropped, i);
                 keeps = kept(count, i);
             }
             for (int k = 0; k < n; k++) {
-                Accumulator weight = i + k < end ? Accumulator(whole[k]) : Accumulator(0);
+                Accumulator weight = i + k < end ? Accumulator(undropped[k]) : Accumulator(0);
                 Accumulator gradient = i + k < end && keeps >> k & 1u ? gradients[k] * keep_scale : Accumulator(0);
                 out[k] = Scalar(weight * (gradient - total) * scale);
                 left[k] = Scalar(keeps >> k & 1u ? weight * keep_scale : Accumulator(0));

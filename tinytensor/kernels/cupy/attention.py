@@ -1,14 +1,13 @@
-"""Scaled dot-product attention: products by cuBLAS, and between them one kernel each way. The formulas are in
-``kernels/numpy/attention.py``. In bfloat16 and without a bias, ``flash_attention.py`` mostly does the work instead.
+"""Scaled dot-product attention: products by cuBLAS, and between them one kernel each way. ``kernels/numpy/attention.py`` has
+the formulas. In bfloat16 without a bias, ``flash_attention.py`` mostly replaces it.
 
-* Queries, keys and values lie as (..., T, D) with even steps from matrix to matrix, so that a product of all heads is one call.
-  Where they come from a linear layer, a kernel puts them in this order, and another puts the result back (``heads.py``).
+* Queries, keys and values lie as (..., T, D) with an even step between matrices, so that one call multiplies all heads. For a
+  linear layer's output, a kernel moves them into this order, and another moves the result back (``heads.py``).
 * The scores are stored in rows, (..., T, S). A warp reads a row, turns it into weights and writes it back in place. In bfloat16
-  it is not in place: the product leaves its scores in float32, as 8 bits are too few for what goes through exp, and the weights
-  are bfloat16.
-* A mask and a bias are read by their strides, however they broadcast. Keys that causality hides are not read at all.
-* Where the weights are saved, the dropout mask is saved too, one bit for each weight: a 32nd of the weights' memory.
-* Long sequences are cut into blocks, whose weights the backward pass computes again. So memory grows with the length.
+  the scores are float32, as exp needs more than 8 bits, and the weights are bfloat16, not in place.
+* A mask and a bias are read by their strides, however they broadcast. Keys that causality hides are not read.
+* With the weights, the dropout mask is saved, too, one bit for each weight: a 32nd of the weights' memory.
+* Long sequences are cut into blocks whose weights the backward pass recomputes. So memory grows with the length.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tinytensor.device.backend import host, xp
-from tinytensor.kernels.cupy import flash_attention as flash
+from tinytensor.kernels.attention import multi_head, queries_keys_values
+from tinytensor.kernels.cupy import flash_attention as flash, heads
 from tinytensor.kernels.cupy.dropout import BIT_TILE, dropped_heads, keep_bits_of_tiles
-from tinytensor.kernels.cupy.heads import join_heads, split_heads
 from tinytensor.kernels.cupy.loader import accumulator, kernel
 from tinytensor.kernels.cupy.products import matmul
-from tinytensor.kernels.heads import multi_head, queries_keys_values
 from tinytensor.kernels.numpy.attention import (
     Block,
     add_to_bias,
@@ -37,20 +35,20 @@ from tinytensor.kernels.numpy.attention import (
 )
 from tinytensor.kernels.numpy.dropout import RandomKey, survivors_scale
 
-_BLOCK = 1 << 26  # about as many scores are in a block: 256 MiB of float32, more than enough to keep a GPU busy
-_QUERIES = 256  # the fewest queries of a block
-_KEPT = 512 * 512  # the most scores of a head whose weights are saved
+_BLOCK = 1 << 26  # approximate scores of a block: 256 MiB of float32, more than enough to keep a GPU busy
+_QUERIES = 256  # minimum queries of a block
+_KEPT = 512 * 512  # maximum scores of a head whose weights are saved
 
 
 class BlockResiduals(NamedTuple):
-    """What the forward pass saves of a block for the backward pass."""
+    """The arrays of a block that the forward pass saves for the backward pass."""
 
     weights: Any  # before dropout
-    bits: Any  # which weights dropout keeps, see ``_Attention.bits``; None without dropout
+    bits: Any  # the kept weights, see ``_Attention.bits``; None without dropout
 
 
 class _Attention:
-    """The inputs, in one dtype and with the same leading axes, and what is computed from a block of them."""
+    """The inputs, in one dtype and with the same leading axes, and computations on blocks of them."""
 
     def __init__(
         self,
@@ -81,9 +79,9 @@ class _Attention:
         return blocks(self.query, self.key, self.is_causal, _BLOCK, _QUERIES, _KEPT)
 
     def weights(self, block: Block, bits: Any, is_kept: bool) -> tuple[Any, Any]:
-        """A block's weights before and after dropout.
+        """Return a block's weights before and after dropout.
 
-        Without dropout both are the same array. With dropout the first is None, unless ``is_kept`` asks for it.
+        Without dropout both are the same array. With dropout the first is None unless ``is_kept``.
         """
         query, key = self.query[block.of_queries], self.key[block.of_keys]
         shape = (*query.shape[:-1], key.shape[-2])
@@ -94,7 +92,7 @@ class _Attention:
             first, second = (first, xp.empty(shape, self.dtype)) if is_kept else (None, first)
         if scores.size:
             launch = kernel("attention.cu", "softmax", self.dtype)
-            # The parts have names so that they live, and their memory is not used for anything else, until the launch.
+            # The names keep the parts, and so their memory, alive until the launch.
             bias, *bias_steps = _strided(self.bias, block, shape)
             mask, *mask_steps = _strided(self.mask, block, shape)
             added = [_address(bias), *bias_steps, _address(mask), *mask_steps]
@@ -103,7 +101,7 @@ class _Attention:
         return first, first if bits is None else second
 
     def d_scores(self, block: Block, weights: Any, g: Any, bits: Any, is_kept: bool, scale: float) -> tuple[Any, Any]:
-        """The gradient of a block's scores times ``scale``, and the weights after dropout.
+        """Return the gradient of a block's scores times ``scale``, and the weights after dropout.
 
         Unless ``is_kept``, the weights after dropout overwrite those before it.
         """
@@ -120,7 +118,7 @@ class _Attention:
         return d_scores, weights if bits is None else dropped
 
     def bits(self, block: Block) -> Any:
-        """Which of a block's weights dropout keeps, as a bit each: (heads, tiles of queries, keys). None without dropout."""
+        """Return a bit for each of a block's weights, set if dropout keeps it: (heads, tiles of queries, keys), or None."""
         if self.random_key is None:
             return None
         shape = (math.prod(self.query[block.batch].shape[:-2]), -(-_length(block) // BIT_TILE), block.keys.stop)
@@ -129,7 +127,7 @@ class _Attention:
         return keep_bits_of_tiles(self.random_key, self.keep_probability, shape, start, lengths, self._seen(block), heads)
 
     def _seen(self, block: Block) -> int:
-        """How many keys the block's first query sees. Each later query sees one key more, up to all of them."""
+        """Return how many keys the block's first query sees. Each later query sees one key more, up to all of them."""
         return block.queries.start + self.keys - self.queries + 1 if self.is_causal else self.keys
 
     def _shape(self, block: Block, shape: Sequence[int]) -> tuple[int, ...]:
@@ -137,8 +135,8 @@ class _Attention:
 
 
 def _strided(array: Any, block: Block, shape: Sequence[int]) -> tuple[Any, ...]:
-    """A block's part of a mask or bias, the number of heads in a group of evenly spaced ones, and its steps in elements: from a
-    group to the next, a head, a query and a key."""
+    """Return a block's part of a mask or bias, the number of heads in a group of evenly spaced ones, and its strides in
+    elements: of groups, heads, queries and keys."""
     if array is None:
         return None, 1, 0, 0, 0, 0
     part = xp.broadcast_to(cut(array, block.batch, block.queries, block.keys, len(shape)), shape)
@@ -155,7 +153,7 @@ def _address(array: Any) -> Any:
 
 
 def _two_axes(lengths: Sequence[int], steps: Sequence[int]) -> tuple[int, int, int] | None:
-    """Several axes as two: the inner axis's length, the outer one's step, the inner one's step. None where two are too few."""
+    """Merge axes into two. Returns the inner length, the outer stride and the inner stride; None if two are too few."""
     axes = _joined(lengths, steps)
     if len(axes) > 2:
         return None
@@ -164,7 +162,7 @@ def _two_axes(lengths: Sequence[int], steps: Sequence[int]) -> tuple[int, int, i
 
 
 def _joined(lengths: Sequence[int], steps: Sequence[int]) -> list[tuple[int, int]]:
-    """Axes as (length, step), with neighbours that are evenly spaced joined into one, and without those of length 1."""
+    """Return axes as (length, stride), with evenly spaced neighbours merged and without axes of length 1."""
     axes: list[tuple[int, int]] = []
     for n, step in zip(lengths, steps):
         if n == 1:
@@ -177,8 +175,8 @@ def _joined(lengths: Sequence[int], steps: Sequence[int]) -> list[tuple[int, int
 
 
 def _evenly_spaced(x: Any) -> Any:
-    """x (..., T, D) itself if its matrices follow one another at even steps, as a single call of cuBLAS needs them. Otherwise a
-    copy, unless x is broadcast: then a copy could be many times as large."""
+    """Return x (..., T, D) if its matrices are evenly spaced, as a single call of cuBLAS needs them, or if it is broadcast,
+    since a copy could be many times as large. Otherwise return a copy."""
     axes = _joined(x.shape[:-2], x.strides[:-2])
     return x if len(axes) < 2 or any(step == 0 for _, step in axes) else xp.ascontiguousarray(x)
 
@@ -203,10 +201,10 @@ def attention_forward(
     random_key: RandomKey | None,
     keep_probability: float,
 ) -> tuple[Any, Any]:
-    """softmax(query keyᵀ scale + bias) value. The arguments are those of ``kernels/numpy/attention.py``.
+    """softmax(query keyᵀ scale + bias) value, as in ``kernels/numpy/attention.py``.
 
-    Saves the ``BlockResiduals`` of each block, or None where there are too many weights. Where ``flash_attention.py`` does the
-    work, saves what it saves.
+    Saves the ``BlockResiduals`` of each block, or None if there are too many weights, or the residuals of
+    ``flash_attention.py``.
     """
     if flash.fits(query, key, value, bias, mask, scale):
         return flash.flash_forward(query, key, value, mask, is_causal, scale, random_key, keep_probability)
@@ -237,10 +235,10 @@ def attention_backward(
     keep_probability: float,
     into: Sequence[Any] = (None, None, None),
 ) -> Sequence[Any]:
-    """With the weights P, and dP = g valueᵀ where dropout kept them, the gradient of the scores is dS = P (dP - rowsum(dP P)).
+    """With the weights P, and dP = g valueᵀ masked by dropout, the gradient of the scores is dS = P (dP - rowsum(dP P)).
 
     For query and key it is multiplied by the scale. The gradients of query, key and value are written to the arrays in
-    ``into``, or to new ones where these are None.
+    ``into``, or to new ones for None.
     """
     if isinstance(residuals, flash.Residuals):
         inputs = (query, key, value, mask)
@@ -248,14 +246,14 @@ def attention_backward(
     parts = _Attention(query, key, value, bias, mask, is_causal, scale, random_key, keep_probability)
     query, key, value, scale = parts.query, parts.key, parts.value, parts.scale
     d_bias = None
-    if needed[3]:  # the bias needs the gradient of the scores as it is, so the scale comes last
+    if needed[3]:  # the bias needs the unscaled gradient of the scores, so the scale comes last
         d_bias = aligned_zeros(bias, query.ndim, accumulator(parts.dtype))
         scale = 1.0
     g = _evenly_spaced(g.astype(parts.dtype, copy=False).reshape(*parts.lead, *g.shape[-2:]))
     d_query = _array_for(query, into[0], parts.dtype) if needed[0] else None
     d_key, d_value = [
-        _sum_over_blocks(x, parts.queries, place) if wanted else None
-        for x, wanted, place in zip((key, value), needed[1:], into[1:])
+        _sum_over_blocks(x, parts.queries, target) if wanted else None
+        for x, wanted, target in zip((key, value), needed[1:], into[1:])
     ]
     for i, block in enumerate(parts.blocks()):
         rows, columns = block.of_queries, block.of_keys
@@ -268,35 +266,30 @@ def attention_backward(
         if d_query is not None:
             matmul(d_scores, key[columns], d_query[rows])
         if d_key is not None:
-            _put(d_key[columns], transposed(d_scores), query[rows], block.is_first)
+            matmul(transposed(d_scores), query[rows], d_key[columns], accumulate=not block.is_first)
         if d_value is not None:
-            _put(d_value[columns], transposed(dropped), g[rows], block.is_first)
+            matmul(transposed(dropped), g[rows], d_value[columns], accumulate=not block.is_first)
         if d_bias is not None:
             add_to_bias(d_bias, d_scores, block)
     for gradient in (d_query, d_key):
         if gradient is not None and d_bias is not None:
             gradient[...] = gradient * parts.scale
     gradients = (d_query, d_key, d_value)
-    for gradient, place in zip(gradients, into):
-        if gradient is not None and place is not None and gradient is not place:
-            place[...] = gradient
+    for gradient, target in zip(gradients, into):
+        if gradient is not None and target is not None and gradient is not target:
+            target[...] = gradient
     return *gradients, None if d_bias is None else d_bias.reshape(bias.shape)
 
 
-def _array_for(x: Any, place: Any, dtype: Any) -> Any:
-    """The array that a gradient of x is written to: the caller's if it has this dtype, else a new one."""
-    return place if place is not None and place.dtype == dtype else xp.empty(x.shape, dtype)
+def _array_for(x: Any, target: Any, dtype: Any) -> Any:
+    """Return the caller's array for a gradient of x if it has this dtype, else a new one."""
+    return target if target is not None and target.dtype == dtype else xp.empty(x.shape, dtype)
 
 
-def _sum_over_blocks(x: Any, queries: int, place: Any) -> Any:
-    """The array in which the blocks add up a gradient of x. Without queries there is no block to set it first, so it is 0."""
+def _sum_over_blocks(x: Any, queries: int, target: Any) -> Any:
+    """Return the array for the sum of a gradient of x over blocks. Without queries no block sets it, so it is 0."""
     dtype = accumulator(x.dtype) if queries >= 4 * _QUERIES else x.dtype  # a single block rounds only once
-    return _array_for(x, place, dtype) if queries else xp.zeros(x.shape, dtype)
-
-
-def _put(target: Any, x: Any, y: Any, is_first: bool) -> None:
-    """Set the target to the product if the block is the first, else add the product to it."""
-    matmul(x, y, target, accumulate=not is_first)
+    return _array_for(x, target, dtype) if queries else xp.zeros(x.shape, dtype)
 
 
 # ------------------------------------------------------------------------------------------------------ several heads
@@ -317,7 +310,7 @@ def multi_head_attention_forward(
     random_key: RandomKey | None,
     keep_probability: float,
 ) -> tuple[Any, Any]:
-    """``attention_forward`` of the heads, joined: see ``kernels/heads.py``."""
+    """``attention_forward`` of the heads, joined, as in ``kernels/attention.py``."""
     settings = (mask, is_causal, scale, random_key, keep_probability)
     if flash.fits(*queries_keys_values(projected, memory, num_heads), bias, mask, scale):
         return _forward_of_views(needed, projected, memory, bias, num_heads, *settings)
@@ -325,7 +318,7 @@ def multi_head_attention_forward(
     query, key, value, _ = _split(projected, memory, num_heads)
     wanted = (needed[0], needed[has_memory], needed[has_memory], needed[2])
     out, residuals = attention_forward(wanted, query, key, value, bias, *settings)
-    return join_heads(out[None]), residuals
+    return heads.join_heads(out[None]), residuals
 
 
 def multi_head_attention_backward(
@@ -342,7 +335,7 @@ def multi_head_attention_backward(
     random_key: RandomKey | None,
     keep_probability: float,
 ) -> Sequence[Any]:
-    """``attention_backward``, which writes the gradients of the heads side by side, so that a single kernel joins them."""
+    """``attention_backward``, writing the gradients of the heads side by side, so that a single kernel joins them."""
     settings = (mask, is_causal, scale, random_key, keep_probability)
     if isinstance(residuals, flash.Residuals):
         return _backward_of_views(g, residuals, needed, projected, memory, bias, num_heads, *settings)
@@ -353,15 +346,15 @@ def multi_head_attention_backward(
     if memory is not None:
         of_memory = xp.empty((2, *key.shape), memory.dtype) if needed[1] else [None] * 2
     into = [*of_projected, *of_memory]
-    wanted = [*[place is not None for place in into], needed[2]]
+    wanted = [*[target is not None for target in into], needed[2]]
     *_, d_bias = attention_backward(g, residuals, wanted, query, key, value, bias, *settings, into)
-    return join_heads(of_projected) if needed[0] else None, join_heads(of_memory) if needed[1] else None, d_bias
+    return heads.join_heads(of_projected) if needed[0] else None, heads.join_heads(of_memory) if needed[1] else None, d_bias
 
 
 def _split(projected: Any, memory: Any, num_heads: int, g: Any = None) -> tuple[Any, Any, Any, Any]:
-    """The queries, keys and values in what ``multi_head_attention`` takes, and the gradient of its output unless it is None:
-    each (batch, heads, length, width / heads)."""
-    own = list(split_heads(projected, 3 if memory is None else 1, num_heads, g))
-    of_output = None if g is None else own.pop()
-    query, key, value = own if memory is None else [*own, *split_heads(memory, 2, num_heads)]
+    """Return the queries, keys and values in the inputs of ``multi_head_attention``, and the gradient of its output, unless it
+    is None, each (batch, heads, length, width / heads)."""
+    parts = list(heads.split_heads(projected, 3 if memory is None else 1, num_heads, g))
+    of_output = None if g is None else parts.pop()
+    query, key, value = parts if memory is None else [*parts, *heads.split_heads(memory, 2, num_heads)]
     return query, key, value, of_output

@@ -1,27 +1,28 @@
-// What all kernels share. `loader.py` inlines this file where a .cu file says #include "common.cuh". It compiles each .cu file
-// once for each dtype, and once for each value of the constants that a file needs. `Scalar` is the type that arrays hold (float,
-// double or bfloat16). `Accumulator` is the type to compute in (float for float and bfloat16, double for double).
+// Code that all kernels share. `loader.py` inlines this file for #include "common.cuh". It compiles each .cu file once for each
+// dtype and each value of the constants that the file needs. `Scalar` is the type of array elements (float, double or
+// bfloat16), and `Accumulator` the type to compute in (float for float and bfloat16, double for double).
 //
 // To add a kernel: write  extern "C" __global__ void name(...)  in a .cu file of this folder, with pointers for arrays,
 // `long long` for Python's integers and `Accumulator` for its floats. Then write a wrapper in Python that calls
-// kernel("file.cu", "name", dtype)(grid, block, arguments...). Where the wrapper passes None, the pointer is null.
+// kernel("file.cu", "name", dtype)(grid, block, arguments...). None becomes a null pointer.
 // - Read `Accumulator(x[i])`, write `Scalar(value)`, index with `long long`. No CUDA headers, no atomics on floats.
 // - Shared memory is static. Every thread of a block must reach every __syncthreads(), and every lane of a warp every shuffle.
-//   So do not return early, but skip the work. tests/standin runs these sources on the CPU and refuses what breaks this rule.
-// - Say in __launch_bounds__(threads, 1) how many threads a block has at most: a launch fails where a block's threads together
-//   need more registers than a multiprocessor has, and this keeps the compiler below that. The 1 says that one block at a time
-//   is enough. Without it the compiler may move values from registers to slow memory, to make room for more blocks. A kernel
-//   that needs several blocks at a time says how many; tests/cuda shows that nothing is moved.
+//   So skip work instead of returning early. tests/standin runs these sources on the CPU and rejects violations.
+// - Declare the most threads of a block by __launch_bounds__(threads, 1). A launch fails if a block needs more registers than a
+//   multiprocessor has, and the compiler then uses fewer. The 1 means that one block at a time is enough. Without it the
+//   compiler may spill registers to slow memory to make room for more blocks. A kernel that needs several blocks at a time says
+//   how many; tests/cuda checks that nothing is spilled.
 // - CuPy compiles with -ftz=true: float numbers below 1.2e-38 count as zero.
 //
 // To read a kernel: a launch runs it once in each thread of a grid. The grid has gridDim.x by gridDim.y blocks, and each block
-// has blockDim.x by blockDim.y threads. A thread finds its own place in threadIdx and its block's place in blockIdx. Threads
-// are numbered along x first, and every 32 of them are a warp. The threads of a warp are its lanes, and they run together.
-// - The lanes of a warp can read each other's variables. These reads are the shuffles, __shfl_...
+// has blockDim.x by blockDim.y threads. A thread finds its position in threadIdx and its block's in blockIdx. Threads are
+// numbered along x first, and every 32 of them are a warp. The threads of a warp are its lanes, and they run together.
+// - The lanes of a warp can read each other's variables by shuffles, __shfl_...
 // - The threads of a block have shared memory, and wait for each other at __syncthreads().
-// - Blocks run in any order, and none waits for another. Work that needs the results of all blocks is another kernel's.
+// - Blocks run in any order, and none waits for another. Work that needs the results of all blocks needs another kernel.
+//
 // Above each kernel, "Launch" says how many blocks and threads there are, and which part of the work is whose. "A block of
-// (32, 4) threads" has 32 along x and 4 along y, so it is four warps, and threadIdx.y is the number of the warp.
+// (32, 4) threads" has 32 along x and 4 along y: four warps, and threadIdx.y is the number of the warp.
 #pragma once
 
 #ifndef Scalar
@@ -34,11 +35,11 @@ struct bfloat16 {
 
     bfloat16() = default;
 
-    // Rounds to nearest, ties to even. NaN is treated apart, as the carry of rounding could turn it into infinity.
+    // Rounds to nearest, ties to even. NaN is separate, as the carry of rounding could turn it into infinity.
     __device__ explicit bfloat16(float value) {
-        unsigned int whole = __float_as_uint(value);
-        bool is_nan = (whole & 0x7fffffffu) > 0x7f800000u;
-        bits = static_cast<unsigned short>(is_nan ? (whole >> 16) | 0x40u : (whole + 0x7fffu + ((whole >> 16) & 1u)) >> 16);
+        unsigned int word = __float_as_uint(value);
+        bool is_nan = (word & 0x7fffffffu) > 0x7f800000u;
+        bits = static_cast<unsigned short>(is_nan ? (word >> 16) | 0x40u : (word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
     }
 
     __device__ operator float() const { return __uint_as_float(static_cast<unsigned int>(bits) << 16); }
@@ -48,7 +49,7 @@ constexpr int elementwise_threads = 256;  // in a block, as in loader.py
 
 // ------------------------------------------------------------------------------------------- 128 bits at a time
 
-// Neighbours in memory, `count` of them, that are loaded and stored as one, or 16 bytes at a time if they are longer.
+// `count` neighbours in memory, loaded and stored as one, or 16 bytes at a time if they are longer.
 template <int count, typename Number = Scalar>
 struct alignas(count * sizeof(Number) < 16 ? count * sizeof(Number) : 16) Pack {
     Number values[count];
@@ -69,7 +70,7 @@ __device__ void store(Number* array, long long i, const Pack<count, Number>& pac
     *reinterpret_cast<Pack<count, Number>*>(array + i) = pack;
 }
 
-// Whether all arrays start at a multiple of 16 bytes, as the widest packs must. Null pointers count as aligned.
+// True if all arrays start at a multiple of 16 bytes, as the widest packs must. Null pointers count as aligned.
 template <typename... Pointers>
 __device__ bool aligned(Pointers... arrays) {
     return ((reinterpret_cast<unsigned long long>(arrays) % 16 == 0) && ...);
@@ -89,7 +90,7 @@ __device__ bool aligned(Pointers... arrays) {
 //     for (long long i = thread; i < size; i += threads) out[i] = f(x[i]);
 //
 // The lambda is compiled twice. In one version n is `widest`: a thread moves 16 bytes at a time, which is fastest. In the other
-// n is 1: it serves the elements that are left over, and arrays that are not aligned. n must be known to the compiler, and an
+// n is 1: it serves remaining elements, and arrays that are not aligned. n must be known to the compiler, and an
 // argument's value is not, but its type is. So n is part of the type of `count`, Count<n>, and decltype reads it from there.
 // A lambda begins with [=] if it only reads the variables around it, and with [&] if it changes some, such as a sum.
 template <int number>
@@ -97,20 +98,20 @@ struct Count {
     static constexpr int value = number;
 };
 
-// Calls body(Count<n>, i) for the n elements from i on. This is thread number `thread` of `threads`, which together cover 0 to
-// size - 1. Neighbouring threads take neighbouring packs, and each thread goes on `threads` packs later.
+// Calls body(Count<n>, i) for the n elements starting at i. This is thread number `thread` of `threads`, which together cover 0
+// to size - 1. Neighbouring threads take neighbouring packs, and each thread continues `threads` packs later.
 template <typename Body>
 __device__ void for_each_pack(long long size, bool are_aligned, long long thread, long long threads, Body body) {
     long long packs = are_aligned ? size / widest : 0;
     for (long long i = thread; i < packs; i += threads) body(Count<widest>(), i * widest);
-#pragma unroll 1  // there are mostly few elements left, or none
+#pragma unroll 1  // usually few elements are left, or none
     for (long long i = packs * widest + thread; i < size; i += threads) body(Count<1>(), i);
 }
 
 // The same for all threads of the grid.
 //
 // Launch of every kernel that calls it: a block of 256 threads for each 1,024 elements, but at most 65,536 blocks
-// (elementwise_grid in loader.py). So a thread has about four elements of its own, and more in larger arrays.
+// (elementwise_grid in loader.py). So a thread has about four elements, and more in larger arrays.
 template <typename Body>
 __device__ void for_each_pack(long long size, bool are_aligned, Body body) {
     long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -122,8 +123,8 @@ __device__ void for_each_pack(long long size, bool are_aligned, Body body) {
 constexpr int warp_size = 32;  // CUDA's own warpSize is no constant
 constexpr unsigned int all_lanes = 0xffffffffu;
 
-// Combines the values of all lanes of the warp, or of each group of neighbouring lanes (`group` of them, a power of two). Each
-// lane combines in an order that gives all of them the same bits.
+// Combines the values of all lanes of the warp, or of each `group` neighbouring lanes (a power of two). All lanes get the same
+// bits.
 template <typename Number, typename Combine>
 __device__ Number over_warp(Number value, Combine combine, int group = warp_size) {
     for (int distance = group / 2; distance > 0; distance /= 2)
@@ -133,20 +134,20 @@ __device__ Number over_warp(Number value, Combine combine, int group = warp_size
 
 constexpr int most_warps = 32;
 
-// Combines the values of the blockDim.x threads with the same threadIdx.y, which are some lanes of a warp (a power of two) or
-// the whole block. All threads of the block must call it. `neutral` changes no value that it is combined with.
+// Combines the values of the blockDim.x threads with the same threadIdx.y, some lanes of a warp (a power of two) or the whole
+// block. All threads of the block must call it. `neutral` changes no value that it is combined with.
 template <typename Number, typename Combine>
 __device__ Number over_row(Number value, Number neutral, Combine combine) {
     if (blockDim.x <= warp_size) return over_warp(value, combine, blockDim.x);
     value = over_warp(value, combine);
     __shared__ Number of_warps[most_warps];
-    __syncthreads();  // by now all threads have read the values of the last call
+    __syncthreads();  // all threads have read the values of the last call
     if (threadIdx.x % warp_size == 0) of_warps[threadIdx.x / warp_size] = value;
     __syncthreads();
     return over_warp(threadIdx.x % warp_size < blockDim.x / warp_size ? of_warps[threadIdx.x % warp_size] : neutral, combine);
 }
 
-// The lowest finite number, to start a maximum from: exp(-inf - lowest) is 0, where exp(-inf - -inf) would be NaN.
+// The lowest finite number, to start a maximum: exp(-inf - lowest) is 0, whereas exp(-inf - -inf) is NaN.
 constexpr Accumulator lowest = sizeof(Accumulator) == 8 ? -1.7976931348623157e308 : -3.4028234663852886e38;
 
 struct Sum {

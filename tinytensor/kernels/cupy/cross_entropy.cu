@@ -1,16 +1,16 @@
-// Softmax cross-entropy for class indices. The formulas are in kernels/numpy/cross_entropy.py. A row belongs to the blockDim.x
-// threads with the same threadIdx.y. They are one warp, or a whole block where there are many classes. One pass over the row
-// finds both the largest logit and the sum of the exponentials (Milakov and Gimelshein 2018).
+// Cross-entropy for class indices; kernels/numpy/cross_entropy.py has the formulas. The blockDim.x threads with the same
+// threadIdx.y take a row: a warp, or a whole block for many classes. One pass over the row computes both the largest logit and
+// the sum of the exponentials (Milakov and Gimelshein 2018).
 //
-// A row with the target `ignored` is not read: its loss and its gradient are 0. On a GPU nothing has checked the targets. One
-// that is no class gives the loss NaN, and no memory outside its row is touched.
+// A row with the target `ignored` is not read: its loss and gradient are 0. Targets are not checked on a GPU. One that is no
+// class gives the loss NaN, and no memory outside its row is touched.
 #include "common.cuh"
 
 constexpr int row_threads = 512, reduce_threads = 1024;  // the most in a block, as in cross_entropy.py
 
-// Calls body(Count<n>, i) for the n columns from i on. The threads of the row together cover it, and a thread always gets the
-// same columns. A row may begin anywhere in memory. The columns before and after the packs, of which there are fewer than a
-// warp has lanes, are taken one by one.
+// Calls body(Count<n>, i) for the n columns starting at i. The row's threads together cover it, and a thread always gets the
+// same columns. A row may begin anywhere in memory. The columns before and after the packs, fewer than a warp has lanes, are
+// taken one by one.
 template <typename Body>
 __device__ void for_each_column(const Scalar* row, long long width, bool in_packs, Body body) {
     long long past = reinterpret_cast<unsigned long long>(row) % 16 / sizeof(Scalar);
@@ -27,9 +27,9 @@ struct Row {
     Accumulator loss;
 };
 
-// All threads of the block must call it. All threads of a row get the same. Width 0 stands for a row that does not count.
+// All threads of the block must call it. All threads of a row get the same. Width 0 means an ignored row.
 __device__ Row read_row(const Scalar* x, long long width, long long target, Accumulator smoothing) {
-    Accumulator largest = lowest, sum = 0, plain = 0;  // plain: of x minus its first number, as x may be large and alike
+    Accumulator largest = lowest, sum = 0, plain = 0;  // plain: of x minus its first element, as x may be large and alike
     Accumulator first = width > 0 ? Accumulator(x[0]) : Accumulator(0);
     if (!(first > lowest)) first = 0;
     for_each_column(x, width, true, [&](auto count, long long i) {
@@ -55,8 +55,8 @@ __device__ Row read_row(const Scalar* x, long long width, long long target, Accu
     return row;
 }
 
-// out = (exp(x - shift) factor - the target distribution) scale, or 0 if the scale is 0. x and out may be the same, as a thread
-// writes only columns that it alone has read.
+// out = (exp(x - shift) factor - the target distribution) scale, or 0 if the scale is 0. x and out may be the same array, as
+// each column is read and written by one thread.
 __device__ void write_gradient(const Scalar* x, Scalar* out, long long width, long long target, Accumulator smoothing,
                                Accumulator shift, Accumulator factor, Accumulator scale) {
     bool in_packs = (reinterpret_cast<unsigned long long>(x) - reinterpret_cast<unsigned long long>(out)) % 16 == 0;
@@ -74,25 +74,25 @@ __device__ void write_gradient(const Scalar* x, Scalar* out, long long width, lo
 }
 
 // Launch of `forward`, `backward` and `replace_by_gradient`: with more than 2,048 classes a block of 512 threads for each row,
-// otherwise a block of (32, 4) threads for each four rows, of which each warp takes one. Thread threadIdx.x of a row's threads
-// takes every blockDim.x-th pack of columns.
+// otherwise a block of (32, 4) threads for each four rows, one for each warp. Thread threadIdx.x of a row's threads takes every
+// blockDim.x-th pack of columns.
 
-// Writes losses[row] and, unless they are null, the row's largest logit and the sum of exp(logit - largest), whose logarithm is
-// never added to the largest: that would round it to fewer digits. Rows are `stride` apart.
+// Writes losses[row] and, unless they are null, the row's largest logit and the sum of exp(logit - largest). The logarithm of
+// this sum is never added to the largest logit, which would round it to fewer digits. Rows are `stride` apart.
 extern "C" __global__ void __launch_bounds__(row_threads, 1) forward(
     const Scalar* logits, const long long* targets, Accumulator* losses, Accumulator* largest, Accumulator* totals,
     long long ignored, Accumulator smoothing, long long rows, long long width, long long stride) {
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
     long long target = row < rows ? targets[row] : ignored;
-    Row found = read_row(logits + row * stride, target == ignored ? 0 : width, target, smoothing);
+    Row row_values = read_row(logits + row * stride, target == ignored ? 0 : width, target, smoothing);
     if (row < rows && threadIdx.x == 0) {
-        losses[row] = found.loss;
-        if (largest) largest[row] = found.largest;
-        if (totals) totals[row] = found.sum;
+        losses[row] = row_values.loss;
+        if (largest) largest[row] = row_values.largest;
+        if (totals) totals[row] = row_values.sum;
     }
 }
 
-// g is one number, or with `each` one number for each row. *count is how many rows the mean is over; null without a mean.
+// g is one number, or with `each` one for each row. *count is how many rows the mean is over; null without a mean.
 extern "C" __global__ void __launch_bounds__(row_threads, 1) backward(
     const Accumulator* g, const Scalar* logits, const long long* targets, const Accumulator* largest, const Accumulator* totals,
     const Accumulator* count, Scalar* d_logits, long long each, long long ignored, Accumulator smoothing, long long rows,
@@ -114,19 +114,20 @@ extern "C" __global__ void __launch_bounds__(row_threads, 1) replace_by_gradient
     long long target = row < rows ? targets[row] : ignored;
     bool kept = target != ignored;
     Scalar* x = logits + row * stride;
-    Row found = read_row(x, kept ? width : 0, target, smoothing);
-    // By now all must have read the target's logit. In a block the barriers of the sums ensure it, but shuffles order no memory.
+    Row row_values = read_row(x, kept ? width : 0, target, smoothing);
+    // All threads must have read the target's logit. In a block the barriers of the sums ensure it, but shuffles order no
+    // memory.
     __syncwarp();
     if (row < rows) {
-        write_gradient(x, x, width, target, smoothing, found.largest, Accumulator(1) / found.sum, kept);
-        if (threadIdx.x == 0) losses[row] = found.loss;
+        write_gradient(x, x, width, target, smoothing, row_values.largest, Accumulator(1) / row_values.sum, kept);
+        if (threadIdx.x == 0) losses[row] = row_values.loss;
     }
 }
 
-// Writes the sum of the losses. If `count` is not null, it writes their mean over the rows that count, and to *count how many
-// these are.
+// Writes the sum of the losses, or if `count` is not null, their mean over the rows that are not ignored, whose number goes to
+// *count.
 //
-// Launch: a single block of 1,024 threads, of which each adds up every 1,024th loss.
+// Launch: a single block of 1,024 threads, each of which adds up every 1,024th loss.
 extern "C" __global__ void __launch_bounds__(reduce_threads, 1) reduce(
     const Accumulator* losses, const long long* targets, Accumulator* loss, Accumulator* count, long long ignored,
     long long rows) {
@@ -143,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(reduce_threads, 1) reduce(
     }
 }
 
-// out (rows, width) = x, but 0 in the rows that are ignored.
+// out (rows, width) = x, but 0 in ignored rows.
 //
 // Launch: a block of 256 threads for each 1,024 elements, see for_each_pack.
 extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) without_ignored(

@@ -1,7 +1,7 @@
-"""Softmax cross-entropy for class indices. The formulas are in ``kernels/numpy/cross_entropy.py``.
+"""The cross-entropy for class indices. ``kernels/numpy/cross_entropy.py`` has the formulas.
 
-Losses have the accumulator's dtype, so that bfloat16 logits give float32 losses. The number of rows that count, by which the
-mean divides, stays on the GPU. A target that is no class gives the loss NaN, as checking for one would wait for the GPU.
+Losses have the accumulator's dtype, so bfloat16 logits give float32 losses. The number of rows that are not ignored, by which
+the mean divides, stays on the GPU. Checking targets would wait for the GPU, so a target that is no class gives the loss NaN.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tinytensor.kernels.cupy.loader import accumulator, contiguous, elementwise_
 from tinytensor.kernels.cupy.products import matmul
 
 _FILE = "cross_entropy.cu"
-_MANY = 2048  # a row of more classes than this gets a block of threads, others get a warp
+_MANY = 2048  # rows of more classes get a block of threads, others a warp
 
-# Logits at a time: 1 GiB of float32. Each chunk reads and writes the sums of the weight's gradient, and reads the weight
-# twice. For the weight of GPT-2 (50,304 by 768, in float32) that moves 0.6 GB. A chunk of this size has 5,336 rows and moves
-# its logits five times, which is 5 GB: beside that the sums cost little.
+# Logits at a time: 1 GiB of float32. Each chunk reads and writes the sums of the weight's gradient, and reads the weight twice.
+# For GPT-2's weight (50,304 by 768, in float32) that moves 0.6 GB. A chunk of this size has 5,336 rows and moves its logits
+# five times, 5 GB, so the sums cost little.
 _CHUNK = 1 << 28
 
 
@@ -27,14 +27,14 @@ def _row_grid(rows: int, classes: int) -> tuple[int, tuple[int, int]]:
 
 
 def _flat(targets: Any, classes: int) -> Any:
-    """The targets as the kernels take them: one axis, contiguous, int64. Raises ValueError where there are no classes."""
+    """Return the targets as the kernels take them: one axis, contiguous, int64. Raises ValueError if there are no classes."""
     if not classes:
-        raise ValueError("it needs at least one class")
+        raise ValueError("cross-entropy needs at least one class, got 0")
     return contiguous(targets.reshape(-1).astype(index_dtype, copy=False))
 
 
 def _reduced(losses: Any, target: Any, ignore_index: int, reduction: str, dtype: Any) -> tuple[Any, Any]:
-    """The sum or the mean of the rows' losses; and how many rows count, which only the mean needs (otherwise None)."""
+    """Return the sum or mean of the rows' losses, and for the mean how many rows are not ignored, else None."""
     loss = xp.empty((), losses.dtype)
     count = xp.empty((), losses.dtype) if reduction == "mean" else None
     kernel(_FILE, "reduce", dtype)(1, 1024, losses, target, loss, count, ignore_index, target.size)
@@ -44,7 +44,7 @@ def _reduced(losses: Any, target: Any, ignore_index: int, reduction: str, dtype:
 def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
-    """The loss of each row. Saves of each the largest logit and the sum of exp(logit - largest), and how many rows count."""
+    """The loss of each row. Saves each row's largest logit and sum of exp(logit - largest), and the number of counted rows."""
     logits, rows, classes = contiguous(logits), targets.size, logits.shape[-1]
     target = _flat(targets, classes)
     losses = xp.empty(targets.shape, accumulator(logits.dtype))
@@ -67,7 +67,7 @@ def cross_entropy_backward(
     label_smoothing: float,
     reduction: str,
 ) -> Sequence[Any]:
-    """softmax(logits) minus the target distribution, times the scale of each row."""
+    """``cross_entropy_backward`` of kernels/numpy."""
     g, logits, rows, classes = contiguous(g), contiguous(logits), targets.size, logits.shape[-1]
     d_logits = xp.empty(logits.shape, logits.dtype)
     arrays = (g, logits, _flat(targets, classes), *residuals, d_logits)
@@ -84,14 +84,14 @@ def linear_cross_entropy_forward(
 ) -> tuple[Any, Any]:
     """The cross-entropy of the logits x weightᵀ.
 
-    Saves the gradients of the sum of the losses, which are computed while a chunk's logits are there, and how many rows count.
-    The gradient of a bfloat16 weight is saved in float32 where it is the sum of several chunks.
+    Saves the gradients of the sum of the losses, computed while a chunk's logits are in memory, and how many rows are not
+    ignored. The gradient of a bfloat16 weight is saved in float32 if it is the sum of several chunks.
     """
     dtype, count, classes = x.dtype, targets.size, weight.shape[0]
     rows, target = x.reshape(count, x.shape[-1]), _flat(targets, classes)
     chunks = max(1, -(-count * classes // _CHUNK))
     size = max(1, -(-count // chunks))
-    # Each row begins at a multiple of 16 bytes, whatever the number of classes: that is fastest for cuBLAS and the kernels.
+    # Rows begin at multiples of 16 bytes for any number of classes, which is fastest for cuBLAS and the kernels.
     logits = xp.empty((size, -(-classes // 8) * 8), dtype)
     losses = xp.empty(count, accumulator(dtype))
     d_x = xp.empty(rows.shape, dtype) if needed[0] else None
@@ -113,7 +113,7 @@ def linear_cross_entropy_forward(
 
 
 def _without_ignored(rows: Any, target: Any, ignore_index: int) -> Any:
-    """The rows, with 0 in those that are ignored: they add nothing to the gradient of the weight, even if they hold NaN."""
+    """Return the rows with 0 in ignored ones, which then add nothing to the weight's gradient, even if they hold NaN."""
     rows = contiguous(rows)
     out = xp.empty(rows.shape, rows.dtype)
     launch = kernel(_FILE, "without_ignored", rows.dtype)
@@ -124,7 +124,7 @@ def _without_ignored(rows: Any, target: Any, ignore_index: int) -> Any:
 def _losses(
     logits: Any, target: Any, losses: Any, ignore_index: int, label_smoothing: float, classes: int, gradient: bool
 ) -> None:
-    """Write the rows' losses. If ``gradient`` is True, also overwrite the logits by the gradient of the losses' sum."""
+    """Write the rows' losses. With ``gradient``, overwrite the logits by the gradient of the losses' sum."""
     rows, stride = len(target), logits.shape[1]
     settings = (ignore_index, label_smoothing, rows, classes, stride)
     if gradient:
@@ -146,13 +146,13 @@ def linear_cross_entropy_backward(
     label_smoothing: float,
     reduction: str,
 ) -> Sequence[Any]:
-    """The gradients that the forward pass saved, times g. For the mean they are divided by how many rows count."""
+    """The saved gradients times g, for the mean divided by how many rows are not ignored."""
     (d_x, d_weight), count = residuals
     return _scaled(d_x, g, count, x), _scaled(d_weight, g, count, weight)
 
 
 def _scaled(sums: Any, g: Any, count: Any, like: Any) -> Any:
-    """sums * g / count in the shape and dtype of the input ``like``; None for None."""
+    """Return sums * g / count in the shape and dtype of the input ``like``; None for None."""
     if sums is None:
         return None
     out = xp.empty(like.shape, like.dtype)

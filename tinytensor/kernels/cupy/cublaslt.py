@@ -1,13 +1,11 @@
-"""Products of matrices by cuBLASLt, the part of cuBLAS that is told its stream and its working memory in every call.
+"""Matrix products by cuBLASLt, the part of cuBLAS whose calls take their stream and working memory.
 
-CuPy has no binding of it, so ctypes calls the library. Its calls can be captured in a CUDA graph (see ``capture.py``), while
-CuPy refuses its own calls of cuBLAS there (github.com/cupy/cupy/issues/6290).
+CuPy has no binding of it, so ctypes calls the library. Its calls can be captured in a CUDA graph (see ``capture.py``), where
+CuPy refuses its own calls of cuBLAS (github.com/cupy/cupy/issues/6290). It can also add a bias before storing the result, which
+saves a pass over it.
 
-It can also add a bias before a result is stored, which saves a pass over the result.
-
-A call takes descriptions of the product and of its matrices, and an algorithm that fits them. Both are made once for each kind
-of product, and kept. ``TINYTENSOR_CUBLASLT=1`` sends all products here, to compare the speed. By default only those of a
-captured step come here.
+A call takes descriptions of the product and its matrices, and a suitable algorithm. These are cached for each type of product.
+``TINYTENSOR_CUBLASLT=1`` sends all products here, to compare the speed. By default only captured steps use it.
 
 The names and numbers are those of cublasLt.h (docs.nvidia.com/cuda/cublas, "Using the cuBLASLt API").
 """
@@ -29,15 +27,15 @@ from tinytensor.device.forks import free_in_forks
 
 _WORKSPACE = 32 << 20  # bytes, as NVIDIA recommends for its largest GPUs
 
-# Attributes of a product, of a matrix's layout, and of the preferences for an algorithm.
+# Attributes of a product, a matrix layout, and the preferences for an algorithm.
 _TRANSPOSE_FIRST, _TRANSPOSE_SECOND, _EPILOGUE, _BIAS = 3, 4, 7, 8
-_ADD_BIAS = 4  # an epilogue: what is done to the result before it is stored
+_ADD_BIAS = 4  # an epilogue: an operation on the result before it is stored
 _BATCH_COUNT, _BATCH_STEP = 5, 6
-_MOST_WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)  # of the first, the second, what is added, and the result
-_WIDEST_ALIGNMENT = 16  # bytes: the most that is loaded at once
+_MOST_WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)  # of the first, the second, the summand, and the result
+_WIDEST_ALIGNMENT = 16  # bytes of the widest load
 
 _handle = ctypes.c_void_p
-_made = ctypes.POINTER(_handle)  # where a function leaves the handle of what it made
+_made = ctypes.POINTER(_handle)  # where a function stores a new handle
 _attribute = [_handle, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
 _SIGNATURES = {
     "cublasLtCreate": [_made],
@@ -55,7 +53,7 @@ _SIGNATURES = {
 }
 
 
-class _Found(ctypes.Structure):
+class _Algorithm(ctypes.Structure):
     """An algorithm, as cublasLtMatmulAlgoGetHeuristic describes it."""
 
     _fields_ = (
@@ -82,7 +80,7 @@ class Matrices(NamedTuple):
 
 
 class Product(NamedTuple):
-    """All that an algorithm depends on: result = op(first) op(second), or that added to what the result holds."""
+    """All that an algorithm depends on. The result is op(first) op(second), or its sum with the result's old values."""
 
     first: Matrices
     second: Matrices
@@ -90,12 +88,12 @@ class Product(NamedTuple):
     operations: tuple[int, int]  # for each factor: 1 to transpose it, else 0
     matrices: int  # in a batch
     compute: int  # a cublasComputeType_t
-    factors: int  # the cudaDataType of the factors of the product and of what is added
-    bias_alignment: int = 0  # of the address of a vector that is added to each column of the result; 0: there is none
+    factors: int  # the cudaDataType of the factors of the product and the summand
+    bias_alignment: int = 0  # of the address of a vector that is added to each column of the result; 0 without one
 
 
 def alignment(address: int) -> int:
-    """The largest power of 2 that divides the address, at most 16."""
+    """Return the largest power of 2 that divides the address, at most 16."""
     return min(address & -address, _WIDEST_ALIGNMENT)
 
 
@@ -103,7 +101,7 @@ def alignment(address: int) -> int:
 
 
 class Plan:
-    """The descriptions of a product and its matrices, and the algorithm that cuBLASLt thinks is the fastest."""
+    """The descriptions of a product and its matrices, and the fastest algorithm according to cuBLASLt."""
 
     def __init__(self, product: Product):
         self._lock = free_in_forks(threading.Lock())
@@ -112,22 +110,22 @@ class Plan:
             _set("cublasLtMatmulDescSetAttribute", self._product, attribute, ctypes.c_int32(operation))
         if product.bias_alignment:
             _set("cublasLtMatmulDescSetAttribute", self._product, _EPILOGUE, ctypes.c_uint32(_ADD_BIAS))
-            self._set_bias(product.bias_alignment)  # nothing is read there: the algorithm depends on the alignment alone
+            self._set_bias(product.bias_alignment)  # not read: the algorithm depends only on the alignment
         self._layouts = [_layout(each, product.matrices) for each in (product.first, product.second, product.result)]
         weakref.finalize(self, _destroy, self._product, *self._layouts).atexit = False
-        self._found = self._fastest(product)
+        self._algorithm = self._fastest(product)
 
     def multiply(self, addresses: Sequence[int], one: int, before: int, bias: int = 0) -> None:
-        """Compute the product of the matrices at these addresses on the current stream.
+        """Multiply the matrices at these addresses on the current stream.
 
-        ``one`` is the address of the number 1, and ``before`` that of the factor of what the result holds already. ``bias`` is
-        the address of a vector of the result's type, if the product has one.
+        ``one`` is the address of the number 1, and ``before`` of the factor of the result's old values. ``bias`` is the address
+        of a vector of the result's type, if the product has one.
         """
         first, second, result = addresses
         of_first, of_second, of_result = self._layouts
-        algorithm = ctypes.addressof(self._found)  # which comes first in it
+        algorithm = ctypes.addressof(self._algorithm)  # its first field
         workspace = _workspace()
-        with self._lock:  # as the address of the bias is a part of the description, which threads share
+        with self._lock:  # the bias's address is part of the description, which threads share
             if bias:
                 self._set_bias(bias)
             _call(
@@ -140,23 +138,23 @@ class Plan:
     def _set_bias(self, address: int) -> None:
         _set("cublasLtMatmulDescSetAttribute", self._product, _BIAS, ctypes.c_void_p(address))
 
-    def _fastest(self, product: Product) -> _Found:
+    def _fastest(self, product: Product) -> _Algorithm:
         preference = _made_by("cublasLtMatmulPreferenceCreate")
         _set("cublasLtMatmulPreferenceSetAttribute", preference, _MOST_WORKSPACE, ctypes.c_uint64(_WORKSPACE))
         matrices = (product.first, product.second, product.result, product.result)
         for attribute, its in zip(_ALIGNMENTS, matrices):
             _set("cublasLtMatmulPreferenceSetAttribute", preference, attribute, ctypes.c_uint32(its.alignment))
-        found, count = _Found(), ctypes.c_int()
+        algorithm, count = _Algorithm(), ctypes.c_int()
         layouts = (*self._layouts, self._layouts[-1])
         _call(
             "cublasLtMatmulAlgoGetHeuristic",
-            *(_library_handle(), self._product, *layouts, preference, 1, ctypes.addressof(found), ctypes.byref(count)),
+            *(_library_handle(), self._product, *layouts, preference, 1, ctypes.addressof(algorithm), ctypes.byref(count)),
         )
         _call("cublasLtMatmulPreferenceDestroy", preference)
-        if not count.value or found.status:
-            remedy = "leave out TINYTENSOR_CUBLASLT and TINYTENSOR_CAPTURE"
+        if not count.value or algorithm.status:
+            remedy = "unset TINYTENSOR_CUBLASLT and TINYTENSOR_CAPTURE"
             raise CublasLtError(f"cuBLASLt has no algorithm for {product}: {remedy}")
-        return found
+        return algorithm
 
 
 def _destroy(product: Any, *layouts: Any) -> None:
@@ -178,7 +176,7 @@ def _layout(matrices: Matrices, count: int) -> Any:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """The library that CuPy's cuBLAS itself is built on."""
+    """Load the library on which CuPy's cuBLAS is built."""
     from cuda.pathfinder import load_nvidia_dynamic_lib  # a package that CuPy requires
 
     library = ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
@@ -213,14 +211,14 @@ def _library_handle() -> int | None:
 
 @functools.cache
 def _workspace() -> Any:
-    """The working memory of all products. They can share it, as all work of a process is in one order."""
+    """Return the working memory of all products. They share it, as a process does its work in order."""
     return xp.empty(_WORKSPACE, xp.uint8)
 
 
 def _is_on_everywhere() -> bool:
     value = os.environ.get("TINYTENSOR_CUBLASLT", "") or "0"
     if value not in ("0", "1"):
-        raise BackendError(f"TINYTENSOR_CUBLASLT={value!r} must be '0' (the default) or '1' (all products by cuBLASLt)")
+        raise BackendError(f"TINYTENSOR_CUBLASLT must be '0' (the default) or '1' (all products by cuBLASLt), got {value!r}")
     return value == "1"
 
 

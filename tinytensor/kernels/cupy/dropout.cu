@@ -13,7 +13,7 @@
 
 constexpr int threads = 64;  // in a block, as in dropout.py
 
-// Calls body(Count<n>, i, bits) for the n elements from i on. Bit 0 says whether to keep the first of them, and so on. All
+// Calls body(Count<n>, i, bits) for the n elements starting at i. Bit 0 says whether to keep the first of them, and so on. All
 // warps of the grid together cover 0 to size - 1.
 template <int count, typename Body>
 __device__ void for_each_kept(const Keep& keep, long long size, Body body) {
@@ -22,29 +22,29 @@ __device__ void for_each_kept(const Keep& keep, long long size, Body body) {
     unsigned int bits = keep_bits(keep, thread);
 #pragma unroll
     for (int pass = 0; pass < block_elements / count; pass++) {
-        int place = (pass * warp_size + lane) * count;  // of this lane's elements among those of the warp
-        unsigned int mine = __shfl_sync(all_lanes, bits, place / block_elements) >> (place % block_elements);
-        if (first + place + count <= size)
-            body(Count<count>(), first + place, mine);
+        int position = (pass * warp_size + lane) * count;  // of this lane's elements among the warp's
+        unsigned int mine = __shfl_sync(all_lanes, bits, position / block_elements) >> (position % block_elements);
+        if (first + position + count <= size)
+            body(Count<count>(), first + position, mine);
         else
-            for (long long i = first + place; i < size; i++, mine >>= 1) body(Count<1>(), i, mine);
+            for (long long i = first + position; i < size; i++, mine >>= 1) body(Count<1>(), i, mine);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(threads, 1) keep_mask(
-    bool* out, const Word* words, Word first, Word second, Word part, long long whole, long long size) {
-    Keep keep = {key_of(words, first, second), part, static_cast<unsigned int>(whole)};
+    bool* out, const Word* words, Word first, Word second, Word part, long long limit, long long size) {
+    Keep keep = {key_of(words, first, second), part, static_cast<unsigned int>(limit)};
     for_each_kept<1>(keep, size, [=](auto, long long i, unsigned int bits) { out[i] = bits & 1u; });
 }
 
 __device__ inline float rounded_product(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline double rounded_product(double a, double b) { return __dmul_rn(a, b); }
 
-// x scaled where it is kept, else 0, plus the residual if there is one.
+// x scaled if it is kept, else 0, plus the residual if there is one.
 template <int count>
 __device__ void drop(const Scalar* x, const Scalar* residual, Scalar* out, Accumulator scale, const Keep& keep, long long size) {
-    for_each_kept<count>(keep, size, [=](auto given, long long i, unsigned int bits) {
-        constexpr int n = decltype(given)::value;
+    for_each_kept<count>(keep, size, [=](auto number, long long i, unsigned int bits) {
+        constexpr int n = decltype(number)::value;
         Pack<n> values = load<n>(x, i), others;
         if (residual) others = load<n>(residual, i);
         for (int k = 0; k < n; k++) {
@@ -58,8 +58,8 @@ __device__ void drop(const Scalar* x, const Scalar* residual, Scalar* out, Accum
 
 extern "C" __global__ void __launch_bounds__(threads, 1) dropout(
     const Scalar* x, const Scalar* residual, Scalar* out, Accumulator scale, const Word* words, Word first, Word second,
-    Word part, long long whole, long long size) {
-    Keep keep = {key_of(words, first, second), part, static_cast<unsigned int>(whole)};
+    Word part, long long limit, long long size) {
+    Keep keep = {key_of(words, first, second), part, static_cast<unsigned int>(limit)};
     if (aligned(x, residual, out))
         drop<widest>(x, residual, out, scale, keep, size);
     else
@@ -68,9 +68,9 @@ extern "C" __global__ void __launch_bounds__(threads, 1) dropout(
 
 // The dropout mask of attention's weights in bits: (heads, tiles of queries, keys), words of a bit for each query of a tile.
 //
-// The mask itself has the order (heads, keys, queries), so a block of its stream is 32 neighbouring queries of one key. Here it
-// is put into words in the order in which rows of scores are read. Unless it is null, heads[i] is the head of the mask that
-// belongs to head i of the scores. These are the words of one tile of one head, each a column:
+// The mask has the order (heads, keys, queries), so a block of its stream is 32 neighbouring queries of one key. The words are
+// in the order in which rows of scores are read. Unless it is null, heads[i] is the mask's head for head i of the scores. These
+// are the words of one tile of one head, each a column:
 //
 //                  key 0    key 1    key 2    ...
 //     query  0     bit 0    bit 0    bit 0             (queries are counted within the tile)
@@ -81,13 +81,13 @@ extern "C" __global__ void __launch_bounds__(threads, 1) dropout(
 // A warp that reads the row of query 5 loads neighbouring words and takes bit 5 of each.
 //
 // Launch: blocks of 64 threads, along x one for each tile of each head, and along y one for each 64 keys. A thread makes the
-// word of one key. Where the number of queries is no multiple of 32, this word may lie across two blocks of the stream: then
-// the thread makes both.
+// word of one key. If the number of queries is no multiple of 32, this word may span two blocks of the stream, and the thread
+// makes both.
 extern "C" __global__ void __launch_bounds__(threads, 1) keep_bits_of_tiles(
-    unsigned int* bits, const long long* heads, const Word* words, Word first, Word second, Word part, long long whole,
+    unsigned int* bits, const long long* heads, const Word* words, Word first, Word second, Word part, long long limit,
     long long tiles, long long keys, long long seen, long long first_head, long long first_query, long long all_queries,
     long long all_keys) {
-    Keep keep = {key_of(words, first, second), part, static_cast<unsigned int>(whole)};
+    Keep keep = {key_of(words, first, second), part, static_cast<unsigned int>(limit)};
     long long key = static_cast<long long>(blockIdx.y) * blockDim.x + threadIdx.x;
     long long head = first_head + blockIdx.x / tiles, query = blockIdx.x % tiles * bit_tile;
     if (heads) head = heads[head];

@@ -1,6 +1,6 @@
-"""Dropout. ``kernels/numpy/dropout.py`` defines the mask that belongs to a random key.
+"""Dropout. ``kernels/numpy/dropout.py`` defines the mask of a random key.
 
-The backward pass computes the mask again: on a GPU that costs less than storing and loading it.
+The backward pass recomputes the mask: on a GPU that is cheaper than storing and loading it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ BIT_TILE = 32  # queries that share a word of ``keep_bits_of_tiles``, as in phil
 
 
 def keep_arguments(random_key: RandomKey, keep_probability: float) -> tuple[Any, Any, Any, Any, int]:
-    """The arguments that tell a kernel which elements to keep: the random key's two words, which in a captured step are an
-    array on the GPU, then the limits ``part`` (of the further bits) and ``whole`` (of the byte)."""
+    """Return a kernel's arguments for the mask: the random key's two words, in a captured step an array on the GPU, then the
+    limits ``part`` (of the further bits) and ``limit`` (of the byte)."""
     on_gpu, words = (random_key, (0, 0)) if isinstance(random_key, xp.ndarray) else (None, random_key)
-    whole, part = divmod(keep_probability * 256, 1)
-    return on_gpu, host.uint64(words[0]), host.uint64(words[1]), host.uint64(int(part * 2.0**64)), int(whole)
+    limit, part = divmod(keep_probability * 256, 1)
+    return on_gpu, host.uint64(words[0]), host.uint64(words[1]), host.uint64(int(part * 2.0**64)), int(limit)
 
 
 def _grid(size: int) -> tuple[int, int]:
@@ -31,9 +31,9 @@ def _grid(size: int) -> tuple[int, int]:
 
 
 def keep_mask(random_key: RandomKey, shape: Sequence[int], keep_probability: float) -> Any:
-    """A boolean mask of this shape: each element is True with this probability."""
+    """``keep_mask`` of kernels/numpy."""
     out = xp.empty(shape, bool_dtype)
-    # The kernel compiled for any dtype will do, as the mask does not depend on it.
+    # The mask does not depend on the dtype, so any compiled kernel will do.
     launch = kernel("dropout.cu", "keep_mask", default_dtype)
     launch(*_grid(math.prod(shape)), out, *keep_arguments(random_key, keep_probability), math.prod(shape))
     return out
@@ -48,16 +48,16 @@ def keep_bits_of_tiles(
     seen: int,
     heads_of_mask: Any,
 ) -> Any:
-    """Which of attention's weights dropout keeps, as a bit each: words of this shape, (heads, tiles of 32 queries, keys).
+    """Return a bit for each of attention's weights that is set if dropout keeps it: (heads, tiles of 32 queries, keys) words.
 
-    They belong to the heads and queries from ``start`` (head, query) on, where a head of the dropout mask has ``lengths``
-    (queries, keys). The first of the queries sees ``seen`` keys, and each later one sees one more: words of which no bit is
-    seen are 0. ``heads_of_mask`` is what ``dropped_heads`` returns.
+    The first head and query are ``start``, and a head of the dropout mask has ``lengths`` (queries, keys). The first query sees
+    ``seen`` keys, and each later one sees one more; words without any seen weight are 0. ``heads_of_mask`` comes from
+    ``dropped_heads``.
     """
     bits = xp.empty(shape, host.uint32)
     if bits.size:
         heads, tiles, keys = shape
-        # The kernel compiled for any dtype will do, as for ``keep_mask``.
+        # As for ``keep_mask``, any dtype will do.
         launch = kernel("dropout.cu", "keep_bits_of_tiles", default_dtype)
         grid = (heads * tiles, -(-keys // _THREADS))
         keep = keep_arguments(random_key, keep_probability)
@@ -65,29 +65,29 @@ def keep_bits_of_tiles(
     return bits
 
 
-def dropped_heads(own_lead: Sequence[int], lead: Sequence[int]) -> Any:
-    """The head of the dropout mask that belongs to each head of the scores. None where they are numbered alike.
+def dropped_heads(mask_lead: Sequence[int], lead: Sequence[int]) -> Any:
+    """Return the head of the dropout mask for each head of the scores. None if both are numbered alike.
 
-    They are not where only the values have some leading axis. The mask has ``own_lead``, that of query and key, and the scores
-    are made for all of ``lead``.
+    They differ if only the values have some leading axis. The mask has ``own_lead``, that of query and key, and the scores
+    ``lead``.
     """
-    own = math.prod(own_lead)
-    if own == math.prod(lead):
+    heads = math.prod(mask_lead)
+    if heads == math.prod(lead):
         return None
-    return xp.broadcast_to(xp.arange(own).reshape(own_lead), lead).reshape(-1)
+    return xp.broadcast_to(xp.arange(heads).reshape(mask_lead), lead).reshape(-1)
 
 
 def dropout_forward(
     needed: Sequence[bool], x: Any, residual: Any, random_key: RandomKey, keep_probability: float
 ) -> tuple[Any, None]:
-    """x / keep_probability where the mask keeps x, else 0; plus the residual if there is one. Saves nothing."""
+    """``dropout_forward`` of kernels/numpy. Saves nothing."""
     return _dropped(x, residual, random_key, keep_probability), None
 
 
 def dropout_backward(
     g: Any, keep: None, needed: Sequence[bool], random_key: RandomKey, keep_probability: float
 ) -> Sequence[Any]:
-    """The gradient of x is g / keep_probability where the mask kept x, else 0. The gradient of the residual is g itself."""
+    """``dropout_backward`` of kernels/numpy."""
     return _dropped(g, None, random_key, keep_probability) if needed[0] else None, g if needed[1] else None
 
 

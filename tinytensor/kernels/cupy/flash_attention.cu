@@ -1,30 +1,30 @@
-// Attention without its scores in memory (Dao et al. 2022; Dao 2023, "FlashAttention-2", here FA2). Each kernel makes the
-// scores of a few rows at a time, in registers, and uses them at once. bfloat16 is multiplied, and float added up.
+// Attention that never stores its scores (Dao et al. 2022; Dao 2023, "FlashAttention-2", here FA2). Each kernel computes the
+// scores of a few rows at a time, in registers, and uses them immediately. Products are bfloat16, and sums float.
 //
-// The forward kernel keeps log-sum-exp of each query's scores, from which the backward kernels make the weights again. It is in
+// The forward kernel saves log-sum-exp of each query's scores, from which the backward kernels recompute the weights. It is in
 // base 2, with factor = scale * log2(e): then a weight, exp(score * scale) / sum = exp2(score * factor - log_sum), takes a
 // multiply-add and one instruction for exp2.
 //
-// Queries, keys, values, the output and the gradients are heads of any array with even steps from row to row, so that they are
-// read and written where linear layers have them. Compiled for each Width of a head, and with Masked 0 or 1: where no mask
-// hides keys, only tiles at causality's edge and at the end of the keys are looked at score by score.
+// Queries, keys, values, the output and the gradients are heads of any array with even steps between rows, so they are read and
+// written as linear layers store them. Compiled for each Width of a head, and with Masked 0 or 1: without a mask, only tiles at
+// causality's edge and at the end of the keys are checked score by score.
 #include "tiles.cuh"
 #include "philox.cuh"
 
 constexpr int warps = 4, threads = warps * warp_size;  // in a block, as in flash_attention.py
 constexpr int warp_rows = 16;                          // the rows of a left operand
-constexpr int block_rows = warps * warp_rows;          // queries or keys that a block owns, as in flash_attention.py
+constexpr int block_rows = warps * warp_rows;          // queries or keys of a block, as in flash_attention.py
 constexpr int tile_rows = Width <= 64 ? 64 : 32;       // rows of a tile: four tiles are at most 32 KiB
 
-// Blocks that share a multiprocessor, and its registers: while one waits, the others work. tests/cuda shows that this leaves
-// registers enough, and nothing is moved to slow memory.
+// Blocks that share a multiprocessor and its registers: while one waits, others work. tests/cuda checks that registers suffice
+// and nothing is spilled to slow memory.
 constexpr int blocks_at_once = Width <= 64 ? 3 : 1;
 
 using HeadTile = Tile<tile_rows, Width>;
 
 struct Shape {
     int heads, queries, keys;
-    int seen;  // query i sees the keys before i + seen. With seen = keys it sees all: attention is not causal
+    int seen;  // query i sees the keys before i + seen; seen = keys: attention is not causal
 
     __device__ Shape(long long heads, long long queries, long long keys, long long seen)
         : heads(static_cast<int>(heads)), queries(static_cast<int>(queries)), keys(static_cast<int>(keys)),
@@ -34,13 +34,13 @@ struct Shape {
     __device__ int padded_queries() const { return (queries + block_rows - 1) / block_rows * block_rows; }
     __device__ int padded_keys() const { return (keys + block_rows - 1) / block_rows * block_rows; }
 
-    // Of a query of that matrix, in log_sums and deltas.
-    __device__ long long place(long long matrix, int query) const { return matrix * padded_queries() + query; }
+    // The index of a query of that matrix in log_sums and deltas.
+    __device__ long long position(long long matrix, int query) const { return matrix * padded_queries() + query; }
 };
 
 // ---------------------------------------------------------------------------------------------------- rows of a head
 
-// The rows of one head of one sequence, number `matrix` of all. Element is Scalar, or const Scalar where rows are only read.
+// The rows of one head of one sequence, number `matrix` of all. Element is Scalar, or const Scalar for rows that are only read.
 template <typename Element>
 struct Rows {
     Element* start;
@@ -54,7 +54,7 @@ struct Rows {
     __device__ Element* at(int row, int column) const { return start + row * step + column; }
 };
 
-// Starts to copy rows from `first` on to a tile. The threads of the block share the work. Rows that do not exist are zeros.
+// Starts to copy rows, beginning at `first`, to a tile. The threads of the block share the work. Missing rows are zeros.
 __device__ inline void start_copy(HeadTile& tile, const Rows<const Scalar>& rows, int first) {
     constexpr int rows_at_once = threads / HeadTile::chunks;
     int chunk = threadIdx.x % HeadTile::chunks;
@@ -81,7 +81,7 @@ __device__ inline LeftRows load_rows(const Rows<const Scalar>& rows, int first) 
     return left;
 }
 
-// Writes the 16 rows from `first` on: sums, each row times its factor.
+// Writes 16 rows, beginning at `first`: sums, each row times its factor.
 __device__ inline void store_rows(const Rows<Scalar>& rows, int first, const Sums (&sums)[Width / 8],
                                   const float (&factors)[2]) {
 #pragma unroll
@@ -97,7 +97,7 @@ __device__ inline void store_rows(const Rows<Scalar>& rows, int first, const Sum
     }
 }
 
-// sums (16 x 16) += left (16 x Width) rowsᵀ, of the tile's 16 rows from `first` on.
+// sums (16 x 16) += left (16 x Width) rowsᵀ, for the tile's 16 rows beginning at `first`.
 __device__ inline void add_scores(Sums (&sums)[2], const LeftRows& left, HeadTile& tile, int first) {
     SharedAddress parts = transposed_parts(tile, first);
 #pragma unroll
@@ -109,7 +109,7 @@ __device__ inline void add_scores(Sums (&sums)[2], const LeftRows& left, HeadTil
     }
 }
 
-// sums (16 x Width) += left (16 x 16) rows, of the tile's 16 rows from `first` on.
+// sums (16 x Width) += left (16 x 16) rows, for the tile's 16 rows beginning at `first`.
 __device__ inline void add_mixture(Sums (&sums)[Width / 8], const Left& left, HeadTile& tile, int first) {
     SharedAddress parts = stored_parts(tile, first);
 #pragma unroll
@@ -133,8 +133,8 @@ __device__ inline float infinity() { return __uint_as_float(0x7f800000u); }
 
 // ------------------------------------------------------------------------------------------------------------- masks
 
-// A boolean mask of one head, true where the query may see the key, or nothing if it is not Masked. Queries and keys that do
-// not exist are like the last ones.
+// A boolean mask of one head, true if the query may see the key; unused unless Masked. Missing queries and keys are like the
+// last ones.
 struct Mask {
     const bool* start;
     long long query_step, key_step;
@@ -152,9 +152,9 @@ struct Mask {
 
 // ----------------------------------------------------------------------------------------------------------- dropout
 
-// Which weights dropout keeps: a bit each, see `keep_bits_of_tiles` in dropout.cu. A null pointer keeps everything. The words
-// are padded to whole blocks of queries and keys. `of_...` gives the bits of this lane's elements of a 16 x 16 matrix, counted
-// as `for_each_element` does.
+// A bit for each weight that is set if dropout keeps it, see `keep_bits_of_tiles` in dropout.cu. A null pointer keeps
+// everything. The words are padded to whole blocks of queries and keys. `of_...` gives the bits of this lane's elements of a 16
+// x 16 matrix, in the order of `for_each_element`.
 struct Kept {
     const unsigned int* words;
     int keys;  // of a row of words
@@ -163,15 +163,15 @@ struct Kept {
         : words(bits ? bits + matrix * (shape.padded_queries() / bit_tile) * shape.padded_keys() : nullptr),
           keys(shape.padded_keys()) {}
 
-    // Rows are the queries from `query` on, and columns the keys from `key` on.
+    // Rows are queries beginning at `query`, and columns keys beginning at `key`.
     __device__ unsigned int of_queries(int query, int key) const {
         if (!words) return all_lanes;
         long long row = static_cast<long long>(query / bit_tile) * keys;
-        int place = query % bit_tile + lane_row();
+        int position = query % bit_tile + lane_row();
         unsigned int kept = 0;
         for (int n = 0; n < 2; n++) {
             Pack<2, unsigned int> two = load<2>(words, row + key + n * 8 + lane_column());
-            for (int i = 0; i < 4; i++) kept |= (two[i % 2] >> (place + i / 2 * 8) & 1u) << (4 * n + i);
+            for (int i = 0; i < 4; i++) kept |= (two[i % 2] >> (position + i / 2 * 8) & 1u) << (4 * n + i);
         }
         return kept;
     }
@@ -180,11 +180,11 @@ struct Kept {
     __device__ unsigned int of_keys(int key, int query) const {
         if (!words) return all_lanes;
         long long row = static_cast<long long>(query / bit_tile) * keys;
-        int place = query % bit_tile + lane_column();
+        int position = query % bit_tile + lane_column();
         unsigned int kept = 0;
         for (int half = 0; half < 2; half++) {
             unsigned int word = words[row + key + half * 8 + lane_row()];
-            for (int n = 0; n < 2; n++) kept |= (word >> (place + n * 8) & 3u) << (4 * n + 2 * half);
+            for (int n = 0; n < 2; n++) kept |= (word >> (position + n * 8) & 3u) << (4 * n + 2 * half);
         }
         return kept;
     }
@@ -196,16 +196,16 @@ struct Kept {
 // has two rows of its warp's 16, and shares each with three other lanes.
 struct OnlineSoftmax {
     float largest[2] = {lowest, lowest};  // of the scores
-    float sum[2] = {0, 0};                // of exp(score - largest), over this lane's keys alone
+    float sum[2] = {0, 0};  // of exp(score - largest), over this lane's keys only
 
-    // Turns scores into weights, which are still to be divided by the sum, and brings the sums and `out` to the new maximum.
+    // Turns scores into weights, not yet divided by the sum, and rescales the sums and `out` to the new maximum.
     __device__ void take(Sums (&scores)[tile_rows / 16][2], Sums (&out)[Width / 8], float factor) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float before = largest[half];
             for_each_score(scores, half, [&](float& score) { largest[half] = max(largest[half], score); });
             largest[half] = over_warp(largest[half], [](float a, float b) { return max(a, b); }, 4);
-            float shift = largest[half] > lowest ? largest[half] * factor : 0;  // 0: no key is seen yet
+            float shift = largest[half] > lowest ? largest[half] * factor : 0;  // 0: no key seen yet
             float correction = exp2f((before - largest[half]) * factor);
             sum[half] *= correction;
             for_each_score(scores, half, [&](float& score) { sum[half] += score = exp2f(fmaf(score, factor, -shift)); });
@@ -224,8 +224,8 @@ struct OnlineSoftmax {
     }
 };
 
-// The output, by algorithm 1 of FA2. Launch: 128 threads; a block for each 64 queries of each head of each sequence. Where
-// attention is causal, late queries see most, so blocks with the last queries come first.
+// The output, by algorithm 1 of FA2. Launch: 128 threads; a block for each 64 queries of each head of each sequence. With
+// causality, late queries see most, so blocks with the last queries come first.
 //
 //                        keys 0 to 63 | 64 to 127 | ...
 //     warp 0: queries 0 to 15    --->      --->            A warp owns 16 queries, holds them in registers, and makes their
@@ -233,8 +233,8 @@ struct OnlineSoftmax {
 //     warp 2: queries 32 to 47   --->      --->            and values together, tile by tile. While they work on a tile, the
 //     warp 3: queries 48 to 63   --->      --->            next one is being copied.
 //
-// log_sums is (heads of all sequences, queries padded to whole blocks): L of the paper, but in base 2. Queries that do not
-// exist are zeros. What belongs to them is computed like the rest, and their rows of the output are not written.
+// log_sums is (heads of all sequences, queries padded to whole blocks): L of the paper, but in base 2. Missing queries
+// are zeros, and their rows of the output are computed but not written.
 extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forward(
     const Scalar* query, long long query_batch, long long query_head, long long query_row,
     const Scalar* key, long long key_batch, long long key_head, long long key_row,
@@ -269,10 +269,10 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
         wait_for_own_copies();
         __syncthreads();  // this tile is complete, and nobody reads the last one any more
         if (first_key + tile_rows < end) start_copies(1 - stage, first_key + tile_rows);
-        Sums scores[tile_rows / 16][2] = {};  // S = Q Kᵀ, without the scale
+        Sums scores[tile_rows / 16][2] = {};  // S = Q Kᵀ, not scaled
 #pragma unroll
         for (int part = 0; part < tile_rows / 16; part++) add_scores(scores[part], own_queries, key_tiles[stage], 16 * part);
-        if (Masked || first_key + tile_rows > shape.end(own_query)) {  // perhaps some query of the warp does not see all of it
+        if (Masked || first_key + tile_rows > shape.end(own_query)) {  // some query of the warp may not see all of it
             int ends[2] = {shape.end(own_query + row_of(0)) - first_key, shape.end(own_query + row_of(2)) - first_key};
 #pragma unroll
             for (int part = 0; part < tile_rows / 16; part++)
@@ -281,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
                     if (key >= ends[bit % 4 / 2] || !sees(own_query + row, first_key + key)) score = -infinity();
                 });
         }
-        softmax.take(scores, mixture, factor);  // now P, not yet divided by its sums
+        softmax.take(scores, mixture, factor);  // P, not yet divided by its sums
 #pragma unroll
         for (int part = 0; part < tile_rows / 16; part++) {
             if (bits) {
@@ -296,28 +296,28 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
     float factors[2];
     for (int half = 0; half < 2; half++) {
         float sum = warp_sum(softmax.sum[half], 4);
-        factors[half] = sum == 0 ? 0 : keep_scale / sum;  // 0 where no key is seen
+        factors[half] = sum == 0 ? 0 : keep_scale / sum;  // 0 if no key is seen
         if (lane_column() == 0)
-            log_sums[shape.place(matrix, own_query) + row_of(2 * half)] = fmaf(softmax.largest[half], factor, log2f(sum));
+            log_sums[shape.position(matrix, own_query) + row_of(2 * half)] = fmaf(softmax.largest[half], factor, log2f(sum));
     }
     store_rows(Rows(out, out_batch, out_head, out_row, shape.queries, shape, matrix), own_query, mixture, factors);
 }
 
 // ---------------------------------------------------------------------------------------------------------- backward
 
-// Algorithm 2 of FA2 is two kernels here, so that no gradient is added up by several blocks: each row is made by one warp
-// alone, in the same order every time. Both make the weights again, P = exp2(score * factor - log_sum), and with dP = g valueᵀ
-// the gradient of the scores, dS = P (dP - delta), where delta = rowsum(g out) (FA2, section 3.1.2: D).
+// Algorithm 2 of FA2 is two kernels here, so that no gradient is added up by several blocks: one warp computes each row, in the
+// same order every time. Both recompute the weights, P = exp2(score * factor - log_sum), and with dP = g valueᵀ the gradient of
+// the scores, dS = P (dP - delta), where delta = rowsum(g out) (FA2, section 3.1.2: D).
 //
-// With dropout, dP counts where the weight was kept, times keep_scale. The output has the dropout in it, so delta has, too.
+// With dropout, dP is masked and multiplied by keep_scale. The output includes dropout, so delta does, too.
 
 struct OfQuery {
     float log_sum, delta;
 };
 
-// Turns scores and the gradient of their weights, of one 16 x 16 matrix, into weights after dropout (still without keep_scale)
-// and dS (still without the scale). find(column, bit) gives what belongs to an element's query, and is_seen(row, column, bit)
-// says whether the query sees the key.
+// Turns scores and the gradient of their weights, of one 16 x 16 matrix, into weights after dropout (without keep_scale) and dS
+// (without the scale). find(column, bit) gives the values of an element's query, and is_seen(row, column, bit) tells whether
+// the query sees the key.
 template <typename Find, typename IsSeen>
 __device__ void to_weights_and_gradients(Sums (&scores)[2], Sums (&gradients)[2], unsigned int keeps, float factor,
                                          float keep_scale, Find find, IsSeen is_seen) {
@@ -331,8 +331,8 @@ __device__ void to_weights_and_gradients(Sums (&scores)[2], Sums (&gradients)[2]
     });
 }
 
-// The gradient of the queries: dQ = scale dS K. Launch: as of flash_forward. Also writes delta, which lies in memory like
-// log_sums. Where d_query is null, delta is all.
+// The gradient of the queries: dQ = scale dS K. Launch: as flash_forward. Also writes delta, in the layout of log_sums. If
+// d_query is null, it writes only delta.
 extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_backward_queries(
     const Scalar* query, long long query_batch, long long query_head, long long query_row,
     const Scalar* key, long long key_batch, long long key_head, long long key_row,
@@ -365,9 +365,9 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
                 Pair of_g = own_g.parts[n / 2].pairs[n % 2 * 2 + half], of_out = own_out.parts[n / 2].pairs[n % 2 * 2 + half];
                 sum += first_of(of_g) * first_of(of_out) + second_of(of_g) * second_of(of_out);
             }
-            long long place = shape.place(matrix, own_query) + row_of(2 * half);
-            of_own[half] = {log_sums[place], warp_sum(sum, 4)};
-            if (lane_column() == 0) deltas[place] = of_own[half].delta;
+            long long position = shape.position(matrix, own_query) + row_of(2 * half);
+            of_own[half] = {log_sums[position], warp_sum(sum, 4)};
+            if (lane_column() == 0) deltas[position] = of_own[half].delta;
         }
     }
     if (d_query) {
@@ -409,10 +409,10 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
 }
 
 // The gradients of the keys and values: dK = scale dSᵀ Q and dV = Pᵀ g. Launch: 128 threads; a block for each 64 keys of each
-// head of each sequence. The first keys are seen by most queries, so their blocks come first. A warp owns 16 keys, and holds
-// them and their values in registers. It makes the scores transposed, a row for each key: as they leave one product, Pᵀ and dSᵀ
-// are the left operands of the next. All warps go through the queries and the gradients of the output together. Where d_key or
-// d_value is null, it is left out.
+// head of each sequence. Most queries see the first keys, so their blocks come first. A warp owns 16 keys, and holds them and
+// their values in registers. It computes the scores transposed, a row for each key: Pᵀ and dSᵀ are then the left operands of
+// the next products. All warps go through the queries and the gradients of the output together. A null d_key or d_value is left
+// out.
 extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_backward_keys(
     const Scalar* query, long long query_batch, long long query_head, long long query_row,
     const Scalar* key, long long key_batch, long long key_head, long long key_row,
@@ -432,8 +432,8 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
     Rows g_rows(g, g_batch, g_head, g_row, shape.queries, shape, matrix);
     Kept kept(bits, shape, matrix);
     Mask sees(mask, mask_batch, mask_head, mask_query, mask_key, shape, matrix);
-    log_sums += shape.place(matrix, 0);
-    deltas += shape.place(matrix, 0);
+    log_sums += shape.position(matrix, 0);
+    deltas += shape.position(matrix, 0);
 
     __shared__ HeadTile query_tiles[2], g_tiles[2];
     alignas(16) __shared__ float tile_log_sums[2][tile_rows], tile_deltas[2][tile_rows];

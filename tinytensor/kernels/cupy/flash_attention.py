@@ -1,7 +1,7 @@
-"""Attention whose scores never lie in memory (Dao 2023, FlashAttention-2), in bfloat16: see ``flash_attention.cu``.
+"""Attention that never stores its scores (Dao 2023, FlashAttention-2), in bfloat16: see ``flash_attention.cu``.
 
-So memory grows with the length and not with its square. The kernels read and write heads where linear layers have them, side by
-side: the forward pass is one launch, and the backward pass two.
+So memory grows with the length, not with its square. The kernels read and write heads as linear layers store them, side by
+side: one launch forward, and two backward.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tinytensor.kernels.cupy.loader import kernel
 from tinytensor.kernels.numpy.attention import check_mask, joinable, same_lead
 from tinytensor.kernels.numpy.dropout import RandomKey, survivors_scale
 
-_THREADS = 128  # these are those of flash_attention.cu
+_THREADS = 128  # as in flash_attention.cu
 _ROWS = 64  # queries or keys of a block
 _WIDTHS = (16, 32, 64, 128)
-_MASKED_WIDTHS = (16, 32, 64)  # with a mask, 128 would take more registers than a thread can have
+_MASKED_WIDTHS = (16, 32, 64)  # with a mask, 128 would take more registers than a thread has
 _LOG2_E = math.log2(math.e)
 
 
 class Residuals(NamedTuple):
-    """What the forward pass saves for the backward pass."""
+    """The arrays that the forward pass saves for the backward pass."""
 
     out: Any  # (..., T, D)
     log_sums: Any  # of each query's scores, in base 2: (batch * heads, queries, padded to whole blocks), float32
-    bits: Any  # which weights dropout keeps, see ``keep_bits_of_tiles``; None without dropout
+    bits: Any  # the kept weights, see ``keep_bits_of_tiles``; None without dropout
 
 
 def fits(query: Any, key: Any, value: Any, bias: Any, mask: Any, scale: float) -> bool:
-    """Whether the kernels can do this: bfloat16, no bias, and a width of the heads that they are compiled for."""
+    """Return True if the kernels support the inputs: bfloat16, no bias, and a width of the heads that they are compiled for."""
     return (
         query.dtype.name == "bfloat16"
         and bias is None
@@ -50,7 +50,7 @@ def fits(query: Any, key: Any, value: Any, bias: Any, mask: Any, scale: float) -
 
 @functools.cache
 def _has_tensor_cores() -> bool:
-    """Whether the GPU multiplies bfloat16 and copies to shared memory on its own: from Ampere on."""
+    """Return True from Ampere on: the GPU multiplies bfloat16 and copies to shared memory asynchronously."""
     return int(cuda.Device().compute_capability) >= 80
 
 
@@ -66,7 +66,7 @@ def flash_forward(
 ) -> tuple[Any, Residuals]:
     """softmax(query keyᵀ scale) value, with dropout of the weights. ``kernels/numpy/attention.py`` explains the arguments."""
     has_lead = max(query.ndim, key.ndim, value.ndim) > 2
-    own_lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    mask_lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     query, key, value = same_lead(query, key, value)
     lead, of_scores = query.shape[:-2], (*query.shape[:-1], key.shape[-2])
     check_mask(mask, of_scores if has_lead else of_scores[1:])
@@ -78,7 +78,7 @@ def flash_forward(
     bits = None
     if random_key is not None:
         words = (batch * heads, _blocks(queries) * (_ROWS // BIT_TILE), _blocks(keys) * _ROWS)
-        heads_of_mask = dropped_heads(own_lead, lead)
+        heads_of_mask = dropped_heads(mask_lead, lead)
         bits = keep_bits_of_tiles(random_key, keep_probability, words, (0, 0), (queries, keys), seen, heads_of_mask)
     log_sums = xp.empty((batch * heads, _blocks(queries) * _ROWS), host.float32)
     arrays = [part for x in (query, key, value, _heads(out)) for part in _steps(x, 3)]
@@ -102,16 +102,16 @@ def flash_backward(
     keep_probability: float,
     into: Sequence[Any],
 ) -> list[Any]:
-    """The gradients of query, key and value that are needed, else None.
+    """The gradients of query, key and value, or None if not needed.
 
-    They are written to the arrays in ``into``, which have the inputs' dtype, or to new ones where these are None.
+    They are written to the arrays in ``into``, which have the inputs' dtype, or to new ones for None.
     """
     out, log_sums, bits = residuals
     g = g.astype(out.dtype, copy=False).reshape(out.shape)
     inputs = list(same_lead(query, key, value))
     gradients = [
-        (xp.empty(x.shape, x.dtype) if place is None else place) if wanted else None
-        for x, wanted, place in zip(inputs, needed, into)
+        (xp.empty(x.shape, x.dtype) if target is None else target) if wanted else None
+        for x, wanted, target in zip(inputs, needed, into)
     ]
     d_query, d_key, d_value = [None if x is None else _heads(x) for x in gradients]
     mask = _of_heads(mask, (*inputs[0].shape[:-1], inputs[1].shape[-2]))
@@ -133,7 +133,7 @@ def flash_backward(
 
 
 def _heads(x: Any) -> Any:
-    """x (..., length, width) as (batch, heads, length, width), however many leading axes it has."""
+    """Return x (..., length, width) as (batch, heads, length, width), for any number of leading axes."""
     lead = (1, 1, *x.shape[:-2])
     return x.reshape(math.prod(lead[:-1]), lead[-1], *x.shape[-2:])
 
@@ -143,23 +143,23 @@ def _blocks(length: int) -> int:
 
 
 def _seen(query: Any, key: Any, is_causal: bool) -> int:
-    """How many keys the first query sees. Each later one sees one more, up to all of them."""
+    """Return how many keys the first query sees. Each later one sees one more, up to all of them."""
     keys: int = key.shape[-2]
     return keys - query.shape[-2] + 1 if is_causal else keys
 
 
 def _readable(x: Any) -> Any:
-    """x itself if each of its rows is contiguous and starts at a multiple of 16 bytes, else a copy."""
+    """Return x if each of its rows is contiguous and starts at a multiple of 16 bytes, else a copy."""
     steps = [step for n, step in zip(x.shape[:-1], x.strides) if n > 1]
     is_readable = x.strides[-1] == x.itemsize and x.data.ptr % 16 == 0 and all(step % 16 == 0 for step in steps)
     return x if is_readable else x.copy()
 
 
 def _of_heads(mask: Any, of_scores: tuple[int, ...]) -> Any:
-    """A mask that broadcasts to the shape of the scores, as (batch, heads, queries, keys). None stays None."""
+    """Broadcast a mask to the shape of the scores, as (batch, heads, queries, keys). None stays None."""
     return None if mask is None else _heads(xp.broadcast_to(mask, of_scores))
 
 
 def _steps(x: Any, axes: int) -> tuple[Any, ...]:
-    """The address, and how many elements further the next place along each of the first axes is. Nothing where x is None."""
+    """Return the address, and the strides in elements of the first axes. None and zeros for None."""
     return (None, *[0] * axes) if x is None else (x.data.ptr, *[step // x.itemsize for step in x.strides[:axes]])

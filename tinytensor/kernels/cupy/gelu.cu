@@ -1,14 +1,14 @@
-// The Gaussian error linear unit, in its exact and its tanh form. The formulas are in kernels/numpy/gelu.py.
+// The Gaussian error linear unit, exact and with tanh; kernels/numpy/activations.py has the formulas.
 #include "common.cuh"
 
 constexpr Accumulator one = 1;
-constexpr Accumulator far = 750;  // beyond it cdf is 0 or 1 to the last bit. With it in place of infinity no product is NaN
+constexpr Accumulator far = 750;  // beyond it cdf is 0 or 1 to the last bit; replacing infinity by it avoids NaN
 
 __device__ Accumulator from_below(Accumulator x) { return x < -far ? -far : x; }
 __device__ Accumulator near(Accumulator x) { return x > far ? far : from_below(x); }
 
 struct Exact {
-    // (1 + erf(x / sqrt(2))) / 2, computed by erfc, which loses no digits where erf is close to -1
+    // (1 + erf(x / sqrt(2))) / 2, by erfc, which loses no digits for erf close to -1
     static __device__ Accumulator cdf(Accumulator x) {
         return Accumulator(0.5) * erfc(x * Accumulator(-0.7071067811865475244));
     }
@@ -22,7 +22,7 @@ struct Tanh {
     static constexpr Accumulator scale = Accumulator(0.7978845608028653559);  // sqrt(2 / pi)
     static constexpr Accumulator cubic = Accumulator(0.044715);
 
-    // (1 + tanh(u)) / 2, computed as 1 / (1 + exp(-2 u)), which loses no digits where tanh is close to -1
+    // (1 + tanh(u)) / 2, as 1 / (1 + exp(-2 u)), which loses no digits for tanh close to -1
     static __device__ Accumulator cdf(Accumulator x) {
         Accumulator u = scale * x * (one + cubic * x * x);
         return one / (one + exp(Accumulator(-2) * u));

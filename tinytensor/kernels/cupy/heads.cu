@@ -1,6 +1,6 @@
 // Attention's inputs and outputs, moved between two orders. A linear layer makes `packed`, (batch, length, parts, heads,
-// width): all heads of a token lie side by side. cuBLAS needs `split`, (parts, batch, heads, length, width): there the
-// matrices (length, width) follow one another evenly, so that one call multiplies them all.
+// width): all heads of a token side by side. cuBLAS needs `split`, (parts, batch, heads, length, width): evenly spaced matrices
+// (length, width), which one call multiplies.
 #include "common.cuh"
 
 constexpr int move_threads = 256;  // the most in a block, as in heads.py
@@ -19,9 +19,9 @@ struct Row {
         return (((part * sizes.batch + sequence) * sizes.heads + head) * sizes.length + token) * sizes.width;
     }
 
-    // Its place in a packed array of so many parts, as part number `own` of them.
-    __device__ long long in_packed(long long parts, long long own) const {
-        return (((sequence * sizes.length + token) * parts + own) * sizes.heads + head) * sizes.width;
+    // Its index in a packed array of so many parts, as part number `index`.
+    __device__ long long in_packed(long long parts, long long index) const {
+        return (((sequence * sizes.length + token) * parts + index) * sizes.heads + head) * sizes.width;
     }
 };
 
@@ -29,7 +29,7 @@ struct Row {
 template <typename Body>
 __device__ void for_each_row(const Sizes& sizes, Body body) {
     long long tiles = (sizes.length + tile - 1) / tile;
-    long long matrix = blockIdx.x / tiles, first = blockIdx.x % tiles * tile;  // matrix: a place in (parts, batch, heads)
+    long long matrix = blockIdx.x / tiles, first = blockIdx.x % tiles * tile;  // matrix: an index in (parts, batch, heads)
     Row row = {sizes, matrix / sizes.heads / sizes.batch, matrix / sizes.heads % sizes.batch, matrix % sizes.heads};
     for (row.token = first + threadIdx.y; row.token < min(first + tile, sizes.length); row.token += blockDim.y) body(row);
 }
@@ -43,10 +43,10 @@ __device__ inline void copy_row(const Scalar* from, Scalar* to, long long width,
 }
 
 // Launch of both kernels: a block of 256 threads for each tile of 64 tokens of each head, parts * batch * heads * tiles blocks
-// in all. The threads with the same threadIdx.y copy a row together, each 16 bytes at a time. They are as many as the row has
+// in all. The threads with the same threadIdx.y copy a row together, 16 bytes each at a time. They are as many as the row has
 // such pieces, rounded up to a power of two, and at most 32. With 8 of them a block copies 32 rows at a time.
 
-// `last`, unless it is null, is a second packed array, of a single part: the last one of `split`.
+// `last`, unless it is null, is a second packed array with a single part, the last one of `split`.
 extern "C" __global__ void __launch_bounds__(move_threads, 1) split_heads(
     const Scalar* packed, const Scalar* last, Scalar* split, long long batch, long long length, long long parts,
     long long heads, long long width) {

@@ -1,8 +1,7 @@
-"""The heads of attention, copied to where one call of cuBLAS multiplies them all, and back. ``kernels/heads.py`` has the same
-as views.
+"""The heads of attention, copied into the order for one cuBLAS call, and back. ``kernels/attention.py`` cuts them out as views.
 
-In the view of a linear layer's output the heads of a token are neighbours. From one sequence to the next there is another step
-than from head to head, and cuBLAS knows a single step. So each product would take a call for each head, or for each sequence.
+In a linear layer's output the heads of a token are neighbours, and the step between sequences is not that between heads. As
+cuBLAS takes a single step, views would need a call for each head or each sequence.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy.loader import contiguous, kernel
 
-_THREADS = 256  # the threads and the tile are those of heads.cu
+_THREADS = 256  # as in heads.cu
 _TILE = 64
 
 
@@ -29,7 +28,7 @@ def split_heads(packed: Any, parts: int, num_heads: int, last: Any = None) -> An
 
 
 def join_heads(split: Any) -> Any:
-    """(parts, batch, heads, length, width / heads) -> (batch, length, parts * width). It undoes ``split_heads``."""
+    """(parts, batch, heads, length, width / heads) -> (batch, length, parts * width). Undoes ``split_heads``."""
     parts, batch, heads, length, width = split.shape
     packed = xp.empty((batch, length, parts * heads * width), split.dtype)
     _move("join_heads", (contiguous(split), packed), split.shape)

@@ -1,9 +1,8 @@
-"""Turns a ``.cu`` file of this folder into functions that launch its kernels. ``common.cuh`` says how to write a kernel.
+"""Functions that launch the kernels in a ``.cu`` file of this folder. ``common.cuh`` says how to write a kernel.
 
-CuPy compiles a file once for each dtype, when it is first used, and keeps the result on disk for later processes
-(``~/.cupy/kernel_cache``). It finds the result by a hash of the source text and the options, but not of the files that the
-source includes. So our own headers are inlined here. A dtype is chosen by macros and not by C++ templates with
-``name_expressions``, because older versions of CuPy compile those again in every process.
+CuPy compiles a file once for each dtype, when it is first used, and caches the result on disk (``~/.cupy/kernel_cache``) under
+a hash of the source text and the options, but not of included files. So our headers are inlined here. Macros choose the dtype,
+because older versions of CuPy compile C++ templates (``name_expressions``) again in every process.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from tinytensor.device.backend import xp
 _FOLDER = Path(__file__).parent
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
-# For each dtype: the C++ type of its arrays, the C++ type that a kernel computes in, and the type a Python float is passed as.
+# For each dtype: the C++ type of arrays, the C++ type to compute in, and the type of a Python float argument.
 _TYPES = {
     "float32": ("float", "float", numpy.float32),
     "float64": ("double", "double", numpy.float64),
     "bfloat16": ("bfloat16", "float", numpy.float32),
 }
 
-# Files whose products are rounded before anything is added to them. By itself NVRTC fuses the two where it likes, and the bits
-# of an optimizer's step would depend on its dtype, and on whether the gradients were scaled before it or in it.
+# Files whose products are rounded before anything is added. Otherwise NVRTC may fuse both, and the bits of an optimizer's step
+# would depend on its dtype, and on whether the gradients were scaled before it or in it.
 _EXACT = ("optimizers.cu",)
 
 _FLOATS = (float, numpy.float16, numpy.float32, numpy.float64)
@@ -37,7 +36,7 @@ _INTEGERS = (bool, numpy.bool_, numpy.int8, numpy.int16, numpy.int32, numpy.int6
 
 
 def source(file: str) -> str:
-    """The text of a file of this folder with its headers inlined. A header that comes a second time is left out."""
+    """Return the text of a file of this folder with its headers inlined, each once."""
     return _inlined(file, set())
 
 
@@ -52,7 +51,7 @@ def _inlined(file: str, included: set[str]) -> str:
 
 
 def options(file: str, dtype: str, **constants: int) -> tuple[str, ...]:
-    """The options of NVRTC, the compiler, for a file's kernels on arrays of this dtype. The constants are macros."""
+    """Return the options of NVRTC, the compiler, for kernels on arrays of this dtype. The constants become macros."""
     scalar, accumulator, _ = _TYPES[dtype]
     macros = {"Scalar": scalar, "Accumulator": accumulator, **constants}
     exact = ("--fmad=false",) if file in _EXACT else ()
@@ -61,7 +60,7 @@ def options(file: str, dtype: str, **constants: int) -> tuple[str, ...]:
 
 def _type(dtype: Any) -> tuple[str, str, Any]:
     if dtype.name not in _TYPES:
-        raise TypeError(f"the GPU kernels take {', '.join(_TYPES)}, not {dtype}: convert with x.astype('float32')")
+        raise TypeError(f"GPU kernels take {', '.join(_TYPES)}, got {dtype}: convert with x.astype('float32')")
     return _TYPES[dtype.name]
 
 
@@ -72,14 +71,14 @@ def _module(file: str, dtype: str, **constants: int) -> Any:
 
 @functools.cache
 def kernel(file: str, name: str, dtype: Any, **constants: int) -> Callable[..., None]:
-    """The kernel of that name, compiled for arrays of this dtype and with these macros, as ``launch(grid, block, *arguments)``.
+    """Compile a kernel for arrays of this dtype with these macros, and return ``launch(grid, block, *arguments)``.
 
     ``grid`` is the number of blocks and ``block`` the number of threads in each: an int, or a tuple of up to three. A grid with
-    a 0 in it launches nothing. An argument is a C-contiguous array, None (a null pointer), an int (``long long``), a float
-    (``Accumulator``), or NumPy's uint64 (``unsigned long long``). Other NumPy numbers, which a user's settings may be, are
-    passed like Python's. Raises TypeError for a dtype without kernels.
+    a 0 launches nothing. An argument is a C-contiguous array, None (a null pointer), an int (``long long``), a float
+    (``Accumulator``), or NumPy's uint64 (``unsigned long long``). Other NumPy numbers are passed like Python's. Raises
+    TypeError for a dtype without kernels.
     """
-    # CuPy itself would pass a float as a double and a NumPy number with its own size, and it refuses None.
+    # CuPy would pass a float as a double and a NumPy number with its own size, and it refuses None.
     convert = {**dict.fromkeys(_FLOATS, _type(dtype)[2]), **dict.fromkeys(_INTEGERS, int), type(None): lambda none: 0}
     function = _module(file, dtype.name, **constants).get_function(name)
 
@@ -94,24 +93,24 @@ def kernel(file: str, name: str, dtype: Any, **constants: int) -> Callable[..., 
 
 
 def accumulator(dtype: Any) -> Any:
-    """The dtype that kernels on arrays of this dtype compute in. The sums that they save have it."""
+    """Return the dtype in which kernels on arrays of this dtype compute and save sums."""
     return numpy.dtype(_type(dtype)[2])
 
 
 def computed(array: Any) -> Any:
-    """The array in a dtype that has kernels: float16 becomes float32."""
+    """Convert the array to a dtype that has kernels: float16 becomes float32."""
     return array.astype(numpy.float32) if array.dtype == numpy.float16 else array
 
 
 def contiguous(array: Any) -> Any:
-    """The array itself if it is C-contiguous, as kernels need it, else a contiguous copy."""
+    """Return the array if it is C-contiguous, as kernels need it, else a contiguous copy."""
     return array if array.flags.c_contiguous else xp.ascontiguousarray(array)
 
 
 _THREADS = 256
-_MOST_BLOCKS = 1 << 16  # with more elements than these threads can take, each thread goes on to further ones
+_MOST_BLOCKS = 1 << 16  # with more elements than these threads take, each thread takes further ones
 
 
 def elementwise_grid(size: int) -> tuple[int, int]:
-    """Grid and block for ``for_each_pack`` over this many elements: about four for each thread."""
+    """Return the grid and block of ``for_each_pack`` over this many elements: about four for each thread."""
     return min(-(-size // (4 * _THREADS)), _MOST_BLOCKS), _THREADS

@@ -1,11 +1,11 @@
-// Layer norm and RMS norm of the rows of a matrix. The formulas are in kernels/numpy/normalization.py. A row belongs to the
-// blockDim.x threads with the same threadIdx.y. They are some lanes of a warp (a power of two), or a whole block where rows are
-// wide. RMS norm has no `mean`. That of layer norm is the mean of the row minus its first number.
+// Layer norm and RMS norm of the rows of a matrix; kernels/numpy/normalization.py has the formulas. The blockDim.x threads with
+// the same threadIdx.y take a row: some lanes of a warp (a power of two), or a whole block for wide rows. RMS norm has no
+// `mean`. That of layer norm is the mean of the row minus its first element.
 #include "common.cuh"
 
 constexpr int row_threads = 512, sum_threads = 256;  // the most in a block, as in normalization.py
 
-// Calls body(Count<n>, i) for the n columns from i on. The threads of a row together cover it.
+// Calls body(Count<n>, i) for the n columns starting at i. The threads of a row together cover it.
 template <typename Body>
 __device__ void for_each_column(long long width, bool in_packs, Body body) {
     if (in_packs)
@@ -14,7 +14,7 @@ __device__ void for_each_column(long long width, bool in_packs, Body body) {
         for (long long i = threadIdx.x; i < width; i += blockDim.x) body(Count<1>(), i);
 }
 
-// A part of the weight or bias, or `otherwise` where there is none.
+// A part of the weight or bias, or `otherwise` without one.
 template <int count>
 __device__ Pack<count> load_or(const Scalar* array, long long i, float otherwise) {
     if (array) return load<count>(array, i);
@@ -23,7 +23,7 @@ __device__ Pack<count> load_or(const Scalar* array, long long i, float otherwise
     return pack;
 }
 
-// The number that is subtracted from a row before its mean is computed: its first, or 0 for RMS norm and where no column is read.
+// The number that is subtracted from a row before its mean is computed: its first, or 0 for RMS norm and for empty rows.
 template <bool centred>
 __device__ Accumulator first_of(const Scalar* row, long long columns) {
     return centred && columns > 0 ? Accumulator(row[0]) : Accumulator(0);
@@ -46,7 +46,7 @@ __device__ void forward(const Scalar* x, const Scalar* weight, const Scalar* bia
         });
         mean = row_sum(mean) / Accumulator(width);
     }
-    double squares = 0;  // those of a float neither overflow nor vanish
+    double squares = 0;  // squares of a float neither overflow nor vanish in it
     for_each_column(columns, in_packs, [&](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> values = load<n>(x, i);
@@ -124,10 +124,10 @@ __device__ void input_gradient(const Scalar* g, const Scalar* x, const Scalar* w
 }
 
 // The gradients of weight and bias are sums over rows in two stages, always in the same order. The rows are cut into groups.
-// First, a block sums 32 columns of a group. Then, a block of add_groups for each 32 columns adds up the sums of the groups.
+// First, a block sums 32 columns of a group. Then, a block of add_groups for each 32 columns adds up the groups' sums.
 
 // Writes weights[group], the sum of g n over the rows of a group, and biases[group], the sum of g, each unless it is null. Both
-// are (groups, width). This is block number `block` of those that do this work. A warp takes 32 columns of a row at a time.
+// are (groups, width). This is block number `block` of this work. A warp takes 32 columns of a row at a time.
 __device__ void sum_group(long long block, const Scalar* g, const Scalar* x, const Accumulator* means,
                           const Accumulator* rstds, Accumulator* weights, Accumulator* biases, long long groups,
                           long long rows, long long width) {
@@ -156,8 +156,8 @@ __device__ void sum_group(long long block, const Scalar* g, const Scalar* x, con
     }
 }
 
-// All of the backward pass that needs g in one launch. The first `row_blocks` blocks write d_x, each of a few rows. The others
-// sum, one of them for each 32 columns of each group.
+// The backward pass but for add_groups, in one launch. The first `row_blocks` blocks write d_x, each of a few rows. The others
+// sum, one for each 32 columns of each group.
 template <bool centred>
 __device__ void backward(const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means,
                          const Accumulator* rstds, const Scalar* before, Scalar* d_x, Accumulator* weights, Accumulator* biases,
@@ -168,9 +168,9 @@ __device__ void backward(const Scalar* g, const Scalar* x, const Scalar* weight,
         sum_group(blockIdx.x - row_blocks, g, x, means, rstds, weights, biases, groups, rows, width);
 }
 
-// Launch of both backward kernels: first the blocks that write d_x. They are as in the forward pass, but narrow rows share
-// blocks of 256 threads. Then come the blocks that sum, of as many threads. There, lanes are columns, and each warp of the
-// block takes other rows of the group.
+// Launch of both backward kernels: first the blocks that write d_x, as in the forward pass, except that narrow rows share
+// blocks of 256 threads. Then the blocks that sum, of as many threads, where lanes are columns and each warp of the block takes
+// other rows of the group.
 
 extern "C" __global__ void __launch_bounds__(row_threads, 1) layer_norm_backward(
     const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means, const Accumulator* rstds,

@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm over the last axis. The formulas are in ``kernels/numpy/normalization.py``."""
+"""Layer norm and RMS norm over the last axis. ``kernels/numpy/normalization.py`` has the formulas."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any
 
 from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
+from tinytensor.kernels.numpy.rotation import norm_and_rotate
 
 _WIDE = 2048  # columns
-_MOST_GROUPS = 64  # the most groups that the rows are cut into where they are summed
+_MOST_GROUPS = 64  # maximum groups into which the rows are cut where they are summed
 
 
 def _shape(x: Any) -> tuple[int, int]:
-    """The number of rows and their width. Rows without elements count as no rows."""
+    """Return the number of rows and their width. Empty rows count as no rows."""
     width = x.shape[-1]
     return (math.prod(x.shape[:-1]) if width else 0), width
 
 
 def _row_grid(rows: int, width: int, threads: int = 128) -> tuple[int, tuple[int, int]]:
-    """One block for each wide row. Other rows get 4, 8, 16 or 32 lanes: as few as leave a lane no more than 16 columns. They
-    share a block of so many ``threads``."""
+    """Return one block for each wide row. Narrower rows share a block of ``threads`` threads: each gets 4, 8, 16 or 32 lanes,
+    the fewest that leave a lane at most 16 columns."""
     if width > _WIDE:
         return rows, (512, 1)
     lanes = next((n for n in (4, 8, 16) if n * 16 >= width), 32)
@@ -30,15 +31,12 @@ def _row_grid(rows: int, width: int, threads: int = 128) -> tuple[int, tuple[int
 
 
 def _parameter(array: Any) -> Any:
-    """A weight or bias as the kernels take it, or None."""
+    """Return a weight or bias as the kernels take it, or None."""
     return None if array is None else contiguous(array)
 
 
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
-    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance.
-
-    Saves the mean of x minus the row's first number, and rstd = 1 / sqrt(var + eps).
-    """
+    """``layer_norm_forward`` of kernels/numpy. Saves the mean of x minus the row's first element, and rstd."""
     x, weight, bias = contiguous(x), _parameter(weight), _parameter(bias)
     rows, width = _shape(x)
     out = xp.empty(x.shape, x.dtype)
@@ -51,15 +49,12 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 def layer_norm_backward(
     g: Any, residuals: tuple[Any, ...], needed: Sequence[bool], x: Any, weight: Any, before: Any = None
 ) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g).
-
-    ``before`` is added to dx, unless it is None.
-    """
+    """``layer_norm_backward`` of kernels/numpy."""
     return _backward("layer_norm_backward", g, x, weight, residuals, needed, before)
 
 
 def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-    """x / sqrt(mean(x^2) + eps) * weight. Saves rstd = 1 / sqrt(mean(x^2) + eps)."""
+    """``rms_norm_forward`` of kernels/numpy."""
     x, weight = contiguous(x), _parameter(weight)
     rows, width = _shape(x)
     out = xp.empty(x.shape, x.dtype)
@@ -70,17 +65,14 @@ def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) ->
 
 
 def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, before: Any = None) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n).
-
-    ``before`` is added to dx, unless it is None.
-    """
+    """``rms_norm_backward`` of kernels/numpy."""
     return _backward("rms_norm_backward", g, x, weight, (rstd,), needed[:2], before)
 
 
 def _backward(
     name: str, g: Any, x: Any, weight: Any, residuals: Sequence[Any], needed: Sequence[bool], before: Any
 ) -> Sequence[Any]:
-    """The gradients of x, of the weight and, for layer norm, of the bias: in one launch, and a second one for the sums."""
+    """Return the gradients of x, of the weight and, for layer norm, of the bias: one launch, and a second one for the sums."""
     g, x, (rows, width) = contiguous(g), contiguous(x), _shape(x)
     groups = max(1, min(_MOST_GROUPS, rows // 32), rows // 2048)  # large groups would be added up inaccurately
     strips = -(-width // 32)
@@ -98,5 +90,8 @@ def _backward(
     if outs:
         grid = (strips, len(outs))
         kernel("normalization.cu", "add_groups", x.dtype)(grid, (32, 8), sums, outs[0], outs[-1], groups, width)
-    found = iter(outs)
-    return d_x, *[next(found) if wanted else None for wanted in needed[1:]]
+    results = iter(outs)
+    return d_x, *[next(results) if wanted else None for wanted in needed[1:]]
+
+
+norm_and_rotate_forward, norm_and_rotate_backward = norm_and_rotate(rms_norm_forward, rms_norm_backward)

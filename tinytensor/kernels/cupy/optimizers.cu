@@ -1,12 +1,12 @@
-// Optimizer steps and gradient norms over lists of arrays. The formulas are in kernels/numpy/optimizers.py.
+// Optimizer steps and gradient norms over lists of arrays; kernels/numpy/optimizers.py has the formulas.
 //
-// `addresses` (lists, arrays) holds the address of each array of each list. The addresses of an empty list are null. `chunks`
-// (count, 3) cuts the arrays into chunks of about equal size; each row is a chunk's array, first element and size. A block
-// takes one chunk at a time, so that blocks have equal work whatever the sizes of the arrays.
+// `addresses` (lists, arrays) holds the address of each array of each list, null for an empty list. `chunks` (count, 3) cuts
+// the arrays into chunks of about equal size; each row is a chunk's array, first element and size. A block takes one chunk at a
+// time, so blocks have equal work for arrays of any size.
 //
 // Launch of all kernels but `root_of_sum`: a block of 256 threads for each chunk of up to 4,096 elements. There are at most
-// 65,536 blocks, and 1,024 in `sum_squares`. With more chunks, block b goes on to chunks b + gridDim.x, b + 2 gridDim.x and so
-// on. The threads of a block share its chunk: each takes every 256th pack.
+// 65,536 blocks, and 1,024 in `sum_squares`. With more chunks, block b continues with chunks b + gridDim.x, b + 2 gridDim.x and
+// so on. The threads of a block share its chunk: each takes every 256th pack.
 #include "common.cuh"
 
 constexpr int threads = 256;
@@ -14,8 +14,8 @@ constexpr int threads = 256;
 struct Chunk {
     long long array, first, size;
 
-    // The chunk's array of one of the lists. The compiler must be told that it is in global memory, as it only knows that of
-    // the kernel's arguments. This holds for null, too.
+    // The chunk's array of one of the lists. The compiler assumes global memory only for the kernel's arguments, so it is told
+    // here. This holds for null, too.
     template <typename Element>
     __device__ Element* of(const unsigned long long* addresses, long long arrays, int list) const {
         Element* start = reinterpret_cast<Element*>(addresses[list * arrays + array]);
@@ -23,7 +23,7 @@ struct Chunk {
         return start;
     }
 
-    // Calls body(Count<n>, i) for the n elements of the array from i on. The block's threads together cover the chunk.
+    // Calls body(Count<n>, i) for the n elements of the array starting at i. The block's threads together cover the chunk.
     template <typename Body>
     __device__ void for_each_pack(bool are_aligned, Body body) const {
         ::for_each_pack(size, are_aligned, threadIdx.x, threads, [=](auto number, long long i) { body(number, first + i); });
@@ -40,7 +40,7 @@ __device__ Scalar scaled(Scalar value, double factor) { return Scalar(Accumulato
 
 // ------------------------------------------------------------------------------------------------------------ steps
 
-// The values that a step changes: those of the masters where they still round to the parameters, else those of the parameters.
+// The values that a step changes: the masters' where they still round to the parameters, else the parameters'.
 template <int n>
 __device__ Pack<n, Accumulator> current(const Pack<n>& parameters, const Accumulator* master, long long i) {
     Pack<n, Accumulator> values;
@@ -61,10 +61,10 @@ __device__ void keep(const Pack<n, Accumulator>& values, Scalar* parameter, Accu
     if (master) store(master, i, values);
 }
 
-// The lists are parameters, gradients, first moments, second moments and masters. The gradients count times
-// `gradient_scale`, which is one number on the GPU, or null for 1. `shrink` is the factor of the decoupled decay. `decay` times
-// the parameter is added to the gradient. `rest` is 1 - beta. `widening` and `rate` include the bias corrections. A captured step
-// would keep its numbers. So it puts these nine into memory, at `factors`, which is otherwise null.
+// The lists are parameters, gradients, first moments, second moments and masters. The gradients are multiplied by
+// `gradient_scale`, a number on the GPU, or null for 1. `shrink` is the factor of the decoupled decay. `decay` times the
+// parameter is added to the gradient. `rest1` and `rest2` are 1 - beta. `widening` and `rate` include the bias corrections. For
+// a captured step these nine numbers are in memory at `factors`, which is null otherwise.
 extern "C" __global__ void __launch_bounds__(threads, 1) adam_step(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count,
     const double* gradient_scale, const Accumulator* factors, Accumulator shrink, Accumulator decay, Accumulator beta1,
@@ -101,11 +101,11 @@ extern "C" __global__ void __launch_bounds__(threads, 1) adam_step(
     });
 }
 
-// The lists are parameters, gradients, velocities and masters. Without momentum there are no velocities. The first step only
-// writes them and does not read them. `rest` is 1 - dampening.
+// The lists are parameters, gradients, velocities and masters. Without momentum there are no velocities. The first step writes
+// them without reading. `fresh` is 1 - dampening.
 extern "C" __global__ void __launch_bounds__(threads, 1) sgd_step(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, long long is_first,
-    Accumulator rate, Accumulator momentum, Accumulator rest, long long nesterov, Accumulator decay) {
+    Accumulator rate, Accumulator momentum, Accumulator fresh, long long nesterov, Accumulator decay) {
     for_each_chunk(chunks, count, [=](const Chunk& chunk) {
         Scalar* parameter = chunk.of<Scalar>(addresses, arrays, 0);
         const Scalar* gradient = chunk.of<Scalar>(addresses, arrays, 1);
@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) sgd_step(
             if (velocity) {
                 if (!is_first) velocities = load<n>(velocity, i);
                 for (int k = 0; k < n; k++) {
-                    velocities[k] = is_first ? steps[k] : velocities[k] * momentum + steps[k] * rest;
+                    velocities[k] = is_first ? steps[k] : velocities[k] * momentum + steps[k] * fresh;
                     steps[k] = nesterov ? steps[k] + velocities[k] * momentum : velocities[k];
                 }
                 store(velocity, i, velocities);
@@ -135,8 +135,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1) sgd_step(
 }
 
 // ---------------------------------------------------------------------------------------------------- norm and scale
-// The norm in two stages, always in the same order. First, each block sums the squares of its chunks. Then, one block sums
-// those. In double neither squares of floats nor their sums overflow or vanish.
+// The norm in two stages, always in the same order: each block sums the squares of its chunks, then one block adds up the sums.
+// In double neither squares of floats nor their sums overflow or vanish.
 
 // The sum over the block, with the same bits in each thread. All threads must call it, and only once in a kernel.
 __device__ double block_sum(double value) {
@@ -162,10 +162,10 @@ extern "C" __global__ void __launch_bounds__(threads, 1) sum_squares(
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// Writes the norm, and the factor that makes it at most `max_norm`, as clip_grad_norm uses it. The factor is at most 1, and NaN
-// if the norm is.
+// Writes the norm, and the factor that limits it to `max_norm`, as in clip_grad_norm. The factor is at most 1, and NaN if the
+// norm is.
 //
-// Launch: a single block of 256 threads, of which each adds up every 256th sum.
+// Launch: a single block of 256 threads, each of which adds up every 256th sum.
 extern "C" __global__ void __launch_bounds__(threads, 1) root_of_sum(
     const double* sums, Accumulator* norm, double* scale, Accumulator max_norm, long long count) {
     double sum = 0;
@@ -182,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) scale_all(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count,
     const double* factor) {
     double scale = *factor;
-    if (scale == 1) return;  // nothing would change; the host could only know by waiting
+    if (scale == 1) return;  // nothing would change; the host would have to wait to know
     for_each_chunk(chunks, count, [=](const Chunk& chunk) {
         Scalar* array = chunk.of<Scalar>(addresses, arrays, 0);
         chunk.for_each_pack(aligned(array), [=](auto number, long long i) {

@@ -1,10 +1,9 @@
 """Optimizer steps and gradient norms over lists of arrays. A step takes one launch, and the norm with the scale for clipping
-two. The formulas are in ``kernels/numpy/optimizers.py``.
+two. ``kernels/numpy/optimizers.py`` has the formulas.
 
 A kernel finds the arrays by a table of their addresses, and a list of chunks divides the work among its blocks. Both are small
-and are copied to the GPU without waiting for it. The chunks depend only on the arrays' sizes, and are copied once. The
-addresses are copied when they change. That is not in every step, because CuPy's memory pool often gives the gradients the same
-memory as in the last step.
+and copied to the GPU without waiting for it. The chunks depend only on the arrays' sizes and are copied once. The addresses are
+copied when they change, which is not in every step, because CuPy's memory pool often reuses the gradients' memory.
 
 Arrays may have any layout. An array that is not C-contiguous is copied first, and copied back if it was changed.
 """
@@ -23,11 +22,11 @@ from tinytensor.device.backend import default_dtype, xp
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 from tinytensor.kernels.numpy import optimizers as in_numpy
 
-_CHUNK = 4096  # elements. Few, so that a small model fills a GPU; many, so that finding them costs little. A multiple of a pack
+_CHUNK = 4096  # elements: few, so that a small model fills a GPU; many, so that lookups cost little; a multiple of a pack
 _THREADS = 256  # as in optimizers.cu
 _MOST_BLOCKS = 1 << 16
-_MOST_SUMS = 1024  # the most blocks that sum squares; one more block then adds up their sums
-_TABLES = 64  # the most tables that are cached; each group of parameters has a few
+_MOST_SUMS = 1024  # maximum blocks that sum squares; one more block adds up their sums
+_TABLES = 64  # maximum cached tables; each group of parameters has a few
 
 Arrays = Sequence[Any]
 
@@ -47,10 +46,10 @@ def adam_step(
     decoupled: bool,
     gradient_scale: Any = None,
 ) -> None:
-    """One step of Adam, or with ``decoupled`` of AdamW. Masters, if there are any, are brought up to date first.
+    """One step of Adam, or with ``decoupled`` of AdamW. Masters, if any, are updated first (``current`` of kernels/numpy).
 
-    The kernel reads ``gradient_scale`` on the GPU, so that nothing waits for it. In a captured step, ``step`` and ``lr`` may be
-    a ``Number`` of ``replay/capture.py`` each, and the kernel reads all that depends on them on the GPU, too.
+    The kernel reads ``gradient_scale`` on the GPU, without waiting. In a captured step, ``step`` and ``lr`` may each be a
+    ``Number`` of ``replay/capture.py``; then the kernel also reads everything that depends on them on the GPU.
     """
     if not parameters:
         return
@@ -69,8 +68,8 @@ def adam_step(
             float(lr) / (1.0 - beta1 ** float(step)),
         ]
 
-    found = current_step().numbers(factors, dtype)
-    on_gpu, by_value = (found, [0.0] * 9) if isinstance(found, xp.ndarray) else (None, found)
+    numbers = current_step().numbers(factors, dtype)
+    on_gpu, by_value = (numbers, [0.0] * 9) if isinstance(numbers, xp.ndarray) else (None, numbers)
     lists = (parameters, gradients, firsts, seconds, masters)
     _step("adam_step", lists, None if scale is None else xp.asarray(scale, "float64"), on_gpu, *by_value)
 
@@ -87,7 +86,7 @@ def sgd_step(
     nesterov: bool,
     weight_decay: float,
 ) -> None:
-    """One step of gradient descent with PyTorch's momentum. Masters, if there are any, are brought up to date first."""
+    """One step of gradient descent with PyTorch's momentum. Masters, if any, are updated first."""
     _step(
         "sgd_step",
         (parameters, gradients, velocities if momentum else (), masters),
@@ -115,31 +114,32 @@ def _step(name: str, lists: Sequence[Arrays], *settings: Any) -> None:
 
 
 def _check(name: str, arrays: Arrays, dtype: Any) -> None:
-    """Raise TypeError for a wrong dtype. The kernel gets only addresses, so it would misread such arrays."""
+    """Raise TypeError for a wrong dtype: given only addresses, the kernel would misread such arrays."""
     for a in arrays:
         if a.dtype != dtype:
-            raise TypeError(f"{name} takes parameters of one dtype, their state at least float32: {a.dtype} for {dtype}")
+            raise TypeError(f"{name} needs parameters of one dtype and float32 state or wider: expected {dtype}, got {a.dtype}")
 
 
 def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:
-    """The Euclidean norm of all elements of the arrays together, float32 or wider, and the factor, at most 1, that makes it at
-    most ``max_norm``, in float64: arrays without dimensions. The order of summation depends only on the arrays' sizes and
-    alignment."""
+    """Return the norm of all elements, float32 or wider, and the factor, at most 1, that limits it to ``max_norm``, in float64.
+
+    Both are arrays without dimensions. The order of summation depends only on the arrays' sizes and alignment.
+    """
     groups = _by_dtype(arrays)
     if numpy.dtype("float64") in groups:
         return in_numpy.norm_and_scale(arrays, max_norm)
     counts = [min(len(_chunks(_sizes(members))), _MOST_SUMS) for members in groups.values()]
     sums, norm, scale = xp.empty(sum(counts), "float64"), xp.empty((), default_dtype), xp.empty((), "float64")
     first = 0
-    for (kind, members), count in zip(groups.items(), counts):
-        _launch("sum_squares", kind, [members], [], _MOST_SUMS, sums[first : first + count])
+    for (dtype, members), count in zip(groups.items(), counts):
+        _launch("sum_squares", dtype, [members], [], _MOST_SUMS, sums[first : first + count])
         first += count
     kernel("optimizers.cu", "root_of_sum", default_dtype)(1, _THREADS, sums, norm, scale, float(max_norm), first)
     return norm, scale
 
 
 def scale_all(arrays: Arrays, factor: Any) -> None:
-    """Multiply each array in place by ``factor``, an array of one element or a scalar. Each array keeps its dtype."""
+    """Multiply each array in place by ``factor``, an array of one element or a scalar. Dtypes are kept."""
     for dtype, members in _by_dtype(arrays).items():
         _launch("scale_all", dtype, [members], [0], _MOST_BLOCKS, xp.asarray(factor, "float64"))
 
@@ -155,13 +155,13 @@ def _by_dtype(arrays: Arrays) -> dict[Any, list[Any]]:
 
 
 def _launch(name: str, dtype: Any, lists: Sequence[Arrays], changed: Sequence[int], most_blocks: int, *arguments: Any) -> None:
-    """Launch a kernel on lists of arrays, which may be empty. It changes the arrays of the lists at the indices ``changed``."""
+    """Launch a kernel on lists of arrays, which may be empty. It changes the lists at the indices ``changed``."""
     held = [[contiguous(a) for a in arrays] for arrays in lists]
     addresses = [a.data.ptr if arrays else 0 for arrays in held for a in arrays or lists[0]]
-    places = current_step().constant(_on_device, numpy.array(addresses, numpy.uint64).tobytes())
+    table = current_step().constant(_on_device, numpy.array(addresses, numpy.uint64).tobytes())
     chunks = current_step().constant(_chunks, _sizes(lists[0]))
     launch = kernel("optimizers.cu", name, dtype)
-    launch(min(len(chunks), most_blocks), _THREADS, places, chunks, len(lists[0]), len(chunks), *arguments)
+    launch(min(len(chunks), most_blocks), _THREADS, table, chunks, len(lists[0]), len(chunks), *arguments)
     for i in changed:
         for array, copy in zip(lists[i], held[i]):
             if copy is not array:
@@ -174,12 +174,12 @@ def _sizes(arrays: Arrays) -> tuple[int, ...]:
 
 @functools.lru_cache(_TABLES)
 def _chunks(sizes: tuple[int, ...]) -> Any:
-    """Arrays of these sizes in chunks of at most _CHUNK elements: (chunks, 3), each with its array, first element and size."""
+    """Return arrays of these sizes in chunks of at most _CHUNK elements: (chunks, 3), the array, first element and size."""
     chunks = [(i, first, min(_CHUNK, size - first)) for i, size in enumerate(sizes) for first in range(0, size, _CHUNK)]
     return current_step().table(numpy.array(chunks, numpy.int64).reshape(-1, 3))
 
 
 @functools.lru_cache(_TABLES)
 def _on_device(addresses: bytes) -> Any:
-    """The table of addresses on the GPU. It may come from the cache: equal addresses make equal tables."""
+    """Return the table of addresses on the GPU. Equal addresses share a cached table."""
     return current_step().table(numpy.frombuffer(addresses, numpy.uint64))

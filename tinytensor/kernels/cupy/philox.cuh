@@ -1,4 +1,4 @@
-// Which elements the dropout mask of a random key keeps. The top of kernels/numpy/dropout.py defines it.
+// The dropout mask of a random key, as kernels/numpy/dropout.py defines it.
 #pragma once
 
 using Word = unsigned long long;
@@ -7,16 +7,16 @@ struct RandomKey {
     Word first, second;
 };
 
-// The random key with these words. A captured step would keep them, so it has them in memory, at `words`, which is else null.
+// The random key with these words. For a captured step they are in memory at `words`, which is null otherwise.
 __device__ inline RandomKey key_of(const Word* words, Word first, Word second) {
     return words ? RandomKey{words[0], words[1]} : RandomKey{first, second};
 }
 
-// An element is kept where its byte is below `whole`, or where it equals `whole` and the 64 further bits are below `part`.
+// An element is kept if its byte is below `limit`, or if it equals `limit` and the 64 further bits are below `part`.
 struct Keep {
     RandomKey random_key;
     Word part;
-    unsigned int whole;
+    unsigned int limit;
 };
 
 struct Words {
@@ -48,17 +48,17 @@ __device__ inline Word split_mix(Word seed, Word index) {
 }
 
 constexpr int block_elements = 32;  // elements in a block of the stream: a byte each
-constexpr int bit_tile = 32;        // queries that share a word of the mask of attention's weights, as in dropout.py
+constexpr int bit_tile = 32;  // queries that share a word of the mask of attention's weights, as in dropout.py
 
-// Bit i says whether element 32 * block + i is kept.
+// Bit i is set if element 32 * block + i is kept.
 __device__ inline unsigned int keep_bits(const Keep& keep, Word block) {
     Words words = philox(keep.random_key, block);
     unsigned int kept = 0, undecided = 0;
 #pragma unroll
     for (int i = 0; i < block_elements; i++) {
         unsigned int byte = static_cast<unsigned int>(words.values[i / 8] >> (8 * (i % 8))) & 255u;
-        kept |= static_cast<unsigned int>(byte < keep.whole) << i;
-        undecided |= static_cast<unsigned int>(byte == keep.whole) << i;
+        kept |= static_cast<unsigned int>(byte < keep.limit) << i;
+        undecided |= static_cast<unsigned int>(byte == keep.limit) << i;
     }
     if (keep.part == 0) return kept;
     for (; undecided; undecided &= undecided - 1) {

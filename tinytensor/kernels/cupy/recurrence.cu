@@ -1,14 +1,14 @@
-// One step of a recurrent layer, all but its product of matrices: the gates, the states, and what padding leaves as it was. The
-// formulas are in kernels/numpy/recurrence.py.
+// One step of a recurrent layer, except for its matrix product: the gates, the states, and padding, which keeps the state.
+// kernels/numpy/recurrence.py has the formulas.
 //
-// Launch of all kernels: a block of 256 threads for each 256 numbers of the state (batch, width). Thread i of the grid computes
-// number i, in row i / width (a sequence) and column i % width. Its gates lie `width` apart in rows of gates * width.
+// Launch of all kernels: a block of 256 threads for each 256 elements of the state (batch, width). Thread i of the grid
+// computes element i, in row i / width (a sequence) and column i % width. Its gates lie `width` apart in rows of gates * width.
 //
-// `product` is what the state before adds to the gates. `mask` (batch,), true where there is a token, may be null. All arrays
-// are those of one step.
+// `product` is the previous state's part of the gates. `mask` (batch,), true for a token, may be null. All arrays are those of
+// one step.
 //
-// On the way back, `d_state` holds the gradient of the state after the step, to which `g` is added. What is left in it passes
-// by the gates to the state before the step; the product of the gates' gradients is added to it afterwards.
+// In the backward pass, `d_state` holds the gradient of the state after the step, to which `g` is added. The part that bypasses
+// the gates stays in it; the product of the gates' gradients is added afterwards.
 #include "common.cuh"
 
 constexpr int threads = 256;  // in a block, as in recurrence.py
@@ -17,7 +17,7 @@ constexpr Accumulator one = 1;
 
 __device__ inline Accumulator sigmoid(Accumulator x) { return one / (one + exp(-x)); }
 
-// Calls body(i, row, column) for the numbers of the state. Each thread has one.
+// Calls body(i, row, column) for the elements of the state. Each thread has one.
 template <typename Body>
 __device__ void for_the_state(long long batch, long long width, Body body) {
     long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) rnn_backward(
 
 // -------------------------------------------------------------------------------------------------------------- GRU
 
-// `saved` (batch, 4 * width) gets r, z, n and u_n, the product that r is multiplied by. It is null if no gradient is needed.
+// `saved` (batch, 4 * width) gets r, z, n and u_n, the product that r multiplies. Null if no gradient is needed.
 extern "C" __global__ void __launch_bounds__(threads, 1) gru_forward(
     const Scalar* projected, const Accumulator* product, const Scalar* bias, const Scalar* old, const bool* mask,
     Scalar* states, Accumulator* saved, long long batch, long long width) {
@@ -78,16 +78,16 @@ extern "C" __global__ void __launch_bounds__(threads, 1) gru_backward(
     Scalar* d_product, long long batch, long long width) {
     for_the_state(batch, width, [=](long long i, long long row, long long column) {
         Accumulator d_new = d_state[i] + Accumulator(g[i]);
-        const Accumulator* own = saved + row * 4 * width + column;
-        Accumulator r = own[0], z = own[width], n = own[2 * width], u = own[3 * width];
+        const Accumulator* gates = saved + row * 4 * width + column;
+        Accumulator r = gates[0], z = gates[width], n = gates[2 * width], u = gates[3 * width];
         Accumulator d_n = d_new * (one - z) * (one - n * n);
         Accumulator d_r = d_n * u * r * (one - r), d_z = d_new * (Accumulator(old[i]) - n) * z * (one - z);
         bool padding = is_padding(mask, row);
         Accumulator of_projected[3] = {d_r, d_z, d_n}, of_product[3] = {d_r, d_z, d_n * r};
         for (int k = 0; k < 3; k++) {
-            long long place = row * 3 * width + k * width + column;
-            d_projected[place] = Scalar(padding ? Accumulator(0) : of_projected[k]);
-            d_product[place] = Scalar(padding ? Accumulator(0) : of_product[k]);
+            long long index = row * 3 * width + k * width + column;
+            d_projected[index] = Scalar(padding ? Accumulator(0) : of_projected[k]);
+            d_product[index] = Scalar(padding ? Accumulator(0) : of_product[k]);
         }
         d_state[i] = padding ? d_new : d_new * z;
     });
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) gru_backward(
 
 // ------------------------------------------------------------------------------------------------------------- LSTM
 
-// `gates` (batch, 4 * width) gets i, f, u and o. It is null if no gradient is needed.
+// `gates` (batch, 4 * width) gets i, f, u and o. Null if no gradient is needed.
 extern "C" __global__ void __launch_bounds__(threads, 1) lstm_forward(
     const Scalar* projected, const Accumulator* product, const Scalar* old, const Accumulator* old_cell, const bool* mask,
     Scalar* states, Accumulator* cells, Accumulator* gates, long long batch, long long width) {
@@ -121,13 +121,13 @@ extern "C" __global__ void __launch_bounds__(threads, 1) lstm_backward(
         long long first = row * 4 * width + column;
         Accumulator i = gates[first], f = gates[first + width], u = gates[first + 2 * width], o = gates[first + 3 * width];
         Accumulator squashed = tanh(cells[k]);
-        Accumulator whole = d_new_cell + d_new * o * (one - squashed * squashed);
+        Accumulator d_total = d_new_cell + d_new * o * (one - squashed * squashed);
         bool padding = is_padding(mask, row);
-        Accumulator values[4] = {whole * u * i * (one - i), whole * old_cell[k] * f * (one - f), whole * i * (one - u * u),
-                                 d_new * squashed * o * (one - o)};
+        Accumulator values[4] = {d_total * u * i * (one - i), d_total * old_cell[k] * f * (one - f),
+                                 d_total * i * (one - u * u), d_new * squashed * o * (one - o)};
         for (int gate = 0; gate < 4; gate++)
             d_gates[first + gate * width] = Scalar(padding ? Accumulator(0) : values[gate]);
         d_state[k] = padding ? d_new : Accumulator(0);
-        d_cell[k] = padding ? d_new_cell : whole * f;
+        d_cell[k] = padding ? d_new_cell : d_total * f;
     });
 }

@@ -1,8 +1,8 @@
-"""Recurrent layers through time: for each step a product of matrices by cuBLAS, and one kernel for all else. The formulas are
-in ``kernels/numpy/recurrence.py``.
+"""Recurrent layers through time: for each step a matrix product by cuBLAS, and one kernel for the rest.
+``kernels/numpy/recurrence.py`` has the formulas.
 
-From bfloat16 inputs the gates, the LSTM's cells and the gradients of the states are computed and kept in float32. The states
-themselves are rounded, as the product of the next step reads them.
+From bfloat16 inputs the gates, the LSTM's cells and the gradients of the states are computed and saved in float32. The states
+are rounded, as the next step's product reads them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tinytensor.device.backend import xp
 from tinytensor.device.summation import sum_over
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 from tinytensor.kernels.cupy.products import matmul
+from tinytensor.kernels.numpy.products import as_rows
 from tinytensor.kernels.numpy.recurrence import state_before, steps
-from tinytensor.kernels.rows import as_rows
 
 _THREADS = 256
 
@@ -35,12 +35,12 @@ def _mask(mask: Any) -> Any:
 
 
 def _empty(like: Any, is_wanted: bool = True, blocks: int = 1) -> Any:
-    """Memory in the accumulators' dtype of the shape of ``like``, whose last axis is ``blocks`` times as long; or None."""
+    """Return memory in the accumulators' dtype like ``like``, with the last axis ``blocks`` times as long; or None."""
     return xp.empty((*like.shape[:-1], blocks * like.shape[-1]), accumulator(like.dtype)) if is_wanted else None
 
 
 def _weight_gradient(d_gates: Any, states: Any, first: Any, is_reversed: bool) -> Any:
-    """The sum over the steps of d_gates^T times the state before the step."""
+    """Return the sum over the steps of d_gates^T times the state before the step."""
     start, later, before = (-1, d_gates[:-1], states[1:]) if is_reversed else (0, d_gates[1:], states[:-1])
     out = xp.empty((d_gates.shape[-1], states.shape[-1]), accumulator(states.dtype))
     matmul(d_gates[start].T, first, out)
@@ -53,7 +53,7 @@ def _weight_gradient(d_gates: Any, states: Any, first: Any, is_reversed: bool) -
 def rnn_forward(
     needed: Sequence[bool], projected: Any, weight: Any, state: Any, mask: Any, is_reversed: bool, activation: str
 ) -> tuple[Any, Any]:
-    """h' = f(projected + h W^T), where f is tanh or relu. Saves the states."""
+    """``rnn_forward`` of kernels/numpy."""
     projected, state, mask = contiguous(projected), contiguous(state), _mask(mask)
     states, product = xp.empty(projected.shape, projected.dtype), _empty(state)
     for t in steps(len(states), is_reversed):
@@ -75,7 +75,7 @@ def rnn_backward(
     is_reversed: bool,
     activation: str,
 ) -> Sequence[Any]:
-    """With a = projected + h W^T: da = dh' f'(a), and dh = da W."""
+    """``rnn_backward`` of kernels/numpy."""
     g, mask = contiguous(g), _mask(mask)
     d_gates = xp.empty(states.shape, states.dtype)
     d_state = xp.zeros(state.shape, accumulator(states.dtype))
@@ -92,8 +92,7 @@ def rnn_backward(
 def gru_forward(
     needed: Sequence[bool], projected: Any, weight: Any, bias: Any, state: Any, mask: Any, is_reversed: bool
 ) -> tuple[Any, Any]:
-    """With p from the inputs and u = h W^T + bias: r = sigmoid(p_r + u_r), z = sigmoid(p_z + u_z), n = tanh(p_n + r u_n), and
-    h' = n + z (h - n). Saves the states, and r, z, n and u_n side by side."""
+    """``gru_forward`` of kernels/numpy. Saves the states, and r, z, n and u_n side by side."""
     projected, state, mask = contiguous(projected), contiguous(state), _mask(mask)
     bias = None if bias is None else contiguous(bias)
     states = xp.empty((len(projected), *state.shape), projected.dtype)
@@ -118,8 +117,7 @@ def gru_backward(
     mask: Any,
     is_reversed: bool,
 ) -> Sequence[Any]:
-    """Before its activation: dn = dh' (1 - z) (1 - n^2), dr = dn u_n r (1 - r), dz = dh' (h - n) z (1 - z), and du_n = dn r.
-    Then dh = dh' z + du W."""
+    """``gru_backward`` of kernels/numpy."""
     (states, saved), g, state, mask = residuals, contiguous(g), contiguous(state), _mask(mask)
     d_projected, d_product = xp.empty(projected.shape, states.dtype), xp.empty(projected.shape, states.dtype)
     d_state = xp.zeros(state.shape, accumulator(states.dtype))
@@ -138,10 +136,7 @@ def gru_backward(
 def lstm_forward(
     needed: Sequence[bool], projected: Any, weight: Any, state: Any, cell: Any, mask: Any, is_reversed: bool
 ) -> tuple[Any, Any]:
-    """With a = projected + h W^T: i, f, o = sigmoid(a_i, a_f, a_o), u = tanh(a_u), c' = f c + i u and h' = o tanh(c').
-
-    The output (2, length, batch, width) holds h' and c'. Saves h', c' (not rounded to bfloat16), and the gates i, f, u and o.
-    """
+    """``lstm_forward`` of kernels/numpy. Saves h', c' (not rounded to bfloat16), and the gates i, f, u and o."""
     projected, state, mask = contiguous(projected), contiguous(state), _mask(mask)
     out = xp.empty((2, len(projected), *state.shape), projected.dtype)
     states, is_exact = out[0], out.dtype == accumulator(out.dtype)
@@ -170,8 +165,7 @@ def lstm_backward(
     mask: Any,
     is_reversed: bool,
 ) -> Sequence[Any]:
-    """With the whole gradient of the cell, e = dc' + dh' o (1 - tanh(c')^2), the gates get, before their activations,
-    e u i (1 - i), e c f (1 - f), e i (1 - u^2) and dh' tanh(c') o (1 - o). Then dh = da W and dc = e f."""
+    """``lstm_backward`` of kernels/numpy."""
     (states, cells, gates), g, mask = residuals, contiguous(g), _mask(mask)
     cell = contiguous(cell.astype(cells.dtype, copy=False))
     d_gates = xp.empty(gates.shape, states.dtype)

@@ -2,10 +2,10 @@
 // multiplies a 16 x 16 matrix by a 16 x 8 one and adds the product to a 16 x 8 one. Its 32 lanes hold the three matrices
 // together, a few elements each: a fragment.
 //
-// Each function here is one instruction of PTX, NVIDIA's assembly. The name of its section in NVIDIA's "PTX ISA" manual stands
-// above it. Beside the instruction stands what it means in C++, which tests/standin runs on the CPU.
+// Each function is one instruction of PTX, NVIDIA's assembly, documented in the section of the "PTX ISA" manual named above it.
+// The same in C++ follows, which tests/standin runs on the CPU.
 //
-// All lanes of a warp must call the functions together, with blocks of one dimension. A lane's place in a fragment:
+// All lanes of a warp must call the functions together, in blocks of one dimension. A lane's position in a fragment:
 //
 //     lane_row = lane / 4, lane_column = lane % 4 * 2
 //
@@ -20,7 +20,7 @@
 __device__ inline int lane_row() { return threadIdx.x % warp_size / 4; }
 __device__ inline int lane_column() { return threadIdx.x % 4 * 2; }
 
-// Two neighbours, the first of them in the lower half: what a register holds.
+// Two neighbours, the first in the lower half of a register.
 using Pair = unsigned int;
 
 __device__ inline float first_of(Pair pair) { return __uint_as_float(pair << 16); }
@@ -59,7 +59,7 @@ struct Sums {
 __device__ inline int row_of(int i) { return lane_row() + i / 2 * 8; }
 __device__ inline int column_of(int i) { return lane_column() + i % 2; }
 
-// Two neighbouring sums, 16 x 16 together, rounded and as a left operand. No lane needs another's elements for that.
+// Two neighbouring sums, 16 x 16 together, rounded, as a left operand. No lane needs another's elements for it.
 __device__ inline Left rounded_left(const Sums& left_half, const Sums& right_half) {
     const float *left = left_half.values, *right = right_half.values;
     return {{rounded_pair(left[0], left[1]), rounded_pair(left[2], left[3]),
@@ -107,7 +107,7 @@ __device__ inline void add_product(Sums& sums, const Left& left, const Right& ri
 
 // ----------------------------------------------------------------------------------------------------- shared memory
 
-constexpr int chunk_elements = 8, chunk_bytes = 16;  // what is copied, and what a lane reads, at a time
+constexpr int chunk_elements = 8, chunk_bytes = 16;  // of a copy, and of a lane's read
 
 // An address in shared memory as PTX takes it.
 #ifdef __CUDACC__
@@ -122,10 +122,10 @@ using SharedAddress = unsigned long long;
 inline SharedAddress shared_address(const void* pointer) { return reinterpret_cast<SharedAddress>(pointer); }
 #endif
 
-// Rows of a matrix in shared memory. Eight lanes that read the same chunk of eight rows are served at once if the chunks lie in
-// different banks: the memory has 32 of 4 bytes, so that chunks 128 bytes apart are in the same ones. Stored in order, rows of
-// 64 elements would all begin in the same banks. So the chunks of row r are stored in the order 0 ^ r, 1 ^ r, 2 ^ r, ..., with
-// the last three bits of r. Where several short rows share 128 bytes, r counts these groups of rows.
+// Rows of a matrix in shared memory. Eight lanes that read the same chunk of eight rows are served together if the chunks lie
+// in different banks. There are 32 banks of 4 bytes, so chunks 128 bytes apart share banks, and rows of 64 elements stored in
+// order would all begin in the same banks. So the chunks of row r are stored in the order 0 ^ r, 1 ^ r, 2 ^ r, ..., with the
+// last three bits of r. If several short rows share 128 bytes, r counts these groups of rows.
 //
 // As rows begin at multiples of their length, chunk a ^ b of a row is at the address of chunk a ^ chunk_bytes * b.
 template <int rows, int width>
@@ -140,20 +140,20 @@ struct alignas(256) Tile {
     }
 };
 
-// Starts to copy a chunk from global to shared memory, beside the work of the thread; with `exists` false, sets it to zeros and
-// reads nothing. PTX ISA: "Data Movement and Conversion Instructions: cp.async".
+// Starts to copy a chunk from global to shared memory, asynchronously; with `exists` false, sets it to zeros and reads nothing.
+// PTX ISA: "Data Movement and Conversion Instructions: cp.async".
 __device__ inline void start_copy(SharedAddress shared, const void* global, bool exists = true) {
-    int given = exists ? chunk_bytes : 0;
+    int size = exists ? chunk_bytes : 0;
 #ifdef __CUDACC__
     asm volatile("cp.async.cg.shared.global [%0], [%1], %2, %3;"
-                 :: "r"(shared), "l"(global), "n"(chunk_bytes), "r"(given) : "memory");
+                 :: "r"(shared), "l"(global), "n"(chunk_bytes), "r"(size) : "memory");
 #else
-    cpu::copy_beside(reinterpret_cast<void*>(shared), global, given, chunk_bytes);
+    cpu::copy_beside(reinterpret_cast<void*>(shared), global, size, chunk_bytes);
 #endif
 }
 
-// Waits until this thread's copies have ended. To read those of other threads, __syncthreads() must follow.
-// PTX ISA: "Data Movement and Conversion Instructions: cp.async.wait_group / cp.async.wait_all".
+// Waits for this thread's copies. To read those of other threads, __syncthreads() must follow. PTX ISA: "Data Movement and
+// Conversion Instructions: cp.async.wait_group / cp.async.wait_all".
 __device__ inline void wait_for_own_copies() {
 #ifdef __CUDACC__
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -163,8 +163,8 @@ __device__ inline void wait_for_own_copies() {
 }
 
 // Reads four 8 x 8 matrices. Lane i gives the address of row i % 8 of matrix i / 8, which are 16 bytes, and gets a pair of each
-// matrix: the elements at its place in a fragment, or of the transposed matrix the elements at that place.
-// PTX ISA: "Warp-Level Matrix Load Instruction: ldmatrix".
+// matrix, or of the transposed matrix: the elements at its position in a fragment. PTX ISA: "Warp-Level Matrix Load
+// Instruction: ldmatrix".
 template <bool is_transposed>
 __device__ void load_matrices(Pair (&pairs)[4], SharedAddress row) {
 #ifdef __CUDACC__
@@ -197,9 +197,9 @@ __device__ void load_matrices(Pair (&pairs)[4], SharedAddress row) {
 
 // -------------------------------------------------------------------------------------- operands from shared memory
 
-// Sixteen rows of a tile, cut into 16 x 16 parts: where this lane begins to read the first of them.
+// Sixteen rows of a tile, cut into 16 x 16 parts: where this lane begins to read the first part.
 
-// For parts whose columns are to be the tile's rows.
+// For parts whose columns are the tile's rows.
 template <int rows, int width>
 __device__ SharedAddress transposed_parts(Tile<rows, width>& tile, int first_row) {
     int lane = threadIdx.x % warp_size;
@@ -213,8 +213,8 @@ __device__ SharedAddress stored_parts(Tile<rows, width>& tile, int first_row) {
     return tile.chunk(first_row + lane % 16, lane / 16);
 }
 
-// A part as two right operands. ldmatrix gives neighbours of a row, and a right operand has neighbours of a column: so it is
-// the parts as stored that ldmatrix transposes.
+// A part as two right operands. ldmatrix gives neighbours of a row, and a right operand has neighbours of a column, so ldmatrix
+// transposes the parts as stored.
 template <bool is_transposed>
 __device__ void load_part(Right (&right)[2], SharedAddress parts, int part) {
     Pair pairs[4];

@@ -1,7 +1,7 @@
-"""Attention: one compiled call for all heads, where nothing but padding and causality hides keys (``attention_blocks``).
+"""Attention: one compiled call for all heads if only padding and causality hide keys (``attention_blocks``).
 
-All else, like a mask of queries and keys or a bias, runs in the blocks of kernels/numpy/attention.py, with one compiled pass
-over a block's scores between two products. That file has the formulas, and is the one to read first.
+Otherwise, for example with a bias or a mask for each query, it runs in the blocks of kernels/numpy/attention.py, with one
+compiled pass over a block's scores between two products. Read that file first; it has the formulas.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import numpy
 
 from tinytensor.device.summation import sum_over
-from tinytensor.kernels.heads import multi_head
-from tinytensor.kernels.masks import lowest
+from tinytensor.kernels.attention import lowest, multi_head
 from tinytensor.kernels.numba.attention_blocks import backward, exponentiate, find_largest, forward, hide_later_keys
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numpy import attention as in_numpy
 from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale
 
-_LONGEST = 1 << 14  # queries or keys: more are not added up one after the other
+_LONGEST = 1 << 14  # maximum queries or keys that are added up one after the other
 
 # ------------------------------------------------------------------------------------------- the passes over NumPy's blocks
 
@@ -62,12 +61,12 @@ def _drop_subtract_and_multiply(d_weights: Any, keep: Any, total: Any, weights: 
 
 
 def _joined(x: Any) -> Any:
-    """(..., S, T) -> (n, S, T), contiguous."""
+    """Return (..., S, T) as contiguous (n, S, T)."""
     return numpy.ascontiguousarray(x).reshape(-1, *x.shape[-2:])
 
 
 def _write_back(joined: Any, x: Any) -> None:
-    """Bring what was computed in ``_joined(x)`` to x, where that is a copy, as products of views need not be contiguous."""
+    """Copy ``joined`` back to x if ``_joined(x)`` was a copy: products of views need not be contiguous."""
     if not x.flags.c_contiguous:
         x[...] = joined.reshape(x.shape)
 
@@ -107,15 +106,16 @@ _in_blocks_backward = partial(in_numpy.attention_backward, passes=_PASSES)
 
 
 class Statistics(NamedTuple):
-    """What ``attention_forward`` saves for ``attention_backward`` where one call computes all heads."""
+    """The arrays that ``attention_forward`` saves for ``attention_backward`` if one call computes all heads."""
 
     largest: Any  # each query's largest score, (batch, heads, T)
-    inverse: Any  # 1 / the sum of each query's weights before they are normalised, (batch, heads, T)
+    inverse: Any  # 1 / the sum of each query's weights before normalisation, (batch, heads, T)
     keep: Any  # the dropout mask of the weights, (batch, heads, S, T); None without dropout
 
 
 def _is_plain(query: Any, key: Any, value: Any, bias: Any, mask: Any, is_causal: bool) -> bool:
-    """Whether ``attention_blocks`` computes it: nothing is broadcast, and a mask hides the same keys from all queries."""
+    """Return True if ``attention_blocks`` supports it: no broadcasting, and a mask that hides the same keys from all
+    queries."""
     same = query.ndim == key.ndim == value.ndim == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]
     one_dtype = query.dtype == key.dtype == value.dtype and query.dtype.itemsize >= 4
     unmasked = bias is None and (mask is None or (2 <= mask.ndim <= 4 and mask.shape[-2] == 1))
@@ -125,7 +125,7 @@ def _is_plain(query: Any, key: Any, value: Any, bias: Any, mask: Any, is_causal:
 
 
 def _settings(query: Any, key: Any, mask: Any, keep: Any, is_causal: bool, scale: float, keep_probability: float) -> list[Any]:
-    """The arguments of ``attention_blocks`` that follow the inputs."""
+    """Return the arguments of ``attention_blocks`` after the inputs."""
     batch, num_heads, queries, _ = query.shape
     keys = key.shape[2]
     penalty = numpy.empty((batch, num_heads, 0 if mask is None else keys), query.dtype)
@@ -137,7 +137,7 @@ def _settings(query: Any, key: Any, mask: Any, keep: Any, is_causal: bool, scale
 
 
 def _in_rows(*arrays: Any) -> list[Any]:
-    """The arrays; those whose rows do not lie in one piece in memory are copied."""
+    """Return the arrays, copied if their rows are not contiguous."""
     return [x if x.strides[-1] == x.itemsize else numpy.ascontiguousarray(x) for x in arrays]
 
 
@@ -183,13 +183,13 @@ def attention_backward(
     keep_probability: float,
     into: Sequence[Any] = (None, None, None),
 ) -> Sequence[Any]:
-    """The gradients of query, key, value and bias; the first three are written to the arrays in ``into`` that are not None."""
+    """The gradients of query, key, value and bias. The first three are written to ``into``, or to new arrays for None."""
     if not isinstance(residuals, Statistics):
-        rest = (mask, is_causal, scale, random_key, keep_probability, into)
-        return _in_blocks_backward(g, residuals, needed, query, key, value, bias, *rest)
+        options = (mask, is_causal, scale, random_key, keep_probability, into)
+        return _in_blocks_backward(g, residuals, needed, query, key, value, bias, *options)
     largest, inverse, keep = residuals
     settings = _settings(query, key, mask, keep, is_causal, scale, keep_probability)
-    made = [in_numpy.joinable(x.shape, x.dtype) if place is None else place for x, place in zip((query, key, value), into)]
+    made = [in_numpy.joinable(x.shape, x.dtype) if target is None else target for x, target in zip((query, key, value), into)]
     backward(*_in_rows(g, query, key, value), *settings, largest, inverse, *made)
     d_query, d_key, d_value = (gradient if n else None for gradient, n in zip(made, needed))
     return d_query, d_key, d_value, None

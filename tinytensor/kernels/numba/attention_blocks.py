@@ -1,11 +1,11 @@
-"""Attention of all heads in one call, without a bias; kernels/numpy/attention.py has the formulas. A block of queries takes all
-their steps while it is in the processor's cache.
+"""Attention of all heads in one call, without a bias; kernels/numpy/attention.py has the formulas. A block of queries stays in
+the processor's cache for all steps.
 
-The products are those of ``tiles``, and leave out what causality hides. No weights are saved: the backward pass computes them
-again, which takes about as long as to write and read them.
+The products are those of ``tiles``, without what causality hides. No weights are saved: recomputing them in the backward pass
+takes about as long as writing and reading them.
 
 Arrays of a block are (keys, queries), (keys, width) or (queries, width), padded to whole tiles. Query t of the block sees the
-first ``seen`` + t keys. What is computed of the padding is never read.
+first ``seen`` + t keys. Results in the padding are never read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _copy(x: Any, factor: float, rows: int, out: Any) -> None:
 
 @loop
 def _copy_seen(x: Any, penalty: Any, keys: int, out: Any) -> None:
-    """Copy the keys whose penalty is 0, and put zeros in place of the others: 0 times NaN would be NaN."""
+    """Copy the keys whose penalty is 0. The hidden ones become zeros: 0 times NaN would be NaN."""
     _copy(x, real(1), keys, out)
     for i in range(min(keys, penalty.size)):
         if penalty[i] != real(0):
@@ -54,7 +54,7 @@ def _transpose(x: Any, rows: int, width: int, out: Any) -> None:
 
 @loop
 def _keys_by_queries(of_keys: Any, of_queries: Any, keys: int, width: int, seen: int, out: Any) -> None:
-    """of_keys @ of_queries, where a query sees a key: (keys, width) times (width, queries)."""
+    """Write of_keys @ of_queries if a query sees the key: (keys, width) times (width, queries)."""
     for s in range(0, keys, ROWS):
         first = max(0, s - seen + 1)
         for t in range(first - first % COLUMNS, out.shape[1], COLUMNS):
@@ -63,7 +63,7 @@ def _keys_by_queries(of_keys: Any, of_queries: Any, keys: int, width: int, seen:
 
 @loop
 def _sum_over_keys(weights: Any, of_keys: Any, keys: int, seen: int, out: Any) -> None:
-    """weights.T @ of_keys: (queries, keys) times (keys, width)."""
+    """Write weights.T @ of_keys: (queries, keys) times (keys, width)."""
     for t in range(0, out.shape[0], ROWS):
         for d in range(0, out.shape[1], COLUMNS):
             set_product(weights.T, of_keys, 0, min(keys, seen + t + ROWS - 1), out, t, d)
@@ -71,7 +71,7 @@ def _sum_over_keys(weights: Any, of_keys: Any, keys: int, seen: int, out: Any) -
 
 @loop
 def _sum_over_queries(weights: Any, of_queries: Any, keys: int, queries: int, seen: int, out: Any) -> None:
-    """Adds weights @ of_queries: (keys, queries) times (queries, width)."""
+    """Add weights @ of_queries: (keys, queries) times (queries, width)."""
     for s in range(0, keys, ROWS):
         for d in range(0, out.shape[1], COLUMNS):
             add_product(weights, of_queries, max(0, s - seen + 1), queries, out, s, d)
@@ -79,7 +79,7 @@ def _sum_over_queries(weights: Any, of_queries: Any, keys: int, queries: int, se
 
 @loop
 def hide_later_keys(x: Any, keys: int, seen: int, value: float) -> None:
-    """Set what of x (keys, queries) belongs to a query and a key that it does not see."""
+    """Set the elements of x (keys, queries) whose query does not see the key."""
     for s in range(keys):
         hidden = x[s, : max(0, s - seen + 1)]
         for t in range(hidden.size):
@@ -96,7 +96,7 @@ def _hide_padding(scores: Any, penalty: Any, keys: int) -> None:
 
 @loop
 def find_largest(scores: Any, keys: int, floor: float, largest: Any) -> None:
-    """Write each query's largest score, no lower than a floor, to ``largest`` (queries,)."""
+    """Write each query's largest score, at least ``floor``, to ``largest`` (queries,)."""
     largest[:] = floor
     for s in range(keys):
         for t in range(largest.size):
@@ -105,7 +105,7 @@ def find_largest(scores: Any, keys: int, floor: float, largest: Any) -> None:
 
 @loop
 def exponentiate(scores: Any, keys: int, largest: Any, total: Any) -> None:
-    """Replace the scores by the weights, which are not normalised, and write each query's sum of them to ``total``."""
+    """Replace the scores by the weights, not normalised, and write each query's sum to ``total``."""
     total[:] = real(0)
     for s in range(keys):
         for t in range(total.size):
@@ -124,7 +124,7 @@ def _drop(x: Any, keep: Any, first: int, keys: int, queries: int) -> None:
 
 @loop
 def _to_scores(d_weights: Any, weights: Any, keys: int, inverse: Any, total: Any) -> None:
-    """Replace the gradient of the weights by that of the scores: dS = P (dP - rowsum(dP P)), where P = weights * inverse, and
+    """Replace the weights' gradient by that of the scores: dS = P (dP - rowsum(dP P)), where P = weights * inverse and
     ``d_weights`` is dP * inverse."""
     total[:] = real(0)
     for s in range(keys):
@@ -142,14 +142,13 @@ def _to_scores(d_weights: Any, weights: Any, keys: int, inverse: Any, total: Any
 
 @loop
 def _matrix(rows: int, columns: int, like: Any) -> Any:
-    """Zeros (rows, columns), padded to whole tiles. Their dtype is that of ``like``: Numba tells compiled code apart by its
-    arguments."""
+    """Return zeros (rows, columns), padded to whole tiles. The argument ``like`` gives Numba their dtype."""
     return numpy.zeros((whole_tiles(rows, ROWS), whole_tiles(columns, COLUMNS)), like.dtype)
 
 
 @loop
 def _scores(q: Any, k: Any, penalty: Any, queries: int, keys: int, width: int, seen: int, q_columns: Any, out: Any) -> None:
-    """Write the scores of a block's queries q, already scaled, to out. ``q_columns`` is memory for the transposed q."""
+    """Write the scores of a block's scaled queries q to out. ``q_columns`` is memory for the transposed q."""
     _transpose(q, queries, width, q_columns)
     _keys_by_queries(k, q_columns, keys, width, seen, out)
     hide_later_keys(out, keys, seen, real(-math.inf))
@@ -172,9 +171,9 @@ def forward(
     largest: Any,
     inverse: Any,
 ) -> None:
-    """softmax(query keyᵀ scale + penalty) value, which dropout keeps parts of. The last three arguments are written to.
+    """softmax(query keyᵀ scale + penalty) value, with dropout of the weights. The last three arguments are written.
 
-    ``penalty`` (batch, heads, keys) and ``keep`` (batch, heads, keys, queries) are empty where there are none.
+    ``penalty`` (batch, heads, keys) and ``keep`` (batch, heads, keys, queries) may be empty.
     """
     batch, heads, queries, width = query.shape
     keys, values_width = value.shape[2:]
@@ -220,7 +219,7 @@ def backward(
     d_key: Any,
     d_value: Any,
 ) -> None:
-    """The gradients of query, key and value are written to the last three arguments."""
+    """Write the gradients of query, key and value to the last three arguments."""
     batch, heads, queries, width = query.shape
     keys, values_width = value.shape[2:]
     block = whole_tiles(min(queries, _QUERIES), COLUMNS)

@@ -1,16 +1,15 @@
-"""Dot products of an input with rows of a weight in blocks of a few bits, in the processor's own instructions; and the weights
-of a block as float32.
+"""Dot products of inputs with rows of a weight in blocks of a few bits, in the processor's own instructions, and unpacking of
+blocks.
 
-The formats are those of ``kernels/numpy/blocks.py``. The input is rounded to 16 bits in blocks of 32, each with a scale of its
-own: with 8 bits, rounding the inputs would cost three times as much accuracy as rounding the weights, and as decoding waits for
-memory, the other 8 cost next to nothing. So an input is 256 * high + low, two bytes with a sign.
+The formats are those of ``kernels/numpy/quantized.py``. The input is rounded to 16 bits in blocks of 32, each with its own
+scale. Rounding it to 8 bits would cost three times as much accuracy as rounding the weights, and as decoding waits for memory,
+16 bits are almost free. So an input is 256 * high + low, two signed bytes.
 
-A vector holds 32 weights as bytes, which are multiplied by the bytes of 32 inputs. Neighbors are added in groups of four, so
-eight 32-bit sums remain. They become float32, are multiplied by the scales of the weights and of the input, and are added up
-over the row. Every row is added up in the same order, whichever rows are read with it.
+A vector of 32 weights, as bytes, is multiplied by the bytes of 32 inputs. Groups of four neighbors are added to eight 32-bit
+sums. These become float32, are multiplied by the scales of the weights and the input, and added up over the row. Every row is
+added up in the same order, whichever rows are read with it.
 
-Instructions: AVX-512 VNNI and AVX-VNNI (vpdpbusd), AVX2 (vpmaddubsw), ARM's dot products (sdot). Elsewhere LLVM writes the same
-with what the processor has.
+Instructions: AVX-512 VNNI and AVX-VNNI (vpdpbusd), AVX2 (vpmaddubsw), ARM's dot products (sdot). Elsewhere LLVM chooses.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from typing import Any, NamedTuple
 from tinytensor.kernels.numba.compiling import ByNumba
 from tinytensor.kernels.numba.pointers import write_fetch
 from tinytensor.kernels.numba.processor import has
-from tinytensor.kernels.numpy.blocks import BLOCK_TYPES
+from tinytensor.kernels.numpy.quantized import BLOCK_TYPES
 
 INPUTS = 32  # that share a scale
-VNNI, AVX2, NEON, PLAIN = "vnni", "avx2", "neon", "plain"  # the instructions that there are
+VNNI, AVX2, NEON, PLAIN = "vnni", "avx2", "neon", "plain"  # the sets of instructions
 
 
 def instructions() -> str:
-    """The best instructions that the processor has for products of bytes."""
+    """Return the best instructions that the processor has for products of bytes."""
     if has("avxvnni") or (has("avx512vnni") and has("avx512vl")):
         return VNNI
     if has("avx2"):
@@ -36,17 +35,16 @@ def instructions() -> str:
     return NEON if has("dotprod") else PLAIN
 
 
-CODES = {name: code for code, name in enumerate(BLOCK_TYPES) if name != "BF16"}  # of the types of blocks, in loops
+CODES = {name: code for code, name in enumerate(BLOCK_TYPES) if name != "BF16"}  # of the block types, in loops
 
 
-def block_dots(columns: int, way: str = "") -> ByNumba:
+def block_dots(columns: int, instruction_set: str = "") -> ByNumba:
     """``dots(code, x, factors, sums, weight, row, width, out)``: the products of an input with ``columns`` rows of a weight.
 
-    ``code`` stands for the type of the blocks. ``row`` are the bytes from one row of the weight to the next, and ``width`` is
-    the size of the input, which is whole blocks. The others are addresses. For each INPUTS of the input, x has as many high
-    bytes and then low ones. There is a float32 for each INPUTS in ``factors``, the scales, and three times in ``sums``: the
-    sums of the 16-bit integers times the scale, then those of the first 16 alone, then those of the others. ``out`` takes a
-    float32 for each column.
+    ``code`` is the block type, ``row`` the bytes from one row of the weight to the next, and ``width`` the size of the input,
+    whole blocks. The others are addresses. For each INPUTS inputs, x has as many high bytes and then low ones, ``factors`` a
+    float32 scale, and ``sums`` three float32: the scale times the sum of the 16-bit integers, of the first 16 alone, and of the
+    last 16. ``out`` takes a float32 for each column.
     """
 
     def make(dtype: Any) -> Callable[..., Any]:
@@ -54,7 +52,7 @@ def block_dots(columns: int, way: str = "") -> ByNumba:
         from numba.extending import intrinsic
 
         def dots(context: Any, code: Any, x: Any, factors: Any, sums: Any, weight: Any, row: Any, width: Any, out: Any) -> Any:
-            write = _for_each_type(way, lambda writer, block_type, *others: writer.rows(block_type, columns, *others))
+            write = _for_each_type(instruction_set, lambda writer, name, *operands: writer.rows(name, columns, *operands))
             return types.void(*[types.int64] * 8), write
 
         return intrinsic(dots)
@@ -62,34 +60,34 @@ def block_dots(columns: int, way: str = "") -> ByNumba:
     return ByNumba(make)
 
 
-def unpack_block(way: str = "") -> ByNumba:
-    """``unpack(code, block, out)``: the weights in a block of the type with this code, as float32. Both are addresses."""
+def unpack_block(instruction_set: str = "") -> ByNumba:
+    """``unpack(code, block, out)``: writes the weights in a block of type ``code`` from one address to another, as float32."""
 
     def make(dtype: Any) -> Callable[..., Any]:
         from numba import types
         from numba.extending import intrinsic
 
         def unpack(context: Any, code: Any, block: Any, out: Any) -> Any:
-            return types.void(*[types.int64] * 3), _for_each_type(way, _Writer.unpack)
+            return types.void(*[types.int64] * 3), _for_each_type(instruction_set, _Writer.unpack)
 
         return intrinsic(unpack)
 
     return ByNumba(make)
 
 
-def _for_each_type(way: str, write: Callable[..., None]) -> Callable[..., Any]:
-    """What generates a function whose first argument is the code of a type: ``write(writer, type, *others)`` writes what it
-    does for this type."""
+def _for_each_type(instruction_set: str, write: Callable[..., None]) -> Callable[..., Any]:
+    """Return a generator of a function whose first argument is the code of a block type. ``write(writer, type, *others)``
+    writes its instructions for a type."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code, *others = arguments
-        writer, end = _Writer(builder, way or instructions()), builder.append_basic_block()
+        code, *operands = arguments
+        writer, end = _Writer(builder, instruction_set or instructions()), builder.append_basic_block()
         switch = builder.switch(code, end)
         for block_type, number in CODES.items():
             case = builder.append_basic_block()
             switch.add_case(number, case)
             builder.position_at_end(case)
-            write(writer, block_type, *others)
+            write(writer, block_type, *operands)
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
@@ -98,21 +96,21 @@ def _for_each_type(way: str, write: Callable[..., None]) -> Callable[..., Any]:
 
 
 class Weights(NamedTuple):
-    """Some times 32 weights, as LLVM's values."""
+    """A multiple of 32 weights, as LLVM's values."""
 
     weights: list[Any]  # vectors of 32 bytes
     signed: bool
-    scales: Any  # a vector with one for each of them, or with two, for 16 weights each
-    minima: Any = None  # as many, which are added to the products with the scales
+    scales: Any  # a vector with one for each 32 weights, or two, for 16 weights each
+    minima: Any = None  # as many, added to the scaled products
 
 
 class _Writer:
-    """Writes instructions with a builder of LLVM's. An "address" is an integer that it holds in a register."""
+    """Writes instructions with an LLVM builder. An "address" is an integer in a register."""
 
-    def __init__(self, builder: Any, way: str):
+    def __init__(self, builder: Any, instruction_set: str):
         from llvmlite import ir
 
-        self.builder, self.way, self.ir = builder, way, ir
+        self.builder, self.instruction_set, self.ir = builder, instruction_set, ir
         self.byte, self.short, self.word, self.long = (ir.IntType(bits) for bits in (8, 16, 32, 64))
         self.float = ir.FloatType()
         self.bytes, self.words = ir.VectorType(self.byte, 32), ir.VectorType(self.word, 8)
@@ -123,43 +121,43 @@ class _Writer:
     def at(self, address: Any, offset: int) -> Any:
         return self.builder.add(address, self.long(offset)) if offset else address
 
-    def load(self, kind: Any, address: Any, offset: int = 0, align: int = 1) -> Any:
-        return self.builder.load(self.builder.inttoptr(self.at(address, offset), kind.as_pointer()), align=align)
+    def load(self, ir_type: Any, address: Any, offset: int = 0, align: int = 1) -> Any:
+        return self.builder.load(self.builder.inttoptr(self.at(address, offset), ir_type.as_pointer()), align=align)
 
     def call(self, name: str, result: Any, *arguments: Any, fastmath: tuple[str, ...] = ()) -> Any:
-        """The result of one of LLVM's own functions."""
-        kind = self.ir.FunctionType(result, [each.type for each in arguments])
+        """Call one of LLVM's own functions."""
+        signature = self.ir.FunctionType(result, [each.type for each in arguments])
         known = self.builder.module.globals
         return self.builder.call(
-            known.get(name) or self.ir.Function(self.builder.module, kind, name), arguments, fastmath=fastmath
+            known.get(name) or self.ir.Function(self.builder.module, signature, name), arguments, fastmath=fastmath
         )
 
-    def splat(self, value: Any, kind: Any) -> Any:
-        """A vector of equal numbers."""
+    def splat(self, value: Any, vector_type: Any) -> Any:
+        """Return a vector of equal numbers."""
         if isinstance(value, int):
-            return self.ir.Constant(kind, [value] * kind.count)
-        undefined = self.ir.Constant(kind, self.ir.Undefined)
+            return self.ir.Constant(vector_type, [value] * vector_type.count)
+        undefined = self.ir.Constant(vector_type, self.ir.Undefined)
         first = self.builder.insert_element(undefined, value, self.word(0))
-        return self.pick(first, [0] * kind.count)
+        return self.pick(first, [0] * vector_type.count)
 
-    def pick(self, vector: Any, places: list[int], other: Any = None) -> Any:
-        """The numbers at some places of a vector, or of two that follow each other."""
-        mask = self.ir.Constant(self.ir.VectorType(self.word, len(places)), places)
+    def pick(self, vector: Any, positions: list[int], other: Any = None) -> Any:
+        """Return the elements at some positions of a vector, or of two vectors joined."""
+        mask = self.ir.Constant(self.ir.VectorType(self.word, len(positions)), positions)
         return self.builder.shuffle_vector(vector, vector if other is None else other, mask)
 
     def join(self, low: Any, high: Any) -> Any:
         return self.pick(low, list(range(2 * low.type.count)), high)
 
     def add_product(self, total: Any, a: Any, b: Any) -> Any:
-        if total is None:  # a product that may be rounded, or not, would depend on what is compiled around it
+        if total is None:  # a product that may be rounded or not would depend on the code around it
             return self.builder.fmul(a, b)
         return self.builder.fadd(total, self.builder.fmul(a, b, flags=("contract",)), flags=("contract",))
 
     def as_floats(self, bits: Any) -> Any:
-        """float16 numbers, given by a vector of their bits, as float32."""
+        """Convert float16, a vector of bits, to float32."""
         b, count = self.builder, bits.type.count
         floats, words = self.ir.VectorType(self.float, count), self.ir.VectorType(self.word, count)
-        if self.way != PLAIN or has("f16c"):
+        if self.instruction_set != PLAIN or has("f16c"):
             return b.fpext(b.bitcast(bits, self.ir.VectorType(self.ir.HalfType(), count)), floats)
         bits = b.zext(bits, words)
         sign = b.shl(b.and_(bits, self.splat(0x8000, words)), self.splat(16, words))
@@ -167,12 +165,12 @@ class _Writer:
         size = b.fmul(size, self.splat(self.float(2.0**112), floats))  # the difference of the exponents' biases
         return b.bitcast(b.or_(b.bitcast(size, words), sign), floats)
 
-    def half(self, address: Any, offset: int, kind: Any) -> Any:
-        """A vector of a float16 number, as float32."""
-        return self.pick(self.as_floats(self.load(self.ir.VectorType(self.short, 1), address, offset)), [0] * kind.count)
+    def half(self, address: Any, offset: int, vector_type: Any) -> Any:
+        """Return a vector filled with a float16 number, as float32."""
+        return self.pick(self.as_floats(self.load(self.ir.VectorType(self.short, 1), address, offset)), [0] * vector_type.count)
 
     def starts(self, bits: int, block: Any, size: int, count: int) -> Any:
-        """The first bits of some blocks of this size, as a vector of integers."""
+        """Return the first bits of ``count`` blocks of this size, as a vector of integers."""
         number = self.ir.IntType(bits)
         out = self.ir.Constant(self.ir.VectorType(number, count), self.ir.Undefined)
         for each in range(count):
@@ -182,32 +180,32 @@ class _Writer:
     # --------------------------------------------------------------------------------------------- products of bytes
 
     def dot(self, weights: Any, x: Any, signed: bool) -> Any:
-        """Eight sums of four products each, float32, of 32 weights and the 32 inputs at the address x. Weights without a sign
-        are at most 63."""
+        """Return eight sums of four products, float32, of 32 weights and the 32 inputs at the address x. Unsigned weights are
+        below 64."""
         b = self.builder
         high, low = (self.load(self.bytes, x, offset) for offset in (0, INPUTS))
-        if self.way in (VNNI, AVX2) and signed:  # one factor must have no sign: the other gets it
+        if self.instruction_set in (VNNI, AVX2) and signed:  # one factor must be unsigned: the other takes its sign
             high, low = (self.call("llvm.x86.avx2.psign.b", self.bytes, each, weights) for each in (high, low))
             weights = self.call("llvm.abs.v32i8", self.bytes, weights, self.ir.IntType(1)(0))
         sums = self.add_products(self.splat(0, self.words), weights, high)
         return b.sitofp(self.add_products(b.shl(sums, self.splat(8, self.words)), weights, low), self.floats)
 
     def add_products(self, sums: Any, weights: Any, x: Any) -> Any:
-        """The eight sums with four more products each of the bytes of two vectors."""
+        """Add four products of the bytes of two vectors to each of the eight sums."""
         b = self.builder
-        if self.way == VNNI:
+        if self.instruction_set == VNNI:
             four = [b.bitcast(each, self.words) for each in (weights, x)]
             return self.call("llvm.x86.avx512.vpdpbusd.256", self.words, sums, *four)
-        if self.way == AVX2:
+        if self.instruction_set == AVX2:
             shorts = self.ir.VectorType(self.short, 16)
             pairs = self.call("llvm.x86.avx2.pmadd.ub.sw", shorts, weights, x)
             return b.add(sums, self.call("llvm.x86.avx2.pmadd.wd", self.words, pairs, self.splat(1, shorts)))
-        if self.way == NEON:
+        if self.instruction_set == NEON:
             four, parts = self.ir.VectorType(self.word, 4), []
             for half in range(2):
                 factors = [self.pick(each, list(range(16 * half, 16 * half + 16))) for each in (weights, x)]
-                own = self.pick(sums, list(range(4 * half, 4 * half + 4)))
-                parts.append(self.call("llvm.aarch64.neon.sdot.v4i32.v16i8", four, own, *factors))
+                part_sums = self.pick(sums, list(range(4 * half, 4 * half + 4)))
+                parts.append(self.call("llvm.aarch64.neon.sdot.v4i32.v16i8", four, part_sums, *factors))
             return self.join(*parts)
         shorts = self.ir.VectorType(self.short, 32)
         products = b.mul(b.sext(weights, shorts), b.sext(x, shorts))  # at most 128 * 127
@@ -216,9 +214,9 @@ class _Writer:
         return sums
 
     def nibbles(self, bytes_: Any) -> tuple[Any, Any]:
-        """The lower and the upper halves of some bytes."""
-        kind = bytes_.type
-        return self.builder.and_(bytes_, self.splat(15, kind)), self.builder.lshr(bytes_, self.splat(4, kind))
+        """Return the lower and the upper halves of bytes."""
+        vector_type = bytes_.type
+        return self.builder.and_(bytes_, self.splat(15, vector_type)), self.builder.lshr(bytes_, self.splat(4, vector_type))
 
     # ------------------------------------------- the next weights of each type: of ``count`` blocks, or of one large block
 
@@ -271,37 +269,37 @@ class _Writer:
         return Weights(weights, False, scales, b.fmul(scales, self.splat(self.float(-32.0), scales.type)))
 
     def unpack(self, block_type: str, block: Any, out: Any) -> None:
-        """Write the weights in a block to an address, as float32."""
-        b, found = self.builder, getattr(self, block_type.lower())(block, BLOCK_TYPES[block_type].size // INPUTS)
-        halves = found.scales.type.count // len(found.weights)
-        for place in range(0, len(found.weights) * INPUTS, 8):
-            weights = self.pick(found.weights[place // INPUTS], list(range(place % INPUTS, place % INPUTS + 8)))
-            numbers = (b.sitofp if found.signed else b.uitofp)(weights, self.floats)
-            group = [place * halves // INPUTS] * 8
-            numbers = b.fmul(numbers, self.pick(found.scales, group))
-            if found.minima is not None:
-                numbers = b.fadd(numbers, self.pick(found.minima, group))
-            target = b.inttoptr(self.at(out, 4 * place), self.floats.as_pointer())
+        """Write the weights of a block to an address, as float32."""
+        b, packed = self.builder, getattr(self, block_type.lower())(block, BLOCK_TYPES[block_type].size // INPUTS)
+        halves = packed.scales.type.count // len(packed.weights)
+        for position in range(0, len(packed.weights) * INPUTS, 8):
+            weights = self.pick(packed.weights[position // INPUTS], list(range(position % INPUTS, position % INPUTS + 8)))
+            numbers = (b.sitofp if packed.signed else b.uitofp)(weights, self.floats)
+            group = [position * halves // INPUTS] * 8
+            numbers = b.fmul(numbers, self.pick(packed.scales, group))
+            if packed.minima is not None:
+                numbers = b.fadd(numbers, self.pick(packed.minima, group))
+            target = b.inttoptr(self.at(out, 4 * position), self.floats.as_pointer())
             b.store(numbers, target, align=4)
 
     # ------------------------------------------------------------------------------------------------------ whole rows
 
-    def add_weights(self, total: Any, found: Weights, x: Any, factors: Any, sums: Any) -> Any:
-        """The eight sums with the products of these weights and inputs."""
-        b, count = self.builder, len(found.weights)
+    def add_weights(self, total: Any, packed: Weights, x: Any, factors: Any, sums: Any) -> Any:
+        """Add the products of these weights and inputs to the eight sums."""
+        b, count = self.builder, len(packed.weights)
         some = self.ir.VectorType(self.float, count)
         of_x, zeros = self.load(some, factors), self.ir.Constant(some, [0.0] * count)
-        halves = found.scales.type.count // count  # of each 32 weights that have a scale of their own
-        scales = b.fmul(found.scales, self.pick(of_x, [each // halves for each in range(halves * count)]))
-        if found.minima is not None:
+        halves = packed.scales.type.count // count  # scales for each 32 weights
+        scales = b.fmul(packed.scales, self.pick(of_x, [each // halves for each in range(halves * count)]))
+        if packed.minima is not None:
             for half in range(halves):
                 of_half = self.load(some, sums if halves == 1 else b.add(sums, b.mul(self.stride, self.long(1 + half))))
-                minima = self.pick(found.minima, list(range(half, halves * count, halves)))
-                own = self.pick(b.fmul(minima, of_half), [min(each, count) for each in range(8)], zeros)
-                total = b.fadd(total, own)
-        parts: list[Any] = [None, None]  # two sums, so that fewer additions wait for one another
-        for each, weights in enumerate(found.weights):
-            product = self.dot(weights, self.at(x, 2 * each * INPUTS), found.signed)
+                minima = self.pick(packed.minima, list(range(half, halves * count, halves)))
+                correction = self.pick(b.fmul(minima, of_half), [min(each, count) for each in range(8)], zeros)
+                total = b.fadd(total, correction)
+        parts: list[Any] = [None, None]  # two sums, so that additions wait less for one another
+        for each, weights in enumerate(packed.weights):
+            product = self.dot(weights, self.at(x, 2 * each * INPUTS), packed.signed)
             scale = self.pick(scales, [halves * each + half for half in range(halves) for _ in range(8 // halves)])
             parts[each % 2] = self.add_product(parts[each % 2], product, scale)
         return b.fadd(total, parts[0] if count == 1 else b.fadd(*parts))
@@ -309,7 +307,7 @@ class _Writer:
     def rows(
         self, block_type: str, columns: int, x: Any, factors: Any, sums: Any, weight: Any, row: Any, width: Any, out: Any
     ) -> None:
-        """Write the products with some rows of a weight."""
+        """Write the products with ``columns`` rows of a weight."""
         self.stride = self.builder.lshr(width, self.long(3))  # of the sums: 4 bytes for each 32 inputs
         values: list[Any] = [width, x, factors, sums, weight] + [self.ir.Constant(self.floats, [0.0] * 8)] * columns
         for count in (1,) if BLOCK_TYPES[block_type].size > INPUTS else (8, 1):
@@ -320,9 +318,9 @@ class _Writer:
             self.builder.store(value, self.builder.inttoptr(self.at(out, 4 * column), self.float.as_pointer()), align=4)
 
     def loop(self, block_type: str, columns: int, row: Any, values: list[Any], count: int) -> list[Any]:
-        """A loop over ``count`` blocks at a time, as long as there are so many. Returns the values at its end."""
-        b, kind = self.builder, BLOCK_TYPES[block_type]
-        size, bytes_ = count * kind.size, count * kind.bytes
+        """Write a loop over ``count`` blocks at a time while so many are left. Returns the values at its end."""
+        b, layout = self.builder, BLOCK_TYPES[block_type]
+        size, bytes_ = count * layout.size, count * layout.bytes
         before, head, body, end = b.block, *(b.append_basic_block() for _ in range(3))
         b.branch(head)
         b.position_at_end(head)
@@ -336,7 +334,7 @@ class _Writer:
         after = [self.at(value, step) for value, step in zip(phis, steps)]
         for column, total in enumerate(totals):
             block = b.add(weight, b.mul(row, self.long(column)))
-            if columns > 1:  # one stream in order is foreseen by the processor
+            if columns > 1:  # the processor prefetches only one sequential stream
                 for line in range(0, bytes_, 64):
                     write_fetch(b, b.add(self.at(block, line), b.mul(row, self.long(columns))), level=3)
             after.append(self.add_weights(total, getattr(self, block_type.lower())(block, count), x, factors, sums))

@@ -1,4 +1,4 @@
-"""Dropout in one pass, with the residual that is added to it; kernels/numpy/dropout.py has the contracts and makes the mask."""
+"""Dropout and the residual in one pass; kernels/numpy/dropout.py has the contracts and makes the mask."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _drop_and_add(x: Any, residual: Any, keep: Any, scale: float, out: Any) -> N
 def dropout_forward(
     needed: Sequence[bool], x: Any, residual: Any, random_key: RandomKey, keep_probability: float
 ) -> tuple[Any, Any]:
-    """x / keep_probability where the mask keeps x, else 0; plus the residual if there is one. Saves the mask."""
+    """``dropout_forward`` of kernels/numpy."""
     keep = keep_mask(random_key, x.shape, keep_probability)
     out = numpy.empty(x.shape, x.dtype)
     operands = (x,) if residual is None else (x, residual)
@@ -38,7 +38,7 @@ def dropout_forward(
 def dropout_backward(
     g: Any, keep: Any, needed: Sequence[bool], random_key: RandomKey, keep_probability: float
 ) -> Sequence[Any]:
-    """The gradient of x is g / keep_probability where the mask kept x, else 0. The gradient of the residual is g itself."""
+    """``dropout_backward`` of kernels/numpy."""
     d_x = None
     if needed[0]:
         d_x = numpy.empty(g.shape, g.dtype)

@@ -1,6 +1,6 @@
-"""Functions that loops call: of numbers, as NumPy's are, also for NaN, infinity and zeros, and of a row.
+"""Functions of numbers and rows that loops call. They equal NumPy's, also for NaN, infinity and zeros.
 
-In float32 ``exp``, ``log`` and ``tanh`` are polynomials, which a compiler vectorises, unlike a call of a library.
+In float32 ``exp``, ``log`` and ``tanh`` are polynomials, which the compiler vectorises, unlike library calls.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy
 from tinytensor.kernels.numba.compiling import ByDtype, inlined, loop, real, where
 
 _LN2 = math.log(2)
-_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; a multiple of the first by an integer is exact
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; integer multiples of the first are exact
 _LOG2_E = 1.4426950408889634
 _LOWEST, _HIGHEST = -104.0, 89.0  # exp is 0 below, infinite above
-_ROUNDING = 12582912.0  # 1.5 * 2**23: a number that is added to it is rounded to an integer
+_ROUNDING = 12582912.0  # 1.5 * 2**23: adding it rounds a number to an integer
 _ROOT_HALF = 0.70710678118654752
-_SUBNORMAL = 1.17549435e-38  # smaller numbers are
+_SUBNORMAL = 1.17549435e-38  # smaller numbers are subnormal
 _TINY = 8388608.0  # 2**23, which makes them normal
 _PI, _HALF_PI, _QUARTER_PI = math.pi, math.pi / 2, math.pi / 4
 _INFINITY = math.inf
@@ -31,19 +31,19 @@ _SIZE_BITS = numpy.int32(0x7FFFFFFF)  # all but the sign
 
 @inlined
 def times_power_of_two(x: Any, k: Any) -> Any:
-    """x * 2^k in two factors, each of which is a normal number: the product may be infinite or subnormal."""
-    whole = numpy.int32(k)
-    half = whole >> numpy.int32(1)
+    """x * 2^k by two factors that are normal numbers, as the product may be infinite or subnormal."""
+    exponent = numpy.int32(k)
+    half = exponent >> numpy.int32(1)
     first = numpy.int32((half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
-    second = numpy.int32((whole - half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
+    second = numpy.int32((exponent - half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
     return x * first * second
 
 
 @inlined
 def exp32(x: Any) -> Any:
-    """e^x in float32, within 1.01 units in the last place: x = k ln 2 + r, and so e^x = 2^k e^r (Cody and Waite 1980)."""
-    vanishes = x < _LOWEST  # not so for NaN
-    x = where(vanishes, real(0), x)  # a product that underflows takes Intel's processors a hundred times as long
+    """e^x in float32, within 1.01 units in the last place: x = k ln 2 + r, so e^x = 2^k e^r (Cody and Waite 1980)."""
+    vanishes = x < _LOWEST  # False for NaN
+    x = where(vanishes, real(0), x)  # underflowing products are a hundred times slower on Intel's processors
     x = where(x > _HIGHEST, _HIGHEST, x)
     k = (x * _LOG2_E + _ROUNDING) - _ROUNDING
     r = x - k * _LN2_HIGH
@@ -60,7 +60,7 @@ def exp32(x: Any) -> Any:
 
 @loop
 def exp64(x: Any) -> Any:
-    """e^x in float64: the library's."""
+    """e^x in float64, by the C library."""
     return math.exp(x)
 
 
@@ -69,7 +69,7 @@ exp = ByDtype(float32=exp32, float64=exp64)
 
 @loop
 def exp_of(x: Any, out: Any) -> None:
-    """e^x of each element of x (n,), written to out (n,)."""
+    """Write e^x of each element of x (n,) to out (n,)."""
     for i in range(x.size):
         out[i] = exp(x[i])
 
@@ -102,7 +102,7 @@ def log(x: Any) -> Any:
 
 @inlined
 def log1p(x: Any) -> Any:
-    """log(1 + x). What 1 + x loses to rounding is put right by the factor x / ((1 + x) - 1) (Kahan)."""
+    """log(1 + x). The factor x / ((1 + x) - 1) corrects the rounding of 1 + x (Kahan)."""
     total = real(1) + x
     part = total - real(1)
     out = log(total) * (x / part)
@@ -124,14 +124,14 @@ def expm1_near(r: Any) -> Any:
 
 @inlined
 def expm1(x: Any) -> Any:
-    """e^x - 1: near 0, where exp would lose digits, by the series."""
+    """e^x - 1, by the series near 0, where exp would lose digits."""
     near = abs(x) < real(0.5)
     return where(near, expm1_near(where(near, x, real(0))), exp(x) - real(1))
 
 
 @loop
 def tanh32(x: Any) -> Any:
-    """tanh x in float32: near 0 by a polynomial (Moshier's Cephes library), as exp would lose digits there."""
+    """tanh x in float32, by a polynomial near 0 (Moshier's Cephes library), where exp would lose digits."""
     square = x * x
     p = real(-5.70498872745e-3)
     p = p * square + real(2.06390887954e-2)
@@ -146,7 +146,7 @@ def tanh32(x: Any) -> Any:
 
 @loop
 def tanh64(x: Any) -> Any:
-    """tanh x in float64: the library's."""
+    """tanh x in float64, by the C library."""
     return math.tanh(x)
 
 
@@ -198,7 +198,7 @@ def is_infinite(x: Any) -> Any:
 
 @inlined
 def exp2(x: Any) -> Any:
-    """2^x: a whole power, by its bits, times that of what is left, from -1/2 to 1/2."""
+    """2^x: a whole power, set by its bits, times 2^r for the remainder r from -1/2 to 1/2."""
     x = minimum(maximum(x, real(-160)), real(160))
     k = (x + _ROUNDING) - _ROUNDING
     return times_power_of_two(expm1_near((x - k) * _LN2) + real(1), k)
@@ -206,10 +206,10 @@ def exp2(x: Any) -> Any:
 
 @inlined
 def logaddexp(x: Any, y: Any) -> Any:
-    """The larger, plus log(1 + exp) of what it is larger by."""
+    """The larger, plus log(1 + exp) of minus the difference."""
     more = maximum(x, y)
     less = minimum(x, y)
-    difference = where(more == less, real(0), less - more)  # of two infinities it would be NaN
+    difference = where(more == less, real(0), less - more)  # for two infinities it would be NaN
     return more + log1p(exp(difference))
 
 
@@ -224,7 +224,7 @@ def hypot(x: Any, y: Any) -> Any:
 
 @inlined
 def arctan(x: Any) -> Any:
-    """The angle whose tangent is x: of 1/x, or turned by an eighth, near 0 by a polynomial (Moshier's Cephes library)."""
+    """The angle whose tangent is x: reduced by 1/x and an eighth of a turn, then a polynomial (Moshier's Cephes library)."""
     size = abs(x)
     is_far = size > real(1)
     t = where(is_far, real(1) / size, size)
@@ -243,7 +243,7 @@ def arctan(x: Any) -> Any:
 
 @inlined
 def arctan2(y: Any, x: Any) -> Any:
-    is_diagonal = abs(x) == abs(y)  # of two infinities the quotient would be NaN
+    is_diagonal = abs(x) == abs(y)  # for two infinities the quotient would be NaN
     quotient = where(is_diagonal, real(1), abs(y) / abs(x))
     quotient = where(y == real(0), real(0), quotient)
     angle = arctan(quotient)
@@ -256,9 +256,11 @@ def arctan2(y: Any, x: Any) -> Any:
 
 @loop
 def largest32(row: Any) -> Any:
-    """By comparing integers, which a compiler vectorises. The bits of floats, read as integers, are in the order of the floats,
-    once all bits but the sign of negative ones are inverted. NaN then comes after infinity, or if its sign is set, before
-    -infinity. Which of both does not matter: the exp of the NaN is NaN in any case."""
+    """The largest element, by comparing integers, which the compiler vectorises.
+
+    Read as integers, floats keep their order once all bits but the sign of negative ones are inverted. NaN then comes after
+    infinity, or with its sign set, before -infinity. Either will do: exp of the NaN is NaN in any case.
+    """
     largest = numpy.int32(-0x80000000)
     for j in range(row.size):
         bits = real(row[j]).view(numpy.int32)
@@ -269,7 +271,7 @@ def largest32(row: Any) -> Any:
 
 @loop
 def largest64(row: Any) -> Any:
-    """By comparing the numbers. NaN is never larger; only if it comes first, it is the result."""
+    """The largest element, by comparing numbers. NaN is never larger: it is the result only if it comes first."""
     largest = row[0]
     for j in range(row.size):
         largest = row[j] if row[j] > largest else largest
@@ -280,17 +282,16 @@ largest = ByDtype(float32=largest32, float64=largest64)
 
 
 @loop
-def place(index: Any, length: Any) -> Any:
-    """The place from 0 to length - 1 that an index means, as in NumPy. Raises IndexError if there is none."""
-    found = index + length if index < 0 else index
-    if found < 0 or found >= length:
-        raise IndexError("an index is out of bounds: there are fewer rows or classes")
-    return found
+def checked_index(index: Any, length: Any) -> Any:
+    """Return the position from 0 to length - 1 of an index, as in NumPy. Raises IndexError if out of range."""
+    position = index + length if index < 0 else index
+    if position < 0 or position >= length:
+        raise IndexError("an index is out of bounds: it must be less than the number of rows or classes")
+    return position
 
 
 @loop
 def copy_row(x: Any, out: Any) -> None:
-    """Copy x (n,) to out (n,). ``out[:] = x`` does the same, but takes a second longer to compile: Numba then also
-    compiles how an error's message is put together."""
+    """Copy x (n,) to out (n,). ``out[:] = x`` takes a second longer to compile: Numba would also compile an error's message."""
     for j in range(x.size):
         out[j] = x[j]

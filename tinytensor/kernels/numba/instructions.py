@@ -1,12 +1,12 @@
-"""What a compiled program is made of: instructions, and how they are written from the steps of a trace.
+"""The instructions of a compiled program, and how they are written from the steps of a trace.
 
-An instruction is some integers, in the places that are named below: the number of its kernel, the slots of its result and of
-four operands, the sizes of its arrays, the heads of queries and of keys, and in how many parts two threads compute it (0 if one
-thread does). Its first operand is (rows, width) and its result (rows, outputs). One floating-point number belongs to it, too,
-its setting: the eps of a norm, or the scale of attention.
+An instruction is some integers, in the order named below: the number of its kernel, the slots of its result and of four
+operands, the sizes of its arrays, the heads of queries and of keys, and in how many parts two threads compute it (0: one
+thread). Its first operand is (rows, width) and its result (rows, outputs). It also has a setting, a floating-point number: the
+eps of a norm, or the scale of attention.
 
-A linear layer also has the bytes of a row of its weight. One in blocks has the code of their type, computes some of the COLUMNS
-of the result, from START on, and reads the bytes of the weight from OFFSET on.
+A linear layer also has the bytes of a row of its weight. One in blocks has the code of their type, computes part of the
+result's COLUMNS, beginning at START, and reads the weight from byte OFFSET.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tinytensor.kernels.steps import Step
 
 LINEAR, ADD, MULTIPLY, RELU, SILU, GELU_TANH, GELU_EXACT, LAYER_NORM, RMS_NORM = range(9)
 NORM_HEADS, ROTATE_HEADS, ATTENTION, ROUND_INPUTS, LINEAR_BLOCKS, LINEAR_BFLOAT16, MEMORY = range(9, 16)
-KERNEL, RESULT, FIRST, SECOND, THIRD, FOURTH, ROWS, WIDTH, OUTPUTS, HEADS, KEYS, PARTS = range(12)  # places in an instruction
+KERNEL, RESULT, FIRST, SECOND, THIRD, FOURTH, ROWS, WIDTH, OUTPUTS, HEADS, KEYS, PARTS = range(12)  # indices in an instruction
 ROW_BYTES, CODE, START, COLUMNS, OFFSET = range(12, 17)
 
 _MOST_ROWS = 8  # with more, NumPy's products are faster
@@ -38,16 +38,16 @@ class Writer:
     """Writes the instructions of a program. ``values`` has the value of each slot in the call that was traced."""
 
     def __init__(self, values: list[Any]):
-        self.values = list(values)  # followed by the constants that are added
+        self.values = list(values)  # followed by added constants
         self.instructions: list[list[int]] = []
         self.settings: list[float] = []  # one for each instruction
         self.computed: list[int] = []  # the slots of the instructions' results
-        self.same: dict[int, int] = {}  # for the slot of a view of all elements, the slot of what it is a view of
+        self.same: dict[int, int] = {}  # from the slot of a view of all elements to the slot of its base
         self.stored: set[int] = set()  # the slots of the keys and values in caches
         self.contiguous: set[int] = set()  # the slots of all other operands
 
     def write(self, step: Step) -> None:
-        """Write the instruction of this step. Raises Unfit if there is none for it."""
+        """Write the instruction of this step. Raises Unfit if there is none."""
         values = [self.values[slot] for slot in step.arguments]
         if step.name not in _WRITERS or not all(x.size for x in values if isinstance(x, numpy.ndarray)):
             raise Unfit
@@ -63,7 +63,7 @@ class Writer:
         heads: tuple[int, int] = (0, 0),
         weight: tuple[int, ...] = (0, 0, 0, 0, 0),
     ) -> None:
-        """Add an instruction. ``slots`` are its operands, ``sizes`` its rows, width and outputs, and ``weight`` what is said
+        """Add an instruction. ``slots`` are its operands, ``sizes`` its rows, width and outputs, and ``weight`` its integers
         from ROW_BYTES on. Raises Unfit as ``write``."""
         contiguous = slots[:1] if kernel in (ATTENTION, MEMORY) else slots
         dtypes = _DTYPES.get(kernel, ())
@@ -71,27 +71,27 @@ class Writer:
             if not _is_usual(self.values[slot], dtypes[place] if place < len(dtypes) else "float32"):
                 raise Unfit
         self.contiguous.update([self.root(slot) for slot in contiguous])
-        four = [self.root(slot) for slot in (*slots, *3 * slots[:1])][:4]  # which repeat the first
+        four = [self.root(slot) for slot in (*slots, *3 * slots[:1])][:4]  # missing ones repeat the first
         self.instructions.append([kernel, step.result, *four, *sizes, *heads, 0, *weight])
         self.settings.append(setting)
         if step.result not in self.computed[-1:]:  # the columns of a product may be several instructions
             self.computed.append(step.result)
 
     def operands(self) -> set[int]:
-        """The slots that instructions read."""
+        """Return the slots that instructions read."""
         return {slot for instruction in self.instructions for slot in instruction[FIRST : FOURTH + 1]}
 
     def root(self, slot: int) -> int:
-        """The slot that has the elements of this one."""
+        """Return the slot that has the elements of this one."""
         return self.same.get(slot, slot)
 
     def constant(self, array: Any) -> int:
-        """The slot of a new constant."""
+        """Return the slot of a new constant."""
         self.values.append(array)
         return len(self.values) - 1
 
     def vector(self, slot: int, missing: float, size: int) -> int:
-        """This slot of a weight or bias; or if it was left out, the slot of a vector of ``missing``, which has no effect."""
+        """Return this slot of a weight or bias; for None, the slot of a vector of ``missing``, which has no effect."""
         return slot if self.values[slot] is not None else self.constant(numpy.full(size, missing, numpy.float32))
 
 
@@ -99,7 +99,7 @@ _DTYPES = {LINEAR_BLOCKS: ("float32", "uint8"), LINEAR_BFLOAT16: ("float32", "ui
 
 
 def _is_usual(x: Any, dtype: str = "float32") -> bool:
-    """Whether a loop that knows only the address of x can read it: numbers of this dtype, one after the other."""
+    """Return True if a loop can read x by its address: elements of this dtype, contiguous."""
     return type(x) is numpy.ndarray and x.dtype == dtype and x.flags.c_contiguous
 
 
@@ -113,8 +113,7 @@ def _linear_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any) -> 
 
 
 def _blocks_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any, parts: Any, passes_gradient: bool) -> None:
-    """For each width of whole blocks an instruction that rounds the inputs x, and for each part of the weight one for the
-    product with them."""
+    """Add an instruction to round the inputs x for each width of whole blocks, and a product with each part of the weight."""
     inputs, outputs = x.shape[-1], num_rows(parts)
     rows, (of_x, of_weight, of_bias, *_) = x.size // inputs, step.arguments
     if rows > _MOST_ROWS or not weight.flags.c_contiguous:
@@ -147,7 +146,7 @@ def _binary(kernel: int) -> Callable[..., None]:
 
 
 def _is_row_of(y: Any, x: Any) -> bool:
-    """Whether y has the shape of the last axes of x, or of all. Leading axes of length 1 do not count."""
+    """Return True if y has the shape of the last axes of x, or of all. Leading axes of length 1 are ignored."""
     shape = y.shape
     while shape[:1] == (1,):
         shape = shape[1:]
@@ -189,7 +188,7 @@ def _norm_and_rotate_step(
     eps: float,
     rotation: Any,
 ) -> None:
-    """An instruction for the norms, and one for the rotation."""
+    """Add an instruction for the norms, and one for the rotation."""
     batch, length, width = projected.shape
     is_usual = all(_is_usual(x) for x in (query_weight, rotation) if x is not None)
     if length != 1 or not is_usual or (query_weight is None and rotation is None):
@@ -206,7 +205,7 @@ def _norm_and_rotate_step(
 
 
 def is_cache(stored: Any, batch: int, heads: int, width: int) -> bool:
-    """Whether these are the first keys and values (2, batch, heads, length, width) in memory with room for as many or more."""
+    """Return True for the first keys and values (2, batch, heads, length, width) in memory with room for as many or more."""
     length, plane = stored.shape[3], stored.strides[2]
     contiguous = (batch * heads * plane, heads * plane, plane, 4 * width, 4)
     is_roomy = 0 < length * 4 * width <= plane
@@ -226,7 +225,7 @@ def _attention_step(writer: Writer, step: Step, projected: Any, stored: Any, num
 
 
 def _memory_step(writer: Writer, step: Step, projected: Any, stored: Any, mask: Any, num_heads: int) -> None:
-    """In the place of the heads of keys, the instruction has the rows of the memory."""
+    """The instruction has the rows of the memory in place of the heads of keys."""
     texts, length, width = projected.shape
     _, rows, _, keys, d_head = stored.shape
     is_usual = mask is not None and _is_usual(mask, "bool") and mask.shape == (rows, 1, 1, keys)
@@ -240,7 +239,7 @@ def _memory_step(writer: Writer, step: Step, projected: Any, stored: Any, mask: 
 
 
 def _view(writer: Writer, step: Step, x: Any, *settings: Any) -> None:
-    """A view of all elements in the same order, such as x[:, -1] of one position, needs no instruction."""
+    """Write no instruction: it is a view of all elements in the same order, such as x[:, -1] of one position."""
     out = writer.values[step.result]
     if out.size != x.size or out.ctypes.data != x.ctypes.data or not _is_usual(out):
         raise Unfit

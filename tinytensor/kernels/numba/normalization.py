@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm, row by row: a row is in the processor's cache when it is read again.
+"""Layer norm and RMS norm, row by row, so that a row is still in the processor's cache when it is read again.
 
 kernels/numpy/normalization.py has the same in NumPy's operations.
 """
@@ -15,24 +15,24 @@ from tinytensor.device.summation import sum_over
 from tinytensor.kernels.numba.compiling import real, reduction
 from tinytensor.kernels.numpy import normalization as in_numpy
 from tinytensor.kernels.numpy.normalization import ALIKE, TINY
-from tinytensor.kernels.rows import as_rows
+from tinytensor.kernels.numpy.products import as_rows
 
 _WIDE = 1 << 14  # longer rows would be added up inaccurately
-_BLOCK = 256  # so many rows are added up one after the other, and then the blocks' sums are summed
+_BLOCK = 256  # rows that are added up one after the other; the sums of such blocks are then summed
 
 
-def _matrix(x: Any) -> Any:
-    """x as contiguous rows: (..., width) -> (rows, width)."""
+def contiguous_rows(x: Any) -> Any:
+    """Return x as contiguous rows: (..., width) -> (rows, width)."""
     return as_rows(numpy.ascontiguousarray(x))
 
 
-def _vector(given: Any, missing: float, x: Any) -> Any:
-    """A weight or bias (width,); if it was left out, a vector of ``missing``, which has no effect."""
-    return numpy.full(x.shape[-1], missing, x.dtype) if given is None else numpy.ascontiguousarray(given)
+def _vector(vector: Any, missing: float, x: Any) -> Any:
+    """Return a weight or bias (width,); for None, a vector of ``missing``, which has no effect."""
+    return numpy.full(x.shape[-1], missing, x.dtype) if vector is None else numpy.ascontiguousarray(vector)
 
 
 def _sums_of_blocks(rows: Any) -> Any:
-    """Zeros, a row for each block of rows, to which the loops add."""
+    """Return zeros, a row for each block of rows, to which the loops add."""
     return numpy.zeros((-(-len(rows) // _BLOCK), rows.shape[1]), rows.dtype)
 
 
@@ -42,7 +42,7 @@ def _total(sums: Any) -> Any:
 
 @reduction
 def _correction(x: Any, i: int, middle: float) -> float:
-    """What to subtract from row i minus ``middle``, the row's rounded mean."""
+    """Return the correction of ``middle``, the rounded mean of row i."""
     first, width = x[i, 0] - middle, x.shape[1]
     total = real(0)
     for j in range(width):
@@ -52,19 +52,19 @@ def _correction(x: Any, i: int, middle: float) -> float:
 
 @reduction
 def row_scale(x: Any, i: int, middle: float, correction: float, eps: float) -> float:
-    """1 / sqrt(var + eps) of row i, even if the squares would be 0 or infinite: the row is divided by its largest element."""
-    squares, most, width = real(0), max(real(TINY), real(math.sqrt(abs(eps)))), x.shape[1]
+    """1 / sqrt(var + eps) of row i. Dividing by the largest element keeps the squares from being 0 or infinite."""
+    squares, largest, width = real(0), max(real(TINY), real(math.sqrt(abs(eps)))), x.shape[1]
     for j in range(width):
-        most = max(most, abs(x[i, j] - middle - correction))
-    most = most if most < real(math.inf) else real(1)
+        largest = max(largest, abs(x[i, j] - middle - correction))
+    largest = largest if largest < real(math.inf) else real(1)
     for j in range(width):
-        squares += ((x[i, j] - middle - correction) / most) ** 2
-    return real(1) / math.sqrt(squares / real(width) + eps / most / most) / most
+        squares += ((x[i, j] - middle - correction) / largest) ** 2
+    return real(1) / math.sqrt(squares / real(width) + eps / largest / largest) / largest
 
 
 @reduction
 def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, corrections: Any, rstd: Any) -> None:
-    """Layer norm of x (rows, width), written to out (rows, width); and what the backward pass needs, each (rows,)."""
+    """Write layer norm of x (rows, width) to out, and the residuals to mean, corrections and rstd, each (rows,)."""
     rows, width = x.shape
     share = real(1) / real(width)
     for i in range(rows):
@@ -108,11 +108,10 @@ def _layer_norm_gradients(
 
 
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
-    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps what kernels/numpy does, with 0 for a
-    correction that is not needed."""
+    """``layer_norm_forward`` of kernels/numpy. A correction that is not needed is 0."""
     if x.shape[-1] > _WIDE:
         return in_numpy.layer_norm_forward(needed, x, weight, bias, eps)
-    rows = _matrix(x)
+    rows = contiguous_rows(x)
     out, mean = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
     correction, rstd = numpy.empty_like(mean), numpy.empty_like(mean)
     layer_norm_rows(rows, _vector(weight, 1.0, x), _vector(bias, 0.0, x), float(eps), out, mean, correction, rstd)
@@ -122,16 +121,13 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 def layer_norm_backward(
     g: Any, residuals: tuple[Any, ...], needed: Sequence[bool], x: Any, weight: Any, before: Any = None
 ) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g).
-
-    ``before`` is added to dx, unless it is None.
-    """
+    """``layer_norm_backward`` of kernels/numpy."""
     if x.shape[-1] > _WIDE:
         return in_numpy.layer_norm_backward(g, residuals, needed, x, weight, before)
-    rows = _matrix(x)
+    rows = contiguous_rows(x)
     d_x = numpy.empty_like(rows)
     d_weight, d_bias = _sums_of_blocks(rows), _sums_of_blocks(rows)
-    _layer_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), *residuals, d_x, d_weight, d_bias)
+    _layer_norm_gradients(contiguous_rows(g), rows, _vector(weight, 1.0, x), *residuals, d_x, d_weight, d_bias)
     d_x = d_x.reshape(x.shape)
     if before is not None:
         d_x += before
@@ -140,7 +136,7 @@ def layer_norm_backward(
 
 @reduction
 def rms_norm_rows(x: Any, weight: Any, eps: float, out: Any, rstd: Any) -> None:
-    """RMS norm of x (rows, width), written to out (rows, width); and to rstd (rows,), what the backward pass needs."""
+    """Write RMS norm of x (rows, width) to out, and the residuals to rstd (rows,)."""
     rows, width = x.shape
     for i in range(rows):
         squares = real(0)
@@ -169,25 +165,22 @@ def _rms_norm_gradients(g: Any, x: Any, weight: Any, rstd: Any, d_x: Any, d_weig
 
 
 def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-    """x / sqrt(mean(x^2) + eps) * weight; keeps 1/sqrt(mean(x^2) + eps)."""
+    """``rms_norm_forward`` of kernels/numpy."""
     if x.shape[-1] > _WIDE:
         return in_numpy.rms_norm_forward(needed, x, weight, eps)
-    rows = _matrix(x)
+    rows = contiguous_rows(x)
     out, rstd = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
     rms_norm_rows(rows, _vector(weight, 1.0, x), float(eps), out, rstd)
     return out.reshape(x.shape), rstd
 
 
 def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, before: Any = None) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n).
-
-    ``before`` is added to dx, unless it is None.
-    """
+    """``rms_norm_backward`` of kernels/numpy."""
     if x.shape[-1] > _WIDE:
         return in_numpy.rms_norm_backward(g, rstd, needed, x, weight, before)
-    rows = _matrix(x)
+    rows = contiguous_rows(x)
     d_x, d_weight = numpy.empty_like(rows), _sums_of_blocks(rows)
-    _rms_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), rstd, d_x, d_weight)
+    _rms_norm_gradients(contiguous_rows(g), rows, _vector(weight, 1.0, x), rstd, d_x, d_weight)
     d_x = d_x.reshape(x.shape)
     if before is not None:
         d_x += before

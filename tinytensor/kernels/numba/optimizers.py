@@ -30,10 +30,10 @@ def _adam(
     kept: float,
     added: float,
 ) -> None:
-    """``rest1`` is 1 - beta1. Weight decay is either in ``kept``, the part of a parameter that is left, or in ``added``, the
-    part that is added to its gradient."""
+    """``rest1`` is 1 - beta1. Weight decay is either in ``kept``, the factor of a parameter, or in ``added``, the part of it
+    that is added to its gradient."""
     for i in range(parameter.size):
-        p = parameter[i]  # what is read from memory just after it was written comes late
+        p = parameter[i]  # read before it is written: reading a value just written is slow
         slope = gradient[i] + p * added if added != real(0) else gradient[i]  # 0 times an infinite p would be NaN
         m = first[i] * beta1 + slope * rest1
         v = second[i] * beta2 + slope * slope * rest2
@@ -56,11 +56,11 @@ def adam_step(
     decoupled: bool,
     gradient_scale: Any = None,
 ) -> None:
-    """One step of Adam or AdamW."""
+    """``adam_step`` of kernels/numpy."""
     rate, root_factor = lr / (1.0 - beta1**step), 1.0 / math.sqrt(1.0 - beta2**step)
     kept, added = (1.0 - lr * weight_decay, 0.0) if decoupled else (1.0, float(weight_decay))
     settings = (step, lr, beta1, beta2, eps, weight_decay, decoupled)
-    if masters:  # the scaled gradients are rounded before they are widened
+    if masters:  # round the scaled gradients before they are converted to float32
         gradients, gradient_scale = [in_numpy.scaled(g, gradient_scale) for g in gradients], None
     changed, gradients = _current(parameters, gradients, masters)
     numbers = _of_dtype(changed, beta1, 1.0 - beta1, beta2, 1.0 - beta2, rate, root_factor, eps, kept, added)
@@ -76,31 +76,31 @@ def adam_step(
 
 
 def _parts(size: int, is_whole: bool) -> list[slice]:
-    """All of an array, or parts of it that stay in the processor's cache from one pass to the next."""
+    """Return slices of an array: all of it, or parts that stay in the processor's cache from one pass to the next."""
     step = max(1, size) if is_whole else _PART
     return [slice(first, first + step) for first in range(0, size, step)]
 
 
 def _current(parameters: Arrays, gradients: Arrays, masters: Arrays) -> tuple[Arrays, Arrays]:
-    """What a step changes, and the gradients in the same dtype: the parameters, or where they are narrow their masters."""
+    """Return the arrays that a step changes, parameters or their masters, and the gradients in the same dtype."""
     if not masters:
         return parameters, gradients
     return [in_numpy.current(m, p) for m, p in zip(masters, parameters)], [g.astype(masters[0].dtype) for g in gradients]
 
 
 def _of_dtype(arrays: Arrays, *numbers: float) -> list[Any]:
-    """The numbers in the arrays' dtype: converted once, instead of for each of many small arrays."""
+    """Convert numbers to the arrays' dtype, once for all arrays."""
     return [arrays[0].dtype.type(x) for x in numbers] if arrays else []
 
 
 def _round(masters: Arrays, parameters: Arrays) -> None:
-    """Write the masters, if there are any, to their narrower parameters."""
+    """Round the masters, if any, to their parameters."""
     for master, parameter in zip(masters, parameters):
         parameter[...] = master.astype(parameter.dtype)
 
 
 def _are_plain(arrays: Arrays) -> bool:
-    """Whether loops can change these arrays: of one shape and dtype, contiguous, and none of them protected."""
+    """Return True if loops can change these arrays: one shape and dtype, contiguous, writable."""
     shape, dtype = arrays[0].shape, arrays[0].dtype
     return dtype.isnative and all(a.flags.carray and a.shape == shape and a.dtype == dtype for a in arrays)
 
@@ -129,7 +129,7 @@ def sgd_step(
     nesterov: bool,
     weight_decay: float,
 ) -> None:
-    """One step of gradient descent with momentum."""
+    """``sgd_step`` of kernels/numpy."""
     settings = (is_first, lr, momentum, dampening, nesterov, weight_decay)
     if is_first or not momentum:
         in_numpy.sgd_step(parameters, gradients, velocities, masters, *settings)

@@ -1,15 +1,15 @@
-"""Products of matrices of float32 by one thread, as while each core computes a shard of the batch.
+"""Products of float32 matrices by one thread, as when each core computes a shard of the batch.
 
-On processors with AVX-512 they take nine tenths of the time that BLAS takes. Where BLAS has several cores it shares the work
-out, and is faster. So it is for matrices that are small or lie in memory in another way than in rows or in columns.
+With AVX-512 they take nine tenths of BLAS's time. If BLAS has several cores, it shares the work out and is faster. BLAS also
+does small matrices, and those whose rows and columns are not contiguous.
 
-A linear layer of few rows, as while texts are written token by token, is computed as weight @ x.T: then the rows are copied to
-the order in which they are read, and the weight, which has more numbers, is read as it lies.
+A linear layer of few rows, as in decoding, is computed as weight @ x.T: then the few rows are copied into reading order, and
+the weight is read in place.
 
 A block of b is first copied to panels, which hold the columns of a tile side by side. If a is transposed, some of its rows are
 copied to tiles, too. So the innermost loop (``tiles.write_tile``) reads memory in order. BLAS does the same (Goto and van de
-Geijn 2008). Here the sums of a tile fill the registers of AVX-512 better, and transposed matrices are turned 16 x 16 numbers at
-a time, in registers.
+Geijn 2008). Here the sums of a tile fill the registers of AVX-512 better, and matrices are transposed in registers, 16 x 16
+elements at a time.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ import numpy
 
 from tinytensor.device import cores
 from tinytensor.kernels.numba.compiling import ByNumba, Later, loop
-from tinytensor.kernels.numba.helper import has_second_core
 from tinytensor.kernels.numba.pointers import write_fetch
-from tinytensor.kernels.numba.processor import has
-from tinytensor.kernels.numba.tiles import COLUMNS, Place, write_tile
+from tinytensor.kernels.numba.processor import has, has_second_core
+from tinytensor.kernels.numba.tiles import COLUMNS, Matrix, write_tile
 from tinytensor.kernels.numpy import products as in_numpy
-from tinytensor.kernels.rows import as_rows
+from tinytensor.kernels.numpy.products import as_rows
 
-_FEWEST, _FEW = 9, 64  # rows: with fewer, or more, than these the weight is not read as it lies
-_LEAST = 1 << 18  # products of two numbers: with fewer, the calls take much of the time
-# Of a tile, whose sums fill the registers: 8 x 3 of the 32 of AVX-512, which hold a vector each; 6 x 2 of the 16 of AVX2.
+_FEWEST, _FEW = 9, 64  # rows: only between these limits is the weight read in place
+_LEAST = 1 << 18  # multiplications: with fewer, the calls take much of the time
+# The sums of a tile fill the registers: 8 x 3 of the 32 of AVX-512, which hold a vector each; 6 x 2 of the 16 of AVX2.
 ROWS: Any = Later(lambda: 8 if has("avx512f") else 6)
 VECTORS: Any = Later(lambda: 3 if has("avx512f") else 1)
-# Of a block: the most rows of b, of which a panel takes 0.2 MB; the most numbers of b; and the tiles of a. These and a panel
-# stay in the second cache, and all panels in the third.
+# Limits of a block: rows of b (a panel of them takes 0.2 MB), elements of b, tiles of a. The tiles and a panel fit the second
+# cache, and all panels the third.
 TERMS, NUMBERS, TILES = 1024, 1 << 21, 12
-LINE = 64  # bytes that the caches read together
+LINE = 64  # bytes of a cache line
 
 
 def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
-    """a @ b for stacks of matrices, as in kernels/numpy/products.py."""
+    """``matmul`` of kernels/numpy."""
     if not (a.ndim == b.ndim == 2 and a.shape[1] == len(b) and _is_ours(len(a), b, a)):
         return in_numpy.matmul(a, b, out, accumulate)
     shape = (len(a), b.shape[1])
@@ -53,7 +52,7 @@ def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:
-    """x @ weight.T + bias over the last axis of x, as in kernels/numpy/products.py."""
+    """``linear`` of kernels/numpy."""
     count = x.size // max(1, x.shape[-1])
     is_few = _FEWEST <= count <= _FEW
     arrays = (x,) if bias is None else (x, bias)
@@ -67,18 +66,18 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
     return out.reshape(*x.shape[:-1], len(weight))
 
 
-def _is_ours(rows: int, b: Any, *others: Any) -> bool:
-    """Whether a product of so many rows with the matrix b is faster here. The other arrays that take part must fit, too."""
+def _is_ours(rows: int, b: Any, *arrays: Any) -> bool:
+    """Return True if a product of ``rows`` rows with the matrix b is faster here. All arrays must be float32 and contiguous."""
     if not (cores.are_shared_out or not has_second_core()) or not has("avx512f"):
         return False
     inner, columns = b.shape
     if min(rows, inner, columns) < COLUMNS or rows * inner * columns < _LEAST:
         return False
-    return all(x.dtype == numpy.float32 and (x.flags.c_contiguous or x.flags.f_contiguous) for x in (b, *others))
+    return all(x.dtype == numpy.float32 and (x.flags.c_contiguous or x.flags.f_contiguous) for x in (b, *arrays))
 
 
 def _product(a: Any, b: Any, bias: Any, out: Any, accumulate: bool = False) -> Any:
-    """a @ b + bias, written to ``out``, or a @ b added to it. All lie in rows or in columns, out in rows."""
+    """Write a @ b + bias to ``out``, or add a @ b to it. a and b are contiguous by rows or by columns, out by rows."""
     turned = [not x.flags.c_contiguous for x in (a, b)]
     multiply(*[x.T if is_turned else x for x, is_turned in zip((a, b), turned)], bias, out, *turned, accumulate)
     return out
@@ -107,9 +106,9 @@ def _tile(dtype: Any, rows: Callable[[], int], vectors: int) -> Any:
             terms, a, a_row, a_column, b, before, before_row, out, out_row = arguments
             a, b, before, out = [builder.inttoptr(x, ir.IntType(8).as_pointer()) for x in (a, b, before, out)]
             size = dtype.itemsize
-            places = Place(a, a_row, a_column), Place(b, terms.type(size * COLUMNS * vectors), None)
-            targets = Place(before, before_row, None), Place(out, out_row, None)
-            write_tile(builder, context.get_value_type(from_dtype(dtype)), size, rows(), vectors, terms, *places, *targets)
+            factors = Matrix(a, a_row, a_column), Matrix(b, terms.type(size * COLUMNS * vectors), None)
+            targets = Matrix(before, before_row, None), Matrix(out, out_row, None)
+            write_tile(builder, context.get_value_type(from_dtype(dtype)), size, rows(), vectors, terms, *factors, *targets)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), write
@@ -118,10 +117,10 @@ def _tile(dtype: Any, rows: Callable[[], int], vectors: int) -> Any:
 
 
 def tile_of(rows: int, vectors: int) -> ByNumba:
-    """tile(terms, a, a_row, a_column, b, before, before_row, out, out_row): out = before + a @ b for a tile of so many rows,
-    each of so many vectors.
+    """tile(terms, a, a_row, a_column, b, before, before_row, out, out_row): out = before + a @ b for a tile of ``rows`` rows
+    and ``vectors`` vectors.
 
-    a, b, before and out are addresses; the others are the bytes from a row, or a column, to the next. b is a panel.
+    a, b, before and out are addresses, and the others byte strides of rows and columns. b is a panel.
     """
     return ByNumba(functools.partial(_tile, rows=lambda: rows, vectors=vectors))
 
@@ -131,7 +130,7 @@ add_tile_1, add_tile_2, add_tile_3 = [ByNumba(functools.partial(_tile, rows=ROWS
 
 @ByNumba
 def turn(dtype: Any) -> Any:
-    """turn(x, x_row, out, out_row): COLUMNS x COLUMNS numbers at the address out become the transposed ones at x."""
+    """turn(x, x_row, out, out_row): transposes COLUMNS x COLUMNS elements from the address x to the address out."""
     from llvmlite import ir
     from numba import from_dtype, types
     from numba.extending import intrinsic
@@ -144,12 +143,12 @@ def turn(dtype: Any) -> Any:
             def row(address: Any, stride: Any, i: int) -> Any:
                 return builder.inttoptr(builder.add(address, builder.mul(stride, stride.type(i))), vector.as_pointer())
 
-            def mixed(x: Any, y: Any, places: list[int]) -> Any:
-                return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), COLUMNS), places))
+            def mixed(x: Any, y: Any, positions: list[int]) -> Any:
+                return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(ir.IntType(32), COLUMNS), positions))
 
             rows = [builder.load(row(x, x_row, i), align=dtype.itemsize) for i in range(COLUMNS)]
             half = 1
-            while half < COLUMNS:  # exchange the off-diagonal quarters of squares of 2 * half numbers
+            while half < COLUMNS:  # exchange the off-diagonal quarters of squares of 2 * half elements
                 for i in [i for i in range(COLUMNS) if not i & half]:
                     kept = [j if not j & half else COLUMNS + j - half for j in range(COLUMNS)]
                     other = [j + half if not j & half else COLUMNS + j for j in range(COLUMNS)]
@@ -186,8 +185,8 @@ def _copy(dtype: Any, size: Any, count: int) -> Any:
     return intrinsic(function)
 
 
-# (x, out, step): the numbers at the address x are copied to the addresses out, out + step and so on: COLUMNS, ROWS, or TILES
-# times ROWS.
+# (x, out, step): copies the elements at the address x to the addresses out, out + step, ...: COLUMNS, ROWS, or TILES times
+# ROWS.
 copy_columns = ByNumba(functools.partial(_copy, size=lambda: COLUMNS, count=1))
 copy_rows = ByNumba(functools.partial(_copy, size=ROWS.compute, count=1))
 copy_tiles = ByNumba(functools.partial(_copy, size=ROWS.compute, count=TILES))
@@ -195,7 +194,7 @@ copy_tiles = ByNumba(functools.partial(_copy, size=ROWS.compute, count=TILES))
 
 @ByNumba
 def fetch_line(dtype: Any) -> Any:
-    """fetch_line(address): the processor begins to read the line of its caches that holds this address."""
+    """fetch_line(address): prefetches the cache line of this address."""
     from numba import types
     from numba.extending import intrinsic
 
@@ -211,7 +210,7 @@ def fetch_line(dtype: Any) -> Any:
 
 @loop
 def fetch(address: int, row: int, rows: int, size: int) -> None:
-    """Begin to read ``size`` bytes in each of so many rows, whose addresses are ``row`` apart."""
+    """Prefetch ``size`` bytes in each of ``rows`` rows, whose addresses are ``row`` apart."""
     for i in range(rows):
         for j in range(0, size, LINE):
             fetch_line(address + i * row + j)
@@ -219,19 +218,18 @@ def fetch(address: int, row: int, rows: int, size: int) -> None:
 
 @loop
 def multiply(a: Any, b: Any, before: Any, out: Any, a_is_turned: bool, b_is_turned: bool, accumulate: bool) -> None:
-    """out = before + a @ b, with the row ``before`` (columns,) added to each row of out (rows, columns); or, to ``accumulate``,
-    out += a @ b.
+    """out = before + a @ b, adding the row ``before`` (columns,) to each row of out (rows, columns). With ``accumulate``, out
+    += a @ b.
 
-    All are C-contiguous. a (rows, inner) or b (inner, columns) may be given as its transposed matrix. All three sizes are at
-    least COLUMNS.
+    All are C-contiguous. a (rows, inner) and b (inner, columns) may be given transposed. All three sizes are at least COLUMNS.
     """
     (rows, columns), size = out.shape, out.itemsize
     inner = a.shape[0] if a_is_turned else a.shape[1]
     blocks = -(-inner // TERMS)
-    most = -(-inner // blocks)
-    step = max(1, NUMBERS // (COLUMNS * VECTORS * most)) * COLUMNS * VECTORS
-    panels = numpy.empty((min(columns, step) + COLUMNS) * most, a.dtype)
-    turned = numpy.empty(TILES * ROWS * most if a_is_turned else 0, a.dtype)
+    longest = -(-inner // blocks)
+    step = max(1, NUMBERS // (COLUMNS * VECTORS * longest)) * COLUMNS * VECTORS
+    panels = numpy.empty((min(columns, step) + COLUMNS) * longest, a.dtype)
+    turned = numpy.empty(TILES * ROWS * longest if a_is_turned else 0, a.dtype)
     for left in range(0, columns, step):
         right = min(columns, left + step)
         for block in range(blocks):
@@ -255,15 +253,15 @@ def multiply(a: Any, b: Any, before: Any, out: Any, a_is_turned: bool, b_is_turn
 
 @loop
 def _panel(column: int, right: int) -> tuple[int, int]:
-    """The first column and the width of the next panel: VECTORS vectors, or one or two that are left, or the last COLUMNS.
-    These share columns with the panel before."""
+    """Return the first column and the width of the next panel: VECTORS vectors, or one or two at the end, or the last COLUMNS,
+    which share columns with the panel before."""
     vectors = min(VECTORS, (right - column) // COLUMNS)
     return (column, vectors * COLUMNS) if vectors else (right - COLUMNS, COLUMNS)
 
 
 @loop
 def _copy_to_panels(b: Any, left: int, right: int, panels: Any) -> None:
-    """Copy the columns ``left`` to ``right`` of b (terms, columns) to panels, each (terms, width), one after the other."""
+    """Copy the columns ``left`` to ``right`` of b (terms, columns) to consecutive panels, each (terms, width)."""
     terms, size = b.shape[0], b.itemsize
     for k in range(terms):
         column, panel = left, panels.ctypes.data
@@ -284,14 +282,14 @@ def _turn_to_panels(b: Any, left: int, right: int, panels: Any) -> None:
         for j in range(0, width, COLUMNS):
             source = b.ctypes.data + (first + j) * b.strides[0]
             for k in range(0, terms, COLUMNS):
-                term = min(k, terms - COLUMNS)  # the last square shares terms with the one before
+                term = min(k, terms - COLUMNS)  # the last square may share terms with the previous one
                 turn(source + term * size, b.strides[0], panel + (term * width + j) * size, width * size)
         column, panel = first + width, panel + terms * width * size
 
 
 @loop
 def _copy_to_tiles(a: Any, top: int, out: Any) -> None:
-    """Copy the columns from ``top`` on of a (terms, rows) to TILES tiles, each (terms, ROWS), or to as many as there are."""
+    """Copy the columns of a (terms, rows), starting at ``top``, to at most TILES tiles, each (terms, ROWS)."""
     (terms, rows), size = a.shape, a.itemsize
     tiles, step = min(TILES, -(-(rows - top) // ROWS)), terms * ROWS * size
     for k in range(terms):
@@ -318,11 +316,11 @@ def _multiply_rows(
     top: int,
     adds: bool,
 ) -> None:
-    """The rows from ``top`` on of TILES tiles of out, or as many as there are, and the columns ``left`` to ``right``: set, or
-    added to. a is the address of the rows' numbers; from a tile, a row and a column to the next there are so many bytes.
+    """Set, or with ``adds`` increase, the rows of out starting at ``top``, at most TILES tiles, in the columns ``left`` to
+    ``right``.
 
-    The last rows share a tile with some of the rows before, which are computed twice, and so do the last columns. Only the new
-    numbers of such a tile are kept.
+    a is the address of the rows' elements, with byte strides of tiles, rows and columns. The last rows share a tile with
+    earlier rows, which are computed twice, and so do the last columns. Of such a tile only the new elements are kept.
     """
     rows, size = out.shape[0], out.itemsize
     edge = numpy.empty((ROWS, COLUMNS * VECTORS), out.dtype)
@@ -331,7 +329,7 @@ def _multiply_rows(
         first, width = _panel(column, right)
         for new in range(top, min(rows, top + TILES * ROWS), ROWS):
             row, of_a = min(new, rows - ROWS), a + (new - top) // ROWS * a_tile
-            if a_column == size:  # a lies in rows; of tiles, the last one has the shared rows already
+            if a_column == size:  # a lies in rows; in tiles, the last one has the shared rows already
                 of_a -= (new - row) * a_row
             target, stride = out.ctypes.data + row * out.strides[0] + first * size, out.strides[0]
             sums, sums_stride = (target, stride) if adds else (before.ctypes.data + first * size, 0)

@@ -1,4 +1,4 @@
-"""Loops of single instructions of a program, which nothing but programs needs."""
+"""Loops of single instructions that only programs need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinytensor.kernels.numba.rotation import norm_heads, rotate_heads
 
 @loop
 def add(x: Any, y: Any, out: Any) -> None:
-    """x + y, where the rows of x have the size of y."""
+    """x + y, for rows of x of the size of y."""
     for i in range(x.shape[0]):
         for j in range(y.size):
             out[i, j] = x[i, j] + y[j]
@@ -23,7 +23,7 @@ def add(x: Any, y: Any, out: Any) -> None:
 
 @loop
 def multiply(x: Any, y: Any, out: Any) -> None:
-    """x * y, where the rows of x have the size of y."""
+    """x * y, for rows of x of the size of y."""
     for i in range(x.shape[0]):
         for j in range(y.size):
             out[i, j] = x[i, j] * y[j]
@@ -32,7 +32,7 @@ def multiply(x: Any, y: Any, out: Any) -> None:
 @loop
 def relu(x: Any, out: Any) -> None:
     for i in range(x.size):
-        out[i] = real(0) if x[i] <= real(0) else x[i]  # as written, NaN stays NaN, and -0.0 becomes 0.0
+        out[i] = real(0) if x[i] <= real(0) else x[i]  # written so that NaN stays NaN and -0.0 becomes 0.0
 
 
 @reduction
@@ -63,9 +63,11 @@ def attend(query: Any, keys: Any, values: Any, scale: float, weights: Any, out: 
 def attend_to_memory(
     x: Any, heads: int, stored: int, rows: int, length: int, capacity: int, mask: int, scale: float, out: Any
 ) -> None:
-    """Attention of x (texts, heads * width) to a memory. ``stored`` is the address of its keys (rows, heads, capacity, width),
-    behind which lie the values, and ``mask`` that of bytes (rows, length): of a row of the memory, some texts that follow each
-    other see the keys whose byte is not 0."""
+    """Attention of x (texts, heads * width) to a memory.
+
+    ``stored`` is the address of the memory's keys (rows, heads, capacity, width), followed by the values, and ``mask`` that of
+    bytes (rows, length). Consecutive texts share a row of the memory, and see its keys whose byte is not 0.
+    """
     texts, width = x.shape[0], x.shape[1] // heads
     memory = array_at(stored, 2 * rows * heads * capacity * width).reshape(2, rows, heads, capacity, width)
     seen = bytes_at(mask, rows * length).reshape(rows, length)
@@ -88,8 +90,8 @@ def attend_to_memory(
 
 @loop
 def norm_rows_of_heads(x: Any, query_weight: int, key_weight: int, heads: int, keys: int, eps: float, out: Any) -> None:
-    """Norm the heads of queries and keys in x (rows, (heads + 2 * keys) * width), which has those of the values, too. The
-    weights are given by their addresses."""
+    """Norm the heads of queries and keys in x (rows, (heads + 2 * keys) * width), which also has those of the values. The
+    weights are addresses."""
     width = x.shape[1] // (heads + 2 * keys)
     query, key, unused = array_at(query_weight, width), array_at(key_weight, width), numpy.empty(heads + keys, numpy.float32)
     for i in range(x.shape[0]):

@@ -1,10 +1,9 @@
-"""The loops that run a program. ``run`` calls the loop of a kernel for each of its instructions (see instructions.py). As most
-programs have few kernels, ``run_of`` leaves out the loops of the others.
+"""The loops that run a program. ``run`` calls a kernel's loop for each instruction (see instructions.py). As most programs have
+few kernels, ``run_of`` leaves out the loops of all others.
 
-Linear layers and attention of a large program are computed by two threads, in parts. The threads share some integers, the
-``tickets``. The first is the ticket, which says what to compute next: instruction * 2**32 + the next part of it that is free;
-at the end it is negative. After it there is a flag for each part: the number of the last instruction of which this part is
-done.
+Two threads compute linear layers and attention of a large program in parts. They share some integers, the ``tickets``. The
+first, the ticket, says what to compute next: instruction * 2**32 + its next free part; at the end it is negative. Then each
+part has a flag: the number of the last instruction for which it is done.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import Any
 
 import numpy
 
+from tinytensor.kernels.numba.activations import gelu_exact32, gelu_tanh, silu_product
 from tinytensor.kernels.numba.compiling import Loop, loop
 from tinytensor.kernels.numba.functions import copy_row
-from tinytensor.kernels.numba.gelu import gelu_exact32, gelu_tanh
 from tinytensor.kernels.numba.instructions import (
     ADD,
     ATTENTION,
@@ -64,13 +63,12 @@ from tinytensor.kernels.numba.program_kernels import (
 )
 from tinytensor.kernels.numba.quantized import block_part, round_inputs
 from tinytensor.kernels.numba.row_dots import bfloat16_part, float32_part
-from tinytensor.kernels.numba.silu import silu_product
 
 _PART_BITS = (1 << 32) - 1  # of a ticket
 NOTHING_YET = _PART_BITS  # the ticket before the first linear layer: a part that no instruction has
 _END = -(1 << 62)  # the ticket at the end: taking it adds 1, and it stays negative
-_PATIENCE = 1 << 16  # how often a thread looks for something to do: some 40 microseconds
-FLAGS = 128  # bytes from the ticket to the flags: no cache line holds both
+_PATIENCE = 1 << 16  # how often a thread looks for work: about 40 microseconds
+FLAGS = 128  # bytes from the ticket to the flags, so that no cache line holds both
 
 
 # ------------------------------------------------------------------------------------------- linear layers and attention
@@ -78,7 +76,7 @@ FLAGS = 128  # bytes from the ticket to the flags: no cache line holds both
 
 @loop
 def _linear_part(instructions: Any, addresses: Any, i: int, part: int, parts: int) -> None:
-    """Compute one of the parts of a linear instruction: some of its outputs. Inputs of a weight in blocks are rounded."""
+    """Compute one part of a linear instruction: some of its outputs. Inputs of a weight in blocks are rounded."""
     rows, width, outputs = instructions[i, ROWS], instructions[i, WIDTH], instructions[i, OUTPUTS]
     row, start, columns = instructions[i, ROW_BYTES], instructions[i, START], instructions[i, COLUMNS]
     first, last = part * outputs // parts, (part + 1) * outputs // parts
@@ -97,8 +95,8 @@ def _linear_part(instructions: Any, addresses: Any, i: int, part: int, parts: in
 
 @loop
 def _attention_part(settings: Any, instructions: Any, places: Any, i: int, part: int, parts: int) -> None:
-    """Compute one of the parts of attention, of one token of each text: some of the heads of the texts. Several neighbouring
-    heads of queries may share one of keys and values."""
+    """Compute one part of attention, of one token of each text: some heads of the texts. Several neighbouring heads of queries
+    may share one of keys and values."""
     texts, heads, shared = instructions[i, ROWS], instructions[i, HEADS], instructions[i, KEYS]
     width, slot = instructions[i, OUTPUTS] // heads, instructions[i, SECOND]
     length, plane = places[1, slot], places[2, slot] * width
@@ -116,9 +114,11 @@ def _attention_part(settings: Any, instructions: Any, places: Any, i: int, part:
 
 @loop
 def _store(x: Any, heads: int, stored: int, length: int, capacity: int) -> None:
-    """Write the keys and values of one token of each text, which follow its ``heads`` of queries in x (texts, all heads,
-    width), to place length - 1 of a cache. ``stored`` is the address of its keys (texts, keys, capacity, width), behind which
-    lie the values."""
+    """Write the keys and values of one token of each text to position length - 1 of a cache.
+
+    They follow ``heads`` heads of queries in x (texts, all heads, width). ``stored`` is the address of the cache's keys (texts,
+    keys, capacity, width), followed by the values.
+    """
     texts, all_heads, width = x.shape
     keys = (all_heads - heads) // 2
     cache = array_at(stored, 2 * texts * keys * capacity * width).reshape(2, texts, keys, capacity, width)
@@ -142,7 +142,7 @@ def _compute_part(settings: Any, instructions: Any, places: Any, i: int, part: i
 
 @loop
 def _take_parts(settings: Any, instructions: Any, places: Any, tickets: Any, is_first: bool) -> None:
-    """Take parts of the current instruction and compute them, until all are taken; the first thread, until all are done."""
+    """Take and compute parts of the current instruction until all are taken, or for the first thread, until all are done."""
     while True:
         ticket = atomic_add(tickets.ctypes.data, 1)
         if ticket < 0:
@@ -159,10 +159,9 @@ def _take_parts(settings: Any, instructions: Any, places: Any, tickets: Any, is_
 
 @loop
 def _undone_part(tickets: Any, i: int, parts: int) -> int:
-    """A part of this instruction that the other thread took and has not done; -1 if all are done.
+    """Return a part of this instruction that the other thread took and has not done; -1 if all are done.
 
-    It gets some time to do it, but it may have lost its core for long. If it computes the part later, it writes the same
-    numbers to the same places once more.
+    It gets some time, but it may have lost its core. If it computes the part later, it writes the same values again.
     """
     looks = 0
     for part in range(parts):
@@ -175,15 +174,14 @@ def _undone_part(tickets: Any, i: int, parts: int) -> int:
 
 @loop
 def _flag(tickets: Any, part: int) -> Any:
-    """The address of a part's flag."""
+    """Return the address of a part's flag."""
     return tickets.ctypes.data + FLAGS + 8 * part
 
 
 @loop
 def _help_to_run(settings: Any, instructions: Any, places: Any, tickets: Any) -> bool:
-    """What the second thread does: it computes parts until the program ends, or until there was nothing to do for long. Then
-    the first thread may have lost its core, and gets it back sooner if nobody waits in a loop. Returns whether the program
-    has ended.
+    """Compute parts, as the second thread, until the program ends or there is no work for long. Then the first thread may have
+    lost its core, and gets it back sooner if nobody waits in a loop. Returns True if the program has ended.
 
     ``settings`` are float32, which tells Numba the dtype of the arrays at the addresses.
     """
@@ -204,11 +202,11 @@ def _help_to_run(settings: Any, instructions: Any, places: Any, tickets: Any) ->
 
 @loop
 def run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any, is_first: bool) -> bool:
-    """Run the instructions (n, 17), with their ``settings`` (n,). Or if this thread is not the first, help it. Both are one
-    function, as it takes seconds to compile. Returns whether the program has ended.
+    """Run the instructions (n, 17) with their ``settings`` (n,), or if this thread is not the first, help. Both are one
+    function, as it takes seconds to compile. Returns True if the program has ended.
 
-    ``places`` (3, slots) holds the address of each slot's array; and of keys and values in a cache also how many it has, and
-    for how many there is room. All results lie in ``space``: their addresses are given as distances from its start.
+    ``places`` (3, slots) holds the address of each slot's array, and for keys and values in a cache also their number and
+    capacity. All results lie in ``space``; their addresses are offsets from its start.
     """
     if not is_first:
         return bool(_help_to_run(settings, instructions, places, tickets))
@@ -231,7 +229,7 @@ def run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any,
             atomic_exchange(tickets.ctypes.data, i << 32)
             _take_parts(settings, instructions, places, tickets, True)
         elif kernel in (LINEAR, LINEAR_BLOCKS, LINEAR_BFLOAT16, ATTENTION):
-            _compute_part(settings, instructions, places, i, numpy.int64(0), numpy.int64(1))  # Numba compiles it anew for a 0
+            _compute_part(settings, instructions, places, i, numpy.int64(0), numpy.int64(1))  # a plain 0 would be compiled anew
         elif kernel == MEMORY:
             slot = instructions[i, SECOND]
             attend_to_memory(x, heads, second, keys, places[1, slot], places[2, slot], third, settings[i], out)
@@ -285,6 +283,6 @@ _LOOPS = {  # of all kernels
 
 @functools.cache
 def run_of(kernels: frozenset[int], in_parts: bool) -> Loop:
-    """``run`` for programs of these kernels. ``in_parts`` says whether two threads share them."""
+    """``run`` for programs of these kernels, with ``in_parts`` for two threads."""
     others = [loop for kernel, loop in _LOOPS.items() if kernel not in kernels]
     return run.without(*others, *([] if in_parts else [_take_parts]), *([] if ATTENTION in kernels else [_store]))

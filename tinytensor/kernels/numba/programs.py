@@ -1,13 +1,12 @@
-"""A traced program as one compiled call: a loop over its steps, each of which calls the loop of its kernel.
+"""A traced program as one compiled call: a loop over its steps that calls each kernel's loop.
 
-A GPT that writes a text token by token is such a program: its kernels are so small that calling them one by one from Python
-would take longer than they do. The loop is compiled once for all programs of the same kernels: the steps are data, and so are
-the addresses of the arrays. instructions.py writes this data, and program_loops.py has the loop. Of a large program two threads
-share the products, see helper.py. Without compiled kernels ``trace.Program.run`` calls the kernels of the same steps one by
-one.
+Decoding token by token is such a program: its kernels are so small that calling them from Python would take longer than they
+do. The loop is compiled once for all programs with the same kernels: the steps and the addresses of the arrays are data.
+instructions.py writes this data, and program_loops.py has the loop. In a large program two threads share the products, see
+processor.py. Without compiled kernels ``trace.Program.run`` calls the kernels one by one.
 
-Steps for which there is no instruction, such as the embedding, run before the loop, one by one. If one of them needs what the
-loop computes, the program stays as it is.
+Steps without an instruction, such as the embedding, run before the loop, one by one. If such a step needs a result of the loop,
+the program stays as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import numpy
 
 from tinytensor.device import cores
 from tinytensor.device.allocator import use_large_pages
-from tinytensor.kernels.numba.helper import has_second_core, helper
 from tinytensor.kernels.numba.instructions import (
     ATTENTION,
     HEADS,
@@ -34,22 +32,22 @@ from tinytensor.kernels.numba.instructions import (
     Writer,
     is_cache,
 )
-from tinytensor.kernels.numba.processor import reads_several_rows
+from tinytensor.kernels.numba.processor import has_second_core, helper, reads_several_rows
 from tinytensor.kernels.numba.program_loops import FLAGS, NOTHING_YET, run_of
 from tinytensor.kernels.steps import Step
 
-_FEWEST_STEPS = 8  # of fewer, a call of each takes hardly longer
-_SHARED = 1 << 25  # bytes of weights from which two threads share the products: fewer are read fast enough from the caches
+_FEWEST_STEPS = 8  # with fewer, calling each takes hardly longer
+_SHARED = 1 << 25  # bytes of weights from which two threads share the products; fewer are read fast enough from the caches
 _PART = 1 << 17  # bytes of a weight that one thread takes at a time
-_PAUSE = 5e-5  # seconds that the helper sleeps when it has found nothing to do: each time twice as long
+_PAUSE = 5e-5  # seconds that an idle helper sleeps, doubled each time
 
 
 def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> list[Step]:
-    """The steps for which there is no instruction, and then one step that does all others. Where that is impossible, or not
-    worth it, the steps as they are.
+    """Return the steps without an instruction, then one step for all others; or the steps as they are, if that is impossible or
+    not worth it.
 
-    ``values`` has the value of each slot in the call that was traced: first the ``num_inputs`` inputs. ``result`` is the slot
-    of the program's result.
+    ``values`` has each slot's value in the traced call, first the ``num_inputs`` inputs. ``result`` is the slot of the
+    program's result.
     """
     writer, before, joined = Writer(values), [], set()
     for step in steps:
@@ -69,22 +67,22 @@ def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> 
 
 
 class _Program:
-    """Instructions that are run with one call. It takes the arrays of the slots ``given``, and returns a new array."""
+    """Instructions that run in one call. It takes the arrays of the slots ``given``, and returns a new array."""
 
     def __init__(self, writer: Writer, given: list[int], result: int):
         self.instructions = numpy.array(writer.instructions, numpy.int64)
         self.settings = numpy.array(writer.settings, numpy.float32)
-        self.parts = self._cut() if has_second_core() else 0  # the most that any instruction has
+        self.parts = self._cut() if has_second_core() else 0  # maximum parts of any instruction
         self.tickets = numpy.full(FLAGS // 8 + self.parts, -1)
         self.tickets[0] = NOTHING_YET
         self.run = run_of(frozenset(self.instructions[:, KERNEL].tolist()), self.parts > 0)
         self.given, self.stored = given, [slot in writer.stored for slot in given]
         self.kinds = [(writer.values[slot].shape, writer.values[slot].dtype) for slot in given]
         constants = writer.operands().difference(given, writer.computed)
-        self.constants = {slot: writer.values[slot] for slot in constants}  # kept, because their addresses are
-        if self.parts > 0 and reads_several_rows():  # AMD's processors read no faster from large pages
+        self.constants = {slot: writer.values[slot] for slot in constants}  # which keeps their addresses valid
+        if self.parts > 0 and reads_several_rows():  # AMD's processors read large pages no faster
             use_large_pages(self.constants.values())
-        # Results lie one after the other in an array that is new in each call: here are their places in it, in bytes.
+        # Each call puts all results into one new array, at these byte offsets.
         sizes = [writer.values[slot].size for slot in writer.computed]
         self.size = sum(sizes)
         self.places = numpy.zeros((3, len(writer.values)), numpy.int64)
@@ -111,7 +109,7 @@ class _Program:
         if self.parts > 0 and not cores.are_shared_out:
             helper().call(functools.partial(self._help, space, places, tickets, kept))
         self.run(space, self.settings, self.instructions, places, tickets, True)
-        return space[self.place].reshape(self.shape).copy()  # a late helper does not write to a copy
+        return space[self.place].reshape(self.shape).copy()  # a copy, safe from a late helper
 
     def _cut(self) -> int:
         """Cut products and attention into parts if the products are large enough. Returns the most parts of an instruction."""
@@ -124,7 +122,7 @@ class _Program:
         return int(self.instructions[:, PARTS].max())
 
     def _help(self, space: Any, places: Any, tickets: Any, kept: list[Any]) -> None:
-        """What the helper calls. ``kept`` are the arrays at the addresses, which must not go away as long as this runs."""
+        """Run instructions as the helper. ``kept`` keeps the arrays at the addresses alive meanwhile."""
         pause = _PAUSE
         while not self.run(space, self.settings, self.instructions, places, tickets, False):
             time.sleep(pause)
@@ -132,15 +130,15 @@ class _Program:
 
 
 def _check(fits: bool, array: Any, shape: tuple[int, ...]) -> None:
-    """Raises ValueError unless the array fits where one of this shape was in the traced call."""
+    """Raise ValueError unless the array fits where one of this shape was in the traced call."""
     if not fits:
         raise ValueError(f"in a traced function, an array of shape {shape} now has shape {array.shape}, {array.dtype}")
 
 
 def _length_and_capacity(stored: Any, shape: tuple[int, ...]) -> tuple[int, int]:
-    """How many keys a cache holds, and for how many it has room. All else must be as in the call that was traced.
+    """Return how many keys a cache holds, and its capacity. Everything else must be as in the traced call.
 
-    ``stored`` (2, batch, heads, keys, width) is a view of all that the cache has room for, and ``shape`` was its shape then.
+    ``stored`` (2, batch, heads, keys, width) is a view of the cache's memory, and ``shape`` its shape in the traced call.
     """
     _, batch, heads, _, width = shape
     _check(is_cache(stored, batch, heads, width), stored, shape)

@@ -1,13 +1,13 @@
-"""The recurrent layers' loops: a whole sequence in one call, for the rows from ``first`` to ``last`` of the batch.
+"""The recurrent layers' loops: a whole sequence in one call, for the rows ``first`` to ``last`` of the batch.
 kernels/numpy/recurrence.py has the formulas.
 
-For BLAS each step is a product by itself: it copies the weight, megabytes, into the order in which it reads it, and then
-multiplies a few rows by it. Here the weight is copied into panels of COLUMNS columns once for all steps, and multiplied by the
-tiles of ``tiles``. What is left of a step is computed row by row, in short loops: LLVM vectorises a loop only if it is over few
-arrays, as any two of them might overlap.
+BLAS takes each step as a product by itself: it copies the weight, megabytes, into reading order, and then multiplies a few rows
+by it. Here the weight is copied into panels of COLUMNS columns once for all steps, and multiplied by the tiles of ``tiles``.
+The other operations of a step are short loops over rows: LLVM vectorises a loop only over few arrays, as any two of them might
+overlap.
 
-The gates of padding are never computed and never read. On the way back, d_state (batch, whole panels) holds what the products
-give, and ``passed`` (batch, width) what passes by the gates, of the gradient of the state.
+The gates of padding are neither computed nor read. In the backward pass the gradient of the state is in two parts: d_state
+(batch, whole panels) from the products, and ``passed`` (batch, width), which bypasses the gates.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy
 
+from tinytensor.kernels.numba.activations import sigmoid_of
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numba.functions import copy_row, tanh
-from tinytensor.kernels.numba.silu import sigmoid_of
 from tinytensor.kernels.numba.tiles import COLUMNS, ROWS, set_product
 
 # ------------------------------------------------------------------------------------------------------------- the products
@@ -26,7 +26,7 @@ from tinytensor.kernels.numba.tiles import COLUMNS, ROWS, set_product
 
 @loop
 def panels(matrix: Any, out: Any) -> None:
-    """Copy a matrix (rows, columns) into panels: out (panels, rows, COLUMNS), zeros. The last panel may not be filled."""
+    """Copy a matrix (rows, columns) into panels: out (panels, rows, COLUMNS), zeros. The last panel may be partly filled."""
     rows, columns = matrix.shape
     for p in range(out.shape[0]):
         for k in range(rows):
@@ -36,8 +36,8 @@ def panels(matrix: Any, out: Any) -> None:
 
 @loop
 def _multiply(x: Any, panels: Any, first: int, last: int, out: Any) -> None:
-    """x (batch, width) times a matrix in panels, for some rows: out (batch, whole panels). There must be ROWS rows: the last
-    tile begins early enough to be whole, and computes some rows again."""
+    """Multiply x (batch, width) by a matrix in panels, for some rows: out (batch, whole panels). At least ROWS rows are needed:
+    the last tile starts early enough to be whole, and recomputes some rows."""
     for p in range(panels.shape[0]):
         columns = out[:, p * COLUMNS : (p + 1) * COLUMNS]
         for i in range(first, last, ROWS):
@@ -49,13 +49,13 @@ def _multiply(x: Any, panels: Any, first: int, last: int, out: Any) -> None:
 
 @loop
 def _step(n: int, length: int, is_reversed: bool) -> int:
-    """The number of the step that is the n-th to run."""
+    """Return the step that is the n-th to run."""
     return length - 1 - n if is_reversed else n
 
 
 @loop
 def _is_padding(mask: Any, t: int, b: int) -> bool:
-    """Whether a row has no token in this step. The mask is empty if there is none."""
+    """Return True if a row has no token in this step. An empty mask means no padding."""
     return mask.size > 0 and not mask[t, b]
 
 
@@ -309,7 +309,7 @@ def lstm_gradients(
     """Write the gradients of the gates of all steps, of the initial state, d_state + passed, and of the initial cell, d_cell.
     ``weight`` is W in panels."""
     length, _, width = cells.shape
-    squashed, whole = numpy.empty(width, cells.dtype), numpy.empty(width, cells.dtype)
+    squashed, d_total = numpy.empty(width, cells.dtype), numpy.empty(width, cells.dtype)
     for n in range(length):
         t = _step(n, length, not is_reversed)
         old_cell = cell if n == length - 1 else cells[_step(n + 1, length, not is_reversed)]
@@ -323,14 +323,14 @@ def lstm_gradients(
                 d_gates[t, b] = real(0)
             else:
                 passed[b] = real(0)
-                rows = gates[t, b], cells[t, b], old_cell[b], squashed, whole, d_cell[b], d_gates[t, b]
+                rows = gates[t, b], cells[t, b], old_cell[b], squashed, d_total, d_cell[b], d_gates[t, b]
                 _lstm_gradients_of_row(d_new, *rows)
         _multiply(d_gates[t], weight, first, last, d_state)
 
 
 @loop
 def _lstm_gradients_of_row(
-    d_new: Any, gates: Any, new_cell: Any, old_cell: Any, squashed: Any, whole: Any, d_cell: Any, d_gate: Any
+    d_new: Any, gates: Any, new_cell: Any, old_cell: Any, squashed: Any, d_total: Any, d_cell: Any, d_gate: Any
 ) -> None:
     width = new_cell.size
     i, f, u, o = gates[:width], gates[width : 2 * width], gates[2 * width : 3 * width], gates[3 * width :]
@@ -338,14 +338,14 @@ def _lstm_gradients_of_row(
     for j in range(width):
         squashed[j] = tanh(new_cell[j])
     for j in range(width):
-        whole[j] = d_cell[j] + d_new[j] * o[j] * (real(1) - squashed[j] * squashed[j])
+        d_total[j] = d_cell[j] + d_new[j] * o[j] * (real(1) - squashed[j] * squashed[j])
     for j in range(width):
-        d_i[j] = whole[j] * u[j] * i[j] * (real(1) - i[j])
+        d_i[j] = d_total[j] * u[j] * i[j] * (real(1) - i[j])
     for j in range(width):
-        d_f[j] = whole[j] * old_cell[j] * f[j] * (real(1) - f[j])
+        d_f[j] = d_total[j] * old_cell[j] * f[j] * (real(1) - f[j])
     for j in range(width):
-        d_u[j] = whole[j] * i[j] * (real(1) - u[j] * u[j])
+        d_u[j] = d_total[j] * i[j] * (real(1) - u[j] * u[j])
     for j in range(width):
         d_o[j] = d_new[j] * squashed[j] * o[j] * (real(1) - o[j])
     for j in range(width):
-        d_cell[j] = whole[j] * f[j]
+        d_cell[j] = d_total[j] * f[j]

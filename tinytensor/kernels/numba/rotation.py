@@ -1,7 +1,7 @@
 """The rotation of pairs of elements, and the norm and rotation of queries and keys. kernels/numpy/rotation.py has the formulas.
 
-A row holds the heads of queries, keys and values of one position, side by side. It is in the processor's cache while its heads
-are first normed and then rotated.
+A row holds the heads of queries, keys and values of one position side by side, and stays in the processor's cache while its
+heads are normed and rotated.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from tinytensor.device.backend import default_dtype
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import loop, real, reduction
 from tinytensor.kernels.numba.functions import copy_row
-from tinytensor.kernels.numba.normalization import row_scale
+from tinytensor.kernels.numba.normalization import contiguous_rows, row_scale
 from tinytensor.kernels.numpy.normalization import TINY
-from tinytensor.kernels.rows import as_rows
 
 
 @loop
@@ -34,14 +33,14 @@ def _rotate(x: Any, cosine: Any, sine: Any, out: Any) -> None:
 
 
 def rotate_pairs(x: Any, cosine: Any, sine: Any) -> Any:
-    """first cos - second sin, and second cos + first sin, where first and second are the halves of x's last axis."""
+    """``rotate_pairs`` of kernels/numpy."""
     table = (*x.shape[-2:-1], x.shape[-1] // 2)  # a row for each position
     are_tables = all(a.shape == table and a.dtype == x.dtype == default_dtype for a in (cosine, sine))
     if x.ndim < 2 or not x.size or not are_tables:
         return in_numpy.rotate_pairs(x, cosine, sine)
     out = numpy.empty(x.shape, x.dtype)
-    given, cosine, sine = (numpy.ascontiguousarray(a) for a in (x, cosine, sine))
-    _rotate(given.reshape(-1, *x.shape[-2:]), cosine, sine, out.reshape(-1, *x.shape[-2:]))
+    rows, cosine, sine = (numpy.ascontiguousarray(a) for a in (x, cosine, sine))
+    _rotate(rows.reshape(-1, *x.shape[-2:]), cosine, sine, out.reshape(-1, *x.shape[-2:]))
     return out
 
 
@@ -50,8 +49,8 @@ def rotate_pairs(x: Any, cosine: Any, sine: Any) -> Any:
 
 @reduction
 def norm_heads(x: Any, query_weight: Any, key_weight: Any, queries: int, eps: float, rstd: Any) -> None:
-    """RMS norm of the heads of queries and keys in x. Their 1 / sqrt(mean(x^2) + eps) are written to rstd (heads,). The first
-    heads, as many as ``queries`` says, are queries."""
+    """RMS norm of the heads of queries and keys in x; the first ``queries`` heads are queries. Writes 1 / sqrt(mean(x^2) + eps)
+    of each to rstd (heads,)."""
     width = query_weight.size
     for h in range(rstd.size):
         head, weight = x[h * width : (h + 1) * width], query_weight if h < queries else key_weight
@@ -85,8 +84,7 @@ def _norm_gradients(x: Any, query_weight: Any, key_weight: Any, queries: int, rs
 
 @loop
 def rotate_heads(x: Any, angles: Any, direction: float, heads: int) -> None:
-    """Rotate the first ``heads`` in x by the angles of which the cosines and then the sines are given; back if ``direction`` is
-    -1."""
+    """Rotate the first ``heads`` heads in x by ``angles``, their cosines then their sines; with ``direction`` -1 back."""
     half = angles.size // 2
     cosine, sine = angles[:half], angles[half:]
     for start in range(0, heads * angles.size, angles.size):
@@ -98,7 +96,7 @@ def rotate_heads(x: Any, angles: Any, direction: float, heads: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- all rows
-# Without a norm, the weights are empty. Without a rotation, that is empty.
+# Without a norm, the weights are empty. Without a rotation, ``rotation`` is empty.
 
 
 @loop
@@ -127,12 +125,8 @@ def _gradients(
             _norm_gradients(x[row], query_weight, key_weight, queries, rstd[row], d_x[row], d_weights)
 
 
-def _rows(packed: Any) -> Any:
-    return as_rows(numpy.ascontiguousarray(packed))
-
-
 def _settings(x: Any, query_weight: Any, key_weight: Any, rotation: Any) -> list[Any]:
-    """The weights and the rotation as the loops take them."""
+    """Return the weights and the rotation as the loops take them."""
     vectors = [numpy.empty(0, x.dtype) if weight is None else weight for weight in (query_weight, key_weight)]
     table = numpy.empty((0, 0), x.dtype) if rotation is None else rotation.astype(x.dtype, copy=False)
     return [numpy.ascontiguousarray(array) for array in (*vectors, table)]
@@ -149,7 +143,7 @@ def norm_and_rotate_forward(
     rotation: Any,
 ) -> tuple[Any, Any]:
     """Norm and rotate each head of queries and keys. Saves 1 / sqrt(mean(x^2) + eps) of each, (rows, heads)."""
-    rows = _rows(projected)
+    rows = contiguous_rows(projected)
     out = numpy.empty_like(rows)
     rstd = numpy.empty((len(rows), num_heads + num_key_value_heads), rows.dtype)
     settings = _settings(rows, query_weight, key_weight, rotation)
@@ -168,11 +162,11 @@ def norm_and_rotate_backward(
     num_key_value_heads: int,
     rotation: Any,
 ) -> Sequence[Any]:
-    """The gradient is rotated back by the same angles, and then goes back through the norm."""
-    rows = _rows(projected)
+    """``norm_and_rotate_backward`` of kernels/numpy."""
+    rows = contiguous_rows(projected)
     d_projected = numpy.empty_like(rows)
     settings = _settings(rows, query_weight, key_weight, rotation)
-    d_weights = numpy.zeros((2, settings[0].size))  # in float64, for there may be many rows
-    _gradients(rows, *settings, num_heads, residuals, _rows(g), d_projected, d_weights)
+    d_weights = numpy.zeros((2, settings[0].size))  # float64, for there may be many rows
+    _gradients(rows, *settings, num_heads, residuals, contiguous_rows(g), d_projected, d_weights)
     of_query, of_key = (gradient.astype(rows.dtype) if n else None for gradient, n in zip(d_weights, needed[1:]))
     return d_projected.reshape(projected.shape), of_query, of_key

@@ -1,7 +1,7 @@
-"""Dot products of a row of float32 with rows of a weight, in vectors as wide as a line of the caches.
+"""Dot products of a float32 row with rows of a weight, in vectors as wide as a cache line.
 
-LLVM's own vectors are half as wide on processors with AVX-512, and its loop over numbers of 16 bits computes more slowly than
-memory is read. Each row of the weight is added up in the same order, whichever rows are read with it.
+With AVX-512, LLVM's own vectors are half as wide, and its loop over 16-bit numbers is slower than memory. Each row of the
+weight is added up in the same order, whichever rows are read with it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from tinytensor.kernels.numba.compiling import ByNumba, Later, loop
 from tinytensor.kernels.numba.pointers import array_at, bits_at, write_fetch
 from tinytensor.kernels.numba.processor import reads_several_rows
 
-_LANES = 16  # numbers of float32 in a line
+_LANES = 16  # float32 numbers in a line
 _LINE = 4 * _LANES
 _SEVERAL: Any = Later(lambda: _several())
 _HALF = numpy.uint32(16)  # bits
 
 
 def _several() -> int:
-    """How many rows of the weight are read at once."""
+    """Return how many rows of the weight are read at a time."""
     return 4 if reads_several_rows() else 1
 
 
 def _dots(is_bfloat16: bool) -> ByNumba:
-    """``dots(x, weight, row, size, out)``: the sums over the first ``size`` bytes of ``_several()`` rows of a weight, of which
-    one begins ``row`` bytes after the other. All lines of those rows must be whole.
+    """``dots(x, weight, row, size, out)``: the sums over the first ``size`` bytes of ``_several()`` rows of a weight. Rows
+    begin ``row`` bytes apart. All lines must be whole.
 
-    x, weight and out are addresses. Of a weight in bfloat16, a line holds twice as many numbers: x has half as many bytes as
-    ``size`` twice, first the numbers in even places, then those in odd ones.
+    x, weight and out are addresses. In bfloat16 a line of the weight holds twice as many numbers, so x has two parts of
+    ``size`` bytes: the elements at even positions, then those at odd ones.
     """
 
     def make(dtype: Any) -> Callable[..., Any]:
@@ -51,22 +51,22 @@ def _dots(is_bfloat16: bool) -> ByNumba:
 
 
 def write_dots(builder: Any, is_bfloat16: bool, rows: int, x: Any, weight: Any, row: Any, size: Any, out: Any) -> None:
-    """Write the instructions of ``_dots`` to where the builder of LLVM's is."""
+    """Write the instructions of ``_dots``."""
     from llvmlite import ir
 
     long, word, number = ir.IntType(64), ir.IntType(32), ir.FloatType()
     words, numbers = ir.VectorType(word, _LANES), ir.VectorType(number, _LANES)
-    unrolled = max(1, 4 // rows)  # sums of the same row, so that the next need not wait for the one before
+    unrolled = max(1, 4 // rows)  # sums of one row, so that they need not wait for one another
     halves = 2 if is_bfloat16 else 1
 
-    def load(place: Any, kind: Any) -> Any:
-        return builder.load(builder.inttoptr(place, kind.as_pointer()), align=4 // halves)
+    def load(address: Any, ir_type: Any) -> Any:
+        return builder.load(builder.inttoptr(address, ir_type.as_pointer()), align=4 // halves)
 
-    def of_weight(place: Any) -> list[Any]:
-        """The numbers of a line, as vectors of float32: those in even places, and those in odd ones."""
+    def of_weight(address: Any) -> list[Any]:
+        """Return the numbers of a line as float32 vectors: those at even positions, then at odd ones."""
         if not is_bfloat16:
-            return [load(place, numbers)]
-        both = load(place, words)  # of two neighbours, the second has the upper half
+            return [load(address, numbers)]
+        both = load(address, words)  # the second of two neighbours has the upper half
         even = builder.shl(both, ir.Constant(words, [16] * _LANES))
         odd = builder.and_(both, ir.Constant(words, [0xFFFF0000] * _LANES))
         return [builder.bitcast(each, numbers) for each in (even, odd)]
@@ -75,19 +75,19 @@ def write_dots(builder: Any, is_bfloat16: bool, rows: int, x: Any, weight: Any, 
         return builder.fadd(total, builder.fmul(a, b, flags=("contract",)), flags=("contract",))
 
     def add_line(at: Any, sums: list[Any]) -> list[Any]:
-        """The sums (rows, halves) with one more line of each row."""
+        """Return the sums (rows, halves) after one more line of each row."""
         of_x = [load(builder.add(x, builder.add(at, builder.mul(size, long(half)))), numbers) for half in range(halves)]
         new = []
         for i in range(rows):
-            place = builder.add(builder.add(weight, builder.mul(row, long(i))), at)
-            if rows > 1:  # one stream in order is foreseen by the processor
-                write_fetch(builder, builder.add(place, builder.mul(row, long(rows))), level=3)
-            line = of_weight(place)
+            address = builder.add(builder.add(weight, builder.mul(row, long(i))), at)
+            if rows > 1:  # the processor prefetches only one sequential stream
+                write_fetch(builder, builder.add(address, builder.mul(row, long(rows))), level=3)
+            line = of_weight(address)
             new += [add_product(sums[i * halves + half], of_x[half], line[half]) for half in range(halves)]
         return new
 
     def add_lines(count: int, first: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
-        """A loop that adds ``count`` lines at a time, as long as there are so many: where it ends, and the sums."""
+        """Write a loop that adds ``count`` lines at a time while so many are left. Returns where it ends, and the sums."""
         before, head, body, end = builder.block, *(builder.append_basic_block() for _ in range(3))
         builder.branch(head)
         builder.position_at_end(head)
@@ -100,8 +100,8 @@ def write_dots(builder: Any, is_bfloat16: bool, rows: int, x: Any, weight: Any, 
         builder.position_at_end(body)
         new = list(held)
         for step in range(count):
-            own = slice(step * each, (step + 1) * each)
-            new[own] = add_line(builder.add(at, long(step * _LINE)), new[own])
+            part = slice(step * each, (step + 1) * each)
+            new[part] = add_line(builder.add(at, long(step * _LINE)), new[part])
         for phi, value in zip(phis, (after, *new)):
             phi.add_incoming(value, body)
         builder.branch(head)
@@ -113,13 +113,13 @@ def write_dots(builder: Any, is_bfloat16: bool, rows: int, x: Any, weight: Any, 
     if unrolled > 1:
         at, sums = add_lines(1, at, sums)
     name = f"llvm.vector.reduce.fadd.v{_LANES}f32"
-    kind = ir.FunctionType(number, [number, numbers])
-    add_up = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    signature = ir.FunctionType(number, [number, numbers])
+    add_up = builder.module.globals.get(name) or ir.Function(builder.module, signature, name)
     for i in range(rows):
-        own = [sums[step * rows * halves + i * halves + half] for step in range(unrolled) for half in range(halves)]
-        while len(own) > 1:
-            own = [builder.fadd(a, b) for a, b in zip(own[::2], own[1::2])]
-        total = builder.call(add_up, [ir.Constant(number, -0.0), own[0]], fastmath=("reassoc",))
+        partial_sums = [sums[step * rows * halves + i * halves + half] for step in range(unrolled) for half in range(halves)]
+        while len(partial_sums) > 1:
+            partial_sums = [builder.fadd(a, b) for a, b in zip(partial_sums[::2], partial_sums[1::2])]
+        total = builder.call(add_up, [ir.Constant(number, -0.0), partial_sums[0]], fastmath=("reassoc",))
         builder.store(total, builder.inttoptr(builder.add(out, long(4 * i)), number.as_pointer()), align=4)
 
 
@@ -128,21 +128,23 @@ _float32_dots, _bfloat16_dots = _dots(False), _dots(True)
 
 @loop
 def float32_part(x: Any, weight: int, bias: Any, out: Any) -> None:
-    """Some outputs of a linear layer: out (rows, count) of x (rows, width), and of ``count`` rows of the weight, which is an
-    address. The last rows that are read at once may be read again, so that all are added up in the same order."""
+    """Compute outputs of a linear layer: out (rows, count) from x (rows, width) and ``count`` rows of the weight at an address.
+
+    The last rows may be read twice, so that all are added up in the same order.
+    """
     rows, width = x.shape
-    whole, count = width // _LANES * _LANES, bias.size
+    full, count = width // _LANES * _LANES, bias.size
     together = _SEVERAL if count >= _SEVERAL else 1
     sums = numpy.empty(_SEVERAL, numpy.float32)
     for j in range(0, count, together):
         first = min(j, count - together)
         row = 4 * width if together == _SEVERAL else 0
         for i in range(rows):
-            _float32_dots(x.ctypes.data + 4 * i * width, weight + 4 * first * width, row, 4 * whole, sums.ctypes.data)
+            _float32_dots(x.ctypes.data + 4 * i * width, weight + 4 * first * width, row, 4 * full, sums.ctypes.data)
             for each in range(together):
-                total, own = sums[each], array_at(weight + 4 * (first + each) * width, width)
-                for k in range(whole, width):
-                    total += x[i, k] * own[k]
+                total, weight_row = sums[each], array_at(weight + 4 * (first + each) * width, width)
+                for k in range(full, width):
+                    total += x[i, k] * weight_row[k]
                 out[i, first + each] = total + bias[first + each]
 
 
@@ -150,19 +152,19 @@ def float32_part(x: Any, weight: int, bias: Any, out: Any) -> None:
 def bfloat16_part(x: Any, weight: int, bias: Any, out: Any) -> None:
     """``float32_part`` with a weight in bfloat16."""
     rows, width = x.shape
-    whole, count = width // (2 * _LANES) * (2 * _LANES), bias.size
+    full, count = width // (2 * _LANES) * (2 * _LANES), bias.size
     together = _SEVERAL if count >= _SEVERAL else 1
-    sums, halves = numpy.empty(_SEVERAL, numpy.float32), numpy.empty((rows, 2, whole // 2), numpy.float32)
+    sums, halves = numpy.empty(_SEVERAL, numpy.float32), numpy.empty((rows, 2, full // 2), numpy.float32)
     for i in range(rows):
-        for k in range(whole // 2):
+        for k in range(full // 2):
             halves[i, 0, k], halves[i, 1, k] = x[i, 2 * k], x[i, 2 * k + 1]
     for j in range(0, count, together):
         first = min(j, count - together)
         row = 2 * width if together == _SEVERAL else 0
         for i in range(rows):
-            _bfloat16_dots(halves.ctypes.data + 4 * i * whole, weight + 2 * first * width, row, 2 * whole, sums.ctypes.data)
+            _bfloat16_dots(halves.ctypes.data + 4 * i * full, weight + 2 * first * width, row, 2 * full, sums.ctypes.data)
             for each in range(together):
-                total, own = sums[each], bits_at(weight + 2 * (first + each) * width, width)
-                for k in range(whole, width):
-                    total += x[i, k] * numpy.uint32(numpy.uint32(own[k]) << _HALF).view(numpy.float32)
+                total, weight_row = sums[each], bits_at(weight + 2 * (first + each) * width, width)
+                for k in range(full, width):
+                    total += x[i, k] * numpy.uint32(numpy.uint32(weight_row[k]) << _HALF).view(numpy.float32)
                 out[i, first + each] = total + bias[first + each]

@@ -1,7 +1,7 @@
-"""Matrix products inside of loops, for matrices that fit the processor's cache: out = a @ b, one tile of out after the other.
+"""Matrix products in loops, for matrices that fit the processor's cache: out = a @ b, one tile of out after another.
 
-The terms of a tile are added up in registers. LLVM does not vectorise a loop in this way by itself. So this one loop is written
-in LLVM's own vectors: it runs about as fast as BLAS does on large matrices.
+The terms of a tile are added up in registers. LLVM does not vectorise such a loop itself, so it is written in LLVM's vectors.
+It runs about as fast as BLAS on large matrices.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any, NamedTuple
 from tinytensor.kernels.numba.compiling import ByNumba, Later, loop
 from tinytensor.kernels.numba.processor import has
 
-# Of a tile: an integer in the loops. The registers hold so many rows: a row of float32 numbers takes one of AVX-512, or
-# several shorter ones.
+# The rows of a tile that the registers hold, an integer in loops. A row of float32 numbers takes one register of AVX-512, or
+# several smaller ones.
 ROWS: Any = Later(lambda: 8 if has("avx512f") else 4)
-COLUMNS = 16  # of a tile, and a multiple of ROWS
+COLUMNS = 16  # of a tile; a multiple of ROWS
 
 
 @loop
 def whole_tiles(count: int, size: int) -> int:
-    """``count`` rounded up to a multiple of ROWS or COLUMNS."""
+    """Round ``count`` up to a multiple of ROWS or COLUMNS."""
     return (count + size - 1) // size * size
 
 
 @ByNumba
 def contiguous(dtype: Any) -> Any:
-    """contiguous(x): x of one axis, a view whose numbers lie side by side. Only if LLVM knows that, it vectorises a loop."""
+    """contiguous(x): a view x of one axis, known to be contiguous. LLVM vectorises a loop only then."""
     from numba.core.imputils import impl_ret_borrowed
     from numba.extending import intrinsic
 
@@ -39,8 +39,8 @@ def contiguous(dtype: Any) -> Any:
     return intrinsic(function)
 
 
-class Place(NamedTuple):
-    """Where a matrix lies, as LLVM's values: a pointer, and how many bytes a row, and a column, is from the next one."""
+class Matrix(NamedTuple):
+    """The position of a matrix, as LLVM's values: a pointer, and the byte strides of rows and columns."""
 
     pointer: Any
     row: Any
@@ -54,27 +54,27 @@ def _product(dtype: Any, adds: bool) -> Any:
 
     def function(typing: Any, a: Any, b: Any, start: Any, stop: Any, out: Any, i: Any, j: Any) -> Any:
         def write(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            def place(argument: int, row: Any, column: Any) -> Place:
-                """Of this element of an array."""
+            def element(argument: int, row: Any, column: Any) -> Matrix:
+                """The position of an element of an array."""
                 array = context.make_array(signature.args[argument])(context, builder, arguments[argument])
                 strides = builder.extract_value(array.strides, 0), builder.extract_value(array.strides, 1)
                 pointer = builder.bitcast(array.data, ir.IntType(8).as_pointer())
                 for stride, count in zip(strides, (row, column)):
                     pointer = builder.gep(pointer, [builder.mul(stride, count)])
-                return Place(pointer, *strides)
+                return Matrix(pointer, *strides)
 
             _, _, start, stop, _, i, j = arguments
-            target = place(4, i, j)
-            kind = context.get_value_type(signature.args[4].dtype), signature.args[4].dtype.bitwidth // 8
+            target = element(4, i, j)
+            element_type = context.get_value_type(signature.args[4].dtype), signature.args[4].dtype.bitwidth // 8
             before = target if adds else None
             write_tile(
                 builder,
-                *kind,
+                *element_type,
                 ROWS.compute(),
                 1,
                 builder.sub(stop, start),
-                place(0, i, start),
-                place(1, start, j),
+                element(0, i, start),
+                element(1, start, j),
                 before,
                 target,
             )
@@ -85,8 +85,8 @@ def _product(dtype: Any, adds: bool) -> Any:
     return intrinsic(function)
 
 
-# (a, b, start, stop, out, i, j): out[i:i+ROWS, j:j+COLUMNS] = a[i:i+ROWS, start:stop] @ b[start:stop, j:j+COLUMNS].
-# The last axes of b and out are contiguous. Nothing checks that the arrays hold the whole tile.
+# (a, b, start, stop, out, i, j): out[i:i+ROWS, j:j+COLUMNS] = a[i:i+ROWS, start:stop] @ b[start:stop, j:j+COLUMNS]. The last
+# axes of b and out are contiguous. Bounds are not checked.
 set_product = ByNumba(functools.partial(_product, adds=False))
 add_product = ByNumba(functools.partial(_product, adds=True))  # out += instead of out =
 
@@ -98,13 +98,13 @@ def write_tile(
     rows: int,
     vectors: int,
     terms: Any,
-    a: Place,
-    b: Place,
-    before: Place | None,
-    out: Place,
+    a: Matrix,
+    b: Matrix,
+    before: Matrix | None,
+    out: Matrix,
 ) -> None:
-    """Write the instructions of out = before + a @ b: one loop over the terms, in which the tile's rows += a's column of
-    numbers times b's row. ``size`` is the bytes of a number. A tile's row has so many ``vectors`` of COLUMNS numbers."""
+    """Write the instructions of out = before + a @ b: a loop over the terms that adds a's column times b's row to the tile.
+    ``size`` is the bytes of an element. The tile's rows have ``vectors`` vectors of COLUMNS elements."""
     from llvmlite import ir
 
     vector, integer = ir.VectorType(number, COLUMNS), terms.type
@@ -114,8 +114,8 @@ def write_tile(
     )
     tile = [(row, v) for row in range(rows) for v in range(vectors)]
 
-    def in_row(place: Place, row: int) -> Any:
-        return builder.gep(place.pointer, [builder.mul(place.row, integer(row))])
+    def in_row(matrix: Matrix, row: int) -> Any:
+        return builder.gep(matrix.pointer, [builder.mul(matrix.row, integer(row))])
 
     def in_vector(pointer: Any, v: int) -> Any:
         return builder.bitcast(builder.gep(pointer, [integer(v * COLUMNS * size)]), vector.as_pointer())
@@ -154,6 +154,6 @@ def write_tile(
         result.add_incoming(x, entry)
         result.add_incoming(y, body)
     for (row, v), result in zip(tile, results):
-        # Added last: a sum of many blocks would otherwise be a running sum of all its terms.
+        # Added last, so that a sum of many blocks is not one running sum of all terms.
         total = builder.fadd(result, load(in_vector(in_row(before, row), v))) if before else result
         builder.store(total, in_vector(in_row(out, row), v), align=size)

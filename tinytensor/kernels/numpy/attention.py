@@ -1,14 +1,14 @@
 """Scaled dot-product attention (Vaswani et al. 2017, equation 1), forward and backward.
 
-What makes it fast:
+Why it is fast:
 
-* The scores are stored transposed, (..., S, T). A maximum or a sum over the keys then runs over whole rows of queries, which
-  vectorises. Over a short last axis it would not.
-* The work is cut into blocks: of a few sequences, and where sequences are long also of queries. A block's scores stay in the
-  processor's cache. Where attention is causal, a block reads only the keys up to its last query.
-* The division of softmax is applied to the outputs, because there are fewer of them than weights.
-* Where a head has more than 512 x 512 scores, the weights are not saved: the backward pass computes them again. So memory grows
-  with the length and not with its square.
+* The scores are stored transposed, (..., S, T). Maxima and sums over the keys then run over whole rows of queries, which
+  vectorises better than a short last axis.
+* Blocks of a few sequences, and in long ones of some queries, keep their scores in the processor's cache. With causality, a
+  block reads only the keys up to its last query.
+* The division of softmax is applied to the outputs, which are fewer than the weights.
+* If a head has more than 512 x 512 scores, the backward pass recomputes the weights, so that memory grows with the length, not
+  its square.
 """
 
 from __future__ import annotations
@@ -20,57 +20,56 @@ from typing import Any, NamedTuple
 
 from tinytensor.device.backend import host, xp
 from tinytensor.device.summation import sum_over
-from tinytensor.kernels.heads import multi_head
-from tinytensor.kernels.masks import causal_array, lowest, padding
+from tinytensor.kernels.attention import causal_array, lowest, multi_head, padding
 from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale
 from tinytensor.kernels.numpy.products import matmul
 
-_HIDDEN = -math.inf  # added to the scores of keys that a query may not see
-_BLOCK = 1 << 17  # about as many scores are in a block: 512 KiB, half of a core's cache
-_QUERIES = 64  # the fewest queries of a block: with fewer the products get small
-_KEPT = 512 * 512  # the most scores of a head whose weights are saved
-_SQUARE = 128  # the most queries of one cached causal penalty, see _hide_later_keys
+_HIDDEN = -math.inf  # added to the scores of hidden keys
+_BLOCK = 1 << 17  # approximate scores of a block: 512 KiB, half of a core's cache
+_QUERIES = 64  # minimum queries of a block: fewer make the products small
+_KEPT = 512 * 512  # maximum scores of a head whose weights are saved
+_SQUARE = 128  # maximum queries of a cached causal penalty, see _hide_later_keys
 
 
 class Block(NamedTuple):
-    """A part of the work: some places of the first axis, some queries, and the keys that these may see."""
+    """A part of the work: a slice of the first axis, some queries, and the keys that they may see."""
 
     batch: slice
     queries: slice
     keys: slice
-    # Whether this is the first block of its sequences. The first one has their last queries, so it sees all of their keys. It
-    # sets the gradients of keys and values, whose memory is not initialised, and the other blocks add to them.
+    # True for the block with the last queries of its sequences. It comes first and sees all of their keys, so it sets the
+    # gradients of keys and values, whose memory is not initialised. The following blocks add to them.
     is_first: bool
 
     @property
     def of_queries(self) -> tuple[Any, ...]:
-        """The index of the block's part in an array (..., T, D)."""
+        """The index of the block's queries in an array (..., T, D)."""
         return self.batch, ..., self.queries, slice(None)
 
     @property
     def of_keys(self) -> tuple[Any, ...]:
-        """The index of the block's part in an array (..., S, D)."""
+        """The index of the block's keys in an array (..., S, D)."""
         return self.batch, ..., self.keys, slice(None)
 
 
 class Residuals(NamedTuple):
-    """What ``attention_forward`` saves for ``attention_backward``."""
+    """The arrays that ``attention_forward`` saves for ``attention_backward``."""
 
-    weights: list[Any] | None  # of each block, (..., S, T), not yet normalised; None: compute them again
+    weights: list[Any] | None  # of each block, (..., S, T), not normalised; None: recompute them
     largest: Any  # each query's largest score, (..., 1, T)
-    inverse: Any  # 1 / the sum of each query's weights before they are normalised, (..., 1, T)
+    inverse: Any  # 1 / the sum of each query's weights before normalisation, (..., 1, T)
     out: Any
     keep: Any  # the dropout mask of the weights, (..., S, T); None without dropout
-    spoiled: Any  # the ``padding``, where some of it may not be finite; else None
+    spoiled: Any  # the ``padding`` if some of it may not be finite, else None
 
 
 def blocks(
     query: Any, key: Any, is_causal: bool, scores_in_block: int, fewest_queries: int, most_saved: int
 ) -> Iterator[Block]:
-    """All blocks of the work. Of each sequence, the block with the last queries comes first (see ``Block.is_first``).
+    """Yield all blocks, those with a sequence's last queries first (see ``Block.is_first``).
 
     A block has about ``scores_in_block`` scores, and at least ``fewest_queries`` queries if the sequence has as many. A long
-    sequence is cut where its attention is causal, or where a head has more than ``most_saved`` scores.
+    sequence is cut if its attention is causal, or if a head has more than ``most_saved`` scores.
     """
     heads, queries, keys = math.prod(query.shape[1:-2]), query.shape[-2], key.shape[-2]
     is_cut = queries >= 4 * fewest_queries and (is_causal or queries * keys > most_saved)
@@ -84,12 +83,12 @@ def blocks(
 
 
 def transposed(x: Any) -> Any:
-    """The last two axes exchanged."""
+    """Exchange the last two axes."""
     return x.swapaxes(-1, -2)
 
 
 def same_lead(*arrays: Any) -> Iterator[Any]:
-    """The arrays, broadcast to the same leading axes. There is at least one leading axis."""
+    """Broadcast the arrays to the same leading axes, at least one."""
     leads = [a.shape[:-2] for a in arrays]
     if leads[0] and leads.count(leads[0]) == len(leads):
         return iter(arrays)
@@ -98,7 +97,7 @@ def same_lead(*arrays: Any) -> Iterator[Any]:
 
 
 def joinable(shape: Sequence[int], dtype: Any) -> Any:
-    """An empty array (batch, heads, T, D) that lies in memory as (batch, T, heads, D). Joining its heads takes no copy."""
+    """Return an empty array (batch, heads, T, D), stored as (batch, T, heads, D) to join heads without a copy."""
     if len(shape) != 4:
         return xp.empty(shape, dtype)
     batch, heads, length, width = shape
@@ -106,8 +105,8 @@ def joinable(shape: Sequence[int], dtype: Any) -> Any:
 
 
 def _hide_later_keys(scores: Any, first: int) -> None:
-    """Make scores (..., S, T) causal, in place. The first query sees the keys before ``first``, and each later query one key
-    more. The diagonal is handled in squares of limited size, so that what ``_triangle`` caches is small at any length."""
+    """Make scores (..., S, T) causal, in place. The first query sees the keys before ``first``, and each later query one more.
+    Squares along the diagonal keep the arrays that ``_triangle`` caches small."""
     queries = scores.shape[-1]
     for start in range(0, queries, _SQUARE):
         stop = min(start + _SQUARE, queries)
@@ -116,22 +115,22 @@ def _hide_later_keys(scores: Any, first: int) -> None:
             scores[..., first + stop - 1 :, start:stop] = _HIDDEN
 
 
-@functools.lru_cache(maxsize=64)  # each is at most 64 KiB, or 128 KiB in float64
+@functools.lru_cache(maxsize=64)  # at most 64 KiB each, or 128 KiB in float64
 def _triangle(queries: int, dtype: Any) -> Any:
-    """The penalty (queries - 1, queries) of those keys that some of the queries see and some do not."""
+    """Return the penalty (queries - 1, queries) of the keys that only some of the queries see."""
     return _penalty(xp.ascontiguousarray(causal_array(queries, queries - 1).T), dtype)
 
 
 def _penalty(mask: Any, dtype: Any) -> Any:
-    """What a mask adds to the scores: 0 where it is True, else -inf."""
+    """Return what a mask adds to the scores: 0 where it is True, else -inf."""
     return xp.where(mask, xp.zeros((), dtype), xp.full((), _HIDDEN, dtype))
 
 
 def without_empty_blocks(mask: Any, is_causal: bool, queries: int, keys: int) -> tuple[Any, bool]:
-    """The mask, and whether attention is causal beside it.
+    """Return the mask, and whether attention is also causal.
 
-    With more queries than keys the first queries of causal attention see no key. A block of them would have no scores at all,
-    so causality then becomes part of the mask.
+    With more queries than keys, the first queries of causal attention see no key, and their block has no scores. Causality then
+    becomes part of the mask.
     """
     if not is_causal or queries <= keys:
         return mask, is_causal
@@ -140,30 +139,30 @@ def without_empty_blocks(mask: Any, is_causal: bool, queries: int, keys: int) ->
 
 
 def cleared(x: Any, hidden: Any) -> Any:
-    """x (..., S, D) with zeros in place of the keys in ``hidden``, if that is not None."""
+    """Replace the keys of x (..., S, D) that are in ``hidden`` by zeros; None hides none."""
     return x if hidden is None else xp.where(hidden[..., None], xp.zeros((), x.dtype), x)
 
 
 def _is_finite(x: Any) -> bool:
-    """Whether all numbers are finite, by their sum, which takes a tenth of the time of ``cleared``."""
-    return math.isfinite(xp.einsum("abcdefghijklmnopqrstuvwxyz"[: x.ndim] + "->", x))  # faster than ``sum`` where x is a view
+    """Return True if all elements are finite. Summing them takes a tenth of the time of ``cleared``."""
+    return math.isfinite(xp.einsum("abcdefghijklmnopqrstuvwxyz"[: x.ndim] + "->", x))  # faster than ``sum`` for views
 
 
 def check_mask(mask: Any, scores: tuple[int, ...]) -> None:
     """Raise ValueError unless a mask, or None, broadcasts to the scores' shape (..., T, S)."""
     if mask is not None and host.broadcast_shapes(mask.shape, scores) != scores:
-        raise ValueError(f"a mask of shape {mask.shape} does not broadcast to the scores, {scores}")
+        raise ValueError(f"mask must broadcast to the scores {scores}, got shape {mask.shape}")
 
 
 def cut(mask: Any, batch: slice, second_last: slice, last: slice, ndim: int) -> Any:
-    """A block's part of an array that broadcasts to the scores, which have ``ndim`` axes."""
+    """Return a block's part of an array that broadcasts to the scores, which have ``ndim`` axes."""
     mask = mask.reshape((1,) * (ndim - mask.ndim) + mask.shape)
     parts = [batch, *[slice(None)] * (ndim - 3), second_last, last]
     return mask[tuple([slice(None) if n == 1 else part for n, part in zip(mask.shape, parts)])]
 
 
 def _scores(query: Any, key: Any, bias: Any, mask: Any, block: Block) -> Any:
-    """A block's scores (..., S, T), with the bias added, and -inf where the mask hides a key from a query."""
+    """Return a block's scores (..., S, T) with the bias added, and -inf where the mask hides a key."""
     scores = matmul(key[block.of_keys], transposed(query[block.of_queries]))
     if bias is not None:
         scores += transposed(cut(bias, block.batch, block.queries, block.keys, query.ndim))
@@ -174,20 +173,19 @@ def _scores(query: Any, key: Any, bias: Any, mask: Any, block: Block) -> Any:
 
 
 def _seen_by_first(query: Any, key: Any, is_causal: bool, block: Block) -> int | None:
-    """How many keys the first query of a block sees; each later one sees one key more. None where all see all keys."""
+    """Return how many keys a block's first query sees; each later query sees one more. None: all see all keys."""
     return block.queries.start + key.shape[-2] - query.shape[-2] + 1 if is_causal else None
 
 
 class Passes(NamedTuple):
-    """What is done to the scores of a block, (..., S, T), between its matrix products. The functions below do it in NumPy;
-    kernels/numba passes compiled loops in their place."""
+    """The operations on a block's scores (..., S, T) between its products: the functions below, or loops of kernels/numba."""
 
-    # (scores, seen by the first query, floor): replaces the scores by their weights, which are not normalised, and returns
-    # each query's largest score, no lower than a floor, and the sum of its weights, both (..., 1, T).
+    # (scores, seen by the first query, floor): replaces the scores by their weights, not normalised. Returns each query's
+    # largest score, at least ``floor``, and the sum of its weights, both (..., 1, T).
     weigh: Callable[[Any, int | None, float | None], tuple[Any, Any]]
     # (scores, seen by the first query, largest): replaces the scores by the same weights again.
     weigh_again: Callable[[Any, int | None, Any], None]
-    # (gradient of the dropped weights, keep or None, total, weights): replaces that gradient by that of the scores.
+    # (gradient of the dropped weights, keep or None, total, weights): replaces the gradient by that of the scores.
     to_scores: Callable[[Any, Any, Any, Any], None]
 
 
@@ -232,12 +230,12 @@ def attention_forward(
 ) -> tuple[Any, Any]:
     """softmax(query keyᵀ scale + bias) value for query (..., T, D), key (..., S, D) and value (..., S, D_v).
 
-    ``bias`` broadcasts to (..., T, S) or is None. Where it is -inf, the key is hidden from the query. ``mask`` broadcasts to
-    the same shape or is None. It is boolean, and True means that the query may see the key. ``is_causal`` lets a query see the
-    keys up to its own place, counted from the end. A query that sees no key gives zeros. ``random_key`` determines the dropout
-    mask of the weights, in the order (..., S, T). Without dropout it is None and ``keep_probability`` is 1.
+    ``bias`` (-inf hides a key) and the boolean ``mask`` (True = may see) broadcast to (..., T, S) or are None. ``is_causal``
+    lets a query see the keys up to its own position, counted from the end. A query that sees no key gives zeros. ``random_key``
+    determines the dropout mask of the weights, in the order (..., S, T). Without dropout it is None and ``keep_probability`` is
+    1.
 
-    Saves ``Residuals``. ``passes`` is for other kernels that share these blocks.
+    Saves ``Residuals``. ``passes`` lets kernels/numba use the same blocks.
     """
     if query.shape[-2] == 1 and mask is None and bias is None and random_key is None and not any(needed):
         return _one_query(query, key, value, scale), None
@@ -269,7 +267,7 @@ def attention_forward(
 
 
 def _one_query(query: Any, key: Any, value: Any, scale: float) -> Any:
-    """Attention of a single query to all keys, as in generating token by token. Blocks would only cost time here."""
+    """Return the attention of a single query to all keys, as in decoding. Blocks would only slow it down."""
     weights = matmul(query * scale, transposed(key))
     _exp(weights, weights.max(axis=-1, keepdims=True))
     out = matmul(weights, value)
@@ -295,9 +293,9 @@ def attention_backward(
 ) -> Sequence[Any]:
     """With the weights P and dP = g valueᵀ, the gradient of the scores is dS = P (dP - rowsum(dP P)).
 
-    rowsum(dP P) equals rowsum(g out), which is cheaper. The saved weights are not normalised: P = weights * inverse. So g is
-    multiplied by ``inverse`` instead. The gradients of query, key and value are written to the arrays in ``into``, or to new
-    ones where these are None.
+    rowsum(dP P) equals rowsum(g out), which is cheaper. The saved weights are not normalised (P = weights * inverse), so g is
+    multiplied by ``inverse``. The gradients of query, key and value are written to the arrays in ``into``, or to new ones for
+    None.
     """
     saved, largest, inverse, out, keep, spoiled = residuals
     hidden = padding(mask)
@@ -307,31 +305,32 @@ def attention_backward(
     g = g.reshape(out.shape) * transposed(inverse)
     total = xp.einsum("...ij,...ij->...i", g, out)[..., None, :]
     g *= survivors_scale(keep_probability)
-    make = joinable if query.shape[-2] else _zeros  # without queries there is no block to write the gradients of the keys
-    places = zip((query, key, value), needed, into)
-    d_query, d_key, d_value = ((make(x.shape, x.dtype) if place is None else place) if n else None for x, n, place in places)
+    make = joinable if query.shape[-2] else xp.zeros  # without queries there is no block to write the keys' gradients
+    outputs = zip((query, key, value), needed, into)
+    d_query, d_key, d_value = (
+        (make(x.shape, x.dtype) if target is None else target) if n else None for x, n, target in outputs
+    )
     d_bias = aligned_zeros(bias, query.ndim, query.dtype) if needed[3] else None
     for i, block in enumerate(blocks(query, key, is_causal, _BLOCK, _QUERIES, _KEPT)):
         of_queries, of_keys = block.of_queries, block.of_keys
-        put = _set if block.is_first else _add
         weights = saved[i] if saved is not None else _scores(query, key, bias, mask, block)
         if saved is None:
             seen_by_first = _seen_by_first(query, key, is_causal, block)
             passes.weigh_again(weights, seen_by_first, largest[block.batch, ..., block.queries])
         if d_value is not None:
-            put(d_value[of_keys], _dropped(weights, keep, block), g[of_queries])
+            matmul(_dropped(weights, keep, block), g[of_queries], out=d_value[of_keys], accumulate=not block.is_first)
         if d_query is None and d_key is None and d_bias is None:
             continue
         d_scores = matmul(value[of_keys], transposed(g[of_queries]))
         kept = None if keep is None else cut(keep, block.batch, block.keys, block.queries, weights.ndim)
         passes.to_scores(d_scores, kept, total[block.batch, ..., block.queries], weights)
         if d_query is not None:
-            _set(d_query[of_queries], transposed(d_scores), scaled_key[of_keys])
+            matmul(transposed(d_scores), scaled_key[of_keys], out=d_query[of_queries])
         if d_key is not None:
-            put(d_key[of_keys], d_scores, query[of_queries])
+            matmul(d_scores, query[of_queries], out=d_key[of_keys], accumulate=not block.is_first)
         if d_bias is not None:
             add_to_bias(d_bias, transposed(d_scores), block)
-    if hidden is not None and not xp.isfinite(total).all():  # a query that is NaN has made these NaN, too
+    if hidden is not None and not xp.isfinite(total).all():  # a query that is NaN has made these NaN
         for gradient in (d_key, d_value):
             if gradient is not None:
                 gradient[xp.broadcast_to(hidden, gradient.shape[:-1])] = 0
@@ -339,25 +338,25 @@ def attention_backward(
 
 
 def aligned_zeros(bias: Any, ndim: int, dtype: Any) -> Any:
-    """Zeros for the gradient of a bias, with as many axes as the scores."""
+    """Return zeros for the gradient of a bias, with as many axes as the scores."""
     return xp.zeros((1,) * (ndim - bias.ndim) + bias.shape, dtype)
 
 
 def add_to_bias(d_bias: Any, d_scores: Any, block: Block) -> None:
-    """Add the gradient of a block's scores, (..., T, S), to that of the bias, summed over the axes that were broadcast."""
+    """Add the gradient of a block's scores, (..., T, S), to the bias's gradient, summed over the broadcast axes."""
     part = cut(d_bias, block.batch, block.queries, block.keys, d_scores.ndim)
     axes = tuple([axis for axis, (n, length) in enumerate(zip(part.shape, d_scores.shape)) if n != length])
     part += d_scores.sum(axis=axes, dtype=d_bias.dtype, keepdims=True)
 
 
 def _exp(scores: Any, largest: Any) -> None:
-    """exp(scores - largest), in place."""
+    """Replace scores by exp(scores - largest)."""
     scores -= largest
     xp.exp(scores, out=scores)
 
 
 def _survivors(query: Any, key: Any, random_key: RandomKey | None, keep_probability: float) -> Any:
-    """Which weights dropout keeps, (..., S, T); None without dropout."""
+    """Return the dropout mask of the weights, (..., S, T); None without dropout."""
     if random_key is None:
         return None
     lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
@@ -365,20 +364,8 @@ def _survivors(query: Any, key: Any, random_key: RandomKey | None, keep_probabil
 
 
 def _dropped(weights: Any, keep: Any, block: Block) -> Any:
-    """A block's weights, or their gradient, with 0 for what dropout drops."""
+    """Return a block's weights, or their gradient, with 0 for the dropped ones."""
     return weights if keep is None else weights * cut(keep, block.batch, block.keys, block.queries, weights.ndim)
-
-
-def _set(target: Any, x: Any, y: Any) -> None:
-    matmul(x, y, out=target)
-
-
-def _add(target: Any, x: Any, y: Any) -> None:
-    matmul(x, y, out=target, accumulate=True)
-
-
-def _zeros(shape: Sequence[int], dtype: Any) -> Any:
-    return xp.zeros(shape, dtype)
 
 
 multi_head_attention_forward, multi_head_attention_backward = multi_head(attention_forward, attention_backward)

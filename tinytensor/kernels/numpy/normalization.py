@@ -1,7 +1,7 @@
-"""Layer norm and RMS norm over the last axis. They save up to three numbers for each row.
+"""Layer norm and RMS norm over the last axis. They save up to three values for each row.
 
-If the numbers of a row are large and alike, their mean is rounded to fewer digits than their distances from it have. Layer norm
-sees this by a mean of many standard deviations, and then corrects the distances. Rows like that are rare.
+If the elements of a row are large and alike, rounding their mean costs digits that the differences from it have. Layer norm
+detects this rare case, a mean of many standard deviations, and corrects the differences.
 """
 
 from __future__ import annotations
@@ -12,40 +12,38 @@ from typing import Any
 
 from tinytensor.device.backend import xp
 from tinytensor.device.summation import root_of_squares, sum_of_products, sum_over
-from tinytensor.kernels.numpy.products import LONG, matmul
-from tinytensor.kernels.rows import as_rows
+from tinytensor.kernels.numpy.products import LONG, as_rows, matmul
 
 TINY = 1e-30  # squares of float32 are less accurate below
-ALIKE = 8.0  # the mean of numbers that are large and alike is more than so many standard deviations
+ALIKE = 8.0  # a mean of more standard deviations than this needs the correction
 
 
 def _rows_or_vector(x: Any) -> Any:
     """x as a matrix of rows, but a single row as a vector.
 
-    The mean of a vector is a number. Computing with numbers is several times as fast as with arrays of one element, which
-    matters in generating token by token.
+    Its mean is then a scalar, several times faster than an array of one element, which matters in decoding.
     """
     return x.reshape(-1) if 0 < x.size == x.shape[-1] <= LONG else as_rows(x)
 
 
-# The means below are computed as products: for short rows these are several times faster than NumPy's sum and mean.
+# Means are computed as products: for short rows several times faster than NumPy's sum and mean.
 
 
 @functools.lru_cache(maxsize=64)
 def _evenly(width: int, dtype: Any) -> Any:
-    """The vector whose product with a row is the row's mean."""
+    """Return the vector whose product with a row is the row's mean."""
     return xp.full(width, 1.0 / max(width, 1), dtype)
 
 
 def _row_mean(a: Any, weight: Any = None) -> Any:
-    """The mean of each row, or of a * weight along each, as a column."""
+    """Return the mean of each row, or of a * weight along each, as a column."""
     share = _evenly(a.shape[-1], a.dtype)
     share = share if weight is None else weight * share
     return a.dot(share) if a.ndim == 1 else matmul(a, share[:, None])
 
 
 def _row_mean_of_product(a: Any, b: Any) -> Any:
-    """The mean of a * b along each row, as a column. The product is only stored where rows are long."""
+    """Return the mean of a * b along each row, as a column. Only for long rows is the product stored."""
     fraction = 1.0 / max(a.shape[-1], 1)
     if a.shape[-1] > LONG:
         return sum_over(a * b, (1,), keepdims=True) * fraction
@@ -65,7 +63,7 @@ def _rstd(rows: Any, eps: float) -> Any:
 
 
 def _plus(d_x: Any, before: Any) -> Any:
-    """d_x, to which ``before`` is added in place unless it is None."""
+    """Add ``before`` to d_x in place, unless it is None. Returns d_x."""
     if before is not None:
         d_x += before
     return d_x
@@ -74,7 +72,7 @@ def _plus(d_x: Any, before: Any) -> Any:
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
     """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance.
 
-    Saves the rounded mean, what to subtract after it (None: nothing), and rstd = 1 / sqrt(var + eps).
+    Saves the rounded mean, its correction (or None), and rstd = 1 / sqrt(var + eps).
     """
     rows = _rows_or_vector(x)
     mean, correction = _row_mean(rows), None
@@ -83,7 +81,7 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
     alike = abs(mean) * rstd > ALIKE
     if alike.any() if rows.ndim > 1 else alike:
         first = out[..., :1]
-        correction = first + _row_mean(out - first)  # equal numbers are all 0 after it, as their first is subtracted
+        correction = first + _row_mean(out - first)  # equal elements are all 0 after it, as the first is subtracted
         out -= correction
         rstd = _rstd(out, eps)
     out *= rstd

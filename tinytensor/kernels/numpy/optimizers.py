@@ -1,7 +1,7 @@
 """Optimizer steps and gradient norms over lists of raw arrays, in place.
 
-The kernels take lists so that a GPU can do all the work in one launch. Here the arrays are done one by one. Adam does some
-rows of an array at a time, so that they stay in the processor's cache until they are done.
+Lists let a GPU do all the work in one launch. Here the arrays take turns. Adam cuts them into blocks of rows that stay in the
+processor's cache.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ def adam_step(
 ) -> None:
     """One step of Adam (Kingma and Ba 2015, algorithm 1), or with ``decoupled`` of AdamW (Loshchilov and Hutter 2019).
 
-    The lists have the same length, and the arrays at the same place in them have the same shape. The arrays of one list have
-    one dtype. ``firsts`` and ``seconds`` are the moments, and ``step`` counts from 1. All arrays but the gradients are changed
-    in place. The gradients count times ``gradient_scale``, an array of one element or a scalar; None is 1.
+    The lists have the same length, and arrays at the same index have the same shape. The arrays of one list have one dtype.
+    ``firsts`` and ``seconds`` are the moments, and ``step`` counts from 1. All arrays but the gradients are changed in place.
+    The gradients are multiplied by ``gradient_scale``, an array of one element or a scalar; None is 1.
 
-    ``masters`` is empty where all dtypes are the same. Otherwise the parameters and gradients are narrower than float32, and
-    the masters and moments are float32. The step then changes the masters (see ``current``) and rounds them to the parameters.
-    Most steps are too small to change a narrow parameter, but in the masters they add up (Micikevicius et al. 2018, section
-    3.1).
+    ``masters`` is empty if all dtypes are the same. Otherwise the parameters and gradients are low-precision, and the masters
+    and moments float32. The step then changes the masters (see ``current``) and rounds them to the parameters: most steps are
+    too small for low-precision parameters, but in the masters they add up (Micikevicius et al. 2018, section 3.1).
     """
     for i, (parameter, gradient, first, second) in enumerate(zip(parameters, gradients, firsts, seconds)):
         for rows in _blocks(parameter):
@@ -71,15 +70,15 @@ def adam_step(
 
 
 def scaled(gradient: Any, factor: Any) -> Any:
-    """The gradient times a factor, as an array of the gradient's dtype; None is 1."""
+    """Return the gradient times a factor in the gradient's dtype; None is 1."""
     return gradient if factor is None else xp.asarray(gradient * factor, gradient.dtype)
 
 
 def current(master: Any, parameter: Any) -> Any:
-    """The master, brought up to date in place.
+    """Update the master in place, and return it.
 
-    Normally an element of the master rounds to the parameter's element. Where it does not, something else has written to the
-    parameter, such as load_state_dict or an initialiser. There the master starts again from the parameter.
+    Normally each element of the master rounds to the parameter's. If not, something else has written the parameter, such as
+    load_state_dict or an initialiser, and the master restarts from it.
     """
     kept = master.astype(parameter.dtype) == parameter
     master[...] = xp.where(kept, master, parameter.astype(master.dtype))
@@ -87,9 +86,9 @@ def current(master: Any, parameter: Any) -> Any:
 
 
 def _blocks(array: Any) -> Iterator[Any]:
-    """The indices that cut an array into blocks of rows."""
+    """Yield the indices that cut an array into blocks of rows."""
     if array.ndim == 0:
-        yield None  # adds an axis: otherwise NumPy would give a number, which cannot be changed in place
+        yield None  # adds an axis: otherwise NumPy would return a scalar, which cannot be changed in place
         return
     rows = max(1, _BLOCK // max(1, math.prod(array.shape[1:])))
     for first in range(0, len(array), rows):
@@ -110,8 +109,8 @@ def sgd_step(
 ) -> None:
     """One step of gradient descent with PyTorch's momentum: v = momentum v + (1 - dampening) g. The first v is g.
 
-    The lists, the ``masters`` and the dtypes are as in ``adam_step``. The parameters, the masters and the velocities are
-    changed in place. With ``is_first`` the velocities are only written and not read. Without momentum their list is empty.
+    The lists, ``masters`` and dtypes are as in ``adam_step``. The parameters, masters and velocities are changed in place. With
+    ``is_first`` the velocities are written, not read. Without momentum their list is empty.
     """
     for i, (parameter, g) in enumerate(zip(parameters, gradients)):
         p = parameter
@@ -133,9 +132,12 @@ def sgd_step(
 
 
 def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:
-    """The Euclidean norm of all elements of the arrays together, float32 or wider, and the factor that makes it at most
-    ``max_norm``: arrays or scalars of the backend. The factor is at most 1, and NaN if the norm is. It is float64 on a GPU, and
-    where the norm's dtype has too few digits for it, as if the norm overflows."""
+    """Return the Euclidean norm of all elements of the arrays together, and the factor, at most 1, that limits it to
+    ``max_norm``.
+
+    Both are arrays or scalars of the backend, the norm in float32 or wider. The factor is NaN if the norm is. It is float64 on
+    a GPU, and if the norm's dtype has too few digits for it, as when the norm overflows.
+    """
     norms = [root_of_squares(a) for a in arrays]
     norm = root_of_squares((xp.stack if xp is not host and norms else xp.array)(norms))
     scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
@@ -145,6 +147,6 @@ def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:
 
 
 def scale_all(arrays: Arrays, factor: Any) -> None:
-    """Multiply each array in place by ``factor``, an array or a scalar of the backend. Each array keeps its dtype."""
+    """Multiply each array in place by ``factor``, an array or a scalar of the backend. Dtypes are kept."""
     for a in arrays:
         a *= factor

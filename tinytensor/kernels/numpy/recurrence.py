@@ -1,14 +1,14 @@
 """Recurrent layers through time: the plain network (Elman 1990), the GRU (Cho et al. 2014) and the LSTM (Hochreiter and
 Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
-``projected`` (length, batch, gates * width) holds what the inputs of all steps add to the gates. Each step adds what the state
-before it adds, h W^T, and computes the state after it. The gates stand side by side, in PyTorch's order.
+``projected`` (length, batch, gates * width) holds the inputs' parts of the gates for all steps. Each step adds the previous
+state's part, h W^T, and computes the next state. The gates stand side by side, in PyTorch's order.
 
-``mask`` (length, batch) is None or boolean, True = a token. Where it is False a step leaves the state as it was, so the last
-step holds the final states of sequences of any length. ``is_reversed`` runs from the last step to the first.
+``mask`` (length, batch) is None or boolean, True = a token. At padding a step keeps the state, so the last step holds the final
+states of sequences of any length. ``is_reversed`` runs from the last step to the first.
 
-On the way back, each step turns the gradient of its state into the gradient of its gates, and adds to the gradient of the state
-before it. The gradient of the weight is one product over all steps.
+In the backward pass, each step turns its state's gradient into that of its gates, and adds to the gradient of the previous
+state. The gradient of the weight is one product over all steps.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 
 from tinytensor.device.backend import xp
 from tinytensor.device.summation import sum_over
-from tinytensor.kernels.numpy.silu import sigmoid
-from tinytensor.kernels.rows import as_rows
+from tinytensor.kernels.numpy.activations import sigmoid
+from tinytensor.kernels.numpy.products import as_rows
 
 
 def steps(length: int, is_reversed: bool) -> range:
-    """The steps in the order in which they run."""
+    """Return the steps in the order in which they run."""
     return range(length - 1, -1, -1) if is_reversed else range(length)
 
 
 def state_before(states: Any, first: Any, t: int, is_reversed: bool) -> Any:
-    """The state before step t: that of the step which ran before it, or ``first``."""
+    """Return the state before step t: that of the step that ran before it, or ``first``."""
     t += 1 if is_reversed else -1
     return states[t] if 0 <= t < len(states) else first
 
 
 def weight_gradient(d_gates: Any, states: Any, first: Any, is_reversed: bool) -> Any:
-    """The sum over the steps of d_gates^T times the state before the step."""
+    """Return the sum over the steps of d_gates^T times the state before the step."""
     start, later, before = (-1, d_gates[:-1], states[1:]) if is_reversed else (0, d_gates[1:], states[:-1])
     out = d_gates[start].T @ first
     out += as_rows(later).T @ as_rows(before)
@@ -42,13 +42,13 @@ def weight_gradient(d_gates: Any, states: Any, first: Any, is_reversed: bool) ->
 
 
 def _keep(old: Any, new: Any, mask: Any, t: int) -> None:
-    """Put the old state in the place of the new one where there is no token."""
+    """Replace the new state by the old one at padding."""
     if mask is not None:
         xp.copyto(new, old, where=~mask[t][:, None])
 
 
 def _pass_by(d_new: Any, d_gates: Any, d_old: Any, mask: Any, t: int) -> None:
-    """Where there is no token, the gradient passes by the gates to the state before the step."""
+    """At padding, pass the gradient by the gates to the state before the step."""
     if mask is not None:
         padding = ~mask[t][:, None]
         xp.copyto(d_gates, 0, where=padding)
@@ -203,7 +203,7 @@ def lstm_backward(
     mask: Any,
     is_reversed: bool,
 ) -> Sequence[Any]:
-    """With the whole gradient of the cell, e = dc' + dh' o (1 - tanh(c')^2), the gates get, before their activations,
+    """With the whole gradient of the cell, e = dc' + dh' o (1 - tanh(c')^2), the gates' gradients before their activations are
     e u i (1 - i), e c f (1 - f), e i (1 - u^2) and dh' tanh(c') o (1 - o). Then dh = da W and dc = e f."""
     (states, cells), gates = residuals
     width = state.shape[-1]
@@ -213,12 +213,12 @@ def lstm_backward(
         d_new, d_new_cell, d_gate = d_state + g[0, t], d_cell + g[1, t], d_gates[t]
         i, f, u, o = (gates[t, :, k * width : (k + 1) * width] for k in range(4))
         squashed = xp.tanh(cells[t])
-        whole = d_new_cell + d_new * o * (1.0 - squashed * squashed)
-        d_gate[:, :width] = whole * u * i * (1.0 - i)
-        d_gate[:, width : 2 * width] = whole * state_before(cells, cell, t, is_reversed) * f * (1.0 - f)
-        d_gate[:, 2 * width : 3 * width] = whole * i * (1.0 - u * u)
+        d_total = d_new_cell + d_new * o * (1.0 - squashed * squashed)
+        d_gate[:, :width] = d_total * u * i * (1.0 - i)
+        d_gate[:, width : 2 * width] = d_total * state_before(cells, cell, t, is_reversed) * f * (1.0 - f)
+        d_gate[:, 2 * width : 3 * width] = d_total * i * (1.0 - u * u)
         d_gate[:, 3 * width :] = d_new * squashed * o * (1.0 - o)
-        d_state, d_cell = d_gate @ weight, whole * f
+        d_state, d_cell = d_gate @ weight, d_total * f
         _pass_by(d_new, d_gate, d_state, mask, t)
         _pass_by(d_new_cell, d_gate, d_cell, mask, t)
     d_weight = weight_gradient(d_gates, states, state, is_reversed) if needed[1] else None

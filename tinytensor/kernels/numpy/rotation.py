@@ -1,5 +1,5 @@
-"""The rotation of pairs of elements, as in rotary positions (Su et al. 2021, equation 34), and what is done to queries and keys
-before attention: an RMS norm of each head, and this rotation."""
+"""The rotation of pairs of elements, as in rotary positions (Su et al. 2021, equation 34), and the preparation of queries and
+keys for attention: an RMS norm of each head, then this rotation."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytensor.device.backend import xp
-from tinytensor.kernels.heads import Backward, Forward
+from tinytensor.kernels.attention import Backward, Forward
 from tinytensor.kernels.numpy.normalization import rms_norm_backward, rms_norm_forward
 
 
 def rotate_pairs(x: Any, cosine: Any, sine: Any) -> Any:
-    """first cos - second sin, and second cos + first sin, where first and second are the halves of x's last axis.
+    """first cos - second sin and second cos + first sin, for the halves ``first`` and ``second`` of x's last axis.
 
     x is (..., 2 n); ``cosine`` and ``sine`` broadcast to (..., n).
     """
@@ -28,7 +28,7 @@ def rotate_pairs(x: Any, cosine: Any, sine: Any) -> Any:
 
 
 def _queries_and_keys(packed: Any, num_heads: int, num_key_value_heads: int) -> tuple[Any, Any]:
-    """The queries and the keys in a projection (batch, length, width), as views (batch, length, heads, d_head)."""
+    """Return the queries and keys of a projection (batch, length, width), as views (batch, length, heads, d_head)."""
     batch, length, width = packed.shape
     count = num_heads + 2 * num_key_value_heads
     heads = packed.reshape(batch, length, count, width // count)
@@ -36,14 +36,14 @@ def _queries_and_keys(packed: Any, num_heads: int, num_key_value_heads: int) -> 
 
 
 def _cosine_and_sine(rotation: Any, dtype: Any) -> tuple[Any, Any]:
-    """The halves of a table (length, d_head), each for heads (batch, length, heads, d_head): (length, 1, d_head / 2)."""
+    """Return the halves of a table (length, d_head) for heads (batch, length, heads, d_head): (length, 1, d_head / 2)."""
     table = rotation.astype(dtype, copy=False)[:, None]
     half = table.shape[-1] // 2
     return table[..., :half], table[..., half:]
 
 
 def norm_and_rotate(rms_norm_forward: Forward, rms_norm_backward: Backward) -> tuple[Forward, Backward]:
-    """The kernels ``norm_and_rotate_forward`` and ``..._backward``, made from a backend's own RMS norm."""
+    """Make ``norm_and_rotate_forward`` and ``norm_and_rotate_backward`` from a backend's RMS norm."""
 
     def norm_and_rotate_forward(
         needed: Sequence[bool],
@@ -55,8 +55,10 @@ def norm_and_rotate(rms_norm_forward: Forward, rms_norm_backward: Backward) -> t
         eps: float,
         rotation: Any,
     ) -> tuple[Any, Any]:
-        """A copy of the projection with each head of queries and keys normed, if there are weights, and then rotated, if there
-        is a ``rotation``. Saves what ``rms_norm_forward`` saves of the queries, and of the keys."""
+        """Copy the projection; norm each head of queries and keys, if there are weights; rotate it, if there is a ``rotation``.
+
+        Saves the residuals of ``rms_norm_forward`` for the queries and the keys.
+        """
         out, residuals = projected.copy(), []
         parts = _queries_and_keys(out, num_heads, num_key_value_heads)
         for part, weight in zip(parts, (query_weight, key_weight)):
@@ -76,12 +78,12 @@ def norm_and_rotate(rms_norm_forward: Forward, rms_norm_backward: Backward) -> t
         num_key_value_heads: int,
         rotation: Any,
     ) -> Sequence[Any]:
-        """The gradient is rotated back by the same angles, and then goes back through the norm."""
+        """Rotate the gradient back by the same angles, then pass it through the norm's backward pass."""
         d_projected, d_weights = g.copy(), []
         parts = _queries_and_keys(d_projected, num_heads, num_key_value_heads)
-        given = _queries_and_keys(projected, num_heads, num_key_value_heads)
+        inputs = _queries_and_keys(projected, num_heads, num_key_value_heads)
         of_weights = zip((query_weight, key_weight), residuals, needed[1:])
-        for part, x, (weight, saved, is_needed) in zip(parts, given, of_weights):
+        for part, x, (weight, saved, is_needed) in zip(parts, inputs, of_weights):
             h, d_weight = part, None
             if rotation is not None:
                 cosine, sine = _cosine_and_sine(rotation, part.dtype)

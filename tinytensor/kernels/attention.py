@@ -1,6 +1,7 @@
-"""Multi-head attention on projections as linear layers make them: the heads are cut out as views, and joined again.
+"""Attention on any backend: masks, and heads cut out of projections as views.
 
-If recorded ops cut and joined the heads, they would add seven nodes to the graph, and the gradient of each would take a copy.
+Multi-head attention takes the projections as linear layers make them. If recorded ops cut and joined the heads, they would add
+seven nodes to the graph, each of whose gradients would take a copy.
 """
 
 from __future__ import annotations
@@ -8,10 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.device.backend import xp
+from tinytensor.device.backend import host, xp
 
 if TYPE_CHECKING:
     from tinytensor.kernels.numpy.dropout import RandomKey
+
+
+def causal_array(queries: int, keys: int) -> Any:
+    """Return the boolean array (queries, keys) that lets each query see the keys up to its own position (True = may attend).
+
+    Positions are counted from the end: the last query stands at the last key. With more queries than keys, the first queries
+    see no key.
+    """
+    return xp.arange(keys) <= xp.arange(queries)[:, None] + (keys - queries)
+
+
+def lowest(dtype: Any) -> float:
+    """Return the lowest finite number of a dtype, for a maximum over scores that may all be -inf.
+
+    exp(-inf - lowest) is 0, whereas exp(-inf - -inf) is NaN.
+    """
+    return float(host.finfo(dtype).min)
+
+
+def padding(mask: Any) -> Any:
+    """Return the keys (..., S) that a boolean mask hides from all queries; None without a mask, or with one for each query.
+
+    Callers replace them by zeros: a weight of 0 times NaN would be NaN.
+    """
+    if mask is None or (mask.ndim > 1 and mask.shape[-2] != 1):
+        return None
+    return ~(mask[..., 0, :] if mask.ndim > 1 else mask)
+
 
 # ---------------------------------------------------------------------- views: of arrays, and in ``functional`` of tensors
 
@@ -23,18 +52,18 @@ def split_heads(packed: Any, parts: int, num_heads: int) -> Any:
 
 
 def join_heads(x: Any) -> Any:
-    """(batch, heads, length, width) -> (batch, length, heads * width). It copies, unless x
-    was made by ``joinable`` (numpy/attention.py)."""
+    """(batch, heads, length, width) -> (batch, length, heads * width). No copy if ``joinable`` (numpy/attention.py) made x."""
     batch, heads, length, width = x.shape
     return x.transpose(0, 2, 1, 3).reshape(batch, length, heads * width)
 
 
 def queries_keys_values(projected: Any, memory: Any, num_heads: int, has_memory: bool | None = None) -> tuple[Any, Any, Any]:
-    """The queries, keys and values in what ``multi_head_attention`` takes, each (batch, heads, length, width / heads).
+    """Return the queries, keys and values in the inputs of ``multi_head_attention``, each (batch, heads, length, width /
+    heads).
 
-    Without a memory all three come from ``projected``; with one, the keys and values come from ``memory``. Where the array that
-    they would come from is None, they are None. Pass ``has_memory=True`` if there is a memory but ``memory`` may be None here,
-    as where its gradient is not needed.
+    Keys and values come from ``memory`` if there is one, else from ``projected``, as the queries do. They are None if their
+    array is. Pass ``has_memory=True`` if there is a memory but ``memory`` may be None, for example a gradient that is not
+    needed.
     """
     if has_memory is None:
         has_memory = memory is not None
@@ -53,7 +82,7 @@ Backward = Callable[..., Sequence[Any]]
 
 
 def multi_head(attention_forward: Forward, attention_backward: Backward) -> tuple[Forward, Backward]:
-    """The kernels ``multi_head_attention_forward`` and ``..._backward``, made from a backend's own attention."""
+    """Make ``multi_head_attention_forward`` and ``multi_head_attention_backward`` from a backend's attention."""
 
     def multi_head_attention_forward(
         needed: Sequence[bool],
@@ -89,7 +118,7 @@ def multi_head(attention_forward: Forward, attention_backward: Backward) -> tupl
         random_key: RandomKey | None,
         keep_probability: float,
     ) -> Sequence[Any]:
-        """``attention_backward``, which writes each gradient to its place in the gradient of the whole projection."""
+        """``attention_backward``, writing each gradient into the gradients of ``projected`` and ``memory``."""
         make = xp.empty if projected.shape[1] else xp.zeros  # without queries nothing is written
         d_projected = make(projected.shape, projected.dtype) if needed[0] else None
         d_memory = make(memory.shape, memory.dtype) if needed[1] else None

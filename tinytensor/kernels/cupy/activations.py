@@ -1,6 +1,6 @@
-"""The Gaussian error linear unit, in its exact and its tanh form. The formulas are in ``kernels/numpy/gelu.py``.
+"""The error function and gelu. ``kernels/numpy/activations.py`` has the formulas.
 
-The backward pass computes cdf again: on a GPU that costs less than storing and loading it.
+The backward passes recompute cdf: on a GPU that is cheaper than storing and loading it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytensor.device.backend import xp
-from tinytensor.kernels.cupy.loader import contiguous, elementwise_grid, kernel
+from tinytensor.kernels.cupy.loader import computed, contiguous, elementwise_grid, kernel
+
+
+def erf(x: Any) -> Any:
+    """erf(x) in the dtype of x, by CUDA's own function. float16 is computed in float32."""
+    dtype, x = x.dtype, contiguous(computed(x))
+    out = xp.empty(x.shape, x.dtype)
+    kernel("erf.cu", "forward", x.dtype)(*elementwise_grid(x.size), x, out, x.size)
+    return out.astype(dtype, copy=False)
 
 
 def _forward(name: str, x: Any) -> tuple[Any, None]:
@@ -27,20 +35,20 @@ def _backward(name: str, g: Any, x: Any) -> Sequence[Any]:
 
 
 def gelu_exact_forward(needed: Sequence[bool], x: Any) -> tuple[Any, None]:
-    """x cdf. Saves nothing."""
+    """``gelu_exact_forward`` of kernels/numpy. Saves nothing."""
     return _forward("exact_forward", x)
 
 
 def gelu_exact_backward(g: Any, cdf: None, needed: Sequence[bool], x: Any) -> Sequence[Any]:
-    """g (cdf + x exp(-x^2 / 2) / sqrt(2 pi))."""
+    """``gelu_exact_backward`` of kernels/numpy."""
     return _backward("exact_backward", g, x)
 
 
 def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, None]:
-    """x cdf in the tanh form. Saves nothing."""
+    """``gelu_tanh_forward`` of kernels/numpy. Saves nothing."""
     return _forward("tanh_forward", x)
 
 
 def gelu_tanh_backward(g: Any, cdf: None, needed: Sequence[bool], x: Any) -> Sequence[Any]:
-    """g cdf (1 + 2 x (1 - cdf) u'), with u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)."""
+    """``gelu_tanh_backward`` of kernels/numpy."""
     return _backward("tanh_backward", g, x)
