@@ -1,4 +1,4 @@
-"""Counts and articles in messages."""
+"""Counts and articles in messages, and phrases that no page, docstring or message has."""
 
 from __future__ import annotations
 
@@ -142,3 +142,36 @@ def test_an_article_by_hand_is_found(text: str) -> None:
 
 def test_what_is_no_article_by_hand() -> None:
     assert not articles_by_hand('print(f"not {a_or_an(type(x).__name__)}, the {type(y).__name__} of a {folder}")')
+
+
+# Phrases that a reader has to decode. The lists only grow, and have no exceptions.
+RIDDLES = (
+    "a look at|as it stands|brings nothing|comes to its end|costs nothing|for its own sake|formerly|going on|hence|in sight|"
+    "is dear|is to be told|of no use|of old|of that kind|out of sight|so that of|such as it is|thereby|therein|thereof|till|"
+    "went on|what is told|wherefore|wherein|whereby|without a word"
+)
+ON_PAGES = (
+    "anew|are told|as they stand|at once|but for|by hand|go on|goes on|in a row|in place of|is told|looks at|of its own|"
+    "of their own|of which|stand-in|the like|the way back|those that|told apart|twin|twins|unsure|what is typed"
+)
+
+
+def riddles(text: str, phrases: str = RIDDLES) -> list[str]:
+    """The phrases of a list in a text, also where they run over a line."""
+    return re.findall(rf"\b(?:{phrases})\b", re.sub(r"\s+(?:# )?", " ", text), flags=re.IGNORECASE)
+
+
+def test_no_docstring_or_message_is_a_riddle() -> None:
+    assert not in_the_packages(riddles)
+
+
+def test_no_page_is_a_riddle() -> None:
+    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.py")]
+    pages = [path for path in paths if "_build" not in path.parts]
+    assert len(pages) > 50
+    assert not {path.name: said for path in pages if (said := riddles(path.read_text("utf-8"), f"{RIDDLES}|{ON_PAGES}"))}
+
+
+@pytest.mark.parametrize("text", ["Hence it falls.", "# labels that are\n# of no use here", "The weights, such as it is,"])
+def test_a_riddle_is_found(text: str) -> None:
+    assert len(riddles(text)) == 1 and not riddles("thence, untilled, henceforth")
