@@ -179,12 +179,12 @@ class Transformer(nn.Module):
 
 
 def load_weights(weights: Mapping[str, Any], twin: nn.Module) -> None:
-    """Give the twin the values of NumPy arrays. Raises RuntimeError that lists every name or shape that differs."""
+    """Load NumPy arrays into the PyTorch model. Raises RuntimeError that lists every name or shape that differs."""
     twin.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
 
 
 def copy_weights(ours: Module, twin: nn.Module) -> None:
-    """Give the twin the values of tinyformer's model."""
+    """Copy the weights of tinyformer's model."""
     load_weights({name: value.numpy() for name, value in ours.state_dict().items()}, twin)
 
 

@@ -1,4 +1,4 @@
-"""What the page does when the explorer, or the model's files, break; and that it goes on when they are back."""
+"""The page when the explorer or the model's files break, and when they are back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tab(browser: Any) -> Iterator[Tab]:
-    """A page of which only the network may fail."""
+    """A page that may fail only because of the network."""
     opened = Tab(browser)
     yield opened
     opened.context.close()

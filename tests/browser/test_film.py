@@ -64,7 +64,7 @@ def numbers(page: Any, selector: str) -> list[float]:
 
 
 def looks_at_most(page: Any, row: list[float]) -> list[float]:
-    """Wait until the largest weights of this row are told. Returns what is told."""
+    """Wait until the page lists the largest weights of this row, and return the list."""
     expected = pytest.approx(sorted(row, reverse=True)[:5], rel=0.01, abs=0.0006)
     for _ in range(200):
         if (found := numbers(page, "#attention-most .number")) == expected:

@@ -39,7 +39,7 @@ def test_the_first_screen_is_full(tab: Tab, explorers: Any, runs: Any, name: str
 
 @pytest.fixture
 def both(runs: dict[str, Path]) -> Iterator[Explorer]:
-    """An explorer of a model that goes on from a text, and of one that translates."""
+    """An explorer of a language model and a translator."""
     with exploring(runs["gpt"], runs["transformer"]) as explorer:
         yield explorer
 

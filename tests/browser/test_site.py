@@ -233,7 +233,7 @@ def test_the_heads_are_those_of_the_library(site: str, page: Any, trained: tuple
     slider = place.get_by_role("slider")
 
     def follows(layer: int, head: int, row: int) -> None:
-        """The weights that colour the letters, and what is told, are the library's."""
+        """The weights that color the letters, and the text below, are the library's."""
         weights = recorded[f"blocks.{layer}.attention"][0].numpy()[0, head, row]
         script = "all => all.map((one) => Number(one.style.getPropertyValue('--weight')))"
         assert place.locator(".touch-pieces span").evaluate_all(script) == pytest.approx(weights.tolist(), abs=1e-4)

@@ -71,7 +71,7 @@ FIRST_RUN = ["--model", "model", "--length", "3"]
 
 
 def texts_of(printed: str, said: str) -> tuple[str, int]:
-    """The text that was written on standard output, and the number of tokens that the last line on standard error tells."""
+    """Return standard output, and the number of tokens in the last line of standard error."""
     text, last = printed.removesuffix("\n"), said.removesuffix("\n").rpartition("\n")[2]
     found = re.fullmatch(r"\(([\d,]+) tokens?(, [\d,.]+ a second)?\)", last)
     assert found, last
@@ -400,7 +400,7 @@ def test_without_a_model_a_small_llama_is_made_once(example: ModuleType, capsys:
 
 
 class Interrupted(TextBatches):
-    """Batches, one of which comes with Ctrl-C."""
+    """Batches, one of which raises KeyboardInterrupt."""
 
     drawn = 0
 

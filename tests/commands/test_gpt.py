@@ -36,7 +36,7 @@ FIRST_RUN = ["--data", "text.txt", "--out", "run", *TINY, *SHORT]
 
 
 def files(steps: int) -> list[str]:
-    """What a run of so many steps leaves in its folder: eight snapshots, or one of each step, beside the rest."""
+    """Return the files of a run of this many steps: at most eight snapshots, one per step, and the usual files."""
     return sorted([*FILES, *(f"snapshot-{step:08d}.safetensors" for step in snapshot_steps(steps, 8))])
 
 
@@ -588,7 +588,7 @@ def test_cupy_without_cupy(program: Program) -> None:
 
 
 def gpu_with(limit: int) -> dict[str, str]:
-    """The variables of a run on the stand-in for CuPy. Its GPU has no room for an array of more bytes."""
+    """The variables of a run on the fake CuPy. Its GPU has no room for an array of more bytes."""
     paths = os.pathsep.join([str(ROOT / "tests" / "standin"), str(ROOT)])
     return {"TINYTENSOR_BACKEND": "cupy", "PYTHONPATH": paths, "CUPY_GPU_MEMORY_LIMIT": str(limit)}
 

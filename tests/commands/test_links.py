@@ -1,4 +1,4 @@
-"""A run in a folder that somebody else has prepared: nothing outside it changes, and nobody waits for a pipe."""
+"""A run in a folder that an attacker prepared: nothing outside it changes, and no pipe blocks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tinyformer train gpt --lora-rank`: runs that hold only what was added to the weights of a pretrained model."""
+"""`tinyformer train gpt --lora-rank`: runs that store only the adapter of a pretrained model."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_every_command_has_help_and_tells_unknown_flags(program: Program, name: 
 
 
 def completed(line: str, folder: Path) -> list[str]:
-    """What a shell is told that can follow this line."""
+    """Return the shell completions of this line."""
     pytest.importorskip("argcomplete")
     answer = folder / "answer"
     variables = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}

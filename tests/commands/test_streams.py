@@ -106,7 +106,7 @@ def test_standard_output_is_full(finished: Program) -> None:
 
 
 def check_saved(program: Program) -> None:
-    """The run was saved where it was stopped, and goes on from there."""
+    """Check that the run was saved where it stopped, and resumes from there."""
     latest = program.folder / "run" / "latest.safetensors"
     step = load_checkpoint(latest, "latest")[1]["step"]
     assert step > 0

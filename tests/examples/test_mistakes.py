@@ -1,4 +1,4 @@
-"""What a user of a script of examples/ does wrong is told in a line, with the remedy, and nothing is left behind."""
+"""Users' mistakes in scripts of examples/ print one line with the fix, and leave no files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Chat templates beside transformers': the same text of each conversation, and an error where there is one.
+"""Chat templates compared with transformers': the same text for each conversation, or both raise an error.
 
-python tests/parity/test_chat_templates.py 500   # so many random models and arguments
+python tests/parity/test_chat_templates.py 500   # this many random models and arguments
 """
 
 from __future__ import annotations

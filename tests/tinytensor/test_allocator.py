@@ -12,7 +12,7 @@ LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def is_linux_with_large_pages() -> bool:
-    """Whether Linux can move memory to large pages at once, and may."""
+    """Return True if Linux can, and may, move memory to large pages immediately."""
     release = platform.release().split(".")
     is_new = platform.system() == "Linux" and [int(x) if x.isdigit() else 0 for x in release[:2]] >= [6, 1]
     return is_new and LARGE_PAGES.exists() and "[never]" not in LARGE_PAGES.read_text()

@@ -1,4 +1,4 @@
-"""Folders for what is kept between runs: the user's own, closed to others, and never one with the name "~"."""
+"""Cache folders: owned by the user, closed to others, and never named "~"."""
 
 from __future__ import annotations
 

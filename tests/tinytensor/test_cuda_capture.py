@@ -1,4 +1,4 @@
-"""Captured steps, on the stand-in's CUDA graphs: they do what steps do, and what cannot be captured is told."""
+"""Captured steps, on the fake CuPy's CUDA graphs: they equal normal steps, and an error reports what cannot be captured."""
 
 import dataclasses
 import gc
@@ -312,7 +312,7 @@ def test_what_a_captured_step_cannot_do(name):
 
 
 def test_a_number_in_a_formula_that_changes():
-    """It cannot be seen on a GPU, which would go on with the first. The stand-in compares with the step before."""
+    """A GPU would not notice, and would use the first. The fake CuPy compares with the step before."""
     steps = []
     step = small(lambda loss, weights: steps.append(1) or loss * len(steps))
     with pytest.raises(RuntimeError, match=r"multiply, has the numbers .*: they would never change again"):

@@ -1,4 +1,4 @@
-"""The stand-in's CUDA graphs: what is captured is done by ``launch`` alone, and what would go wrong on a GPU is refused."""
+"""The fake CuPy's CUDA graphs: only ``launch`` runs the captured work, and operations invalid on a GPU raise errors."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""The CUDA kernels, run on the CPU by the stand-in, against the NumPy kernels in float64: at each dtype, in each order of
+"""The CUDA kernels, run on the CPU by the fake CuPy, against the NumPy kernels in float64: at each dtype, in each order of
 threads and blocks, and between guard pages."""
 
 import importlib

@@ -1,4 +1,4 @@
-"""The functions of ``tiles.cuh``, run on the CPU by the stand-in, against plain loops over the matrices.
+"""The functions of ``tiles.cuh``, run on the CPU by the fake CuPy, against plain loops over the matrices.
 
 Which lane holds which element is written here once more, as the PTX ISA manual has it.
 """

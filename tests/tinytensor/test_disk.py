@@ -1,4 +1,4 @@
-"""Writing files: completely or not at all. Reading files of others: nobody waits."""
+"""Writing files completely or not at all, and reading foreign files without blocking."""
 
 from __future__ import annotations
 

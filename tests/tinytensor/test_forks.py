@@ -1,5 +1,4 @@
-"""Forked children: no lock that another thread held is held there, nobody waits for threads that are not there, and each draws
-the numbers that its parent would have drawn."""
+"""Forked children: no lock stays held, nothing waits for missing threads, and random numbers continue the parent's."""
 
 from __future__ import annotations
 

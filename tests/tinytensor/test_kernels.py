@@ -93,7 +93,7 @@ def test_both_backends_have_the_same_kernels_with_the_same_parameters():
 
 
 def test_a_thing_has_one_name():
-    """``key`` belongs to attention alone, what dropout keeps with is no ``p``, and what is saved is not called statistics."""
+    """``key`` belongs to attention, dropout's keep probability is not ``p``, and residuals are not called statistics."""
     for name, function in [pair for file in TREES for pair in functions(file).items()]:
         names = set(parameters(function))
         assert not names & {"statistics", "probability", "p", "dropout_key", "seed_key"}, name

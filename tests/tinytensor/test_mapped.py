@@ -19,7 +19,7 @@ DTYPES = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "u
 
 
 def write(path: Path, header: dict[str, Any], values: bytes, padding: int = 0) -> Path:
-    """A safetensors file, written by hand."""
+    """Write a safetensors file byte by byte."""
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8 + padding)
     path.write_bytes(len(text).to_bytes(8, "little") + text + values)

@@ -1205,7 +1205,7 @@ class Plain(optim.Optimizer):
 
 
 class Signs(optim.AdamW):
-    """A user's rule in place of AdamW's, which the kernel of AdamW does not know."""
+    """A user's rule, which AdamW's kernel does not implement."""
 
     def rule(self, p, g, state, settings):
         p -= settings.lr * xp.sign(g)

@@ -72,7 +72,7 @@ def in_the_packages(faults: Callable[[str], list[str]]) -> dict[str, list[str]]:
 
 
 def wrongly_counted(source: str) -> list[str]:
-    """The f-strings of a file in which a number stands before a plural that was written by hand, or that choose an ending."""
+    """Return the f-strings of a file that put a number before a fixed plural, or choose an ending."""
     wrong = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.JoinedStr):
@@ -91,7 +91,7 @@ def wrongly_counted(source: str) -> list[str]:
 
 
 def test_messages_count_with_it() -> None:
-    """A number is not put before a plural by hand: "1 pairs", "1 are different". (The examples stay simple instead.)"""
+    """No message puts a number before a fixed plural: "1 pairs", "1 are different". (The examples stay simple instead.)"""
     assert not in_the_packages(wrongly_counted)
 
 

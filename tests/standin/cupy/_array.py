@@ -81,7 +81,7 @@ here = _Here()
 
 
 class Address(int):
-    """Where an array starts in the GPU's memory. It remembers the array, so that the stand-in can follow it."""
+    """Where an array starts in the GPU's memory. It remembers the array, so that the fake CuPy can follow it."""
 
     def __new__(cls, array):
         address = super().__new__(cls, array._host.__array_interface__["data"][0])

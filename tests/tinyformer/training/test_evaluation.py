@@ -1,4 +1,4 @@
-"""The loss over a whole split, at once and in shards."""
+"""The loss over a split, in one pass and in shards."""
 
 from __future__ import annotations
 

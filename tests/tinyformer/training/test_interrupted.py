@@ -245,7 +245,7 @@ def test_a_run_keeps_its_number_of_shards_on_another_machine(
 
 
 def spoiled(at: int, spoil: Callable[[GPT, Any], Any], training: bool = True) -> Callable[[Any, Any], Any]:
-    """The usual loss but for one call of those in (or out of) training, counted from 1."""
+    """The usual loss, except for one call in (or outside) training, counted from 1."""
     calls = 0
 
     def loss_function(model: Any, batch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Loggers: what a trainer tells them and when, and that they change nothing."""
+"""Loggers: what a trainer logs and when, and that logging changes nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_trainer(tmp_path: Path, text_ids: np.ndarray) -> Callable[..., Trainer]
 
 
 class Told(Logger):
-    """Keeps what it is told."""
+    """Records all calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -164,7 +164,7 @@ def stopping(trainer: Trainer, sample: Callable[[], Any], step: int, stop: Calla
 
 
 class Broken(Told):
-    """Raises where it is told a step."""
+    """Raises when a step is logged."""
 
     def __init__(self, method: str, at: int):
         super().__init__()

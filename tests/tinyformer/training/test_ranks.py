@@ -71,7 +71,7 @@ def make(tmp_path: Path) -> Callable[..., Trainer]:
 
 
 def weights(trainer: Trainer) -> np.ndarray:
-    """All parameters but the biases of keys: their gradients are zero but for rounding, and Adam makes full steps of that."""
+    """All parameters except the biases of keys, whose gradients are only rounding errors that Adam turns into full steps."""
     named = trainer.model.named_parameters()
     return np.concatenate([p.numpy().ravel() for name, p in named if not ("key" in name and name.endswith("bias"))])
 
@@ -137,7 +137,7 @@ def test_a_loss_function_that_cannot_be_sent(make: Callable[..., Trainer], monke
 
 
 def at_step(trainer: Trainer, step: int, happens: Callable[[Trainer], object]) -> Trainer:
-    """The trainer, to which something happens after so many steps."""
+    """The trainer, with an event after this many steps."""
     take = trainer.train_step
 
     def train_step() -> Any:
@@ -209,7 +209,7 @@ def test_a_second_ctrl_c_ends_at_once(make: Callable[..., Trainer]) -> None:
 
 
 class Killing:
-    """A loss function that kills its process at a rank's so many-th call."""
+    """A loss function that kills its process at a given call of a rank."""
 
     def __init__(self, rank_0: int, call: int, how: Callable[[], object]):
         self.rank_0, self.call, self.how, self.calls = rank_0, call, how, 0

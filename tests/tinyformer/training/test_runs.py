@@ -1,4 +1,4 @@
-"""A run's folder: what may be replaced, and what is said about checkpoints that are damaged or another's."""
+"""A run's folder: what may be replaced, and errors about damaged or foreign checkpoints."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ class Killed(OSError):
 
 
 class Disk:
-    """Changes to files, of which the one numbered ``last`` is the last: it is made, or just not any more."""
+    """Stops changes to files at the one numbered ``last``, just before or just after it."""
 
     def __init__(self, patch: pytest.MonkeyPatch, last: int, made: bool):
         self.count = 0
@@ -898,7 +898,7 @@ def test_a_full_disk_keeps_the_checkpoint_that_was_there(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("folder", ["run", "run/.tinyformer.new"])
 def test_no_message_promises_a_checkpoint_that_does_not_last(tmp_path: Path, folder: str) -> None:
-    """There is none yet, or it is that of a run that fails before it has replaced another, and so goes with it."""
+    """There is none yet, or it belongs to a run that fails before it replaces another."""
     path = tmp_path / folder / "latest.safetensors"
     path.parent.mkdir(parents=True)
     bad = {"model": {"weight": tt.tensor([math.nan])}}

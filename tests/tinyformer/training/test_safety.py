@@ -1,4 +1,4 @@
-"""What may be in the folder of a run: anything but files and folders of its own is refused by name."""
+"""The folder of a run: links and foreign files are rejected by name."""
 
 from __future__ import annotations
 

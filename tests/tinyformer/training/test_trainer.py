@@ -1,4 +1,4 @@
-"""The training loop: what a step is, at once and in shards, and what is logged and kept."""
+"""The training loop: a step, in one pass and in shards, logging and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of word vectors: exactly what was written is read again, and what is wrong is found with its line."""
+"""Files of word vectors: reading restores what was written, and errors name the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TF-IDF by hand. tests/parity compares it with scikit-learn's."""
+"""TF-IDF against its formula. tests/parity compares it with scikit-learn's."""
 
 from __future__ import annotations
 

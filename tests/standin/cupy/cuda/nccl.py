@@ -74,7 +74,7 @@ class NcclCommunicator:
 
     def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream):
         if root != 0:
-            raise NotImplementedError("the stand-in broadcasts from rank 0 alone")
+            raise NotImplementedError("the fake CuPy broadcasts from rank 0 alone")
         given, result = _memory(sendbuff, count, datatype), _memory(recvbuff, count, datatype)
         self._together(("broadcast", count, datatype), given, result, lambda others: given.copy(), stream)
 
