@@ -44,7 +44,7 @@ def both(runs: dict[str, Path]) -> Iterator[Explorer]:
         yield explorer
 
 
-def test_what_is_typed_stays_and_what_was_opened_gives_way(tab: Tab, both: Explorer, runs: Any) -> None:
+def test_typed_text_stays_and_opened_text_is_replaced(tab: Tab, both: Explorer, runs: Any) -> None:
     page = first_screen(tab, both)
     page.fill("#text", "")
     page.wait_for_selector("#counted:text-matches('^1 token$')")

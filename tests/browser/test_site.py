@@ -195,7 +195,7 @@ def bars(place: Any) -> list[tuple[str, float]]:
 
 
 @pytest.mark.parametrize("name", ["index", "lessons/09_gpt"])
-def test_the_gpt_writes_at_once_and_shows_the_librarys_probabilities(
+def test_the_gpt_writes_immediately_and_shows_the_librarys_probabilities(
     site: str, page: Any, trained: tuple[GPT, list[str]], name: str
 ) -> None:
     page.goto(f"{site}/{name}.html")
@@ -305,7 +305,7 @@ def test_a_page_does_not_jump_while_it_loads(site: str, browser: Any, name: str,
     context.close()
 
 
-def test_a_page_without_javascript_says_what_is_missing(site: str, browser: Any) -> None:
+def test_a_page_without_javascript_says_so(site: str, browser: Any) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{site}/index.html")

@@ -241,7 +241,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_program(program: Program) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_what_nobody_types(finished: Program, by: signal.Signals) -> None:
+def test_a_signal_ends_a_chat_without_a_terminal(finished: Program, by: signal.Signals) -> None:
     """An answer of 150 tokens may end before the signal arrives; this many lines do not."""
     process = finished.begin("--max-tokens", "150", "--temperature", "2", stdin=-1)
     assert process.stdin is not None and process.stdout is not None

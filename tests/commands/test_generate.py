@@ -96,7 +96,7 @@ def ids_of(model: GPT, tokenizer: Tokenizer, prompt: str, length: int, sampling:
 # ---------------------------------------------------------------------------------------------------------- writing
 
 
-def test_it_goes_on_from_the_prompt(finished: Program) -> None:
+def test_it_continues_the_prompt(finished: Program) -> None:
     model, tokenizer = from_pretrained(finished.folder / "model"), byte_pairs()
     assert isinstance(model, GPT)
     words = ["--model", "model", "--prompt", f"the lazy{END} fox", "--length", "60"]

@@ -201,7 +201,7 @@ def test_without_network_it_trains_on_pythons_own_sources(program: Program) -> N
 # ------------------------------------------------------------------------------------------- folders that are in use
 
 
-def test_a_run_is_not_replaced_unless_told(copied: Program) -> None:
+def test_a_run_is_replaced_only_with_overwrite(copied: Program) -> None:
     before = contents(copied.folder / "run")
     message = copied.bad("--data", "text.txt", "--out", "run", *TINY, *SHORT)
     assert "run holds a run already: --resume continues it, --overwrite replaces it" in message
@@ -299,7 +299,7 @@ def test_resuming_with_changed_settings(copied: Program) -> None:
     assert copied.good("sample", "--out", "run", "--length", "5")
 
 
-def test_settings_edited_by_hand(copied: Program) -> None:
+def test_manually_edited_settings(copied: Program) -> None:
     path = copied.folder / "run/config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     settings["training"]["steps"] = 25
@@ -441,7 +441,7 @@ def test_a_sample_continues_the_prompt_and_repeats(finished: Program) -> None:
     assert finished.good(*words, "--seed", "8") != sample
 
 
-def test_a_sample_starts_with_a_new_line_unless_told(finished: Program) -> None:
+def test_a_sample_starts_with_a_newline_by_default(finished: Program) -> None:
     assert finished.good("sample", "--out", "run", "--length", "0") == "\n\n"
 
 

@@ -54,7 +54,7 @@ def test_mistakes(program: Program, words: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_command_has_help_and_tells_unknown_flags(program: Program, name: str) -> None:
+def test_every_command_has_help_and_reports_unknown_flags(program: Program, name: str) -> None:
     assert program.good(*name.split(), "--help").startswith(f"usage: tinyformer {name} ")
     assert f"(see tinyformer {name} " in program.bad(*name.split(), "--no-such-flag")
 

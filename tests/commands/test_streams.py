@@ -129,7 +129,7 @@ def test_a_reader_who_leaves_ends_in_a_saved_run(program: Program) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_nothing_goes_on_after_a_full_disk_under_the_output(program: Program) -> None:
+def test_nothing_continues_after_a_full_disk_under_the_output(program: Program) -> None:
     result = in_a_shell(program, LONG, "> /dev/full && echo evaluated >&2")
     assert (result.returncode, result.stderr) == (1, "error: standard output: No space left on device\n")
 

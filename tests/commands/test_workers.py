@@ -105,7 +105,7 @@ def check_ranks_equal_shards(program: Program, *words: str) -> None:
     assert result_of(program.folder / "ranks") == result_of(program.folder / "alone")
 
 
-def test_another_number_of_workers_goes_on(copied: Program) -> None:
+def test_another_number_of_workers_resumes(copied: Program) -> None:
     for steps, workers in (("10", "2"), ("11", "1"), ("12", "2")):
         copied.good("--data", "text.txt", "--out", "run", "--resume-changed", "--workers", workers, "--steps", steps)
     assert load_checkpoint(copied.folder / "run" / "latest.safetensors", "latest")[1]["step"] == 12

@@ -51,7 +51,7 @@ def test_what_reads_a_number_waits():
     assert waits(lambda: x.sum().item())
 
 
-def test_memory_that_runs_out_is_told_and_the_process_goes_on(monkeypatch):
+def test_running_out_of_memory_is_reported_and_survived(monkeypatch):
     total = xp.cuda.runtime.memGetInfo()[1]
     if experiments.IS_STAND_IN:
         monkeypatch.setattr(xp.cuda, "limit", total)
@@ -63,7 +63,7 @@ def test_memory_that_runs_out_is_told_and_the_process_goes_on(monkeypatch):
     np.testing.assert_array_equal(before["losses"], after["losses"])
 
 
-def test_a_step_that_runs_out_of_memory_leaves_what_it_took(monkeypatch):
+def test_a_step_that_runs_out_of_memory_frees_it(monkeypatch):
     """Unreachable activations are freed, so a smaller step fits."""
     trainer = experiments.trainer(experiments.model())
     weights = {name: value.numpy().copy() for name, value in trainer.model.state_dict().items()}

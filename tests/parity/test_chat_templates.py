@@ -58,7 +58,7 @@ def test_the_text_is_that_of_transformers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tools", "dated"])
-def test_a_process_of_its_own_gives_the_same(name: str) -> None:
+def test_a_separate_process_computes_the_same(name: str) -> None:
     messages = [{"role": "user", "content": "ö🙂\ud800 <b>\r\n"}, {"role": "assistant", "content": "\x00", "thinking": "why"}]
     tools = [{"name": "a", "least": 1e300, "most": 10**400}]
     expected = theirs_of(TEMPLATES[name]).apply_chat_template(messages, tokenize=False, tools=tools)

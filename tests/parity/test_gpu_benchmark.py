@@ -111,7 +111,7 @@ def test_a_part_that_is_done_is_measured_again_only_when_asked(tmp_path):
     assert results(tmp_path)["quick-start"] != start
 
 
-def test_what_failed_is_tried_again_after_what_is_missing(tmp_path):
+def test_failed_parts_are_retried_after_missing_ones(tmp_path):
     order = "gpu.describe_gpu = lambda: ('an imagined GPU', 'a GPU')\ngpu.PARTS = dict(gpu.PARTS)\n"
     order += "def part(name, failures):\n"
     order += "    def method(measurement, argument): print('measures', name); measurement.failures += failures\n"

@@ -218,7 +218,7 @@ def trained_here() -> dict[str, Tokenizer]:
 
 
 @pytest.mark.parametrize("config", [None, "gpt2", "bert", "llama"])
-def test_auto_tokenizer_reads_what_is_written(tmp_path: Path, config: str | None) -> None:
+def test_auto_tokenizer_reads_our_files(tmp_path: Path, config: str | None) -> None:
     all_kinds = trained_here()
     if config is None:
         all_kinds = all_kinds | {name: PipelineTokenizer(PUBLISHED[name]()) for name in ("SmolLM2", "Pythia", "RoBERTa", "T5")}

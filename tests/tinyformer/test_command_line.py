@@ -124,7 +124,7 @@ def test_a_description_keeps_its_flags_whole(monkeypatch: pytest.MonkeyPatch) ->
         (["--rate", "--d-model"], "argument --rate: expected one argument"),
     ],
 )
-def test_wrong_flags_are_told_in_a_line(parser: Parser, words: list[str], message: str, capsys) -> None:
+def test_wrong_flags_print_one_line(parser: Parser, words: list[str], message: str, capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         parser.parse_args(words)
     assert caught.value.code == 2

@@ -121,7 +121,7 @@ def test_a_captured_step_is_one_launch_and_waits_for_nothing(kind, given):
     assert min(len(launches) for launches, _ in costs[:3]) > 50 and not any(waits for _, waits in costs)
 
 
-def test_a_step_may_have_a_generator_of_its_own():
+def test_a_step_may_have_its_own_generator():
     found = []
     for step_of in (in_tensors, capture):
         training, own = Training(), np.random.default_rng(7)
@@ -399,7 +399,7 @@ def test_a_number_may_be_numpys(kind):
         assert step(X, kind(number / 4)).item() == same(X, number / 4).item()
 
 
-def test_what_is_no_input():
+def test_not_a_valid_input():
     with pytest.raises(TypeError, match="not list"):
         small(lambda *_: None)([1.0, 2.0, 3.0], 1.0)
 

@@ -124,7 +124,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name):
+def test_rejected_inputs(name):
     work, error, text = REFUSED[name]
     x = numbers(4)
     with pytest.raises(error, match=text), Captured():

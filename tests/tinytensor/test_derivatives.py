@@ -76,6 +76,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("call", "kind", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_is_refused(call, kind, words):
+def test_rejected_inputs(call, kind, words):
     with pytest.raises(kind, match=words):
         call()

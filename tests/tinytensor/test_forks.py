@@ -240,7 +240,7 @@ def test_no_lock_is_held_in_a_child() -> None:
 
 
 @needs_fork
-def test_a_thread_that_holds_a_lock_and_forks_goes_on() -> None:
+def test_a_thread_that_holds_a_lock_may_fork() -> None:
     lock = forks.free_in_forks(threading.RLock())
 
     def child() -> bool:

@@ -137,7 +137,7 @@ def test_an_unknown_name_is_plainly_missing():
 
 
 @pytest.mark.parametrize("owner", [tt, x, layer], ids=["a module", "a tensor", "a layer"])
-def test_an_error_that_nobody_reads_is_not_written(owner, monkeypatch):
+def test_an_unread_error_message_is_not_built(owner, monkeypatch):
     monkeypatch.setattr(missing, "_answer", lambda *_: pytest.fail("it was written"))
     assert getattr(owner, "frobnicate", None) is None
 

@@ -149,7 +149,7 @@ def test_a_communicator_ends_with_its_processes(nccl):
 # ---------------------------------------------------------------------------------------------- which GPU a rank takes
 
 
-def test_each_process_sees_a_gpu_of_its_own():
+def test_each_process_sees_its_own_gpu():
     assert gpus_of_ranks(1) == ["0"]
     assert gpus_of_ranks(4) == ["0", "1", "2", "3"]
 

@@ -225,7 +225,7 @@ class Signs(AdamW):
 
 
 @pytest.mark.parametrize("kind", [Momentum, Signs])
-def test_an_optimizer_with_an_update_of_its_own(kind: type[Optimizer]) -> None:
+def test_an_optimizer_with_a_custom_update(kind: type[Optimizer]) -> None:
     """Its state is whole on rank 0 when the ranks have ended."""
     expected, found = [case(lambda model: kind(model.parameters(), lr=0.01))() for _ in range(2)]
     alone(*expected, 2, range(STEPS))

@@ -34,7 +34,7 @@ def test_counts(number: int, what: str, said: str) -> None:
     assert counted(number, what) == said
 
 
-def test_a_plural_of_its_own() -> None:
+def test_an_irregular_plural() -> None:
     assert (counted(1, "matrix", "matrices"), counted(2, "matrix", "matrices")) == ("1 matrix", "2 matrices")
     assert plural("box") == "boxes"
 
@@ -100,11 +100,11 @@ def test_messages_count_with_it() -> None:
     ["{len(pairs)} pairs", "{n:,} held-out sentences", "{steps} steps", "of {k} very small files", "{left:,} are different",
      "{n} key{'s' * (n > 1)}", "{n} batch{'es' if n > 1 else ''}"],
 )  # fmt: skip
-def test_a_plural_by_hand_is_found(text: str) -> None:
+def test_a_fixed_plural_is_found(text: str) -> None:
     assert wrongly_counted(f'print(f"{text}")')
 
 
-def test_what_is_no_plural_by_hand() -> None:
+def test_correct_plurals_are_not_found() -> None:
     said = "{counted(n, 'pair')} of {MOST} pairs in {path} at {speed:,} tokens/s; {shape} do not fit; {folder} has no files"
     assert not wrongly_counted(f'print(f"{said}")')
 
@@ -136,11 +136,11 @@ def test_messages_choose_the_article_with_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["not a {type(x).__name__}", "A {kind_name(x)} is no tensor", "{name} is an {op.__name__}"])
-def test_an_article_by_hand_is_found(text: str) -> None:
+def test_a_fixed_article_is_found(text: str) -> None:
     assert articles_by_hand(f'print(f"{text}")')
 
 
-def test_what_is_no_article_by_hand() -> None:
+def test_correct_articles_are_not_found() -> None:
     assert not articles_by_hand('print(f"not {a_or_an(type(x).__name__)}, the {type(y).__name__} of a {folder}")')
 
 

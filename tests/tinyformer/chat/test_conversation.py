@@ -119,7 +119,7 @@ def test_an_answer_is_stopped_and_gone_on_from() -> None:
     assert chat.messages == untouched
 
 
-def test_who_says_more_or_begins_anew_stops_an_answer() -> None:
+def test_a_new_message_or_reset_stops_an_answer() -> None:
     """Also one that has a name, and so is not gone when nobody iterates over it any more."""
     chat = chat_of()
     pieces = chat.say("the fox")
@@ -139,7 +139,7 @@ class Fails(Exception):
     pass
 
 
-def test_after_a_failure_inside_of_the_model_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_survives_a_failure_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after Ctrl-C: some blocks have the new keys in their cache, and others have not."""
     chat = chat_of()
     list(chat.say("the fox"))

@@ -175,7 +175,7 @@ def test_a_line_with_too_few_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_what_is_no_file_of_sentences(tmp_path: Path) -> None:
+def test_invalid_files_of_sentences(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.gz")
     (tmp_path / "link.txt").symlink_to("/dev/zero")
     (tmp_path / "folder").mkdir()

@@ -103,7 +103,7 @@ def test_a_head_is_switched_off(opened: dict[str, Opened], kind: str) -> None:
         assert found["place"] == len(run.ids) - 1
 
 
-def test_with_nothing_off_the_likeliest_tokens_are_told(opened: dict[str, Opened]) -> None:
+def test_with_nothing_off_the_likeliest_tokens_are_shown(opened: dict[str, Opened]) -> None:
     run = opened["gpt"]
     found = run.ask("ablated", passage=run.passage)
     p = run.probabilities(run.logits())

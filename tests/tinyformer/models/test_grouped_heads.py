@@ -72,7 +72,7 @@ def x() -> np.ndarray:
 
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_against_the_same_by_hand(kind: str, rotary: bool, x: np.ndarray) -> None:
+def test_against_explicit_formulas(kind: str, rotary: bool, x: np.ndarray) -> None:
     options = OPTIONS[kind]
     if rotary and options.get("d_head", 3) % 2:
         options = {**options, "d_head": 4}

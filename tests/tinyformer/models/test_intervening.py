@@ -183,7 +183,7 @@ def test_a_neuron_replaced_by_its_mean(case: Any) -> None:
     same(output_of(model, name, inputs, NeuronOff(name, 5, "mean")), network.down(tt.tensor(changed)).numpy())
 
 
-def test_a_block_off_passes_on_what_it_gets(case: Any) -> None:
+def test_a_block_turned_off_passes_its_input_on(case: Any) -> None:
     model, block, inputs = case
     got: list[np.ndarray] = []
     with hooked([(model.get_submodule(block), "forward", lambda block, inputs, output: got.append(inputs[0].numpy()))]):

@@ -58,7 +58,7 @@ def test_a_first_token_head_scores_one() -> None:
 
 
 @pytest.mark.parametrize("distance", [0, 2, 3])
-def test_a_positional_head_scores_one_and_tells_its_distance(distance: int) -> None:
+def test_a_positional_head_scores_one_and_has_its_distance(distance: int) -> None:
     pattern = looking(lambda q: max(q - distance, 0))
     scores, distances = head_scores(pattern[None, None], REPEATED, causal=True)
     expected = 1 if distance < 2 else (LENGTH - distance) / (LENGTH - 1)

@@ -176,7 +176,7 @@ def test_two_threads_change_no_bit(monkeypatch, dtype):
         np.testing.assert_array_equal(written(), alone)
 
 
-def test_several_threads_write_at_once(dtype):
+def test_several_threads_write_in_parallel(dtype):
     model, _ = quantized(*MODELS["learned positions"], dtype)
     text, found = ids(1, 12), []
 

@@ -170,7 +170,7 @@ def test_decoding_with_a_cache_without_and_in_a_batch_writes_the_same(stride: in
             assert [h.score for h in hypotheses] == pytest.approx([h.score for h in alone], rel=1e-4)
 
 
-def test_cross_attention_looks_at_no_padding() -> None:
+def test_cross_attention_ignores_padding() -> None:
     model = make(source_stride=2).eval()
     batch = batch_of(4)
     with recording_attention(model) as recorded:

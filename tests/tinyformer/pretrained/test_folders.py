@@ -87,7 +87,7 @@ def refused(folder: Any, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_what_is_written_is_read(kind: str, tmp_path: Path) -> None:
+def test_a_round_trip(kind: str, tmp_path: Path) -> None:
     model = MODELS[kind]()
     again = from_pretrained(str(written(model, tmp_path)))
     assert type(again) is type(model)
@@ -186,7 +186,7 @@ def test_a_classifier_has_as_many_classes_as_labels(tmp_path: Path) -> None:
     assert "classifier.weight has shape (3, 16) instead of (2, 16)" in refused(folder)
 
 
-def test_a_pooler_that_a_file_lacks_is_made_anew(tmp_path: Path) -> None:
+def test_a_missing_pooler_is_initialized(tmp_path: Path) -> None:
     folder = written(MODELS["bert"](), tmp_path)
     rewrite(folder, bert__pooler__dense__weight=None, bert__pooler__dense__bias=None)
     pooler = from_pretrained(folder).bert.pooler

@@ -73,7 +73,7 @@ def logged(folder: RunFolder) -> dict[int, dict[str, float]]:
     return {int(row.pop("step")): row for row in rows}
 
 
-def test_a_logger_is_told_what_the_log_says(make_trainer) -> None:
+def test_a_logger_gets_the_values_of_the_log(make_trainer) -> None:
     told = Told()
     trainer = make_trainer("run", told, sample=lambda: "a sample")
     trainer.train()
@@ -139,7 +139,7 @@ def test_loggers_change_nothing(make_trainer) -> None:
     assert all(module.training for module in busy.model.modules())
 
 
-def test_a_resumed_run_tells_only_what_is_new(make_trainer) -> None:
+def test_a_resumed_run_logs_only_new_steps(make_trainer) -> None:
     first, second = Told(), Told()
     trainer = make_trainer("run", first, steps=20, schedule="constant")
     trainer.batches.sample = stopping(trainer, trainer.batches.sample, 5, lambda: signal.raise_signal(signal.SIGINT))

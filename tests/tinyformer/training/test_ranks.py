@@ -164,7 +164,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(make: Callable[..., Trainer
     assert outcome(trained(again)) == whole
 
 
-def test_it_goes_on_alone_after_ranks(make: Callable[..., Trainer]) -> None:
+def test_it_continues_alone_after_ranks(make: Callable[..., Trainer]) -> None:
     """The model and the optimizer of rank 0 are whole."""
     found = []
     for workers in (1, 2):
@@ -191,7 +191,7 @@ def test_signals_save_once(make: Callable[..., Trainer], signals: list[str], mon
     assert saved == [1]
 
 
-def test_a_second_ctrl_c_ends_at_once(make: Callable[..., Trainer]) -> None:
+def test_a_second_ctrl_c_ends_immediately(make: Callable[..., Trainer]) -> None:
     def stop(_: Trainer) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)

@@ -215,7 +215,7 @@ def test_a_resumed_run_refuses_flags_that_would_change_it(tmp_path: Path) -> Non
     assert not folder.changes
 
 
-def test_a_resumed_run_takes_over_what_it_can_change_if_told(tmp_path: Path) -> None:
+def test_resume_changed_takes_over_new_settings(tmp_path: Path) -> None:
     folder = settled(tmp_path, model=Model(3), speed=Speed(0.25))
     before = folder.settings.read_bytes()
     given = {"rate": 0.5, "width": 3, "resume": "changed"}
@@ -253,7 +253,7 @@ def test_a_resumed_run_can_change_how_it_trains_but_for_the_optimizer_the_seed_a
 # ------------------------------------------------------------------------------------------------------- one writer
 
 
-def test_a_folder_that_is_held_is_nobody_elses(tmp_path: Path) -> None:
+def test_a_locked_folder_is_closed_to_others(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run").held() as folder:
         assert folder.path == tmp_path / "run"
         with pytest.raises(UserError, match=f"run is being written by process {os.getpid()} on "):
@@ -632,7 +632,7 @@ def test_a_run_is_not_replaced_unasked(tmp_path: Path, file: str) -> None:
     assert entries(tmp_path) == [file]
 
 
-def test_overwrite_removes_the_runs_files_and_no_others_and_not_at_once(tmp_path: Path) -> None:
+def test_overwrite_removes_only_the_runs_files_and_not_immediately(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     files = [folder.best, folder.latest, folder.log, folder.curve, folder.sample, folder.tokenizer, folder.settings]
     for file in (*files, folder.attention, folder.weights(7)):

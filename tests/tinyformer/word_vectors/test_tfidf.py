@@ -11,7 +11,7 @@ from tinyformer.common.errors import UserError
 from tinyformer.word_vectors.tfidf import TfIdf
 
 
-def test_weights_by_hand() -> None:
+def test_weights_against_their_formula() -> None:
     weights = TfIdf(["The cat, the dog", "a cat", "birds"])
     assert weights.words == ["birds", "cat", "dog", "the"]
     rare, common = math.log(4 / 2) + 1, math.log(4 / 3) + 1
