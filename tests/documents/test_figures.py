@@ -206,7 +206,7 @@ CHOSEN = (
     "the weights 1/16 = 0.063",
     "section 3.3",
     "1.886 is the loss nanoGPT reports",
-    "Its loss of 1.52 is about that",
+    "Its loss, 1.52, is about the same",
     "the LSTM loses 29 % of its score, attention 21 %, the Transformer 10 %",
     "first 4,000 steps",
     "a source of 9 tokens",
