@@ -34,7 +34,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, is_causal: bool = False, memory: Tensor | None = None) -> Tensor:
-        """(batch, length, d_model) -> the same; a query sees what is True in ``mask``, (batch, 1, 1, keys)."""
+        """(batch, length, d_model) -> the same. A query sees the keys that are True in ``mask``, (batch, 1, 1, keys)."""
         if memory is None:
             query, key, value = self._heads(self.query_key_value(x), 3)
         else:

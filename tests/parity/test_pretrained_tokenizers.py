@@ -137,7 +137,7 @@ def sentence_pieces(language: int) -> bytes:
 
 
 def marian_folder(folder: Path, separate: bool) -> Path:
-    """A folder as those of the opus-mt models, with vocabularies that lack some pieces and have an order of their own."""
+    """A folder like the opus-mt models', with vocabularies that lack some pieces and have another order."""
     pieces = []
     for language, name in enumerate(["source.spm", "target.spm"]):
         (folder / name).write_bytes(sentence_pieces(language))

@@ -1,4 +1,4 @@
-"""What is logged for TensorBoard, read by TensorBoard's own reader."""
+"""TensorBoard logs, read by TensorBoard's reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused because it cannot fit in memory."""
+"""Errors for models and batches that cannot fit in memory."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def a_gpt(**changes: object) -> tuple[Module, Any, Any]:
 
 
 def a_wide_gpt() -> tuple[Module, Any, Any]:
-    """One whose weights are more than what is kept of a batch."""
+    """A GPT with more weights than saved activations."""
     return GPT(GPTConfig(60, 8, 2, 2, 256)), TextBatches(IDS, 8, 2), next_token_loss
 
 

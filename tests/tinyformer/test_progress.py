@@ -27,7 +27,7 @@ with show_progress("training", 6, "step", initial=2) as bar:
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that advances on request."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""A script of a user's own: new runs, resumed runs, and what is refused."""
+"""A user's script: new runs, resumed runs, and errors."""
 
 from __future__ import annotations
 

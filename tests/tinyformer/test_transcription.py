@@ -1,4 +1,4 @@
-"""Transcribing recordings: the same in any company, and what was listened to."""
+"""Transcribing recordings: the same result in any batch, and attention over the sound."""
 
 from __future__ import annotations
 

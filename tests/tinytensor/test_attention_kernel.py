@@ -37,7 +37,7 @@ cuts = pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 
 @pytest.fixture
 def cut_into(monkeypatch):
-    """Patch the kernel to cut its work like this, and to keep the weights of so many scores in a head."""
+    """Patch the kernel to cut its work like this, and to save the weights of up to this many scores per head."""
 
     def patch(cut, most_kept):
         for name, value in zip(("_BLOCK", "_QUERIES", "_KEPT"), (*cut[:2], most_kept)):

@@ -494,7 +494,7 @@ def heads(queries, keys, width, values_width, dtype="float32", batch=2, num_head
 
 
 def attend(module, arrays, mask=None, is_causal=False, random_key=None):
-    """The output, the gradients, and what was saved."""
+    """Return the output, the gradients, and the saved arrays."""
     query, key, value, g = arrays
     settings = (None, mask, is_causal, 0.3, random_key, 1.0 if random_key is None else 0.7)
     out, saved = module.attention_forward((True,) * 4, query, key, value, *settings)

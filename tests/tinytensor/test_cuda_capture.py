@@ -42,7 +42,7 @@ class Training:
         return loss, norm
 
     def run(self, step, steps=STEPS, after=lambda number: None):
-        """All numbers that came of it: losses and norms, and at last parameters and what the optimizer remembers."""
+        """Return the losses and norms, and then the parameters and the optimizer's state."""
         rng, found = np.random.default_rng(0), []
         for number in range(steps):
             batch = rng.integers(0, 11, (3, 9))

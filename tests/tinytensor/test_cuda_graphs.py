@@ -12,7 +12,7 @@ from tinytensor.kernels.cupy import cublaslt
 
 
 class Captured:
-    """A context in which everything is captured, in memory of its own. Then ``launch()`` does it."""
+    """A context that captures everything, in its own memory. ``launch()`` then runs it."""
 
     def __init__(self):
         self.pool, self.stream = xp.cuda.MemoryPool(), xp.cuda.Stream(non_blocking=True)

@@ -117,7 +117,7 @@ norms = pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 
 
 def parameters(norm, width, dtype, given):
-    """The weight, and for layer norm the bias, or None in place of those that are not given."""
+    """Return the weight, and for layer norm the bias, or None if missing."""
     made = [numbers(width, dtype, 2), numbers(width, dtype, 3)][: 2 if norm == "layer_norm" else 1]
     return [p if use else None for p, use in zip(made, given)]
 

@@ -1,4 +1,4 @@
-"""Jacobians, Hessians and their products with vectors: shapes, edges, and what is refused. PyTorch's are in parity/."""
+"""Jacobians, Hessians and their products with vectors: shapes, edge cases, and errors. PyTorch's are in parity/."""
 
 import numpy as np
 import pytest

@@ -548,7 +548,7 @@ def test_copying_and_pickling_keep_the_kind():
 
 
 class Described(tt.nn.Parameter):
-    """A kind of parameter with attributes, and with arguments of its own."""
+    """A subclass of Parameter with attributes and extra arguments."""
 
     def __init__(self, rows, *, unit):
         super().__init__(np.ones((rows, 2), "float32"))
@@ -557,7 +557,7 @@ class Described(tt.nn.Parameter):
 
 
 class Slotted(tt.Tensor):
-    """A kind of tensor with slots, one of which is private and one not set."""
+    """A subclass of Tensor with slots: one is private, one is not set."""
 
     __slots__ = ("__private", "missing", "unit")
 

@@ -206,7 +206,7 @@ def test_forks_while_another_thread_compiles() -> None:
 
 @needs_fork
 def test_no_lock_is_held_in_a_child() -> None:
-    """Each is held by another thread when the process forks; those that a fork waits for are let go then."""
+    """Another thread holds each lock when the process forks. Locks that a fork waits for are released."""
 
     def is_free(lock: Any) -> bool:
         holds, goes_on = threading.Event(), threading.Event()

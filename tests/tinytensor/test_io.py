@@ -486,7 +486,7 @@ def test_only_named_tensors_can_be_saved(content, says, tmp_path):
 
 
 def together(work, count=4):
-    """The results of ``work(0)``, ``work(1)``, ..., which run at the same time, each in a thread of its own."""
+    """The results of ``work(0)``, ``work(1)``, ..., which run in parallel threads."""
     ready = threading.Barrier(count)
 
     def start(i):

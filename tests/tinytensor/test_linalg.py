@@ -1,4 +1,4 @@
-"""Linear algebra, in addition to the table of cases: what is refused, and edges."""
+"""Linear algebra, in addition to the table of cases: errors and edge cases."""
 
 import math
 

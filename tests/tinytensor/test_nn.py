@@ -13,7 +13,7 @@ from tinytensor import nn
 
 
 class Block(nn.Module):
-    """Every kind of part: a module, a parameter, a list, a buffer, and things that are none of these."""
+    """Every type of part: a module, a parameter, a list, a buffer, and other attributes."""
 
     def __init__(self):
         self.first = nn.Linear(3, 4)

@@ -185,7 +185,7 @@ def test_the_others_end_with_rank_0(method: str, busy: str, how: signal.Signals,
 
 
 def test_again_and_beside_threads() -> None:
-    """The process has threads of its own, which may hold locks, and ranks are started more than once."""
+    """The process has threads that may hold locks, and starts ranks more than once."""
     stop = threading.Event()
 
     def busy() -> None:

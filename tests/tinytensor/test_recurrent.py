@@ -23,7 +23,7 @@ def inputs(batch=4, length=LENGTH, seed=0):
 
 
 def flat(outputs, state):
-    """The outputs and each kind of state."""
+    """Return the outputs and each state."""
     return [outputs, *(state if isinstance(state, tuple) else [state])]
 
 

@@ -1,4 +1,4 @@
-"""Functions of sequences, in addition to the table of cases: dtypes, and what is refused."""
+"""Functions of sequences, in addition to the table of cases: dtypes and errors."""
 
 import numpy as np
 import pytest

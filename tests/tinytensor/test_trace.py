@@ -18,7 +18,7 @@ def normal(*shape, seed=0):
 
 
 def counted(function):
-    """The function, and a list that grows with each call of it."""
+    """Return the function, and a list that grows with each call."""
     calls = []
 
     def call(*inputs):

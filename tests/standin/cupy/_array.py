@@ -64,7 +64,7 @@ def computed(name, function, operands, **settings):
 
 
 def numbers_in(values):
-    """What is not an array, in nested sequences of both."""
+    """Return the values that are not arrays, in nested sequences."""
     if isinstance(values, (tuple, list)):
         return tuple([numbers_in(value) for value in values if not isinstance(value, numpy.ndarray)])
     return values

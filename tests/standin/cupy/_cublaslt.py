@@ -117,7 +117,7 @@ def _heuristic(handle, product, first, second, added, result, preference, wanted
 
 
 def _shapes(product, layouts):
-    """Rows, columns and the length of what is summed, if all fit together."""
+    """Return the rows, columns and inner length of a product, if the shapes match."""
     from cupy_backends.cuda.libs import cublas
 
     first, second, added, result = layouts

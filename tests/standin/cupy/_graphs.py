@@ -170,7 +170,7 @@ def check_copies(are_done=False):
 
 
 class Capture:
-    """What is being written down."""
+    """The graph being captured."""
 
     def __init__(self):
         self.pool = here.pool  # of the graph
@@ -209,7 +209,7 @@ def launched(name, prepare, numbers):
 
 
 def spoil(host):
-    """Overwrite an array with what is easily seen."""
+    """Overwrite an array with conspicuous values."""
     host[...] = True if host.dtype == bool else numpy.iinfo(host.dtype).max if host.dtype.kind in "iu" else numpy.nan
 
 

@@ -180,7 +180,7 @@ class RawKernel:
 
 @functools.cache
 def _name(dtype):
-    """A dtype's name, which NumPy puts together anew each time."""
+    """Return a dtype's name, cached because NumPy rebuilds it each time."""
     return dtype.name
 
 

@@ -1,4 +1,4 @@
-"""WAV files: what is written is read again, and whatever cannot be read is told."""
+"""WAV files: reading restores what was written, and unreadable files raise errors."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ TURNS = ChatTemplate(TEMPLATES["turns"])
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Templates are rendered in a process of their own, which takes a while."""
+    """Render templates in this process: a separate one takes a while."""
     monkeypatch.setattr(template_module, "_answer", lambda request, source: rendering.answer(json.loads(request)))
 
 

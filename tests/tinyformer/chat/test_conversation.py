@@ -40,7 +40,7 @@ TURNS = ChatTemplate(TEMPLATES["turns"])
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Templates are rendered in a process of their own, which takes a while."""
+    """Render templates in this process: a separate one takes a while."""
     monkeypatch.setattr(template_module, "_answer", lambda request, source: rendering.answer(json.loads(request)))
 
 
@@ -120,7 +120,7 @@ def test_an_answer_is_stopped_and_gone_on_from() -> None:
 
 
 def test_a_new_message_or_reset_stops_an_answer() -> None:
-    """Also one that has a name, and so is not gone when nobody iterates over it any more."""
+    """Also an answer that a variable keeps alive."""
     chat = chat_of()
     pieces = chat.say("the fox")
     begun = next(pieces)

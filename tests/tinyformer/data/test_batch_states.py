@@ -1,4 +1,4 @@
-"""Where batches stand: states of another batch size, as a run that goes on with changed settings has, and no states at all."""
+"""States of batches: of another batch size, as after ``--resume-changed``, and missing ones."""
 
 from __future__ import annotations
 

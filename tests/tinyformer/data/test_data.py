@@ -207,7 +207,7 @@ def test_the_standard_librarys_sources() -> None:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test here has a cache of its own, and never touches the user's."""
+    """Give every test its own cache, never the user's."""
     monkeypatch.setenv("TINYFORMER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -281,7 +281,7 @@ def serve() -> Iterator[Callable[[int, dict[str, str], bytes], str]]:
 
 @pytest.fixture
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server of a test is on this machine, whatever way the environment says leads out of it."""
+    """Ignore proxies: a test's server is on this machine."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
@@ -572,7 +572,7 @@ def test_settings_that_make_no_batches(options: dict[str, float], message: str) 
 
 @dataclass
 class Named(Rows):
-    """A batch of two tensors with different axes, and what is no tensor."""
+    """A batch of two tensors with different axes, and a field that is no tensor."""
 
     first: tt.Tensor
     second: tt.Tensor

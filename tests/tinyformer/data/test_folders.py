@@ -1,4 +1,4 @@
-"""Folders of texts: what is left out of them, and that the user is told."""
+"""Folders of texts: which files are skipped, and the message."""
 
 from __future__ import annotations
 

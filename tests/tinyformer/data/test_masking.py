@@ -1,4 +1,4 @@
-"""Masked language modelling: what is hidden, how, and in which batches; and labelled texts for a classifier."""
+"""Masked language modeling: masks and batches; and labeled texts for a classifier."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ def test_padding() -> None:
 
 
 def encoded(count: int, seed: int = 0) -> list[EncodedPair]:
-    """Pairs of many lengths; the first id of the source tells which one it is."""
+    """Pairs of many lengths; the first id of the source identifies the pair."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 12, (count, 2))
     return [([100 + n, *rng.integers(3, 10, a).tolist()], rng.integers(3, 10, b).tolist()) for n, (a, b) in enumerate(lengths)]

@@ -1,4 +1,4 @@
-"""Beam search against the two ends of it: greedy decoding, and every text there is."""
+"""Beam search against its two extremes: greedy decoding, and an exhaustive search."""
 
 from __future__ import annotations
 

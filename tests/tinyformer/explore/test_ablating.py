@@ -1,4 +1,4 @@
-"""The questions of the view "what if": what they answer is what the model with weights changed by hand predicts."""
+"""The requests of the view "What if": their responses equal the predictions of a model with edited weights."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Opened]:
 
 
 def without_head(run: Opened, layer: str, head: int) -> Any:
-    """The model with the columns of a head zeroed by hand in a copy."""
+    """Return a copy of the model with the columns of a head set to zero."""
     other = copy.deepcopy(run.model)
     attention = other.get_submodule(layer)
     weight = attention.output.weight.numpy().copy()

@@ -25,7 +25,7 @@ def checkpoints(*runs: Path) -> dict[str, Any]:
 
 
 def put(run: Path, name: str, **state: Any) -> None:
-    """Write a checkpoint of a run anew, with this state."""
+    """Rewrite a checkpoint of a run with this state."""
     path = run / f"{name}.safetensors"
     save_checkpoint(path, load_checkpoint(path, name)[0], {"kind": name, **state})
 

@@ -1,4 +1,4 @@
-"""What is kept of models."""
+"""Caches of models."""
 
 from __future__ import annotations
 

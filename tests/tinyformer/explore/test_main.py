@@ -1,4 +1,4 @@
-"""The command line of the explorer, in processes of its own: mistakes are told in a line or two, and it ends when told to."""
+"""The explorer's command line, in separate processes: errors print a line or two, and signals end it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """What a command line is told that cannot be."""
+    """Return the error of an invalid command line."""
 
     def told(*words: str | Path) -> str:
         with pytest.raises(SystemExit) as end, plain_errors():
@@ -328,7 +328,7 @@ def test_a_browser_that_is_missing_or_fails_is_no_matter(opens: Callable[..., bo
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system does not say how much memory a process has")
 def test_memory_threads_and_sockets_do_not_grow(run: Path) -> None:
-    """Some hundred questions of each kind, of which some are given up on, over ever new connections."""
+    """Some hundred requests of each type, some abandoned, each over a new connection."""
 
     def numbers(process: subprocess.Popen[str]) -> tuple[int, int, int]:
         """Memory in kB, threads and open files."""

@@ -1,4 +1,4 @@
-"""The names of a model's heads are those that its attention weights give them."""
+"""A model's heads are named by their attention weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neurons: what is told of them is what the model's own units do."""
+"""Neurons: the reported activations are the model's."""
 
 from __future__ import annotations
 

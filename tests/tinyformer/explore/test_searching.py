@@ -18,7 +18,7 @@ from tinyformer.explore.views.subjects import Subjects
 
 
 def ask(subjects: Subjects, name: str, asked: Any) -> Any:
-    """An answer, of which some come in parts."""
+    """Return a response. Some come in parts."""
     return ask_any(subjects, name, asked)
 
 

@@ -453,7 +453,7 @@ def test_a_connection_that_is_being_answered_is_not_ended(narrow: ExplorerServer
 def test_requests_that_do_not_come_in_time_are_ended(
     running: ExplorerServer, monkeypatch: pytest.MonkeyPatch, begin: str
 ) -> None:
-    """Also those of which a byte comes now and then."""
+    """Also requests that send a byte now and then."""
     monkeypatch.setattr(connections, "PATIENCE", 0.3)
     monkeypatch.setattr(connections, "MOST_SECONDS", 0.3)
     sent = post(running, "Content-Length: 100\r\n") if begin == "POST" else begin

@@ -1,4 +1,4 @@
-"""The models that are explored: their names, and what is loaded again when files change."""
+"""The explored models: their names, and reloading when files change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The norms of gradients with respect to inputs, beside those that can be computed by hand."""
+"""The norms of gradients with respect to inputs, against explicit computations."""
 
 from __future__ import annotations
 

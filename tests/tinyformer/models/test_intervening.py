@@ -101,7 +101,7 @@ def means_of(model: Module, inputs: tuple[tt.Tensor, ...]) -> dict[str, tt.Tenso
 
 
 def edited(model: Module, name: str, change: Callable[[np.ndarray], None]) -> Module:
-    """A copy of the model in which a weight was changed by hand."""
+    """Return a copy of the model with an edited weight."""
     other = copy.deepcopy(model)
     weight = other.get_submodule(name).weight
     array = weight.numpy().copy()

@@ -37,7 +37,7 @@ def test_a_previous_token_head_scores_one() -> None:
 
 
 def test_an_induction_head_scores_one() -> None:
-    """It looks at what came after the token in the copy before; the first copy has nothing to repeat."""
+    """It attends to the token after the same token in the previous copy. The first copy has nothing to repeat."""
     found = scored(looking(lambda q: q - 3 if q >= 4 else 0))
     assert found["induction"] == 1 and found["same token"] == 0 and found["previous token"] == pytest.approx(1 / 11)
     assert found["positional"] == pytest.approx(9 / 11)  # 8 of the later copies, and the fourth token

@@ -144,7 +144,7 @@ def test_rotary_needs_pairs() -> None:
 
 
 def test_a_table_is_long_enough_although_another_thread_made_a_shorter_one() -> None:
-    """Shards share a model, and each makes the table anew as long as its own texts are."""
+    """Shards share a model, and each rebuilds the table for the length of its texts."""
 
     class Sines(SinusoidalPositions):
         def __setattr__(self, name: str, value: object) -> None:

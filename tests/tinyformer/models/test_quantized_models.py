@@ -128,7 +128,7 @@ def test_the_loss_is_that_of_the_logits_and_trains_nothing(dtype):
 
 
 def stack(widths=(20, 70, 115, 33, 129, 8)):
-    """A function of several quantized layers, of which every other step is exact."""
+    """A stack of quantized layers with exact steps between them."""
     tt.seed(0)
     sizes = zip(widths, widths[1:], ("int8", "int4", "int4", "int8", "int4"))
     layers = [nn.quantize_(nn.Linear(*size, bias=size[0] > 40), dtype) for *size, dtype in sizes]

@@ -47,7 +47,7 @@ def make(seed: int = 0, **changes: object) -> Transformer:
 
 
 def pairs(count: int = 4, seed: int = 0) -> list[tuple[np.ndarray, list[int]]]:
-    """Sequences of 1 to 9 vectors; the target tells how many of them begin with a positive number, twice."""
+    """Sequences of 1 to 9 vectors. The target is the number of vectors that start with a positive value, twice."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):

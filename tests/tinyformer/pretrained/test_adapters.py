@@ -1,4 +1,4 @@
-"""LoRA adapters in PEFT's layout: written, read again, refused by name, and told where they are damaged."""
+"""LoRA adapters in PEFT's format: round trips, unsupported settings, and damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders in Hugging Face's layout: what is read, by which names, and what is said of a folder that cannot be used."""
+"""Folders in Hugging Face's format: files, names, and errors about unusable folders."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def rewrite(folder: Path, **changes: Any) -> None:
 
 
 def refused(folder: Any, **options: Any) -> str:
-    """What is said of a folder that is refused: at most two lines."""
+    """Return the error about a folder: at most two lines."""
     with pytest.raises(UserError) as caught:
         from_pretrained(folder, **options)
     message = str(caught.value)

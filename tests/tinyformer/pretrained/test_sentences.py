@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: what is read, how sentences become vectors, and what is refused."""
+"""Folders of sentence-transformers: reading, encoding, and errors."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_not_a_valid_text(kind: str, text: object) -> None:
 
 @given(st.text(st.characters(categories=["Cs", "L", "P", "Zs", "Cc"])))
 def test_decoding_restores_the_text(text: str) -> None:
-    """A text is refused, or its ids give it back: by the tokenizers that keep all of it."""
+    """A lossless tokenizer rejects a text, or decoding its ids restores it."""
     bpe = TRAINED["bpe"]
     whole = not any("\ud800" <= c <= "\udfff" for c in text)
     try:

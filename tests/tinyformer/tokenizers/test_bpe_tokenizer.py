@@ -75,7 +75,7 @@ def replace_pair(ids: list[int], pair: Pair, new: int) -> list[int]:
 
 
 def naive_merges(words: list[list[int]], counts: list[int], limit: int) -> list[Pair]:
-    """The definition: count all pairs anew for each merge."""
+    """The definition: recount all pairs for each merge."""
     words = [list(word) for word in words]
     learned: list[Pair] = []
     while len(learned) < limit:

@@ -1,4 +1,4 @@
-"""Published tokenizers: what is added here to the package ``tokenizers``. What transformers does is in tests/parity."""
+"""Published tokenizers: the code around the package ``tokenizers``. tests/parity compares them with transformers."""
 
 from __future__ import annotations
 

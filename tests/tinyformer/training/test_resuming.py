@@ -103,7 +103,7 @@ def another(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(stopped: Path, tmp_path: Path) -> Path:
-    """A copy of it, to change."""
+    """Return a copy of the run to change."""
     shutil.copytree(stopped, tmp_path / "copied")
     return tmp_path / "copied"
 

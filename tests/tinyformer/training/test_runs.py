@@ -494,7 +494,7 @@ def test_a_kill_anywhere_before_the_first_checkpoint_leaves_nothing(tmp_path: Pa
 
 
 def resumable(path: Path, **settings: object) -> tuple[RunFolder, dict[str, Any]]:
-    """A run whose parts were read, and what its checkpoint says of it."""
+    """Return a loaded run, and its checkpoint's metadata."""
     folder = settled(path, **settings)
     folder.tokenizer.write_text("a tokenizer")
     folder.resumed("model", Model, {"resume": True})

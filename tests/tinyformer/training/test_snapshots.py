@@ -1,4 +1,4 @@
-"""Snapshots: at which steps weights are kept along a run, what is in their files, and that resuming changes none of it."""
+"""Snapshots: their steps and files, and that resuming changes neither."""
 
 from __future__ import annotations
 

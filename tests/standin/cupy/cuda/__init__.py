@@ -1,4 +1,4 @@
-"""The imagined GPUs, and what CuPy tells of them."""
+"""The imagined GPUs and their properties."""
 
 import os
 import threading

@@ -110,7 +110,7 @@ class NcclCommunicator:
 
 
 def _memory(address, count, datatype):
-    """So many numbers at an address, which must be that of a contiguous array with no fewer."""
+    """Return this many values at an address, which must belong to a contiguous array of at least that size."""
     if not isinstance(address, Address):
         raise TypeError(f"an integer is required for an address, as array.data.ptr is, not {type(address).__name__}")
     host, dtype = address.array._host, numpy.dtype(_DTYPES[datatype])
