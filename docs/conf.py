@@ -20,7 +20,6 @@ extensions = [
     "mathematics",
     "reference",
     "questions",
-    "results",
     "code_links",
     "downloads",
     "disk",

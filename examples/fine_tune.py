@@ -86,7 +86,7 @@ print(f"After, with a loss of {rows[-1]['validation_loss']:.4f}:\n\n{written()}\
 save_pretrained_tokenizer(tokenizer, out)
 save_adapter(model, out, base=str(flags.model or folder.resolve()))
 with plots.if_possible():
-    plots.loss_curve(rows, out / "loss.png", title="A pretrained model goes on learning")
+    plots.loss_curve(rows, out / "loss.png", title="Fine-tuning a pretrained model")
     print(f"Losses: {out / 'loss.png'}")
 print(f"Write more: python examples/generate.py --model {out}")
 print(f"Compare both: tinyformer explore {flags.model or folder} {out}")

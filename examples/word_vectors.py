@@ -14,7 +14,7 @@ text, source = open_text(flags.data)
 out = script.new_folder("runs/word_vectors")  # or runs/word_vectors-2, if that exists
 tt.seed(1337)  # the same seed repeats a run exactly
 
-# Data: a word, one of its neighbours, and five random words as negative samples. No window crosses a paragraph.
+# Data: a word, one of its neighbors, and five random words as negative samples. No window crosses a paragraph.
 corpus = Corpus.of(passages(text, "paragraph"), min_count=5, name=source.name)
 examples = Examples(corpus, is_skip_gram=True, window=5, negative=5, sample=1e-3)
 vocabulary = corpus.vocabulary.words
@@ -37,7 +37,7 @@ outputs = tt.zeros((len(vocabulary), WIDTH), requires_grad=True)
 optimizer = tt.optim.Adam([inputs, outputs], lr=0.005)
 schedule = tt.optim.LinearDecay(steps=flags.steps)
 
-# Training loop: raise the score of the neighbour and lower those of the negative samples (Mikolov et al. 2013).
+# Training loop: raise the score of the neighbor and lower those of the negative samples (Mikolov et al. 2013).
 steps = script.Steps(flags.steps)
 for step, (contexts, targets) in zip(steps, batches()):
     vectors = inputs[contexts]  # (2048, 100): a lookup is a product with a one-hot vector, without the zeros

@@ -9,7 +9,7 @@ from collections.abc import Callable, Set
 
 
 def parse(about: str | None, tries: int) -> argparse.Namespace:
-    """The command line of a script that does this ``about``, so many ``tries`` if none are given."""
+    """Parse the command line of a stress test: ``about`` describes it, ``tries`` is the default number of attempts."""
     parser = argparse.ArgumentParser(description=(about or "").split("\n", 1)[0])
     parser.add_argument("--tries", type=int, default=tries)
     parser.add_argument("--seed", type=int, default=0, help="the number of the first try")

@@ -80,7 +80,7 @@ def same(
     want: Any = None,
     **options: Any,
 ) -> None:
-    """A case of two functions with the same settings: by default those that tinytensor and NumPy have under the op's name."""
+    """A case of two functions with the same settings: by default tinytensor's and NumPy's functions of the op's name."""
     f, want, kwargs = f or getattr(tt, op), want or getattr(np, op), kwargs or {}
     case(op, label, lambda *xs: f(*xs, *args, **kwargs), lambda *xs: want(*xs, *args, **kwargs), *inputs, **options)
 
@@ -1306,7 +1306,7 @@ HOW: dict[str, tuple[tuple[int, int], tuple[Any, ...]]] = {
 
 
 def recurrent(op: str, label: str, want: Any, *inputs: Any, how: Any = (), constant: Any = (), **settings: Any) -> None:
-    """A case of a recurrent layer and of its twin; ``how`` are the mask and whether it is reversed. An input may be None."""
+    """A case of a recurrent layer and its reference. ``how`` is the mask and whether time is reversed. Inputs may be None."""
     given = [i for i, x in enumerate(inputs) if x is not None]
     ours = tuple([tt.tensor(x) if isinstance(x, np.ndarray) else x for x in how])
 

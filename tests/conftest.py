@@ -33,14 +33,14 @@ def _backend_is(name: str) -> bool:
 
 
 def on_the_standin() -> bool:
-    """Whether the backend is the stand-in for CuPy."""
+    """Return True if the backend is the fake CuPy."""
     return _backend_is("cupy") and hasattr(sys.modules["cupy"], "kernel_launches")
 
 
 # What a test may need (``@pytest.mark.needs("cupy")``): whether it is here; the tests that are left out where it is not; and
 # how to run those.
 NEEDS = {
-    "standin": (on_the_standin, "of CUDA kernels and of what crosses to a GPU, for the stand-in for CuPy alone", STANDIN),
+    "standin": (on_the_standin, "of CUDA kernels and of what crosses to a GPU, for the fake CuPy alone", STANDIN),
     "cupy": (lambda: _backend_is("cupy"), "of bfloat16 and cuBLAS, which NumPy lacks", STANDIN),
     "numpy": (lambda: _backend_is("numpy"), "for NumPy alone", "TINYTENSOR_BACKEND=numpy pytest"),
     "numba": (
@@ -141,7 +141,7 @@ def cores() -> int:
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Whether folders are run, rather than a few files, and nobody watches or debugs a single process."""
+    """Return True for a run of folders, rather than a few files, without a debugger or a request for one process."""
     watched = any(config.getoption(name, False) for name in ("usepdb", "trace", "collectonly", "lf"))
     watched = watched or config.getoption("capture") == "no"
     return not watched and any(os.path.isdir(word) for word in config.args)
@@ -196,7 +196,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that need what is not here; ``-k`` and the like come first."""
+    """Deselect tests whose requirements are missing, after ``-k`` and similar options."""
     here = {what: present() for what, (present, _, _) in NEEDS.items() if any(needs(item, what) for item in items)}
     out = {item: what for item in items for what, present in here.items() if not present and needs(item, what)}
     config.stash[left_out].update((what, "test") for what in out.values())
@@ -208,7 +208,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def only_first_and_last(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the cases of a test, keep the first and the last, but for files whose every case matters."""
+    """Keep the first and the last case of each test, except in files where every case matters."""
     whole = tuple(f"tests/{name}" for name in EVERY_CASE)
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:

@@ -42,7 +42,7 @@ def gpt_run(path: Path, latest: bool = True, tokenizer: Tokenizer | None = None,
 
 
 def named_run(path: Path) -> Path:
-    """A run whose second layer's first head looks at the first token: its queries and keys are the positions' first number."""
+    """A run in which head 0 of layer 1 attends to the first token: its queries and keys are the positions' first value."""
     gpt_run(path, latest=False, query_key_value_bias=True, d_model=16)
     model = Subjects([path]).get("best").model
     positions = np.zeros(model.position_embedding.weight.shape, dtype=np.float32)

@@ -247,7 +247,7 @@ def all_mutants() -> list[Mutant]:
 
 
 def draw(seed: int, count: int) -> list[Mutant]:
-    """So many mutants, taken from the rooms in turn. A larger count draws the same ones first."""
+    """Draw this many mutants from the packages in turn. A larger count draws the same ones first."""
     shuffled = []
     for room in ROOMS:
         shuffled.append(mutants_of(room))

@@ -1,4 +1,4 @@
-"""What is left to Python's garbage collector."""
+"""Objects that only Python's garbage collector can free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def none_left() -> Iterator[None]:
-    """Check that reference counts alone free what is made and dropped meanwhile."""
+    """Check that reference counts alone free the objects created inside."""
     gc.disable()
     gc.freeze()  # the collector is quick without the objects so far
     try:

@@ -123,7 +123,7 @@ def gguf_name(name: str) -> str:
 
 
 def _shuffled(values: np.ndarray, heads: int) -> np.ndarray:
-    """The rows of each head as llama.cpp's rotary positions of a Llama want them: those that turn together side by side."""
+    """Reorder the rows of each head for llama.cpp's rotary positions of a Llama, which rotates adjacent rows."""
     return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 

@@ -113,7 +113,7 @@ class Kills:
 
 
 def attempt(kills: Kills, number: int) -> tuple[str, str]:
-    """One try: (what became of it, what is to be told)."""
+    """Make one attempt, and return its outcome and a report."""
     rng = random.Random(number)
     kills.clear()
     starts = rng.random() < 0.5

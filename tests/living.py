@@ -1,4 +1,4 @@
-"""Which processes live, and which of them have started which. Linux tells; elsewhere none seem to live."""
+"""Processes that are alive, and their parents. Works on Linux; elsewhere none seem alive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process goes on. One that has ended, but whose parent has not asked for its status yet, does not."""
+    """Return True if a process is running. A zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -25,12 +25,12 @@ def children(pid: int | str = "self") -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that this one has started, those that they have started, and so on."""
+    """Return all descendants of this process."""
     return [found for child in children(pid) for found in (child, *descendants(child))]
 
 
 def wait_until(happened: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait, but no longer than so many seconds."""
+    """Wait at most this many seconds."""
     until = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < until, f"nothing happened in {seconds} seconds"
@@ -38,5 +38,5 @@ def wait_until(happened: Callable[[], object], seconds: float = 30.0) -> None:
 
 
 def check_that_they_end(pids: list[int], seconds: float = 10.0) -> None:
-    """Check that all of these processes end within so many seconds."""
+    """Check that these processes end within this many seconds."""
     wait_until(lambda: not any(map(is_alive, pids)), seconds)

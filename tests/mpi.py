@@ -30,7 +30,7 @@ def fits() -> bool:
 
 
 def command(ranks: int, words: Sequence[str]) -> list[str]:
-    """What starts Python with these words on so many ranks."""
+    """Return the command that starts Python with these arguments on this many ranks."""
     return [mpiexec() or "mpiexec", "-n", str(ranks), sys.executable, *words]
 
 
@@ -41,7 +41,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def run(ranks: int, words: Sequence[str], folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Start so many ranks, and wait for their end."""
+    """Start this many ranks, and wait until they end."""
     given = environment({**os.environ, **variables})
     options = {"capture_output": True, "text": True, "timeout": 120, "check": False}
     return subprocess.run(command(ranks, words), cwd=folder, env=given, stdin=subprocess.DEVNULL, **options)

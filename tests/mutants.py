@@ -228,7 +228,7 @@ class Copy:
 
 
 class Trial:
-    """Tries mutants on several copies at once."""
+    """Tries mutants on several copies in parallel."""
 
     def __init__(self, tests: Tests, copies: Sequence[Copy], longest: float):
         self._tests, self._longest = tests, longest
@@ -282,7 +282,7 @@ COLUMNS = ["room", "place", "kind", "before", "after", "outcome", "by", "tests",
 
 
 def identity(row: dict[str, Any]) -> tuple[str, ...]:
-    """What tells a mutant from the others."""
+    """Return a mutant's identity."""
     return row["place"], row["kind"], row["after"]
 
 
@@ -327,7 +327,7 @@ def append(file: Path | None, row: dict[str, Any]) -> None:
 
 
 def report(rows: Sequence[dict[str, Any]]) -> str:
-    """How many mutants of each room were caught, and those that were not."""
+    """Return how many mutants of each package were caught, and list the survivors."""
     outcomes = ["caught", "timed out", *ALIVE]
     counts = {room: Counter(row["outcome"] for row in rows if row["room"] == room) for room in ROOMS}
     counts["all"] = Counter(row["outcome"] for row in rows)

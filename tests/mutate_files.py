@@ -346,7 +346,7 @@ def bounded_memory() -> Iterator[None]:
 
 
 def attempt(target: Target, path: Path) -> tuple[str, str]:
-    """What became of using a file that may be damaged: (read, refused or a fault, what was said)."""
+    """Use a file that may be damaged, and return the outcome (read, rejected or a fault) and the message."""
     started = time.monotonic()
     faulthandler.dump_traceback_later(STUCK, exit=True)
     told, fault = "", ""
@@ -372,7 +372,7 @@ def attempt(target: Target, path: Path) -> tuple[str, str]:
 
 
 def mutate(targets: list[Target], number: int) -> tuple[str, str]:
-    """One try: (read, refused or a fault, what was damaged and what was said)."""
+    """Make one attempt, and return the outcome (read, rejected or a fault), the damage and the message."""
     rng = np.random.default_rng(number)
     target = targets[int(rng.integers(len(targets)))]
     path = target.files[int(rng.integers(len(target.files)))]

@@ -1,4 +1,4 @@
-"""Prepares a run's folder as an enemy would, and uses it: nothing outside the folder may change, and nobody may wait.
+"""Prepares a run's folder as an enemy would, and uses it: nothing outside the folder may change, and nothing may block.
 
 PYTHONPATH=. python tests/plant_links.py --tries 500 --seed 0
 
@@ -170,7 +170,7 @@ NAMES = [
 
 
 def attempt(attack: Attack, number: int) -> tuple[str, str]:
-    """One try: (refused, went on or a fault, what was planted and what was said)."""
+    """Make one attempt, and return the outcome (rejected, continued or a fault), what was planted and the message."""
     rng = random.Random(number)
     name, plant, command = rng.choice(NAMES), rng.choice(EVERY_KIND), rng.choice([*COMMANDS, *READING])
     what = f"{plant.__name__} at {name}, {command}, number {number}"

@@ -271,7 +271,7 @@ def check_a_parameter_that_occurs_twice(ranks: Communicator) -> None:
 
 
 def check_large_gradients_that_share_memory(ranks: Communicator) -> None:
-    """They lie in different pieces of what is summed, so the second would see the sum of the first."""
+    """They are in different summed pieces, so the second would see the sum of the first."""
     one, other = several = [nn.Parameter(np.zeros(WINDOW // 4, np.float32)) for _ in range(2)]
     shared = np.full(WINDOW // 4, ranks.rank + 1, np.float32)
     one.grad, other.grad = Tensor._wrap(shared), Tensor._wrap(shared[:])

@@ -70,7 +70,7 @@ def fails(ranks: Communicator, where: int, how: Callable[[], None]) -> None:
 
 
 def fails_at_the_end(ranks: Communicator, where: int, how: Callable[[], None]) -> None:
-    """A rank fails when nobody waits for it any more."""
+    """A rank fails after the others have finished."""
     sums(ranks)
     if ranks.rank == where:
         time.sleep(0.05)

@@ -40,7 +40,7 @@ def forks_in(environment: dict[str, str]) -> Forks:
 
 
 class Program:
-    """The command ``tinyformer`` of this checkout, which runs in a folder of its own. Relative paths start there.
+    """The command ``tinyformer`` of this checkout, run in a new folder. Relative paths start there.
 
     Its words come after those of ``command``, such as "train gpt", unless they begin with another command.
 
@@ -128,8 +128,10 @@ class Program:
 
 
 def in_a_closed_terminal(start: Callable[..., Any], before: Callable[[Any], object] = lambda process: None) -> bytes:
-    """Start a run of 1000000 steps in a terminal, close that after a few steps, and wait for the run's end. Returns what was
-    shown. ``before`` gets the process before the terminal is closed."""
+    """Start a run of 1000000 steps in a terminal, close it after a few steps, wait for the end, and return the output.
+
+    ``before`` gets the process before the terminal is closed.
+    """
     fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))

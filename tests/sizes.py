@@ -21,7 +21,7 @@ MOST_OF_PACKAGES, MOST_OF_BENCHMARKS = 56_360, 3_665
 
 @dataclass(frozen=True)
 class Budget:
-    """So many lines, of which some are used."""
+    """A number of lines, and how many are used."""
 
     what: str
     used: int

@@ -34,7 +34,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, is_causal: bool = False, memory: Tensor | None = None) -> Tensor:
-        """(batch, length, d_model) -> the same; a query sees what is True in ``mask``, (batch, 1, 1, keys)."""
+        """(batch, length, d_model) -> the same. A query sees the keys that are True in ``mask``, (batch, 1, 1, keys)."""
         if memory is None:
             query, key, value = self._heads(self.query_key_value(x), 3)
         else:
@@ -179,12 +179,12 @@ class Transformer(nn.Module):
 
 
 def load_weights(weights: Mapping[str, Any], twin: nn.Module) -> None:
-    """Give the twin the values of NumPy arrays. Raises RuntimeError that lists every name or shape that differs."""
+    """Load NumPy arrays into the PyTorch model. Raises RuntimeError that lists every name or shape that differs."""
     twin.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
 
 
 def copy_weights(ours: Module, twin: nn.Module) -> None:
-    """Give the twin the values of tinyformer's model."""
+    """Copy the weights of tinyformer's model."""
     load_weights({name: value.numpy() for name, value in ours.state_dict().items()}, twin)
 
 

@@ -30,7 +30,7 @@ Drawn = TypeVar("Drawn", bound=Any)
 
 
 def interrupted(batches: Drawn, at: int, times: int = 1) -> Drawn:
-    """These batches, of which drawing one, counted from 1, is interrupted as by Ctrl-C."""
+    """These batches, interrupted as by Ctrl-C when the given one, counted from 1, is drawn."""
     sample, drawn = batches.sample, itertools.count(1)
 
     def sampling() -> Any:
@@ -76,7 +76,7 @@ def read_log(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def outcome(trainer: Trainer) -> dict[str, Any]:
-    """All that training leaves, in memory and in its folder, but for how long it took."""
+    """Return the results of training in memory and in its folder, without the times."""
     groups, state = load_checkpoint(trainer.folder.latest, "latest")
     best, best_state = load_checkpoint(trainer.folder.best, "best")
     return {

@@ -15,7 +15,7 @@ TITLE = "#attention-title"
 
 
 def address(page: Any) -> tuple[str, dict[str, str]]:
-    """The tab in the page's address, and what is chosen."""
+    """Return the tab and the selection in the page's address."""
     view, _, query = page.url.partition("#")[2].partition("?")
     return view, {key: value for key, (value,) in parse_qs(query).items()}
 

@@ -209,7 +209,7 @@ LOOKS, IS_LOOKED_AT = "the token that looks (query)", "the token it looks at (ke
 
 
 @pytest.mark.parametrize("name", ["gpt", "masked", "transformer", "attention"])
-def test_every_picture_says_who_looks_and_at_what(tab: Tab, explorers: Any, name: str) -> None:
+def test_every_picture_labels_queries_and_keys(tab: Tab, explorers: Any, name: str) -> None:
     texts = {"source": SOURCE} if name in ("transformer", "attention") else {}
     page = opened(tab, explorers[name], **texts, text="the fox")
     axes = f"Rows ↓ {LOOKS} · Columns → {IS_LOOKED_AT}"
@@ -227,9 +227,7 @@ def test_every_picture_says_who_looks_and_at_what(tab: Tab, explorers: Any, name
     ("name", "text", "place"),
     [("masked", "the fox", 2), ("masked", "the [MASK]", 2), ("gpt", "the fox", 6), ("transformer", "fox", 3)],
 )
-def test_the_first_token_that_looks_is_the_last_ordinary_one(
-    tab: Tab, explorers: Any, name: str, text: str, place: int
-) -> None:
+def test_the_first_query_is_the_last_ordinary_token(tab: Tab, explorers: Any, name: str, text: str, place: int) -> None:
     page = opened(tab, explorers[name], **({"source": SOURCE} if name == "transformer" else {}), text=text)
     assert page.get_attribute(".links [aria-current]", "data-query") == str(place)
     if name == "transformer":  # the sentence ends with a special token

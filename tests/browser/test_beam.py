@@ -13,7 +13,7 @@ ROWS = "#beam-found tbody tr"
 
 
 def search(page: Any, beam: int, length: int) -> Any:
-    """Press the button, and wait for what is found. Returns the rows of the table as lists of texts."""
+    """Press the button, wait for the results, and return the rows of the table as lists of strings."""
     page.fill("#beam-width", str(beam))
     page.fill("#beam-length", str(length))
     page.click("#beam-search")

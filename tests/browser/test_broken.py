@@ -1,4 +1,4 @@
-"""What the page does when the explorer, or the model's files, break; and that it goes on when they are back."""
+"""The page when the explorer or the model's files break, and when they are back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tab(browser: Any) -> Iterator[Tab]:
-    """A page of which only the network may fail."""
+    """A page that may fail only because of the network."""
     opened = Tab(browser)
     yield opened
     opened.context.close()
@@ -82,7 +82,7 @@ def test_a_stopped_process_is_waited_for(tab: Tab, run: Path) -> None:
     assert tab.faults == [] or all(NETWORK in fault for fault in tab.faults)
 
 
-def test_a_killed_process_is_told_in_a_line_and_a_new_one_goes_on(tab: Tab, run: Path) -> None:
+def test_a_killed_process_is_reported_and_replaced(tab: Tab, run: Path) -> None:
     explorer = Explorer(run)
     try:
         page = tab.open(explorer, "inside", text="the fox")
@@ -121,7 +121,7 @@ def likeliest(run: Path, ids: list[int]) -> list[Any]:
     return list(next_token(subjects, Next(Passage("best", ids)))["best"])
 
 
-def test_new_weights_are_used_and_a_damaged_file_is_told(tab: Tab, run: Path, tmp_path: Path) -> None:
+def test_new_weights_are_used_and_a_damaged_file_is_reported(tab: Tab, run: Path, tmp_path: Path) -> None:
     best, asked = run / "best.safetensors", {"model": "best", "ids": [1, 2, 3]}
     with exploring(run) as explorer:
         page = tab.open(explorer, text="the fox")
@@ -168,7 +168,7 @@ def test_a_page_opened_while_the_model_is_damaged_works_later(tab: Tab, run: Pat
         assert page.is_visible("#facts:has-text('GPT')")
 
 
-def test_a_model_whose_outputs_are_nan_is_told_in_a_line(tab: Tab, run: Path) -> None:
+def test_a_model_whose_outputs_are_nan_prints_one_line(tab: Tab, run: Path) -> None:
     groups, state = load_checkpoint(run / "best.safetensors", "best")
     weights = {name: tensor * 0 + 3e38 for name, tensor in groups["model"].items()}  # sums of which are infinite
     save_checkpoint(run / "best.safetensors", {"model": weights}, state)

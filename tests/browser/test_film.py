@@ -64,7 +64,7 @@ def numbers(page: Any, selector: str) -> list[float]:
 
 
 def looks_at_most(page: Any, row: list[float]) -> list[float]:
-    """Wait until the largest weights of this row are told. Returns what is told."""
+    """Wait until the page lists the largest weights of this row, and return the list."""
     expected = pytest.approx(sorted(row, reverse=True)[:5], rel=0.01, abs=0.0006)
     for _ in range(200):
         if (found := numbers(page, "#attention-most .number")) == expected:
@@ -246,7 +246,7 @@ def test_runs_without_snapshots_have_no_slider(tab: Tab, tmp_path: Path) -> None
         assert page.is_hidden("#film")
 
 
-def test_a_damaged_snapshot_is_told_and_skipped(tab: Tab, tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_reported_and_skipped(tab: Tab, tmp_path: Path) -> None:
     run = film_run(tmp_path / "gpt", STEPS)
     damaged = RunFolder(run).snapshot(3)
     damaged.write_bytes(damaged.read_bytes()[:200])
@@ -258,7 +258,7 @@ def test_a_damaged_snapshot_is_told_and_skipped(tab: Tab, tmp_path: Path) -> Non
         assert "the film goes on without it" in str(page.text_content("#film .trouble"))
 
 
-def test_a_snapshot_with_damaged_numbers_is_told_when_it_is_shown(browser: Any, tmp_path: Path) -> None:
+def test_a_snapshot_with_damaged_numbers_is_reported_when_it_is_shown(browser: Any, tmp_path: Path) -> None:
     run = film_run(tmp_path / "gpt", STEPS)
     damaged = RunFolder(run).snapshot(3)
     content = damaged.read_bytes()
@@ -306,7 +306,7 @@ def playing(page: Any) -> bool:
     return str(page.text_content("#film .first")) == "Pause"
 
 
-def test_play_goes_on_after_a_pause(tab: Tab, explorer: Explorer) -> None:
+def test_play_continues_after_a_pause(tab: Tab, explorer: Explorer) -> None:
     page = tab.open(explorer, "attention", text=TEXT)
     page.select_option("#film select >> nth=0", "1")
     page.focus("#film-step")
@@ -321,7 +321,7 @@ def test_play_goes_on_after_a_pause(tab: Tab, explorer: Explorer) -> None:
     assert page.evaluate("document.querySelector('#film details').open")
 
 
-def test_a_film_stops_where_nobody_answers(browser: Any, film: Path) -> None:
+def test_a_film_stops_when_the_server_is_gone(browser: Any, film: Path) -> None:
     tab, own = Tab(browser), Explorer(film)
     page = tab.open(own, "attention", text=TEXT)
     page.select_option("#film select >> nth=0", "1")

@@ -98,7 +98,7 @@ def test_what_is_changed_in_what_if_stays_changed(tab: Tab, run: Path) -> None:
         assert page.locator(".row-keys .number").all_text_contents() == ["0.200"] * 5
 
 
-def test_weights_that_cannot_be_read_are_told(browser: Any, run: Path) -> None:
+def test_unreadable_weights_are_reported(browser: Any, run: Path) -> None:
     tab = Tab(browser)
     with exploring(run) as explorer:
         page = tab.open(explorer, "attention", text="the fox")

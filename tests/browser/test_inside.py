@@ -225,7 +225,7 @@ def test_a_long_text_is_asked_for_in_parts(tab: Any, explorers: Any) -> None:
     assert len(asked) <= 5
 
 
-def test_what_a_gpt_cannot_read_at_once_is_told(tab: Any, explorers: Any) -> None:
+def test_a_text_beyond_the_context_is_reported(tab: Any, explorers: Any) -> None:
     page = tab.open(explorers["gpt"], "inside", text="fox " * 20)
     page.wait_for_selector("#inside-norms td")
     assert page.text_content("#inside-cut").startswith("Of the 80 tokens, the last 32 are shown")

@@ -25,7 +25,7 @@ def answer_of(folder: Path, text: str) -> Any:
 
 
 @pytest.mark.parametrize("width", [1280, 360])
-def test_a_classifier_tells_its_classes(browser: Any, tmp_path: Path, width: int) -> None:
+def test_a_classifier_shows_its_classes(browser: Any, tmp_path: Path, width: int) -> None:
     folder = head_folder(tmp_path / "head", "texts")
     model, tab = Subjects([folder]).get("pretrained"), Tab(browser, width)
     with exploring(folder) as explorer:
@@ -162,7 +162,7 @@ def test_the_end_of_the_given_text_is_marked(tab: Tab, explorers: Any) -> None:
         ("Length, at most (1–200)", "1e9", "200", "1e9 became 200."),
     ],
 )
-def test_a_number_out_of_range_is_told(tab: Tab, explorers: Any, field: str, typed: str, becomes: str, said: str) -> None:
+def test_a_number_out_of_range_is_reported(tab: Tab, explorers: Any, field: str, typed: str, becomes: str, said: str) -> None:
     page = tab.open(explorers["gpt"], text="the fox")
     box = page.locator("#view-write").get_by_role("spinbutton", name=field, exact=True)
     box.fill(typed)
@@ -175,7 +175,7 @@ def test_a_number_out_of_range_is_told(tab: Tab, explorers: Any, field: str, typ
     assert line.count() == 0
 
 
-def test_compare_tells_a_length_out_of_range(tab: Tab, explorers: Any) -> None:
+def test_compare_reports_a_length_out_of_range(tab: Tab, explorers: Any) -> None:
     page = tab.open(explorers["gpt"], "compare", text="the fox")
     page.locator("#view-compare").get_by_role("spinbutton", name="Length").fill("99999")
     page.get_by_text("Continue with both").focus()

@@ -41,7 +41,7 @@ def switch_off(page: Any, gate: Gate, title: str) -> None:
 
 
 def loss_of(run: Path, model: str, text: str, **off: Any) -> str:
-    """The losses that the page tells of a text with a part off."""
+    """Return the losses that the page shows for a text with a part turned off."""
     subjects = Subjects([run])
     passage = {"model": model, "ids": subjects.get(model).encode(text)}
     found: Any = ask(subjects, "ablated", {"passage": passage, "off": [off]})

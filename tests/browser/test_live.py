@@ -138,7 +138,7 @@ def test_the_keyboard_adds_a_likely_character(tab: Tab, run: Path, file: Path) -
     assert page.evaluate("document.activeElement.closest('.bars') !== null")  # where one was
 
 
-def test_characters_that_the_model_does_not_know_are_told(tab: Tab, run: Path, file: Path) -> None:
+def test_unknown_characters_are_reported(tab: Tab, run: Path, file: Path) -> None:
     page = opened(tab, file)
     page.get_by_label("Your text").fill(f"Ω{PROMPT}\N{GRINNING FACE}")
     page.get_by_text("It left out 2 characters that the model does not know.").wait_for()

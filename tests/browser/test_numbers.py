@@ -164,7 +164,7 @@ def test_all_arrays_and_gradients_are_the_librarys(tab: Tab, explorer: Explorer,
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_is_told_adds_up(tab: Tab, explorer: Explorer, folders: dict[str, Path], name: str) -> None:
+def test_reported_values_add_up(tab: Tab, explorer: Explorer, folders: dict[str, Path], name: str) -> None:
     told = tried = 0
     for array in recorded(tab, explorer, folders[name]):
         values, gradient = (numbers(array[key], [-1]) for key in ("values", "gradient"))
@@ -205,7 +205,7 @@ def number_in(page: Any, selector: str) -> float:
     return float(page.text_content(selector).replace("−", "-"))
 
 
-def test_a_cell_tells_its_terms(tab: Tab, explorer: Explorer, folders: dict[str, Path]) -> None:
+def test_a_cell_shows_its_terms(tab: Tab, explorer: Explorer, folders: dict[str, Path]) -> None:
     page = open_numbers(tab, explorer, folders["biases"])
     known, gradients = computed(model_of(folders["biases"]), subject_of(folders["biases"]).encode(TEXT))
     page.select_option("#numbers-array", "blocks.1.feed_forward.up")

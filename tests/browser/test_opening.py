@@ -39,12 +39,12 @@ def test_the_first_screen_is_full(tab: Tab, explorers: Any, runs: Any, name: str
 
 @pytest.fixture
 def both(runs: dict[str, Path]) -> Iterator[Explorer]:
-    """An explorer of a model that goes on from a text, and of one that translates."""
+    """An explorer of a language model and a translator."""
     with exploring(runs["gpt"], runs["transformer"]) as explorer:
         yield explorer
 
 
-def test_what_is_typed_stays_and_what_was_opened_gives_way(tab: Tab, both: Explorer, runs: Any) -> None:
+def test_typed_text_stays_and_opened_text_is_replaced(tab: Tab, both: Explorer, runs: Any) -> None:
     page = first_screen(tab, both)
     page.fill("#text", "")
     page.wait_for_selector("#counted:text-matches('^1 token$')")

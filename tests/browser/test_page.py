@@ -23,7 +23,7 @@ ASKED = (
 )
 
 
-def test_all_modules_are_asked_for_at_once_and_once(tab: Any, explorers: Any) -> None:
+def test_all_modules_are_requested_in_parallel_and_once(tab: Any, explorers: Any) -> None:
     folders = ROOT / "tinyformer/explore/page", ROOT / "tinyformer/javascript"
     names = sorted(file.name for folder in folders for file in folder.glob("*.js"))
     page = tab.open(explorers["gpt"], text="the fox")

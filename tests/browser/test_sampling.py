@@ -160,7 +160,7 @@ def test_a_text_that_is_edited_is_read_from_where_it_differs(tab: Any) -> None:
         assert abs(np.array(logits) - expected).max() < 1e-5 * abs(expected).max(), text
 
 
-def test_a_reader_goes_on_after_a_text_that_is_refused(tab: Any) -> None:
+def test_a_reader_continues_after_a_rejected_text(tab: Any) -> None:
     page = page_of_modules(tab.page, {"weights": web_weights(random_gpt())})
     script = """
       const model = await load("weights");

@@ -195,7 +195,7 @@ def bars(place: Any) -> list[tuple[str, float]]:
 
 
 @pytest.mark.parametrize("name", ["index", "lessons/09_gpt"])
-def test_the_gpt_writes_at_once_and_shows_the_librarys_probabilities(
+def test_the_gpt_writes_immediately_and_shows_the_librarys_probabilities(
     site: str, page: Any, trained: tuple[GPT, list[str]], name: str
 ) -> None:
     page.goto(f"{site}/{name}.html")
@@ -233,7 +233,7 @@ def test_the_heads_are_those_of_the_library(site: str, page: Any, trained: tuple
     slider = place.get_by_role("slider")
 
     def follows(layer: int, head: int, row: int) -> None:
-        """The weights that colour the letters, and what is told, are the library's."""
+        """The weights that color the letters, and the text below, are the library's."""
         weights = recorded[f"blocks.{layer}.attention"][0].numpy()[0, head, row]
         script = "all => all.map((one) => Number(one.style.getPropertyValue('--weight')))"
         assert place.locator(".touch-pieces span").evaluate_all(script) == pytest.approx(weights.tolist(), abs=1e-4)
@@ -305,7 +305,7 @@ def test_a_page_does_not_jump_while_it_loads(site: str, browser: Any, name: str,
     context.close()
 
 
-def test_a_page_without_javascript_says_what_is_missing(site: str, browser: Any) -> None:
+def test_a_page_without_javascript_says_so(site: str, browser: Any) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{site}/index.html")

@@ -65,7 +65,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def both(runs: dict[str, Path]) -> Iterator[Explorer]:
-    """An explorer of a model that goes on from a text, and of one that translates."""
+    """An explorer of a language model and a translator."""
     with exploring(runs["gpt"], runs["transformer"]) as explorer:
         yield explorer
 

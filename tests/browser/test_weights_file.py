@@ -84,7 +84,7 @@ DAMAGED = {
 }
 
 
-def test_a_damaged_file_is_told_in_a_line(tab: Any) -> None:
+def test_a_damaged_file_is_reported_in_one_line(tab: Any) -> None:
     files = {f"file{i}": content for i, content in enumerate(DAMAGED)}
     page = page_of_modules(tab.page, {**files, "whole": WHOLE})
     script = "const file = await bytes(given.name); return told(() => readSafetensors(file))"

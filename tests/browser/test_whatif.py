@@ -454,7 +454,7 @@ def test_an_address_of_another_model_does_no_harm(tab: Tab, explorers: Any) -> N
 
 
 def fills_of(svg: bytes) -> list[str]:
-    """The colours of the boxes of a picture, without that of its paper."""
+    """Return the colors of a picture's boxes, without the background."""
     return [box.get("fill", "") for box in ElementTree.fromstring(svg).iter(f"{SVG}rect")][1:]
 
 

@@ -37,7 +37,7 @@ def visible(text: str) -> str:
 
 
 def rows(page: Any, part: str = ".writer") -> list[tuple[str, str]]:
-    """The names and numbers of the likeliest tokens that are shown, once they are of the place that was asked for."""
+    """Return the names and probabilities of the likeliest tokens, once the page shows those of this position."""
     page.wait_for_selector(f"{part} .choices:not([aria-busy='true']) button")
     found = page.eval_on_selector_all(
         f"{part} .choices button",

@@ -39,7 +39,7 @@ def write_data(folder: Path, name: str = "model", context: int = 200) -> None:
 
 
 def answers(folder: Path, *lines: str, sampling: Sampling | None = None, length: int = 5, **settings: Any) -> str:
-    """What is printed when each of these lines is said in one conversation."""
+    """Return the output for these lines in one conversation."""
     chat = open_chat(folder / "model", sampling=sampling or Sampling(temperature=0), max_tokens=length, **settings)
     return "".join("".join(chat.say(line)) + "\n" for line in lines)
 
@@ -191,7 +191,7 @@ class Terminal:
 
 
 def take_terminal() -> None:
-    """Make the terminal that of the program. A Ctrl-C throws nothing away that waits to be shown."""
+    """Make this the program's controlling terminal. A Ctrl-C does not discard pending output."""
     import fcntl
     import termios
 
@@ -241,8 +241,8 @@ def test_ctrl_c_stops_an_answer_and_not_the_program(program: Program) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_what_nobody_types(finished: Program, by: signal.Signals) -> None:
-    """An answer of 150 tokens may be over before the signal comes; so many lines are not."""
+def test_a_signal_ends_a_chat_without_a_terminal(finished: Program, by: signal.Signals) -> None:
+    """An answer of 150 tokens may end before the signal arrives; this many lines do not."""
     process = finished.begin("--max-tokens", "150", "--temperature", "2", stdin=-1)
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write("hi\n/reset\n" * 5000)

@@ -92,7 +92,7 @@ def test_runs_are_compared(changed: Program) -> None:
     assert {name: contents(changed.folder / name) for name in RUNS} == before
 
 
-def test_the_score_of_all_sentences_is_the_one_that_the_run_told(changed: Program, told: dict[str, str]) -> None:
+def test_the_score_of_all_sentences_is_the_runs(changed: Program, told: dict[str, str]) -> None:
     pytest.importorskip("sacrebleu")
     scores = {name: re.findall(r"^beam 2: BLEU (\d+\.\d\d)", printed, re.MULTILINE) for name, printed in told.items()}
     rows = changed.good("compare", *RUNS).splitlines()[3:6]
@@ -131,7 +131,7 @@ def test_dates_are_compared_by_exact_matches(program: Program) -> None:
     assert re.search(r"\nlstm( +0\.00)+\nagain \(lstm\)( +0\.00)+\n\n", printed)
 
 
-def test_without_what_is_optional(changed: Program) -> None:
+def test_without_optional_packages(changed: Program) -> None:
     bare = changed.without("sacrebleu", "matplotlib")
     printed = changed.good("compare", *RUNS, **bare)
     assert printed.startswith("(no scores: they need sacrebleu, pip install sacrebleu)\n")

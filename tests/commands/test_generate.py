@@ -71,7 +71,7 @@ FIRST_RUN = ["--model", "model", "--length", "3"]
 
 
 def texts_of(printed: str, said: str) -> tuple[str, int]:
-    """The text that was written on standard output, and the number of tokens that the last line on standard error tells."""
+    """Return standard output, and the number of tokens in the last line of standard error."""
     text, last = printed.removesuffix("\n"), said.removesuffix("\n").rpartition("\n")[2]
     found = re.fullmatch(r"\(([\d,]+) tokens?(, [\d,.]+ a second)?\)", last)
     assert found, last
@@ -96,7 +96,7 @@ def ids_of(model: GPT, tokenizer: Tokenizer, prompt: str, length: int, sampling:
 # ---------------------------------------------------------------------------------------------------------- writing
 
 
-def test_it_goes_on_from_the_prompt(finished: Program) -> None:
+def test_it_continues_the_prompt(finished: Program) -> None:
     model, tokenizer = from_pretrained(finished.folder / "model"), byte_pairs()
     assert isinstance(model, GPT)
     words = ["--model", "model", "--prompt", f"the lazy{END} fox", "--length", "60"]
@@ -400,7 +400,7 @@ def test_without_a_model_a_small_llama_is_made_once(example: ModuleType, capsys:
 
 
 class Interrupted(TextBatches):
-    """Batches, one of which comes with Ctrl-C."""
+    """Batches, one of which raises KeyboardInterrupt."""
 
     drawn = 0
 

@@ -38,7 +38,7 @@ FIRST_RUN = ["--data", "text.txt", "--out", "run", *TINY, *SHORT]
 
 
 def files(steps: int) -> list[str]:
-    """What a run of so many steps leaves in its folder: eight snapshots, or one of each step, beside the rest."""
+    """Return the files of a run of this many steps: at most eight snapshots, one per step, and the usual files."""
     return sorted([*FILES, *(f"snapshot-{step:08d}.safetensors" for step in snapshot_steps(steps, 8))])
 
 
@@ -203,7 +203,7 @@ def test_without_network_it_trains_on_pythons_own_sources(program: Program) -> N
 # ------------------------------------------------------------------------------------------- folders that are in use
 
 
-def test_a_run_is_not_replaced_unless_told(copied: Program) -> None:
+def test_a_run_is_replaced_only_with_overwrite(copied: Program) -> None:
     before = contents(copied.folder / "run")
     message = copied.bad("--data", "text.txt", "--out", "run", *TINY, *SHORT)
     assert "run holds a run already: --resume continues it, --overwrite replaces it" in message
@@ -301,7 +301,7 @@ def test_resuming_with_changed_settings(copied: Program) -> None:
     assert copied.good("sample", "--out", "run", "--length", "5")
 
 
-def test_settings_edited_by_hand(copied: Program) -> None:
+def test_manually_edited_settings(copied: Program) -> None:
     path = copied.folder / "run/config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     settings["training"]["steps"] = 25
@@ -443,7 +443,7 @@ def test_a_sample_continues_the_prompt_and_repeats(finished: Program) -> None:
     assert finished.good(*words, "--seed", "8") != sample
 
 
-def test_a_sample_starts_with_a_new_line_unless_told(finished: Program) -> None:
+def test_a_sample_starts_with_a_newline_by_default(finished: Program) -> None:
     assert finished.good("sample", "--out", "run", "--length", "0") == "\n\n"
 
 
@@ -590,7 +590,7 @@ def test_cupy_without_cupy(program: Program) -> None:
 
 
 def gpu_with(limit: int) -> dict[str, str]:
-    """The variables of a run on the stand-in for CuPy. Its GPU has no room for an array of more bytes."""
+    """The variables of a run on the fake CuPy. Its GPU has no room for an array of more bytes."""
     paths = os.pathsep.join([str(ROOT / "tests" / "standin"), str(ROOT)])
     return {"TINYTENSOR_BACKEND": "cupy", "PYTHONPATH": paths, "CUPY_GPU_MEMORY_LIMIT": str(limit)}
 

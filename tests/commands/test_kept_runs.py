@@ -96,7 +96,7 @@ def expected(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_kept_run_writes_what_it_wrote(name: str, use: Any) -> None:
+def test_a_saved_run_still_writes_the_same(name: str, use: Any) -> None:
     program, words = use(name)
     assert lasting(program.good(*words)) == expected(name)
 

@@ -1,4 +1,4 @@
-"""A run in a folder that somebody else has prepared: nothing outside it changes, and nobody waits for a pipe."""
+"""A run in a folder that an attacker prepared: nothing outside it changes, and no pipe blocks it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_these_are_the_names_of_all_that_a_run_writes(attack: Attack) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_no_file_of_the_run_is_refused_by_name(attack: Attack, command: str) -> None:
+def test_a_special_file_in_a_run_is_rejected_by_name(attack: Attack, command: str) -> None:
     for name in NAMES:
         for plant in KINDS if command == "resume" else KINDS[:2]:
             if (plant is second_name and name not in (".lock", *FOLDERS)) or (
@@ -52,7 +52,7 @@ def test_a_file_with_a_second_name_elsewhere_is_replaced_and_not_written_to(atta
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "best.safetensors", "log.csv", ".lock", *FOLDERS])
-def test_nobody_who_reads_a_run_waits_for_a_pipe(attack: Attack, name: str) -> None:
+def test_reading_a_run_never_blocks_on_a_pipe(attack: Attack, name: str) -> None:
     status, said = attack(name, pipe, "sample")
     is_read = name in ("config.json", "tokenizer.json", "best.safetensors")
     assert status == (2 if is_read else 0)
@@ -60,7 +60,7 @@ def test_nobody_who_reads_a_run_waits_for_a_pipe(attack: Attack, name: str) -> N
     assert said.count("\n") <= 1
 
 
-def test_a_link_to_the_runs_folder_and_links_to_what_is_read_are_the_users_own(attack: Attack, tmp_path: Path) -> None:
+def test_links_to_the_runs_folder_and_to_inputs_are_allowed(attack: Attack, tmp_path: Path) -> None:
     attack.prepare(is_new=False)
     (tmp_path / "link").symlink_to(attack.run)
     assert attack.call(tmp_path / "link", COMMANDS["resume"])[0] == 0

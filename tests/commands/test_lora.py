@@ -1,4 +1,4 @@
-"""`tinyformer train gpt --lora-rank`: runs that hold only what was added to the weights of a pretrained model."""
+"""`tinyformer train gpt --lora-rank`: runs that store only the adapter of a pretrained model."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_adapter_is_opened_with_its_model(copied: Program, monkeypatch: pytes
         from_pretrained("alone")
 
 
-def test_training_goes_on_from_an_adapter(copied: Program) -> None:
+def test_training_continues_from_an_adapter(copied: Program) -> None:
     copied.good("save", "alone", "--out", "run", "--adapter")
     copied.good(*TRAINED_WHOLE[:-1], "on", "--init-from", "alone")
     first = logits(from_pretrained(copied.folder / "alone"))

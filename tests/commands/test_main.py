@@ -54,13 +54,13 @@ def test_mistakes(program: Program, words: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_command_has_help_and_tells_unknown_flags(program: Program, name: str) -> None:
+def test_every_command_has_help_and_reports_unknown_flags(program: Program, name: str) -> None:
     assert program.good(*name.split(), "--help").startswith(f"usage: tinyformer {name} ")
     assert f"(see tinyformer {name} " in program.bad(*name.split(), "--no-such-flag")
 
 
 def completed(line: str, folder: Path) -> list[str]:
-    """What a shell is told that can follow this line."""
+    """Return the shell completions of this line."""
     pytest.importorskip("argcomplete")
     answer = folder / "answer"
     variables = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}

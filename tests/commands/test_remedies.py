@@ -33,7 +33,7 @@ MISTAKES = [
 
 
 def write_data(folder: Path) -> None:
-    """Runs of each kind, pretrained models, word vectors, and what is none of these."""
+    """Write runs of each type, pretrained models, word vectors, and files that are none of these."""
     for name in set(FOLDERS) & {path.name for path in KEPT.iterdir()}:
         shutil.copytree(KEPT / name, folder / name)
     tokenizer = WordPieceTokenizer.train("a sentence with a [MASK] " * 20, len(SPECIAL) + 20)

@@ -69,7 +69,7 @@ def test_it_writes_the_same(program: Program, example: str) -> None:
 
 
 @pytest.mark.skipif(backend_name != "numpy", reason="the runs are of the NumPy backend: a GPU draws other dropout masks")
-def test_it_goes_on_to_the_same_losses(program: Program, example: str) -> None:
+def test_it_resumes_with_the_same_losses(program: Program, example: str) -> None:
     with open(BEFORE / f"{example}.csv", newline="", encoding="utf-8") as file:
         expected = numbers(list(csv.DictReader(file)))
     program.good(*TRAIN[example].split(), *COMMON, "--data", DATA[example], "--out", "new")

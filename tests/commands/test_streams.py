@@ -106,7 +106,7 @@ def test_standard_output_is_full(finished: Program) -> None:
 
 
 def check_saved(program: Program) -> None:
-    """The run was saved where it was stopped, and goes on from there."""
+    """Check that the run was saved where it stopped, and resumes from there."""
     latest = program.folder / "run" / "latest.safetensors"
     step = load_checkpoint(latest, "latest")[1]["step"]
     assert step > 0
@@ -129,7 +129,7 @@ def test_a_reader_who_leaves_ends_in_a_saved_run(program: Program) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_nothing_goes_on_after_a_full_disk_under_the_output(program: Program) -> None:
+def test_nothing_continues_after_a_full_disk_under_the_output(program: Program) -> None:
     result = in_a_shell(program, LONG, "> /dev/full && echo evaluated >&2")
     assert (result.returncode, result.stderr) == (1, "error: standard output: No space left on device\n")
 

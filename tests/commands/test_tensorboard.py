@@ -12,7 +12,7 @@ FIRST_RUN = ["--data", "text.txt", "--out", "run", *TINY, *SHORT]
 
 
 @pytest.mark.parametrize("package", ["tensorboardX", "PIL"])
-def test_a_package_that_is_missing_is_told_at_once(program: Program, package: str) -> None:
+def test_a_missing_package_is_reported_immediately(program: Program, package: str) -> None:
     message = program.bad(*FIRST_RUN, "--tensorboard", **program.without(package))
     assert message == f"a log for TensorBoard needs {package}: pip install 'tinyformer[tensorboard]'\n"
     assert not (program.folder / "run").exists()

@@ -121,7 +121,7 @@ def test_scores_of_dates_are_exact_matches() -> None:
     )
 
 
-def test_without_what_is_optional_it_trains_and_says_what_is_missing(program: Program) -> None:
+def test_without_optional_packages_it_trains_and_names_them(program: Program) -> None:
     bare = program.without("sacrebleu", "matplotlib")
     printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY, "--beam", "1", **bare)
     assert printed.count("greedy: (no scores: they need sacrebleu, pip install sacrebleu)\n") == 1
@@ -144,7 +144,7 @@ def test_without_files_it_learns_dates(program: Program) -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", reference)
 
 
-def test_two_files_zipped_or_not_and_parts_of_their_own(program: Program) -> None:
+def test_two_files_zipped_or_not_with_given_splits(program: Program) -> None:
     pairs = some_pairs()
     for name, part in (("train", pairs[:40]), ("valid", pairs[40:50]), ("test", pairs[50:])):
         for side, lines in zip(("en", "es"), zip(*part)):
@@ -173,7 +173,7 @@ def test_lower_case_and_spaces_are_made_one_before_the_split(program: Program) -
     assert all(text == text.lower() for line in sample_of(program.folder / "run") for text in (line[0], line[2]))
 
 
-def test_what_is_left_out_is_said(program: Program) -> None:
+def test_skipped_rows_are_reported(program: Program) -> None:
     # Long ones on either side, so many that each part has some; and such without one side or both.
     pairs = some_pairs()
     pairs += [(f"{s} {'x ' * 60}", t) for s, t in pairs] + [(t, f"{s} {'x ' * 60}") for s, t in pairs]
@@ -193,7 +193,7 @@ def test_what_is_left_out_is_said(program: Program) -> None:
 # ------------------------------------------------------------------------------------------- folders that are in use
 
 
-def test_a_run_is_not_replaced_unless_told(copied: Program) -> None:
+def test_a_run_is_replaced_only_with_overwrite(copied: Program) -> None:
     before = contents(copied.folder / "run")
     words = ["--data", "pairs.tsv", "--out", "run", *TINY]
     assert "run holds a run already: --resume continues it, --overwrite replaces it" in copied.bad(*words)
@@ -286,9 +286,7 @@ def recurrent_runs(tmp_path_factory: pytest.TempPathFactory, environment: dict[s
 
 
 @pytest.mark.parametrize("architecture", ["lstm", "attention"])
-def test_a_recurrent_run_learns_and_its_folder_says_what_it_is(
-    recurrent_runs: dict[str, tuple[Program, str]], architecture: str
-) -> None:
+def test_a_recurrent_run_learns_and_records_its_type(recurrent_runs: dict[str, tuple[Program, str]], architecture: str) -> None:
     program, printed = recurrent_runs[architecture]
     run = program.folder / architecture
     has_maps = architecture == "attention"
@@ -401,7 +399,7 @@ def test_each_line_of_a_pipe_has_a_line(finished: Program) -> None:
     assert many == [*(300 * [dog, cat, ""]), ""]
 
 
-def test_what_is_typed_on_a_terminal(copied: Program, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_typing_on_a_terminal(copied: Program, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     typed = io.StringIO("red dog\n" + 31 * "x " + "\n blue cat\n\nnot read\n")
     monkeypatch.setattr(typed, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", typed)

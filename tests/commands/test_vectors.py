@@ -54,7 +54,7 @@ def test_a_run_shows_what_there_is(finished: Program, first_run: tuple[Path, str
     assert "map.png" in printed
 
 
-def test_a_short_text_is_told_with_the_epochs_that_it_needs(first_run: tuple[Path, str], program: Program) -> None:
+def test_a_short_text_is_reported_with_the_epochs_it_needs(first_run: tuple[Path, str], program: Program) -> None:
     corpus = Corpus.of(words_of(line) for line in sentences(0, "people").split("\n"))
     found = re.search(r"^This text is short: .* Try --epochs (\d+), or$", first_run[1], re.MULTILINE)
     assert found
@@ -105,7 +105,7 @@ def test_the_map_shows_as_asked_for_only_what_was(finished: Program, monkeypatch
 
 
 @pytest.mark.parametrize("method", ["counts", "cbow", "skip-gram"])
-def test_every_method_finds_what_is_used_alike_and_repeats_it(program: Program, method: str) -> None:
+def test_every_method_finds_similar_words_and_repeats(program: Program, method: str) -> None:
     words = ["--method", method, "--data", "text.txt", "--end", "line", "--width", "8"]
     words += [] if method == "counts" else ["--epochs", "5", "--sample", "0", "--learning-rate", "0.15"]
     printed = program.good(*words, "--out", "one", "--ask", "king", "--odd", "king", "queen", "red")

@@ -47,7 +47,7 @@ def check_nothing_is_left(pids: list[int], temporary: Path) -> None:
 
 
 def begin(program: Program, command: list[str], **options: Any) -> subprocess.Popen[str]:
-    """Start a run, whose temporary files are in a folder of its own."""
+    """Start a run with its own folder of temporary files."""
     temporary = program.folder / "temporary"
     temporary.mkdir(exist_ok=True)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
@@ -105,7 +105,7 @@ def check_ranks_equal_shards(program: Program, *words: str) -> None:
     assert result_of(program.folder / "ranks") == result_of(program.folder / "alone")
 
 
-def test_another_number_of_workers_goes_on(copied: Program) -> None:
+def test_another_number_of_workers_resumes(copied: Program) -> None:
     for steps, workers in (("10", "2"), ("11", "1"), ("12", "2")):
         copied.good("--data", "text.txt", "--out", "run", "--resume-changed", "--workers", workers, "--steps", steps)
     assert load_checkpoint(copied.folder / "run" / "latest.safetensors", "latest")[1]["step"] == 12
@@ -115,7 +115,7 @@ def test_another_number_of_workers_goes_on(copied: Program) -> None:
 
 
 def test_kills_of_random_ranks(program: Program, pytestconfig: pytest.Config) -> None:
-    """Each time the end is clear and at once, nothing is lost, and the run goes on as if nothing had happened."""
+    """Each run ends immediately with a clear message, loses nothing, and resumes as if uninterrupted."""
     kills, seed = pytestconfig.getoption("kills"), pytestconfig.getoption("seed")
     program.good(*WHOLE, "--out", "whole", "--shards", "3", "--workers", "2")
     run, latest = program.folder / "run", program.folder / "run" / "latest.safetensors"
@@ -179,7 +179,7 @@ def running(program: Program, **options: Any) -> tuple[subprocess.Popen[str], li
 
 
 def check_saved(program: Program) -> None:
-    """The run was saved after some steps, and goes on from there."""
+    """Check that the run was saved after some steps, and resumes from there."""
     latest = program.folder / "run" / "latest.safetensors"
     step = load_checkpoint(latest, "latest")[1]["step"]
     assert step > 0

@@ -14,7 +14,7 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 if hasattr(cupy, "kernel_launches"):
-    pytest.skip("the stand-in has names of its own", allow_module_level=True)
+    pytest.skip("the fake CuPy has names of its own", allow_module_level=True)
 
 PROJECT = Path(__file__).resolve().parents[2]
 KERNELS = PROJECT / "tinytensor" / "kernels"
@@ -29,7 +29,7 @@ METHODS = {name for name in dir(cupy.ndarray) if not name.startswith("_")}
 
 
 def used_by_cupy(tree, wanted):
-    """The functions and classes of these names at the top of a file, and those that they use, with all plain statements."""
+    """Return the top-level functions and classes of these names, the ones they use, and all plain statements."""
     defined = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     found, waiting = {}, [name for name in wanted if name in defined]
     while waiting:
@@ -53,7 +53,7 @@ def sources():
 
 
 def borrowed(trees):
-    """What is imported from ``kernels/numpy`` elsewhere, and the kernels that ``kernels/cupy`` does not replace."""
+    """Return the names that other files import from ``kernels/numpy``, and the kernels that ``kernels/cupy`` does not replace."""
     nodes = [node for path, tree in trees.items() if path.parent != KERNELS / "numpy" for node in ast.walk(tree)]
     imports = [n for n in nodes if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("tinytensor.kernels.numpy")]
     kernels = {alias.name for node in trees[KERNELS / "numpy" / "__init__.py"].body for alias in getattr(node, "names", ())}

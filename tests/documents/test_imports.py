@@ -1,4 +1,4 @@
-"""Imports run one way: there is no circle when a program runs, and nothing imports what is built on it."""
+"""Imports run one way, without circles."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ tinyformer/data/reading.py: if notify and (said -> if notify or (said
 tinyformer/decoding/streaming.py: is_shown = False -> is_shown = True
     tinyformer/decoding/test_streaming.py::test_the_pieces_of_a_word
 tinyformer/explore/views/film.py: or i == len(told) - 1 -> or i != len(told) - 1
-    tinyformer/explore/test_film.py::test_long_logs_are_told_in_parts
+    tinyformer/explore/test_film.py::test_long_logs_are_sent_in_parts
 tinyformer/export/runs.py: raise UserError(f"{path} holds a pretrained -> str(f"{path} holds a pretrained
     tinyformer/test_export.py::test_a_pretrained_model
 tinyformer/markov/transitions.py: sentence[i - order : i]), sentence[i]] += 1 -> sentence[i + order : i]), sentence[i]] += 1
@@ -69,7 +69,7 @@ tinytensor/io.py: _PIECE = 1 << 20 -> _PIECE = 1 >> 20
 tinytensor/kernels/numpy/activations.py: d_x += 1.0 -> d_x += 2.0
     tinytensor/test_ops.py::test_op[silu]
 tinytensor/linalg.py: columns.ndim < 2 -> columns.ndim <= 2
-    tinytensor/test_linalg.py::test_what_is_refused
+    tinytensor/test_linalg.py::test_rejected_inputs
 tinytensor/nn/leaves.py: None if set_to_none or -> None if not set_to_none or
     tinytensor/test_nn.py::test_zero_grad
 tinytensor/ops/angles.py: g * (out * out + 1.0)) -> g / (out * out + 1.0))

@@ -1,4 +1,4 @@
-"""The budgets of tests/sizes.py hold, and what is counted are all lines of all files."""
+"""The budgets of tests/sizes.py hold, and count every line of every file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Few files change what is on disk: whatever else writes would leave half a file, or follow a link in a run's folder."""
+"""Only a few files write to disk. Any other could leave a partial file, or follow a link in a run's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the scripts in examples/ share: running one in a folder of its own, with a network that does not answer."""
+"""Run scripts of examples/, each in a new folder and without a network."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ SCRIPTS = {path.stem: path for path in sorted((Path(__file__).parents[2] / "exam
 
 
 def calls_in(tree: ast.AST) -> dict[str, list[ast.Call]]:
-    """The calls in a script, by what is called: steps.print, or flags."""
+    """Return the calls in a script by the name called: steps.print, or flags."""
     found: dict[str, list[ast.Call]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):

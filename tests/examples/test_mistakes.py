@@ -1,4 +1,4 @@
-"""What a user of a script of examples/ does wrong is told in a line, with the remedy, and nothing is left behind."""
+"""Users' mistakes in scripts of examples/ print one line with the fix, and leave no files."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_mistakes_on_the_command_line(words, message, script):
     assert not (script.folder / "runs").exists()
 
 
-def test_help_tells_what_the_script_does_and_its_flags(script):
+def test_help_describes_the_script_and_its_flags(script):
     said = script.good("algorithms", "--help")
     assert "Train a GPT to sort or copy digits" in said
     assert "--task {sort,copy,add}" in said
 
 
-def test_a_package_that_is_missing_is_told_in_a_line(script):
+def test_a_package_that_is_missing_prints_one_line(script):
     (script.folder / "cupy.py").write_text("raise ModuleNotFoundError('none', name='cupy')\n", encoding="utf-8")
     path = os.pathsep.join([str(script.folder), script.environment["PYTHONPATH"]])
     assert "cupy" in script.bad("char_gpt", TINYTENSOR_BACKEND="cupy", PYTHONPATH=path)
@@ -70,7 +70,7 @@ def test_a_model_that_does_not_continue_texts(script, tmp_path):
         assert "does not continue texts: take GPT-2, Llama or Qwen" in script.bad(name, "--model", "bert")
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_training(script):
+def test_a_folder_that_cannot_be_made_is_reported_before_training(script):
     (script.folder / "runs").write_text("a file", encoding="utf-8")
     assert "runs" in script.bad("char_gpt", "--steps", "1000000", "--data", "long.txt")
 
@@ -92,7 +92,7 @@ def test_ctrl_c_ends_with_a_line_and_leaves_nothing(script):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a closed pipe is another error on Windows")
-def test_output_that_nobody_reads_ends_without_a_word(script):
+def test_a_closed_output_ends_the_program_silently(script):
     reading, writing = os.pipe()
     os.close(reading)
     streams = {"stdout": writing, "stderr": subprocess.PIPE}

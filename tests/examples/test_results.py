@@ -82,7 +82,7 @@ def test_losses_of_a_text_are_those_of_its_last_tenth(script):
         assert float(loss) == round(KneserNey(ids[:cut], int(order), tokenizer.vocab_size).loss(ids[cut:]), 4)
 
 
-def test_a_pretrained_model_writes_and_goes_on_learning(script, small_gpt):
+def test_a_pretrained_model_writes_and_trains(script, small_gpt):
     said = script.good("generate", "--model", str(small_gpt), "--prompt", "the fox")
     assert said.startswith("the fox")
     assert is_a_picture(script.folder / "runs/generate/sure.png")

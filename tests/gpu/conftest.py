@@ -1,7 +1,7 @@
 """What only a GPU can show: run with ``TINYTENSOR_BACKEND=cupy pytest tests/gpu``; on NumPy everything here is skipped.
 
 The reference is the NumPy backend in a process of its own: ``experiments.py`` runs the same function on both sides. So that
-the tests themselves are tested, they also run on the stand-in for CuPy, where sizes are small:
+the tests themselves are tested, they also run on the fake CuPy, where sizes are small:
 ``PYTHONPATH=tests/standin TINYTENSOR_BACKEND=cupy pytest tests/gpu``.
 """
 

@@ -162,7 +162,7 @@ def state_of(ours: GPT, kind: str) -> Found:
 
 
 def losses_of(steps: int, trained: Trainer) -> Any:
-    """The losses of so many steps, read at the end."""
+    """Return the losses of this many steps, read at the end."""
     trained.model.train()
     found = [trained.train_step()[0] for _ in range(steps)]
     return np.array([float(loss) for loss in found])
@@ -191,7 +191,7 @@ def training(dtype: str = "float32", steps: int | None = None) -> Found:
 
 
 def greedy() -> Found:
-    """What a GPT of random weights writes, each token being the likeliest."""
+    """Return the greedy text of a GPT with random weights."""
     ours = model()
     for p in ours.parameters():  # so that nothing is 0 or 1, and no two logits are close
         p.assign(p + tt.random.normal(p.shape, std=0.2))
@@ -235,7 +235,7 @@ EXPERIMENTS = {
 
 
 def main(size: str, asked: Iterable[str]) -> None:
-    """Run those that are asked for, and write what they found."""
+    """Run the named experiments, and write their results."""
     global SIZE
     SIZE, answers = size, sys.stdout
     sys.stdout = sys.stderr  # of what an experiment prints

@@ -1,4 +1,4 @@
-"""What several processes do, each with a GPU of its own; spawned ones import it from here.
+"""Functions for several processes with a GPU each; spawned processes import them from here.
 
 python tests/gpu/gpu_ranks.py FOLDER runs two of them, of which the first kills itself.
 """

@@ -15,7 +15,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class OpCase:
-    """A function of tensors, and their shapes: "large" ones for a GPU, "small" ones for the stand-in.
+    """A function of tensors, and their shapes: "large" ones for a GPU, "small" ones for the fake CuPy.
 
     With ``num_ids`` the last is of ids below that number for its size.
     """

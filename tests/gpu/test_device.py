@@ -1,4 +1,4 @@
-"""The GPU itself: a step waits for nothing, memory that runs out is told and given back, TF32 is what it should be."""
+"""The GPU: a step does not synchronize, out-of-memory errors are reported and free memory, and TF32 is set correctly."""
 
 import experiments
 import numpy as np
@@ -22,7 +22,7 @@ extern "C" __global__ void wait(long long nanoseconds) {
 
 def waits(action):
     """Whether the action waits for the GPU: its work is queued behind a kernel that keeps the GPU busy for two seconds, and
-    when it returns, that kernel should still run. The stand-in counts."""
+    when it returns, that kernel should still run. The fake CuPy counts."""
     if experiments.IS_STAND_IN:
         before = xp.synchronizations
         action()
@@ -51,7 +51,7 @@ def test_what_reads_a_number_waits():
     assert waits(lambda: x.sum().item())
 
 
-def test_memory_that_runs_out_is_told_and_the_process_goes_on(monkeypatch):
+def test_running_out_of_memory_is_reported_and_survived(monkeypatch):
     total = xp.cuda.runtime.memGetInfo()[1]
     if experiments.IS_STAND_IN:
         monkeypatch.setattr(xp.cuda, "limit", total)
@@ -63,8 +63,8 @@ def test_memory_that_runs_out_is_told_and_the_process_goes_on(monkeypatch):
     np.testing.assert_array_equal(before["losses"], after["losses"])
 
 
-def test_a_step_that_runs_out_of_memory_leaves_what_it_took(monkeypatch):
-    """Activations that nobody can reach any more are free again, so that a smaller step then fits."""
+def test_a_step_that_runs_out_of_memory_frees_it(monkeypatch):
+    """Unreachable activations are freed, so a smaller step fits."""
     trainer = experiments.trainer(experiments.model())
     weights = {name: value.numpy().copy() for name, value in trainer.model.state_dict().items()}
     calls = []

@@ -67,11 +67,11 @@ def assert_same_run(found, expected):
     assert_close(part(found, "weights"), part(expected, "weights"), slack=100)  # Adam's steps where there is no gradient
 
 
-def test_a_run_begun_on_numpy_goes_on_here(on_numpy, uninterrupted, tmp_path):
+def test_a_run_started_on_numpy_resumes_here(on_numpy, uninterrupted, tmp_path):
     on_numpy("begin", tmp_path)
     assert_same_run(experiments.go_on(str(tmp_path)), uninterrupted)
 
 
-def test_a_run_begun_here_goes_on_on_numpy(on_numpy, uninterrupted, tmp_path):
+def test_a_run_started_here_resumes_on_numpy(on_numpy, uninterrupted, tmp_path):
     experiments.begin(str(tmp_path))
     assert_same_run(on_numpy("go_on", tmp_path), uninterrupted)

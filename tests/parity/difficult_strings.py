@@ -1,4 +1,4 @@
-"""Strings that are difficult for tokenizers: of every kind of character, and of marks that change what stands before them."""
+"""Strings that are difficult for tokenizers: every type of character, and combining marks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ WHOLE += ["[UNK", "MASK]", "\r\n", "\n\n", "  \n  ", "\t\t", "3.14", "x_1", "\x0
 
 @functools.cache
 def strings(number: int = 4000, seed: int = 0) -> tuple[str, ...]:
-    """Strings of a few runs each: of characters of one block, of spaces, or what is known to be difficult."""
+    """Draw strings of a few runs of characters: of one block, of spaces, or known to be difficult."""
     rng = random.Random(seed)
 
     def run() -> str:

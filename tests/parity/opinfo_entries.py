@@ -152,7 +152,7 @@ def split(x: Any, sizes: Any, axis: int = 0) -> list[Any]:
 
 
 def spread(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """PyTorch's var and std divide by n - 1 unless told otherwise, and tell it in three ways."""
+    """PyTorch's var and std divide by n - 1 by default, and have three arguments for it."""
 
     def call(x: Any, axis: Any = None, *, unbiased: bool | None = None, ddof: Any = 1, **settings: Any) -> Any:
         if isinstance(axis, bool):

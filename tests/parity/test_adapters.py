@@ -315,7 +315,7 @@ def made(rng: random.Random, folder: Path) -> tuple[Callable[[], Any], torch.Ten
 
 
 def compared(seed: int, folder: Path) -> str:
-    """What becomes of an adapter at random: it is read as PEFT reads it, and PEFT reads what is written, or it is refused."""
+    """Draw an adapter: it is read as PEFT reads it, and PEFT reads it back, or it is rejected."""
     fresh, want = made(random.Random(seed), folder)
     try:
         model: Any = load_adapter(from_pretrained(folder / "base"), folder / "adapter")
@@ -341,7 +341,7 @@ def test_an_adapter_at_random(seed: int, tmp_path: Path) -> None:
 
 
 def main(number: int) -> None:
-    """Compare so many more adapters, and print what became of them."""
+    """Compare this many more adapters, and print the outcomes."""
     counts = Counter[str]()
     for seed in range(1000, 1000 + number):
         with tempfile.TemporaryDirectory() as folder:

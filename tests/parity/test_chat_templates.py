@@ -1,6 +1,6 @@
-"""Chat templates beside transformers': the same text of each conversation, and an error where there is one.
+"""Chat templates compared with transformers': the same text for each conversation, or both raise an error.
 
-python tests/parity/test_chat_templates.py 500   # so many random models and arguments
+python tests/parity/test_chat_templates.py 500   # this many random models and arguments
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_the_text_is_that_of_transformers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tools", "dated"])
-def test_a_process_of_its_own_gives_the_same(name: str) -> None:
+def test_a_separate_process_computes_the_same(name: str) -> None:
     messages = [{"role": "user", "content": "ö🙂\ud800 <b>\r\n"}, {"role": "assistant", "content": "\x00", "thinking": "why"}]
     tools = [{"name": "a", "least": 1e300, "most": 10**400}]
     expected = theirs_of(TEMPLATES[name]).apply_chat_template(messages, tokenize=False, tools=tools)

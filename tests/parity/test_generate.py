@@ -1,4 +1,4 @@
-"""What tinyformer writes beside ``generate`` of Hugging Face's transformers: greedily, with beams, and at random.
+"""Generated text compared with ``generate`` of Hugging Face's transformers: greedy, beam search, and sampling.
 
 GPT-2 runs on both sides, with the same weights. Marian's logits come from transformers on both sides, so that its tests compare
 the search and not the models. All weights are random, and large enough that texts differ and end at different lengths.

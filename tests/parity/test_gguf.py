@@ -113,7 +113,7 @@ def test_smollm2s_tokenizer_is_that_of_its_tokenizer_json(folder: Path, tmp_path
 
 @pytest.mark.parametrize("pre", ["gpt-2", "qwen2", "llama-bpe", "tekken"])
 def test_tokenizers_of_bytes_are_those_of_transformers(folder: Path, tmp_path: Path, pre: str) -> None:
-    """But for a normal form, which transformers does not know of here, and Qwen2's own tokenizer.json has."""
+    """Except for a normal form in Qwen2's tokenizer.json, which transformers ignores here."""
     metadata = tokenizer_metadata(published_tokenizers.smollm2(), pre, bos_token_id=1, eos_token_id=2, add_bos_token=True)
     path = write_gguf(folder, tmp_path / "a.gguf", tokenizer=metadata)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file=path.name)

@@ -1,4 +1,4 @@
-"""The whole GPT against its PyTorch twin with copied weights, in float32: logits, loss, gradients, ten training steps."""
+"""The GPT against the same model in PyTorch with copied weights, in float32: logits, loss, gradients, ten training steps."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py from end to end: on the stand-in for CuPy, with PyTorch on the CPU and configurations that are tiny."""
+"""benchmarks/gpu.py from end to end: on the fake CuPy, with PyTorch on the CPU and configurations that are tiny."""
 
 import os
 import re
@@ -46,13 +46,13 @@ def command(*words, code="", python=sys.executable):
 
 
 def environment(*folders, **variables):
-    """That of a process which finds the stand-in for CuPy, and these folders, but not the checkout."""
+    """Return the environment of a process that finds the fake CuPy and these folders, but not the checkout."""
     path = os.pathsep.join(map(str, [STANDIN, *folders]))
     return {**os.environ, "TINYTENSOR_BACKEND": "cupy", "PYTHONPATH": path, **variables}
 
 
 def run(*words, code="", **variables):
-    """The script in a process of its own."""
+    """Run the script in a new process."""
     return subprocess.run(command(*words, code=code), env=environment(**variables), cwd=ROOT, capture_output=True, text=True)
 
 
@@ -112,7 +112,7 @@ def test_a_part_that_is_done_is_measured_again_only_when_asked(tmp_path):
     assert results(tmp_path)["quick-start"] != start
 
 
-def test_what_failed_is_tried_again_after_what_is_missing(tmp_path):
+def test_failed_parts_are_retried_after_missing_ones(tmp_path):
     order = "gpu.describe_gpu = lambda: ('an imagined GPU', 'a GPU')\ngpu.PARTS = dict(gpu.PARTS)\n"
     order += "def part(name, failures):\n"
     order += "    def method(measurement, argument): print('measures', name); measurement.failures += failures\n"
@@ -307,7 +307,7 @@ class ImaginedGPU:
         self.host = self.gpu = 0.0
 
     def launch(self, milliseconds):
-        """Queue so much work."""
+        """Queue this much work."""
         self.gpu = max(self.gpu, self.host) + milliseconds
 
     def cuda(self):

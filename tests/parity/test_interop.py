@@ -36,7 +36,7 @@ def test_asarray_and_tensor():
     assert tt.tensor(torch.tensor([1.0, 2.0])).tolist() == [1, 2]
 
 
-def test_what_is_refused():
+def test_rejected_inputs():
     with pytest.raises(TypeError, match=r"a torch\.Tensor of torch\.float32: make it one with tt\.tensor"):
         tt.ones(1) + torch.ones(1)
     w = tt.tensor([1.0], requires_grad=True)

@@ -1,4 +1,4 @@
-"""What is exported is what a model's own forward computes: subclasses that change it, and modules of a user's own."""
+"""Exports compute what the model's ``forward`` computes, for subclasses and for users' modules."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_an_encoder_decoder_with_another_decoder(tmp_path):
 
 
 class Tagger(Module):
-    """A model as a user writes it: a convolution of three tokens by hand, a gate, and pooling over the length."""
+    """A user's model: a convolution over three tokens, a gate, and pooling over the length."""
 
     def __init__(self):
         self.embedding = tt.nn.Embedding(40, 8)

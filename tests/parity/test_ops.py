@@ -1,6 +1,6 @@
 """The ops against PyTorch in float64: the values, the gradients and the gradients of the gradients.
 
-Two kinds of case are told apart: smooth places, where derivatives of both orders must agree, and edges (ties, zeros,
+There are two types of cases: smooth places, where derivatives of both orders must agree, and edges (ties, zeros,
 ends), where the first derivative is a convention and the second none at all.
 """
 
@@ -113,7 +113,7 @@ TOWERS = BLOCK * 300 + 500
 
 
 def over_axes(name, ours, theirs, x):
-    """One case for each way to say which axes; PyTorch's functions take a tuple, and a name of their own for the flag."""
+    """One case for each way to pass axes. PyTorch's functions take a tuple, and name the flag differently."""
     ways = {"all": None, "0": 0, "-1": -1, "(0, 2)": (0, 2), "(-1, 0)": (-1, 0)}
     return {
         f"{name}, axis {way}{', keepdims' if keep else ''}": (

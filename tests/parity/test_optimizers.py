@@ -155,7 +155,7 @@ GROUPS = [
 
 @pytest.mark.parametrize("name, settings, first, second", GROUPS, ids=str)
 def test_parameter_groups(name, settings, first, second):
-    """Matrices in one group, vectors in another, each with settings of its own."""
+    """Matrices in one group, vectors in another, with different settings."""
     ours, theirs = twins()
 
     def groups(parameters):
@@ -299,7 +299,7 @@ SCHEDULES = [
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 @pytest.mark.filterwarnings("ignore:The epoch parameter")  # SequentialLR warns about a call of its own
 def test_schedules(schedule):
-    """A whole run: the learning rate of every step, and the weights that come of it."""
+    """A complete run: the learning rate of every step, and the final weights."""
     lr = 1.0 if isinstance(schedule, tt.optim.InverseSquareRoot) else 0.02
     ours, theirs = twins()
     optimizer = tt.optim.AdamW(ours.parameters(), lr=lr)

@@ -255,7 +255,7 @@ def test_bert_that_classifies(kind: str, tmp_path: Path) -> None:
     assert_same_gradients(ours, theirs, tmp_path)
 
 
-def test_bert_alone_with_a_mask_of_its_own(tmp_path: Path) -> None:
+def test_bert_with_an_explicit_mask(tmp_path: Path) -> None:
     theirs = bert("Model")
     ours = read_back(theirs, tmp_path)
     assert type(ours) is Bert

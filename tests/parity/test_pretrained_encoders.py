@@ -186,7 +186,7 @@ def test_both_heads_of_pretraining_are_there_and_one_is_used(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "xlm-roberta", "mpnet"])
-def test_an_output_layer_of_its_own(family: str, tmp_path: Path) -> None:
+def test_an_untied_output_layer(family: str, tmp_path: Path) -> None:
     theirs, ids = theirs_of(family, "ForMaskedLM", tie_word_embeddings=False), ids_of(family)[:1]
     theirs.save_pretrained(tmp_path / "theirs")
     ours = from_pretrained(tmp_path / "theirs")

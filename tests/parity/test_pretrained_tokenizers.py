@@ -137,7 +137,7 @@ def sentence_pieces(language: int) -> bytes:
 
 
 def marian_folder(folder: Path, separate: bool) -> Path:
-    """A folder as those of the opus-mt models, with vocabularies that lack some pieces and have an order of their own."""
+    """A folder like the opus-mt models', with vocabularies that lack some pieces and have another order."""
     pieces = []
     for language, name in enumerate(["source.spm", "target.spm"]):
         (folder / name).write_bytes(sentence_pieces(language))
@@ -218,7 +218,7 @@ def trained_here() -> dict[str, Tokenizer]:
 
 
 @pytest.mark.parametrize("config", [None, "gpt2", "bert", "llama"])
-def test_auto_tokenizer_reads_what_is_written(tmp_path: Path, config: str | None) -> None:
+def test_auto_tokenizer_reads_our_files(tmp_path: Path, config: str | None) -> None:
     all_kinds = trained_here()
     if config is None:
         all_kinds = all_kinds | {name: PipelineTokenizer(PUBLISHED[name]()) for name in ("SmolLM2", "Pythia", "RoBERTa", "T5")}

@@ -1,4 +1,4 @@
-"""Random numbers beside PyTorch's: how often each comes, and what is refused."""
+"""Random numbers compared with PyTorch's: frequencies and errors."""
 
 import numpy
 import pytest

@@ -61,7 +61,7 @@ def smollm2() -> Path:
     return path
 
 
-def test_smollm2_writes_what_it_writes_in_transformers(smollm2: Path) -> None:
+def test_smollm2_writes_the_same_as_in_transformers(smollm2: Path) -> None:
     theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32)
     ours = from_pretrained(smollm2, dtype="float32")
     ids = pretrained_tokenizer(smollm2).encode("The capital of France is").tolist()

@@ -1,4 +1,4 @@
-"""The layers that the guide of recipes writes by hand are PyTorch's: values, gradients and names of the weights."""
+"""The layers in the guide of recipes equal PyTorch's: values, gradients and weight names."""
 
 from __future__ import annotations
 

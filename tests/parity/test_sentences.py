@@ -1,6 +1,6 @@
-"""Sentence encoders beside sentence-transformers': folders at random give the same vectors, or are refused by name.
+"""Sentence encoders against sentence-transformers: random folders give the same vectors, or an error that names the setting.
 
-``PYTHONPATH=.:tests python tests/parity/test_sentences.py 500`` compares so many more.
+``PYTHONPATH=.:tests python tests/parity/test_sentences.py 500`` compares this many more.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def write_dense(folder: Path, width: int, rng: random.Random) -> int:
 
 
 def write_settings(folder: Path, place: Path, rng: random.Random) -> None:
-    """What is said of texts and of the whole, in files of which each may be missing."""
+    """Write the settings of texts and of the model, in files that may be missing."""
     choices: dict[str, Any] = {
         "max_seq_length": rng.choice([None, 5, 12, 24]),
         "do_lower_case": rng.random() < 0.5,
@@ -249,7 +249,7 @@ def test_a_folder_at_random(seed: int, tmp_path: Path) -> None:
 
 
 def main(number: int) -> None:
-    """Compare so many more folders, and print what became of them."""
+    """Compare this many more folders, and print the outcomes."""
     logging.disable(logging.WARNING)
     counts = Counter[str]()
     for seed in range(1000, 1000 + number):

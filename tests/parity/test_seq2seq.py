@@ -188,7 +188,7 @@ def test_a_shared_embedding(attention):
 @each_cell
 @pytest.mark.parametrize("context", [0, 4])
 def test_a_language_model(cell, num_layers, context, dtype, relative):
-    """With a context, PyTorch reads that without gradients, and goes on from its state."""
+    """With a context, PyTorch reads it without gradients and continues from its state."""
     ours = RecurrentLM(RecurrentConfig(TARGET_WORDS, cell, num_layers=num_layers, d_model=WIDTH))
     theirs = nn.ModuleDict(
         {

@@ -226,7 +226,7 @@ def test_a_mark_is_reached_at_the_first_evaluation_at_or_below_it():
     assert (speedrun.clock_at(points, 1.886), speedrun.clock_at(points, 1.7)) == ("2.0", "not reached, best 1.800")
 
 
-def test_each_race_is_held_with_each_seed_and_what_is_known_is_told_after_each(monkeypatch, text, tiny):
+def test_each_race_runs_with_each_seed_and_reports_after_each(monkeypatch, text, tiny):
     monkeypatch.setattr(speedrun, "STEPS", {1.886: (2, 3), 1.7: (2, 3)})
     calls = []
 

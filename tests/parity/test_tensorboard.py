@@ -1,4 +1,4 @@
-"""What is logged for TensorBoard, read by TensorBoard's own reader."""
+"""TensorBoard logs, read by TensorBoard's reader."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def assert_same(log: Log, expected: Log) -> None:
 
 
 @pytest.mark.parametrize("step", [2, 8, 11, 18])
-def test_a_run_that_was_killed_goes_on_in_the_same_log(make_trainer, whole: Log, step: int) -> None:
+def test_a_killed_run_resumes_in_the_same_log(make_trainer, whole: Log, step: int) -> None:
     trainer = fails_at(begin(make_trainer()), step, power_cut)
     with pytest.raises(SystemExit):
         trainer.train()
@@ -263,7 +263,7 @@ def test_rows_that_were_not_logged_are_added(make_trainer, whole: Log) -> None:
     assert Log(trainer.folder.path).exact == whole.exact
 
 
-def test_a_run_in_anothers_place_has_a_log_of_its_own(make_trainer) -> None:
+def test_a_run_that_replaces_another_has_a_new_log(make_trainer) -> None:
     begin(make_trainer()).train()
     before = make_trainer().folder.event_files()
     with pytest.raises(UserError, match="holds a run already"):
@@ -281,7 +281,7 @@ def test_a_run_in_anothers_place_has_a_log_of_its_own(make_trainer) -> None:
     assert "tensorboard" not in entries(unwatched.folder.path)
 
 
-def test_a_trainer_without_settings_begins_anew(make_trainer, whole: Log) -> None:
+def test_a_trainer_without_settings_starts_from_scratch(make_trainer, whole: Log) -> None:
     make_trainer(seed=7).train()
     trainer = make_trainer()
     trainer.train()

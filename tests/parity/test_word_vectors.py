@@ -97,7 +97,7 @@ def test_the_odd_one_out_is_gensims(both) -> None:
         assert ours.odd_one_out(words) == theirs.doesnt_match(words)
 
 
-def test_gensim_reads_what_is_written_here(both, tmp_path: Path) -> None:
+def test_gensim_reads_our_files(both, tmp_path: Path) -> None:
     ours, _ = both
     save_vectors(ours, tmp_path / "v.txt")
     theirs = models.KeyedVectors.load_word2vec_format(str(tmp_path / "v.txt"))

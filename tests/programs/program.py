@@ -1,4 +1,4 @@
-"""A program: a few lines of Python, each of which makes one value of the ones before it."""
+"""A program: a few lines of Python, each computing one value from earlier ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import tinytensor as tt
 
 @dataclass
 class Program:
-    """Lines of Python over leaves, of which those of floating-point numbers require gradients. ``out`` is the result."""
+    """Lines of Python over leaves. Floating-point leaves require gradients. ``out`` is the result."""
 
     leaves: dict[str, Any]
     steps: dict[str, str]  # the line of each value that is no leaf

@@ -1,4 +1,4 @@
-"""Draws random programs: which ops, of which values, with which settings. What a call of an op looks like is in lines.py."""
+"""Draw random programs: ops, values and settings. lines.py has the form of each op's call."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_every_link_and_anchor_leads_somewhere():
 
 
 def resolves(page, link):
-    """Whether a link within the site, or what the page loads of it, is there."""
+    """Return True if a link within the site, or a file that the page loads, exists."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return True

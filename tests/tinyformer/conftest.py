@@ -57,7 +57,7 @@ def bits() -> Callable[[Mapping[str, Tensor]], dict[str, bytes]]:
 
 @pytest.fixture
 def shipped_fonts_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever fonts this system has, matplotlib finds those that it ships."""
+    """Restrict matplotlib to the fonts it ships, whatever this system has."""
     from matplotlib import get_data_path
     from matplotlib.font_manager import fontManager
 

@@ -1,4 +1,4 @@
-"""Settings as flags, the commands of a script, files of JSON, and mistakes told in a line."""
+"""Settings as flags, a script's commands, JSON files, and errors in one line."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_description_keeps_its_flags_whole(monkeypatch: pytest.MonkeyPatch) ->
         (["--rate", "--d-model"], "argument --rate: expected one argument"),
     ],
 )
-def test_wrong_flags_are_told_in_a_line(parser: Parser, words: list[str], message: str, capsys) -> None:
+def test_wrong_flags_print_one_line(parser: Parser, words: list[str], message: str, capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         parser.parse_args(words)
     assert caught.value.code == 2
@@ -678,7 +678,7 @@ def test_standard_output_is_full(last: str) -> None:
 
 @contextmanager
 def without_reader() -> Iterator[socket.socket]:
-    """An output that nobody reads any more, also where another process holds a copy of the reader's end."""
+    """A closed output, also if another process holds a copy of the reader's end."""
     read, write = socket.socketpair()
     with read, write:
         read.shutdown(socket.SHUT_RDWR)

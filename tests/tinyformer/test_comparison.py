@@ -31,7 +31,7 @@ SENTENCES = [Translated("a b c", "x y", "x y z"), Translated("ä", "", "\u2028ö
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_a_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "sample.txt"
     write_translations(path, *zip(*map(dataclasses.astuple, SENTENCES)))
     assert path.read_text(encoding="utf-8").startswith("source\tours\treference\na b c\tx y\tx y z\n")

@@ -1,4 +1,4 @@
-"""What is loaded for use drops nothing out: whoever loads it, and from whatever kind of run or folder."""
+"""Loaded models are in evaluation mode, whichever function loads them from whichever run or folder."""
 
 from __future__ import annotations
 

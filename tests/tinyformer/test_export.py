@@ -245,7 +245,7 @@ def test_a_run_of_another_kind(tmp_path: Path, program: str) -> None:
     assert refusal(tmp_path, tmp_path) == f"{tmp_path} holds a run of {program}: {only}"
 
 
-def test_a_run_that_says_wrongly_what_it_is(tmp_path: Path) -> None:
+def test_a_run_with_a_wrong_type(tmp_path: Path) -> None:
     for record, message in {
         "null": "made_by must be an object of settings, not None",
         '{"kind": 1, "program": "my.py"}': "made_by.kind must be text, not 1",
@@ -283,7 +283,7 @@ def test_a_run_whose_settings_were_changed(tmp_path: Path) -> None:
     assert "says 1 for model.num_heads, but best.safetensors was trained with 2" in refusal(tmp_path, run)
 
 
-def test_the_command_line_is_told_its_mistakes_in_a_line(tmp_path: Path) -> None:
+def test_mistakes_on_the_command_line_print_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tinyformer", "export"]
     result = subprocess.run([*command, "none", "model.onnx"], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (result.returncode, result.stdout) == (2, "")

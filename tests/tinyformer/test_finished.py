@@ -1,4 +1,4 @@
-"""Runs that a script with a loop of its own saves when it is finished."""
+"""Runs saved at the end by a script with its own loop."""
 
 from __future__ import annotations
 

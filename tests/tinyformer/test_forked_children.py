@@ -19,7 +19,7 @@ from tinyformer.models.evaluating import evaluating
 
 
 def while_it_runs(other: Callable[[threading.Event], None], then: Callable[[], Any]) -> Any:
-    """What ``then`` returns while another thread is in the middle of ``other``, which is told when it may end."""
+    """Return the result of ``then`` while another thread is inside ``other``, which waits for a signal to end."""
     ended = threading.Event()
     thread = threading.Thread(target=other, args=(ended,))
     thread.start()

@@ -151,7 +151,7 @@ def test_a_packed_bomb(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes here")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["pipe", "device", "endless"])
-def test_what_is_no_file_in_a_folder_of_others(folder: Path, kind: str) -> None:
+def test_special_files_in_a_folder_of_texts(folder: Path, kind: str) -> None:
     def make(path: Path) -> Path:
         path.unlink(missing_ok=True)
         if kind == "pipe":

@@ -114,7 +114,7 @@ def test_a_font_of_another_weight_is_used_without_a_word(
     assert len(caplog.messages) == 1
 
 
-def test_what_is_too_wide_is_cut(add_font: Callable[..., Path]) -> None:
+def test_wide_output_is_cut(add_font: Callable[..., Path]) -> None:
     add_font("Squares for cutting", "川")
     tokens = ["a" * 100_000, "W" * 100_000, "川" * 100_000, "\u0301" * 100_000, "\x00" * 100_000, "abc" + "i" * 20]
     lettering = Lettering(tokens)

@@ -1,4 +1,4 @@
-"""What is refused because it cannot fit in memory."""
+"""Errors for models and batches that cannot fit in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_bytes_in_words(count: int, text: str) -> None:
     assert in_bytes(count) == text
 
 
-def test_what_does_not_fit_is_told_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_fit_is_reported_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "device_memory", lambda: 21 * 10**9)
     monkeypatch.setattr(memory, "host_memory", lambda: 10**9)
     check_fits(21 * 10**9, "this", "no")
@@ -76,7 +76,7 @@ def a_gpt(**changes: object) -> tuple[Module, Any, Any]:
 
 
 def a_wide_gpt() -> tuple[Module, Any, Any]:
-    """One whose weights are more than what is kept of a batch."""
+    """A GPT with more weights than saved activations."""
     return GPT(GPTConfig(60, 8, 2, 2, 256)), TextBatches(IDS, 8, 2), next_token_loss
 
 
@@ -165,7 +165,7 @@ def test_batches_that_are_drawn_at_once_must_fit() -> None:
         assert "gradient_accumulation_steps" in caught.value.names
 
 
-def test_a_trainer_looks_at_what_it_will_draw(tmp_path: Path) -> None:
+def test_a_trainer_checks_its_batches_first(tmp_path: Path) -> None:
     model, batches, loss_function = a_gpt()
     with pytest.raises(SettingError, match="gradient_accumulation_steps"):
         Trainer(model, batches, TrainingConfig(gradient_accumulation_steps=10**12), RunFolder(tmp_path), loss_function)

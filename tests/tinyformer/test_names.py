@@ -33,7 +33,7 @@ def test_a_name_that_is_not_there():
         exec("from tinyformer import Gpt")
 
 
-def test_only_what_is_asked_for_is_loaded():
+def test_only_requested_modules_are_loaded():
     check = "import sys; from tinyformer import GPT; print(*[m for m in sys.modules if m.startswith('tinyformer.')])"
     loaded = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert "tinyformer.models.gpt" in loaded

@@ -27,7 +27,7 @@ with show_progress("training", 6, "step", initial=2) as bar:
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that advances on request."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -85,7 +85,7 @@ def test_time_spent_on_something_else_does_not_count_either(clock: Clock, capsys
     assert capsys.readouterr().err == "training: step 4 of 100, loss 2, 01:36 left\n"
 
 
-def test_nobody_knows_how_many(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_total(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines("reading", None, "line")
     clock.now += 1.0
     lines.update(1500)

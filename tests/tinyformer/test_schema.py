@@ -1,4 +1,4 @@
-"""Values checked against type hints: those of JSON files, and those that a dataclass is given."""
+"""Values of JSON files and dataclasses, checked against type hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script of a user's own: new runs, resumed runs, and what is refused."""
+"""A user's script: new runs, resumed runs, and errors."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_tokenizer_that_does_not_fit_the_model() -> None:
         setup.settings(GPTConfig, vocab_size=tokenizer.vocab_size)
 
 
-def test_a_run_that_is_there_is_neither_resumed_nor_replaced_unless_told() -> None:
+def test_an_existing_run_is_neither_resumed_nor_replaced_by_default() -> None:
     train(parse(*NEW))
     with pytest.raises(UserError, match="run holds a run already"):
         train(parse(*NEW))
@@ -155,7 +155,7 @@ def test_the_paths_of_a_run() -> None:
 
 
 @pytest.mark.parametrize(("by", "status"), [("Ctrl-C", 130), ("SIGTERM", 143), ("SIGHUP", 129), ("the end of its output", 1)])
-def test_a_run_that_is_stopped_says_how_to_go_on(
+def test_a_stopped_run_says_how_to_resume(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, by: str, status: int
 ) -> None:
     take_step = Trainer.train_step

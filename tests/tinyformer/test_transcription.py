@@ -1,4 +1,4 @@
-"""Transcribing recordings: the same in any company, and what was listened to."""
+"""Transcribing recordings: the same result in any batch, and attention over the sound."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_recording_is_transcribed_alike_in_any_company(beam: int) -> None:
     assert transcriber.transcribe([], beam) == []
 
 
-def test_what_it_listened_to() -> None:
+def test_attention_over_the_sound() -> None:
     transcriber = make()
     (sound,) = recordings(1)
     heard = transcriber.hear(sound)

@@ -12,7 +12,7 @@ LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def is_linux_with_large_pages() -> bool:
-    """Whether Linux can move memory to large pages at once, and may."""
+    """Return True if Linux can, and may, move memory to large pages immediately."""
     release = platform.release().split(".")
     is_new = platform.system() == "Linux" and [int(x) if x.isdigit() else 0 for x in release[:2]] >= [6, 1]
     return is_new and LARGE_PAGES.exists() and "[never]" not in LARGE_PAGES.read_text()
@@ -28,7 +28,7 @@ def resident():  # MB
 
 
 @pytest.mark.parametrize(("keep", "is_kept"), [(None, True), ("1", True), ("0", False)])
-def test_freed_memory_is_kept_and_whether_it_is_can_be_told(python, monkeypatch, keep, is_kept):
+def test_freed_memory_is_kept_and_the_setting_is_readable(python, monkeypatch, keep, is_kept):
     for name in [name for name in os.environ if name == "TINYTENSOR_KEEP_MEMORY" or name.startswith("MALLOC_")]:
         monkeypatch.delenv(name)
     code = RESIDENT + "before = resident(); x = numpy.ones(12_500_000); del x; print(resident() - before)"

@@ -37,7 +37,7 @@ cuts = pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 
 @pytest.fixture
 def cut_into(monkeypatch):
-    """Patch the kernel to cut its work like this, and to keep the weights of so many scores in a head."""
+    """Patch the kernel to cut its work like this, and to save the weights of up to this many scores per head."""
 
     def patch(cut, most_kept):
         for name, value in zip(("_BLOCK", "_QUERIES", "_KEPT"), (*cut[:2], most_kept)):
@@ -105,7 +105,7 @@ def test_the_first_block_of_a_sequence_sees_all_its_keys(cut_into, cut, is_causa
 
 
 @pytest.mark.parametrize(("most_kept", "are_saved"), [(9 * 14, True), (9 * 14 - 1, False)])
-def test_weights_are_saved_up_to_so_many_scores_of_a_head(cut_into, most_kept, are_saved):
+def test_weights_are_saved_up_to_a_number_of_scores_per_head(cut_into, most_kept, are_saved):
     cut_into(CUTS["one block"], most_kept)
     arrays = [xp.asarray(a) for a in inputs(*SHAPES["cache"])]
     _, residuals = kernel.attention_forward((True,) * 4, *arrays, **settings())

@@ -1,4 +1,4 @@
-"""Folders for what is kept between runs: the user's own, closed to others, and never one with the name "~"."""
+"""Cache folders: owned by the user, closed to others, and never named "~"."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_forked_child_leaves_its_parents_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root becomes somebody else")
-def test_a_user_whom_nobody_knows(tmp_path: Path) -> None:
+def test_an_unknown_user(tmp_path: Path) -> None:
     """As in a container: no HOME, no entry in /etc/passwd."""
     code = (
         "import os; from tinytensor.device.caches import user_cache; from tinyformer.data.reading import cache_folder; "

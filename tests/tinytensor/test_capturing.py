@@ -12,7 +12,7 @@ from tinytensor.device import backend
 from tinytensor.replay import capture
 
 
-def test_outside_of_a_captured_step_everything_is_done_at_once():
+def test_outside_a_captured_step_everything_runs_immediately():
     done, step = [], current_step()
     assert step.numbers(lambda: (1.5, 2.5), "float32") == (1.5, 2.5)
     assert step.changing(lambda: 3) == 3

@@ -210,7 +210,7 @@ def test_while_other_threads_draw():
         thread.join()
 
 
-def test_two_threads_at_once():
+def test_two_threads_in_parallel():
     def work(_):
         return all(masks_agree(kept, random_input()) for _ in range(50))
 

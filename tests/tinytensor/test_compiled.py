@@ -189,7 +189,7 @@ AT = {"in": [0, 3, 1, 3, 0], "negative": [0, -1, 2, -3, 0], "above": [0, 3, 4, 0
 
 
 def outcome(f):
-    """What f returns, or the kind of error that it raises."""
+    """Return f's result, or the type of its error."""
     try:
         return f()
     except (IndexError, ValueError) as error:
@@ -495,7 +495,7 @@ def heads(queries, keys, width, values_width, dtype="float32", batch=2, num_head
 
 
 def attend(module, arrays, mask=None, is_causal=False, random_key=None):
-    """The output, the gradients, and what was saved."""
+    """Return the output, the gradients, and the saved arrays."""
     query, key, value, g = arrays
     settings = (None, mask, is_causal, 0.3, random_key, 1.0 if random_key is None else 0.7)
     out, saved = module.attention_forward((True,) * 4, query, key, value, *settings)
@@ -563,7 +563,7 @@ def test_a_head_that_is_not_finite_leaves_the_others_alone(is_causal, value):
 @pytest.mark.needs("numba")
 @pytest.mark.parametrize("random_key", [None, (7, 8)], ids=["", "dropout"])
 def test_the_backward_pass_may_be_run_again(random_key):
-    """It leaves what was saved as it was."""
+    """It does not change saved arrays."""
     ours, _ = attention_modules()
     query, key, value, g = heads(70, 70, 4, 4)
     settings = (None, None, True, 0.3, random_key, 0.7)

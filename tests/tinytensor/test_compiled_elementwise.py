@@ -103,7 +103,7 @@ def test_other_arrays_are_left_to_numpy(x):
     assert not compiled.loops
 
 
-def test_a_changed_formula_is_compiled_anew():
+def test_a_changed_formula_is_recompiled():
     names = {
         _loop(Elementwise(f, "same").formula, "same", ("float",), False).function.__qualname__
         for f in (lambda x: x * 2 + 1, lambda x: x * 3 + 1, lambda x: x + 1 * 2)

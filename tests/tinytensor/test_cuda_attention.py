@@ -1,4 +1,4 @@
-"""Attention's CUDA kernels and the products around them, run on the CPU by the stand-in, against NumPy's in float64."""
+"""Attention's CUDA kernels and the products around them, run on the CPU by the fake CuPy, against NumPy's in float64."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ pytest.importorskip("ml_dtypes")
 
 @pytest.fixture(autouse=True)
 def numpy_kernels_multiply_with_cublas(monkeypatch):
-    """CuPy's own product of a batch is refused by the stand-in."""
+    """CuPy's own product of a batch is refused by the fake CuPy."""
     monkeypatch.setattr("tinytensor.kernels.numpy.attention.matmul", matmul)
 
 

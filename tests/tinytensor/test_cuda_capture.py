@@ -1,4 +1,4 @@
-"""Captured steps, on the stand-in's CUDA graphs: they do what steps do, and what cannot be captured is told."""
+"""Captured steps, on the fake CuPy's CUDA graphs: they equal normal steps, and an error reports what cannot be captured."""
 
 import dataclasses
 import gc
@@ -42,7 +42,7 @@ class Training:
         return loss, norm
 
     def run(self, step, steps=STEPS, after=lambda number: None):
-        """All numbers that came of it: losses and norms, and at last parameters and what the optimizer remembers."""
+        """Return the losses and norms, and then the parameters and the optimizer's state."""
         rng, found = np.random.default_rng(0), []
         for number in range(steps):
             batch = rng.integers(0, 11, (3, 9))
@@ -121,7 +121,7 @@ def test_a_captured_step_is_one_launch_and_waits_for_nothing(kind, given):
     assert min(len(launches) for launches, _ in costs[:3]) > 50 and not any(waits for _, waits in costs)
 
 
-def test_a_step_may_have_a_generator_of_its_own():
+def test_a_step_may_have_its_own_generator():
     found = []
     for step_of in (in_tensors, capture):
         training, own = Training(), np.random.default_rng(7)
@@ -312,7 +312,7 @@ def test_what_a_captured_step_cannot_do(name):
 
 
 def test_a_number_in_a_formula_that_changes():
-    """It cannot be seen on a GPU, which would go on with the first. The stand-in compares with the step before."""
+    """A GPU would not notice, and would use the first. The fake CuPy compares with the step before."""
     steps = []
     step = small(lambda loss, weights: steps.append(1) or loss * len(steps))
     with pytest.raises(RuntimeError, match=r"multiply, has the numbers .*: they would never change again"):
@@ -399,7 +399,7 @@ def test_a_number_may_be_numpys(kind):
         assert step(X, kind(number / 4)).item() == same(X, number / 4).item()
 
 
-def test_what_is_no_input():
+def test_not_a_valid_input():
     with pytest.raises(TypeError, match="not list"):
         small(lambda *_: None)([1.0, 2.0, 3.0], 1.0)
 

@@ -1,4 +1,4 @@
-"""Cross-entropy's CUDA kernels, also with the output layer, run on the CPU by the stand-in, against NumPy's in float64."""
+"""Cross-entropy's CUDA kernels, also with the output layer, run on the CPU by the fake CuPy, against NumPy's in float64."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Products by cuBLASLt: what it is told, what is kept, and what is refused. The stand-in's library checks all of it."""
+"""Products by cuBLASLt: arguments, caching, and errors. The fake CuPy's library checks all of it."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ from tinytensor.autograd.modes import Switched
 from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy import cublaslt, products
 
-PATH = os.pathsep.join(filter(None, sys.path))  # which leads to the stand-in
+PATH = os.pathsep.join(filter(None, sys.path))  # which leads to the fake CuPy
 DTYPES = ["float32", "float64", "bfloat16", "float16"]
 
 

@@ -1,4 +1,4 @@
-"""Dropout's CUDA kernels, run on the CPU by the stand-in: the masks are NumPy's bit for bit."""
+"""Dropout's CUDA kernels, run on the CPU by the fake CuPy: the masks are NumPy's bit for bit."""
 
 import math
 

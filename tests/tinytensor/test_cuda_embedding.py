@@ -1,4 +1,4 @@
-"""The embedding gradient's CUDA kernels, run on the CPU by the stand-in, against NumPy in float64."""
+"""The embedding gradient's CUDA kernels, run on the CPU by the fake CuPy, against NumPy in float64."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Flash attention's CUDA kernels, run on the CPU by the stand-in, against the readable formula in float64."""
+"""Flash attention's CUDA kernels, run on the CPU by the fake CuPy, against the readable formula in float64."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The stand-in's CUDA graphs: what is captured is done by ``launch`` alone, and what would go wrong on a GPU is refused."""
+"""The fake CuPy's CUDA graphs: only ``launch`` runs the captured work, and operations invalid on a GPU raise errors."""
 
 import gc
 
@@ -12,7 +12,7 @@ from tinytensor.kernels.cupy import cublaslt
 
 
 class Captured:
-    """A context in which everything is captured, in memory of its own. Then ``launch()`` does it."""
+    """A context that captures everything, in its own memory. ``launch()`` then runs it."""
 
     def __init__(self):
         self.pool, self.stream = xp.cuda.MemoryPool(), xp.cuda.Stream(non_blocking=True)
@@ -124,7 +124,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name):
+def test_rejected_inputs(name):
     work, error, text = REFUSED[name]
     x = numbers(4)
     with pytest.raises(error, match=text), Captured():

@@ -1,4 +1,4 @@
-"""The CUDA kernels that move attention's heads, run on the CPU by the stand-in, against the views of them."""
+"""The CUDA kernels that move attention's heads, run on the CPU by the fake CuPy, against the views of them."""
 
 import pytest
 from cuda_checks import dtypes, in_each_order, numbers

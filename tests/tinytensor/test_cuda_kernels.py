@@ -1,4 +1,4 @@
-"""The CUDA kernels, run on the CPU by the stand-in, against the NumPy kernels in float64: at each dtype, in each order of
+"""The CUDA kernels, run on the CPU by the fake CuPy, against the NumPy kernels in float64: at each dtype, in each order of
 threads and blocks, and between guard pages."""
 
 import importlib
@@ -117,7 +117,7 @@ norms = pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 
 
 def parameters(norm, width, dtype, given):
-    """The weight, and for layer norm the bias, or None in place of those that are not given."""
+    """Return the weight, and for layer norm the bias, or None if missing."""
     made = [numbers(width, dtype, 2), numbers(width, dtype, 3)][: 2 if norm == "layer_norm" else 1]
     return [p if use else None for p, use in zip(made, given)]
 

@@ -1,4 +1,4 @@
-"""How much a training step gives the GPU to do: its kernels and calls of cuBLAS, counted on the stand-in.
+"""How much a training step gives the GPU to do: its kernels and calls of cuBLAS, counted on the fake CuPy.
 
 Each costs the CPU a few microseconds, so a step of many small ones waits for Python. The number depends on the model's layers,
 not on its width or the batch, so narrow models do.

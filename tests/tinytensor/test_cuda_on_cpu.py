@@ -1,4 +1,4 @@
-"""The stand-in's ``RawModule``: does it run CUDA as a GPU does, and find what is undefined there?"""
+"""The fake CuPy's ``RawModule``: does it run CUDA as a GPU does, and find what is undefined there?"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The optimizers' CUDA kernels, run on the CPU by the stand-in, against the NumPy kernels in float64."""
+"""The optimizers' CUDA kernels, run on the CPU by the fake CuPy, against the NumPy kernels in float64."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ FENCE = 16  # elements on both sides of an array
 
 
 class Arrays:
-    """Lists of arrays with random values, each between fences of NaN: the kernels find them by address, behind the stand-in's
+    """Lists of arrays with random values, each between fences of NaN: the kernels find them by address, behind the fake CuPy's
     guards. ``shifts`` says by how many elements the arrays of a list are off a multiple of 16 bytes."""
 
     def __init__(self, dtypes, shapes=SHAPES, shifts=(0, 0, 0, 0, 0), positive=()):

@@ -1,4 +1,4 @@
-"""The recurrent layers' CUDA kernels, run on the CPU by the stand-in, against NumPy's in float64."""
+"""The recurrent layers' CUDA kernels, run on the CPU by the fake CuPy, against NumPy's in float64."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The CUDA kernel that sorts ids, run on the CPU by the stand-in: the order is that of a stable sort."""
+"""The CUDA kernel that sorts ids, run on the CPU by the fake CuPy: the order is that of a stable sort."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The functions of ``tiles.cuh``, run on the CPU by the stand-in, against plain loops over the matrices.
+"""The functions of ``tiles.cuh``, run on the CPU by the fake CuPy, against plain loops over the matrices.
 
 Which lane holds which element is written here once more, as the PTX ISA manual has it.
 """
@@ -29,7 +29,7 @@ def launch(body, *arguments, parameters, threads=32):
 
 
 def numbers(*shape, seed=0):
-    """Numbers that bfloat16 holds, of which sums of products are exact in float."""
+    """Return bfloat16 values whose sums of products are exact in float32."""
     return np.random.default_rng(seed).integers(-8, 9, shape) / 8
 
 
@@ -197,7 +197,7 @@ def test_what_is_read_too_early_shows(monkeypatch, between, read):
 
 
 def test_what_is_overwritten_too_early_shows(monkeypatch):
-    """A second copy to where others still read: at once in reversed order."""
+    """A second copy overwrites values that other threads still read, immediately in reversed order."""
     monkeypatch.setattr(xp.kernel_launches, "order", "reversed")
     first = "start_copy(own, a + 8 * threadIdx.x); wait_for_own_copies(); __syncthreads();"
     again = "start_copy(own, a + 8 * (threadIdx.x ^ 1));"

@@ -1,4 +1,4 @@
-"""Jacobians, Hessians and their products with vectors: shapes, edges, and what is refused. PyTorch's are in parity/."""
+"""Jacobians, Hessians and their products with vectors: shapes, edge cases, and errors. PyTorch's are in parity/."""
 
 import numpy as np
 import pytest
@@ -76,6 +76,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("call", "kind", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_is_refused(call, kind, words):
+def test_rejected_inputs(call, kind, words):
     with pytest.raises(kind, match=words):
         call()

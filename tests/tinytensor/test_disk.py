@@ -1,4 +1,4 @@
-"""Writing files: completely or not at all. Reading files of others: nobody waits."""
+"""Writing files completely or not at all, and reading foreign files without blocking."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_error_names_the_file_that_was_to_be_written(named: str | None, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_told_by_the_files_own_name(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_reported_by_the_files_own_name(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         write_text(tmp_path / "nowhere" / "file", "text")
     assert caught.value.filename == str(tmp_path / "nowhere" / "file")
@@ -49,7 +49,7 @@ def test_an_interrupt_keeps_the_previous_file(tmp_path: Path) -> None:
     assert tt.load(tmp_path / "file")["x"].tolist() == [1, 2]
 
 
-def test_one_thread_writes_to_a_path_twice_at_once(tmp_path: Path) -> None:
+def test_one_thread_writes_to_a_path_twice_in_parallel(tmp_path: Path) -> None:
     with atomic_write(tmp_path / "file") as first, atomic_write(tmp_path / "file") as second:
         first.write(b"first")
         second.write(b"second")

@@ -1,4 +1,4 @@
-"""Infinite, undefined, huge and tiny numbers: kernels against the ops' definitions, and values worked out by hand."""
+"""Infinite, undefined, huge and tiny numbers: kernels against the ops' definitions, and values computed manually."""
 
 from __future__ import annotations
 

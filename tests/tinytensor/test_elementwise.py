@@ -149,7 +149,7 @@ def test_rounding_by_pythons_functions():
         np.testing.assert_allclose(out.numpy(), want, rtol=1e-6)
 
 
-def test_plus_gives_a_tensor_of_its_own():
+def test_plus_returns_a_new_tensor():
     x = tt.tensor([1.0, 2.0])
     y = +x
     y[0] = 5.0

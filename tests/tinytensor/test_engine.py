@@ -176,7 +176,7 @@ def test_third_order_through_a_fused_op():
         np.testing.assert_allclose(fused, plain, rtol=1e-9)
 
 
-def test_backward_with_create_graph_gives_gradients_to_go_on_from():
+def test_backward_with_create_graph_returns_differentiable_gradients():
     x = leaf(2.0)
     (x**3).sum().backward(create_graph=True)
     assert x.grad.requires_grad
@@ -224,7 +224,7 @@ def test_retain_graph():
     assert tt.grad(z, x).tolist() == [4]
 
 
-def test_create_graph_retains_unless_told_otherwise():
+def test_create_graph_retains_by_default():
     x = leaf(2.0)
     y = (x**3).sum()
     tt.grad(y, x, create_graph=True)
@@ -548,7 +548,7 @@ def test_copying_and_pickling_keep_the_kind():
 
 
 class Described(tt.nn.Parameter):
-    """A kind of parameter with attributes, and with arguments of its own."""
+    """A subclass of Parameter with attributes and extra arguments."""
 
     def __init__(self, rows, *, unit):
         super().__init__(np.ones((rows, 2), "float32"))
@@ -557,7 +557,7 @@ class Described(tt.nn.Parameter):
 
 
 class Slotted(tt.Tensor):
-    """A kind of tensor with slots, one of which is private and one not set."""
+    """A subclass of Tensor with slots: one is private, one is not set."""
 
     __slots__ = ("__private", "missing", "unit")
 
@@ -659,7 +659,7 @@ def test_detect_anomaly_is_silent_about_finite_numbers_and_off_outside():
     assert x.grad.tolist() == [np.inf]
 
 
-def test_detect_anomaly_looks_at_constants_too():
+def test_detect_anomaly_checks_constants_too():
     with tt.detect_anomaly(), np.errstate(all="ignore"), pytest.raises(FloatingPointError, match="'divide'"):
         tt.ones(2) / tt.zeros(2)
 
@@ -805,7 +805,7 @@ def test_gradcheck_finds_a_gradient_that_is_right_but_not_differentiable():
         tt.gradcheck(cut, x, order=2)
 
 
-def test_gradcheck_looks_through_a_sum_that_hides_faults():
+def test_gradcheck_finds_faults_that_a_sum_hides():
     # The gradient of a plain sum of softmax is 0, whatever the rule does. A random cotangent finds the fault.
     fake = Op(lambda x: tt.softmax(tt.Tensor._wrap(x)).data, {"x": lambda g, out: out * (g - g.mean())})
     del all_ops[fake.name]
@@ -1085,7 +1085,7 @@ def test_a_decorated_generator_has_its_mode_while_it_runs():
 @pytest.mark.parametrize(
     ("value", "shown"), [(5.0, "5.0"), ([1.0, 2.0], r"the list \[1.0, 2.0\]"), (np.ones(2), "a numpy.ndarray of float64")]
 )
-def test_a_gradient_set_by_hand_is_a_tensor(value, shown):
+def test_an_assigned_gradient_is_a_tensor(value, shown):
     x = leaf(1.0, 2.0)
     with pytest.raises(TypeError, match=f"a gradient must be a tensor, not {shown}: make it one"):
         x.grad = value

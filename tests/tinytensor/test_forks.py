@@ -1,5 +1,4 @@
-"""Forked children: no lock that another thread held is held there, nobody waits for threads that are not there, and each draws
-the numbers that its parent would have drawn."""
+"""Forked children: no lock stays held, nothing waits for missing threads, and random numbers continue the parent's."""
 
 from __future__ import annotations
 
@@ -207,7 +206,7 @@ def test_forks_while_another_thread_compiles() -> None:
 
 @needs_fork
 def test_no_lock_is_held_in_a_child() -> None:
-    """Each is held by another thread when the process forks; those that a fork waits for are let go then."""
+    """Another thread holds each lock when the process forks. Locks that a fork waits for are released."""
 
     def is_free(lock: Any) -> bool:
         holds, goes_on = threading.Event(), threading.Event()
@@ -241,7 +240,7 @@ def test_no_lock_is_held_in_a_child() -> None:
 
 
 @needs_fork
-def test_a_thread_that_holds_a_lock_and_forks_goes_on() -> None:
+def test_a_thread_that_holds_a_lock_may_fork() -> None:
     lock = forks.free_in_forks(threading.RLock())
 
     def child() -> bool:

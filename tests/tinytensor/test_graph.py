@@ -231,7 +231,7 @@ def test_names_that_are_none(wrong):
         tt.draw_graph(x * 2, names[wrong])
 
 
-def test_what_is_no_tensor():
+def test_not_a_valid_tensor():
     with pytest.raises(TypeError, match="output must be a tensor, not the tuple"):
         tt.draw_graph((leaf(1.0), leaf(1.0)))
 

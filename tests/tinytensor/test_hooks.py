@@ -94,7 +94,7 @@ def test_traced_functions_call_hooks(model: Sequential) -> None:
     assert fast(X).numpy().any()
 
 
-def test_a_copy_has_hooks_of_its_own(model: Sequential) -> None:
+def test_a_copy_has_its_own_hooks(model: Sequential) -> None:
     calls: list[Module] = []
     handle = model.register_forward_hook(lambda module, inputs, output: calls.append(module))
     other = copy.deepcopy(model)
@@ -119,7 +119,7 @@ def test_the_layers_of_a_recurrent_network_show_their_states() -> None:
     np.testing.assert_array_equal(shown[0][1].numpy()[-1], c.numpy()[0])
 
 
-def test_threads_may_watch_one_module_at_once(model: Sequential) -> None:
+def test_threads_may_record_one_module_in_parallel(model: Sequential) -> None:
     counts: list[int] = []
 
     def watch() -> None:

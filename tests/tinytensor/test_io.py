@@ -204,7 +204,7 @@ def test_a_dtype_that_no_tensor_holds_is_named(dtype, tmp_path):
     assert "float32" in message
 
 
-def test_a_dtype_that_nobody_knows(tmp_path):
+def test_an_unknown_dtype_is_rejected(tmp_path):
     write_dtype(tmp_path / "file", "F7", 7)
     refused(tmp_path / "file")
 
@@ -351,7 +351,7 @@ def test_a_flipped_bit_of_every_byte_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_flipped_bit_is_told_as_that(dtype, tmp_path):
+def test_a_flipped_bit_is_reported(dtype, tmp_path):
     if dtype == "bfloat16" and backend.bfloat16 is None:
         pytest.skip("NumPy has no bfloat16")
     tt.save({"x": tt.ones(10).astype(dtype)}, tmp_path / "file")
@@ -391,7 +391,7 @@ def test_metadata_that_is_no_text_is_not_written(metadata, tmp_path):
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("kind", ["a folder", "a pipe", "a device", "a socket"])
-def test_what_is_no_file_is_refused_at_once(kind, tmp_path, monkeypatch):
+def test_special_files_are_rejected_immediately(kind, tmp_path, monkeypatch):
     path = tmp_path / "thing"
     if kind == "a folder":
         path.mkdir()
@@ -417,7 +417,7 @@ def test_links_that_lead_around(tmp_path):
     assert "cannot be read: Too many levels of symbolic links" in refused(tmp_path / "file")
 
 
-def test_a_permission_problem_is_told_as_one(tmp_path, monkeypatch):
+def test_a_permission_error_is_reported(tmp_path, monkeypatch):
     tt.save({"x": tt.ones(1)}, tmp_path / "file")
 
     def refuse(path, *_, **__):
@@ -479,14 +479,14 @@ def test_a_failed_rename_keeps_the_previous_file(tmp_path, monkeypatch):
     ],
     ids=["a module", "nested", "an array"],
 )
-def test_what_is_not_named_tensors_is_refused(content, says, tmp_path):
+def test_only_named_tensors_can_be_saved(content, says, tmp_path):
     with pytest.raises(TypeError, match=says):
         tt.save(content(), tmp_path / "file")
     assert list(tmp_path.iterdir()) == []
 
 
 def together(work, count=4):
-    """The results of ``work(0)``, ``work(1)``, ..., which run at the same time, each in a thread of its own."""
+    """The results of ``work(0)``, ``work(1)``, ..., which run in parallel threads."""
     ready = threading.Barrier(count)
 
     def start(i):
@@ -497,7 +497,7 @@ def together(work, count=4):
         return list(threads.map(start, range(count)))
 
 
-def test_threads_write_to_one_path_at_once(tmp_path):
+def test_threads_write_to_one_path_in_parallel(tmp_path):
     def work(i):
         for _ in range(25):
             tt.save({"x": tt.full(1000, float(i))}, tmp_path / "file")

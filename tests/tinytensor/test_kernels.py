@@ -103,7 +103,7 @@ def test_no_other_function_has_the_name_of_a_kernel(backend):
 
 
 def test_a_thing_has_one_name():
-    """``key`` belongs to attention alone, what dropout keeps with is no ``p``, and what is saved is not called statistics."""
+    """``key`` belongs to attention, dropout's keep probability is not ``p``, and residuals are not called statistics."""
     for name, function in [pair for file in TREES for pair in functions(file).items()]:
         names = set(parameters(function))
         assert not names & {"statistics", "probability", "p", "dropout_key", "seed_key"}, name

@@ -1,4 +1,4 @@
-"""Linear algebra, in addition to the table of cases: what is refused, and edges."""
+"""Linear algebra, in addition to the table of cases: errors and edge cases."""
 
 import math
 
@@ -27,7 +27,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("call", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_is_refused(call, words):
+def test_rejected_inputs(call, words):
     with pytest.raises(ValueError, match=words):
         call()
 

@@ -1,4 +1,4 @@
-"""LoRA: what is added to frozen weights, of float32 and of fewer bits, and how it is learned, merged and taken out again."""
+"""LoRA: additions to frozen weights in float32 and low precision, and how they are trained, merged and removed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def network(dtype="float32"):
 
 
 def with_values(model, seed=5):
-    """The model with numbers in all of its additions, also in those that begin with zeros."""
+    """Return the model with nonzero values in all of its additions."""
     for i, (_, value) in enumerate(sorted(nn.lora_state(model).items())):
         value.data[...] = tt.tensor(normal(*value.shape, seed=seed + i)).data
     return model

@@ -19,7 +19,7 @@ DTYPES = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "u
 
 
 def write(path: Path, header: dict[str, Any], values: bytes, padding: int = 0) -> Path:
-    """A safetensors file, written by hand."""
+    """Write a safetensors file byte by byte."""
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8 + padding)
     path.write_bytes(len(text).to_bytes(8, "little") + text + values)
@@ -97,7 +97,7 @@ def test_memory_that_is_given_back_is_read_again(tmp_path: Path) -> None:
     give_back(as_numbers(load_mapped(one(tmp_path / "other", "BF16", (1,), b"\0\0"))["x"]))
 
 
-def test_neighbours_of_what_is_given_back_keep_what_was_written_to_them(tmp_path: Path) -> None:
+def test_freeing_pages_keeps_their_neighbors(tmp_path: Path) -> None:
     tt.save({"a": tt.ones(777), "x": tt.ones(100_000), "z": tt.ones(777)}, tmp_path / "file")
     found = load_mapped(tmp_path / "file")
     found["a"][:] = 2
@@ -132,7 +132,7 @@ def test_damaged_files(damage: Any, tmp_path: Path) -> None:
         load_mapped(tmp_path / "file")
 
 
-def test_what_is_no_file_and_dtypes_that_there_are_not(tmp_path: Path) -> None:
+def test_invalid_files_and_unknown_dtypes(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="is a folder, not a safetensors file"):
         load_mapped(tmp_path)
     with pytest.raises(FileError, match="does not exist"):

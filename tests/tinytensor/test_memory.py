@@ -30,7 +30,7 @@ def test_tensors_have_the_devices_memory() -> None:
 
 @pytest.fixture
 def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands for the root of the file system, for what is read of /proc and /sys."""
+    """A folder that replaces the root of the file system for reading /proc and /sys."""
     real = memory._text
     monkeypatch.setattr(memory, "_text", lambda path: real(tmp_path / path.relative_to("/")))
     monkeypatch.setattr(memory, "_used_memory", lambda: 7)

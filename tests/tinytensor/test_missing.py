@@ -32,9 +32,9 @@ NAMES = {
     "cat": (lambda: tt.cat([x, x]), "tt.concatenate"),
     "a loss": (lambda: nn.CrossEntropyLoss(), "tt.cross_entropy"),
     "another loss": (lambda: nn.BCEWithLogitsLoss(), "tt.binary_cross_entropy_with_logits"),
-    "Conv2d": (lambda: nn.Conv2d, "Conv2d by hand: docs/guides/recipes.md"),
+    "Conv2d": (lambda: nn.Conv2d, "write Conv2d yourself: docs/guides/recipes.md"),
     "conv2d": (lambda: functional.conv2d, "no convolutions"),
-    "pooling": (lambda: nn.MaxPool2d(2), "MaxPool2d by hand: docs/guides/recipes.md"),
+    "pooling": (lambda: nn.MaxPool2d(2), "write MaxPool2d yourself: docs/guides/recipes.md"),
     "batch norm": (lambda: nn.BatchNorm2d(3), "nn.GroupNorm"),
     "an average of weights": (lambda: optim.swa_utils, "docs/guides/recipes.md"),
     "a module's device": (lambda: layer.cuda(), "TINYTENSOR_BACKEND=cupy"),
@@ -44,7 +44,7 @@ NAMES = {
     "a package": (lambda: tt.autograd.grad, "tt.grad"),
     "a package of nn": (lambda: nn.utils, "optim.clip_grad_norm"),
     "a function that is a method there": (lambda: tt.unsqueeze(x, 0), "tt.expand_dims"),
-    "another in place": (lambda: x.scatter_(0, x, 1), "nothing ends in _"),
+    "another in place": (lambda: x.scatter_(0, x, 1), "no in-place methods"),
     "a name without _": (lambda: nn.init.xavier_uniform(layer.weight), "it is xavier_uniform_ here"),
     "a method without _": (lambda: layer.requires_grad, "it is requires_grad_ here"),
     "NumPy's": (lambda: tt.array([1]), "NumPy's np.array is tt.tensor"),
@@ -89,7 +89,7 @@ def test_an_import_of_pytorchs_is_answered(statement, says):
 
 
 def test_a_device_is_answered():
-    with pytest.raises(TypeError, match=r"tinytensor.device is a module: nothing is moved: TINYTENSOR_BACKEND=cupy chooses"):
+    with pytest.raises(TypeError, match=r"tinytensor.device is a module: there is no device to choose: TINYTENSOR"):
         tt.device("cpu")
 
 
@@ -137,7 +137,7 @@ def test_an_unknown_name_is_plainly_missing():
 
 
 @pytest.mark.parametrize("owner", [tt, x, layer], ids=["a module", "a tensor", "a layer"])
-def test_an_error_that_nobody_reads_is_not_written(owner, monkeypatch):
+def test_an_unread_error_message_is_not_built(owner, monkeypatch):
     monkeypatch.setattr(missing, "_answer", lambda *_: pytest.fail("it was written"))
     assert getattr(owner, "frobnicate", None) is None
 
@@ -157,7 +157,7 @@ def test_the_guide_has_the_tables_that_errors_quote():
     guide, for_numpy = ((ROOT / f"docs/guides/from_{name}.md").read_text("utf-8") for name in ("pytorch", "numpy"))
     table = (ROOT / "tinytensor/common/names_elsewhere.md").read_text("utf-8")
     left_out = [row for row in table.splitlines() if row.startswith("|") and row not in guide + for_numpy]
-    rows = guide[guide.index("## Tensors\n") : guide.index("## What behaves otherwise")].splitlines()
+    rows = guide[guide.index("## Tensors\n") : guide.index("## Other differences")].splitlines()
     assert left_out + [row for row in rows if row.startswith("|") and row not in table] == []
 
 

@@ -1,4 +1,4 @@
-"""Processes with a GPU each, which reach each other by NCCL, on the stand-in for CuPy: the communicator's contract, training,
+"""Processes with a GPU each, which reach each other by NCCL, on the fake CuPy: the communicator's contract, training,
 ranks that die, and which GPU each process takes."""
 
 import multiprocessing
@@ -23,7 +23,7 @@ from tinytensor.distributed.nccl import Nccl
 pytestmark = pytest.mark.needs("standin")
 
 ROOT = Path(__file__).resolve().parents[2]
-GPUS = 4  # that the stand-in imagines
+GPUS = 4  # that the fake CuPy imagines
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_communicator_ends_with_its_processes(nccl):
 # ---------------------------------------------------------------------------------------------- which GPU a rank takes
 
 
-def test_each_process_sees_a_gpu_of_its_own():
+def test_each_process_sees_its_own_gpu():
     assert gpus_of_ranks(1) == ["0"]
     assert gpus_of_ranks(4) == ["0", "1", "2", "3"]
 
@@ -241,7 +241,7 @@ def test_a_launcher_that_starts_too_many_processes(variables, words, python):
     assert words in first_gpu(python, MPI_LOCALRANKID="4", **variables)
 
 
-# -------------------------------------------------------------------------------------- the stand-in is strict
+# -------------------------------------------------------------------------------------- the fake CuPy is strict
 
 REFUSED = {
     "a name that is no bytes": (TypeError, lambda nccl, ours, x: nccl.NcclCommunicator(1, tuple(nccl.get_unique_id()), 0)),

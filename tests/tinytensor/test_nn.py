@@ -13,7 +13,7 @@ from tinytensor import nn
 
 
 class Block(nn.Module):
-    """Every kind of part: a module, a parameter, a list, a buffer, and things that are none of these."""
+    """Every type of part: a module, a parameter, a list, a buffer, and other attributes."""
 
     def __init__(self):
         self.first = nn.Linear(3, 4)
@@ -633,7 +633,7 @@ def test_a_duplicate_is_tied_as_the_original(duplicate):
         twin.d = tt.ones(2)
 
 
-def test_a_deep_copy_is_a_model_of_its_own():
+def test_a_deep_copy_is_independent():
     block = Block()
     twin = copy.deepcopy(block)
     assert [name for name, _ in twin.named_parameters()] == NAMES
@@ -1056,7 +1056,7 @@ def test_dropout_drops_its_share_and_keeps_the_expected_value():
     assert abs(out.mean() - 1) < 0.02
 
 
-def test_dropout_draws_anew_each_time_and_repeats_with_the_seed():
+def test_dropout_draws_a_new_mask_each_time_and_repeats_with_the_seed():
     layer, data = nn.Dropout(0.5), tt.ones(64)
     tt.seed(3)
     first, second = layer(data).tolist(), layer(data).tolist()
@@ -1193,7 +1193,7 @@ def test_assign():
         assert before.tolist() == [5, 6]  # it is a change in place, so an array that was taken before shows it
 
 
-def test_a_flag_in_place_of_a_method_is_refused() -> None:
+def test_assigning_a_flag_to_a_method_is_an_error() -> None:
     layer = nn.Linear(2, 2)
     for name, method in {"requires_grad": "requires_grad_", "train": "train", "eval": "eval"}.items():
         with pytest.raises(TypeError, match=rf"call .{method}\("):
@@ -1203,7 +1203,7 @@ def test_a_flag_in_place_of_a_method_is_refused() -> None:
     assert layer.requires_grad_(False).weight.requires_grad is False
 
 
-def test_a_module_may_have_a_requires_grad_of_its_own() -> None:
+def test_a_module_may_define_requires_grad() -> None:
     class Frozen(nn.Module):
         requires_grad = True
 

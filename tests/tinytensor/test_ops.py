@@ -137,7 +137,7 @@ def check_half_precision(case: Case) -> None:
 
 
 def check_contract(case: Case) -> None:
-    """Gradients fit their tensors and have memory of their own, and nothing is mutated."""
+    """Gradients fit their tensors and share no memory, and nothing is mutated."""
     for dtype in ("float64", "float32"):
         xs = tensors(case, dtype)
         before = [x.numpy().copy() for x in xs]

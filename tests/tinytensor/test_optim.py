@@ -184,7 +184,7 @@ def network():
 
 
 @each_optimizer
-def test_a_saved_run_goes_on_bit_for_bit(make, tmp_path):
+def test_a_saved_run_resumes_bit_for_bit(make, tmp_path):
     through = network()
     optimizer = make(through.parameters())
     train(through, optimizer, 4)
@@ -346,7 +346,7 @@ def test_frozen_after_the_optimizer_was_made_and_released_later(make):
 
 
 @each_optimizer
-def test_a_run_with_frozen_parameters_goes_on_bit_for_bit(make, tmp_path):
+def test_a_run_with_frozen_parameters_resumes_bit_for_bit(make, tmp_path):
     """Parameters are frozen from the start, later, or no longer. The state holds what each had when it was saved."""
 
     def start():
@@ -399,7 +399,7 @@ def test_muon_steps_are_nearly_orthogonal(shape):
     assert (p.numpy() * p.grad.numpy()).sum() < 0  # downhill
 
 
-def test_muon_parts_are_matrices_of_their_own():
+def test_muon_parts_are_separate_matrices():
     rng = np.random.default_rng(0)
     start, gradients = rng.standard_normal((6, 5)), rng.standard_normal((4, 6, 5))
     whole, parts = nn.Parameter(start), [nn.Parameter(start[i : i + 2]) for i in (0, 2, 4)]
@@ -436,7 +436,7 @@ def test_lion_moves_every_element_by_the_learning_rate():
     assert set(state_of(optimizer)) == {"0.first"}
 
 
-def test_lion_follows_the_gradient_at_once_and_the_momentum_for_long():
+def test_lion_follows_the_gradient_immediately_and_the_momentum_long():
     """The gradient counts 1 - beta1 in a step, and 1 - beta2 in the momentum."""
     p = nn.Parameter(np.zeros(1))
     optimizer = optim.Lion([p], lr=1.0, betas=(0.5, 0.75))
@@ -696,7 +696,7 @@ def test_a_master_follows_what_is_loaded_and_keeps_its_digits_otherwise():
 
 @pytest.mark.parametrize("optimizer_first", [False, True])
 @each_optimizer
-def test_a_saved_narrow_run_goes_on_bit_for_bit(make, optimizer_first, tmp_path):
+def test_a_saved_narrow_run_resumes_bit_for_bit(make, optimizer_first, tmp_path):
     through = network().astype(NARROW)
     optimizer = make(through.parameters())
     train(through, optimizer, 4)
@@ -1205,7 +1205,7 @@ class Plain(optim.Optimizer):
 
 
 class Signs(optim.AdamW):
-    """A user's rule in place of AdamW's, which the kernel of AdamW does not know."""
+    """A user's rule, which AdamW's kernel does not implement."""
 
     def rule(self, p, g, state, settings):
         p -= settings.lr * xp.sign(g)
@@ -1292,7 +1292,7 @@ def trained_state():
         ({"groups.00.lr": tt.tensor(1.0)}, ValueError, "the state's 'groups.00.lr' of shape () does not fit this Adam"),
     ],
 )
-def test_what_is_no_state_of_an_optimizer(changes, kind, says):
+def test_an_invalid_state_of_an_optimizer(changes, kind, says):
     optimizer = optim.Adam([nn.Parameter([1.0, 2.0])])
     with pytest.raises(kind, match=re.escape(says)):
         optimizer.load_state_dict({**trained_state(), **changes})

@@ -21,7 +21,7 @@ SHAPES = [(7, 5), (5,), (3, 4, 2), (), (40, 3), (2,)]
 
 
 class Several(nn.Module):
-    """Parameters of several sizes, of which the first has two names."""
+    """Parameters of several sizes. The first has two names."""
 
     def __init__(self, dtype: str = "float32"):
         rng = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def thaw(model: Several, step: int) -> None:
 
 
 def alone(model: Several, optimizer: Optimizer, size: int, steps: range) -> None:
-    """What so many ranks should do."""
+    """Return the result that this many ranks should have."""
     for step in steps:
         thaw(model, step)
         for number, p in enumerate(model.parameters()):
@@ -195,7 +195,7 @@ def test_a_state_that_each_rank_loads() -> None:
 
 @pytest.mark.skipif(default_method() != "fork", reason="needs a fork")
 def test_a_model_in_a_closure() -> None:
-    """Nothing is among the arguments, so nothing is shared: every rank keeps a model of its own."""
+    """No argument is shared, so every rank has its own model."""
     expected, found = CASES["adamw"](), CASES["adamw"]()
     alone(*expected, 2, range(STEPS))
     distributed.run(lambda ranks: together(ranks, *found, range(STEPS), 1), workers=2)
@@ -225,7 +225,7 @@ class Signs(AdamW):
 
 
 @pytest.mark.parametrize("kind", [Momentum, Signs])
-def test_an_optimizer_with_an_update_of_its_own(kind: type[Optimizer]) -> None:
+def test_an_optimizer_with_a_custom_update(kind: type[Optimizer]) -> None:
     """Its state is whole on rank 0 when the ranks have ended."""
     expected, found = [case(lambda model: kind(model.parameters(), lr=0.01))() for _ in range(2)]
     alone(*expected, 2, range(STEPS))

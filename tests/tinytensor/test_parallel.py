@@ -275,7 +275,7 @@ def test_no_shards():
 
 
 @needs_fork
-def test_a_forked_child_has_shards_of_its_own() -> None:
+def test_a_forked_child_has_its_own_shards() -> None:
     doubled = lambda: parallel.run(lambda k: k * 2, [1, 2, 3]) == [2, 4, 6]  # noqa: E731
     assert doubled()
     assert in_a_fork(doubled)
@@ -341,7 +341,7 @@ def test_blas_has_its_threads_back_when_the_last_of_two_threads_is_done(first_le
 
 
 @needs_blas
-def test_many_threads_that_use_shards_at_once() -> None:
+def test_many_threads_use_shards_in_parallel() -> None:
     def work(results: list[Any]) -> None:
         results += [parallel.run(lambda k: k + 1, [1, 2]) for _ in range(100)]
 

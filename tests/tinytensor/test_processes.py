@@ -185,7 +185,7 @@ def test_the_others_end_with_rank_0(method: str, busy: str, how: signal.Signals,
 
 
 def test_again_and_beside_threads() -> None:
-    """The process has threads of its own, which may hold locks, and ranks are started more than once."""
+    """The process has threads that may hold locks, and starts ranks more than once."""
     stop = threading.Event()
 
     def busy() -> None:
@@ -231,7 +231,7 @@ def test_only_rank_0_prints(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("rank 0\n", "rank 0\n")
 
 
-def test_what_is_buffered_is_printed_once() -> None:
+def test_buffered_output_is_printed_once() -> None:
     run = "distributed.run(lambda ranks: ranks.barrier(), workers=3)"
     code = f"import sys; from tinytensor import distributed; sys.stdout.write('once'); {run}"
     path = os.pathsep.join([str(Path(rank_failures.__file__).parents[1]), *sys.path])

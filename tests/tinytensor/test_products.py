@@ -119,7 +119,7 @@ def test_any_views_by_cublaslt(case: Any) -> None:
     plain = check_product(case)
     with mock.patch.object(kernels.cupy.cublaslt, "is_on_everywhere", True):
         product = check_product(case)
-    if hasattr(xp, "kernel_launches"):  # the stand-in; a GPU may add up in another order
+    if hasattr(xp, "kernel_launches"):  # the fake CuPy; a GPU may add up in another order
         assert product.get().tobytes() == plain.get().tobytes()
 
 

@@ -32,7 +32,7 @@ def drawn(number):
 
 
 def check(program):
-    """Raise Fault for what is wrong. Return whether the gradients could be compared with differences."""
+    """Raise Fault if something is wrong. Return True if the gradients could be compared with differences."""
     try:
         check_values(program)
         check_contract(program)
@@ -189,7 +189,7 @@ def gradients_of_line(name, text, arrays, cotangent):
 
 
 def check_contract(program):
-    """Gradients fit their tensors and have memory of their own, nothing is mutated, and neither a graph of the gradient nor
+    """Gradients fit their tensors and share no memory, nothing is mutated, and neither a graph of the gradient nor
     a second backward through a retained one changes it."""
     plain, recorded = [check_backward(program, create_graph) for create_graph in (False, True)]
     if plain.keys() != recorded.keys():

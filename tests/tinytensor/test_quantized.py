@@ -322,7 +322,7 @@ def test_quantizing_again_changes_nothing(dtype):
 
 
 def test_other_dtypes_of_floating_point_numbers(dtype):
-    """``astype`` converts the biases, not what is computed: float32."""
+    """``astype`` converts the biases, but computes in float32."""
     layer, x = nn.quantize_(nn.Linear(5, 3), dtype), tt.tensor(normal(2, 5))
     want = layer(x).numpy()
     layer.astype("float64")

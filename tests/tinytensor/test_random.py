@@ -192,7 +192,7 @@ def numbers():
     return tt.random.normal(4).tolist()
 
 
-def test_each_thread_has_a_generator_of_its_own():
+def test_each_thread_has_its_own_generator():
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as another:
         tt.seed(3)
         alone = [numbers(), numbers()]
@@ -297,7 +297,7 @@ def test_an_initialiser_with_equal_ends():
 
 
 @pytest.mark.parametrize("state", [None, {}, {"bit_generator": "MT19937"}, {"bit_generator": "PCG64", "state": {"state": 1}}])
-def test_what_is_no_state_changes_nothing(state):
+def test_an_invalid_state_changes_nothing(state):
     before = tt.random.get_state()
     with pytest.raises(ValueError, match="set_state needs what get_state returned for a PCG64: "):
         tt.random.set_state(state)

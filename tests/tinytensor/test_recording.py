@@ -132,7 +132,7 @@ def test_the_result_of_another_call() -> None:
 
 
 class Layers(Module):
-    """Two layers, of which the second has a line that tests look for."""
+    """Two layers. Tests look for a line of the second."""
 
     def __init__(self) -> None:
         self.first, self.second = Linear(4, 4), Linear(4, 2)

@@ -23,7 +23,7 @@ def inputs(batch=4, length=LENGTH, seed=0):
 
 
 def flat(outputs, state):
-    """The outputs and each kind of state."""
+    """Return the outputs and each state."""
     return [outputs, *(state if isinstance(state, tuple) else [state])]
 
 
@@ -79,7 +79,7 @@ def test_padding_changes_not_a_bit(kind, layers, bidirectional):
 @kinds
 @pytest.mark.parametrize("order", [1, 2])
 def test_not_a_number_in_padding_reaches_no_derivative(kind, order):
-    """Second derivatives are those of the op's readable twin."""
+    """Second derivatives come from the op's reference implementation."""
     net = network(kind, 2).astype("float64")
     tokens = (np.arange(LENGTH)[:, None] < LENGTHS)[:, :, None]
     x = tt.tensor(np.where(tokens, inputs(), nan), requires_grad=True)

@@ -1,4 +1,4 @@
-"""Functions of sequences, in addition to the table of cases: dtypes, and what is refused."""
+"""Functions of sequences, in addition to the table of cases: dtypes and errors."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("call", "kind", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_is_refused(call, kind, words):
+def test_rejected_inputs(call, kind, words):
     with pytest.raises(kind, match=words):
         call()
 

@@ -1,6 +1,6 @@
-"""CuPy's stand-in (``tests/standin``): does it refuse what CuPy refuses, and does a model train on it as on NumPy?
+"""The fake CuPy (``tests/standin``): does it refuse what CuPy refuses, and does a model train on it as on NumPy?
 
-Both run in processes of their own: the stand-in takes CuPy's name, and a process has one backend.
+Both run in processes of their own: the fake CuPy takes CuPy's name, and a process has one backend.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(code: str, backend: str, *arguments: str) -> str:
-    """The output of the code in a new process with this backend. CuPy is the stand-in."""
+    """The output of the code in a new process with this backend. CuPy is the fake CuPy."""
     environment = {
         **os.environ,
         "TINYTENSOR_BACKEND": backend,
@@ -36,7 +36,7 @@ def run(code: str, backend: str, *arguments: str) -> str:
     return process.stdout
 
 
-# ------------------------------------------------------------------------------------------ the stand-in is strict
+# ------------------------------------------------------------------------------------------ the fake CuPy is strict
 
 REFUSED = {
     "a NumPy array from numpy.asarray": ("numpy.asarray(x)", "TypeError", "Implicit conversion"),

@@ -90,7 +90,7 @@ def test_a_count_may_be_too_large_for_half_precision(f, slope, create_graph):
 
 
 def slope(f):
-    """The gradient of an op's sum by two numbers, the first of which it takes 5000 times."""
+    """Return the gradient of an op's sum by two numbers, the first repeated 5000 times."""
 
     def by_two_numbers():
         x = tt.tensor(np.ones(2, "float16"), requires_grad=True)

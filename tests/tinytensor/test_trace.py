@@ -18,7 +18,7 @@ def normal(*shape, seed=0):
 
 
 def counted(function):
-    """The function, and a list that grows with each call of it."""
+    """Return the function, and a list that grows with each call."""
     calls = []
 
     def call(*inputs):
@@ -428,7 +428,7 @@ def test_places_worked_out_from_values_are_refused(function):
 
 
 @pytest.mark.parametrize("function, given", [(lambda x: x, 1.0), (lambda x: x, np.ones(2)), (lambda x: (x, x), tt.ones(2))])
-def test_what_is_no_tensor_is_refused(function, given):
+def test_only_tensors_are_accepted(function, given):
     with pytest.raises(TypeError, match="a traced function"):
         tt.trace(function)(given)
 

@@ -1,4 +1,4 @@
-"""Counts and articles in messages."""
+"""Counts and articles in messages, and phrases that no page, docstring or message has."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_counts(number: int, what: str, said: str) -> None:
     assert counted(number, what) == said
 
 
-def test_a_plural_of_its_own() -> None:
+def test_an_irregular_plural() -> None:
     assert (counted(1, "matrix", "matrices"), counted(2, "matrix", "matrices")) == ("1 matrix", "2 matrices")
     assert plural("box") == "boxes"
 
@@ -72,7 +72,7 @@ def in_the_packages(faults: Callable[[str], list[str]]) -> dict[str, list[str]]:
 
 
 def wrongly_counted(source: str) -> list[str]:
-    """The f-strings of a file in which a number stands before a plural that was written by hand, or that choose an ending."""
+    """Return the f-strings of a file that put a number before a fixed plural, or choose an ending."""
     wrong = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.JoinedStr):
@@ -91,7 +91,7 @@ def wrongly_counted(source: str) -> list[str]:
 
 
 def test_messages_count_with_it() -> None:
-    """A number is not put before a plural by hand: "1 pairs", "1 are different". (The examples stay simple instead.)"""
+    """No message puts a number before a fixed plural: "1 pairs", "1 are different". (The examples stay simple instead.)"""
     assert not in_the_packages(wrongly_counted)
 
 
@@ -100,11 +100,11 @@ def test_messages_count_with_it() -> None:
     ["{len(pairs)} pairs", "{n:,} held-out sentences", "{steps} steps", "of {k} very small files", "{left:,} are different",
      "{n} key{'s' * (n > 1)}", "{n} batch{'es' if n > 1 else ''}"],
 )  # fmt: skip
-def test_a_plural_by_hand_is_found(text: str) -> None:
+def test_a_fixed_plural_is_found(text: str) -> None:
     assert wrongly_counted(f'print(f"{text}")')
 
 
-def test_what_is_no_plural_by_hand() -> None:
+def test_correct_plurals_are_not_found() -> None:
     said = "{counted(n, 'pair')} of {MOST} pairs in {path} at {speed:,} tokens/s; {shape} do not fit; {folder} has no files"
     assert not wrongly_counted(f'print(f"{said}")')
 
@@ -136,9 +136,42 @@ def test_messages_choose_the_article_with_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["not a {type(x).__name__}", "A {kind_name(x)} is no tensor", "{name} is an {op.__name__}"])
-def test_an_article_by_hand_is_found(text: str) -> None:
+def test_a_fixed_article_is_found(text: str) -> None:
     assert articles_by_hand(f'print(f"{text}")')
 
 
-def test_what_is_no_article_by_hand() -> None:
+def test_correct_articles_are_not_found() -> None:
     assert not articles_by_hand('print(f"not {a_or_an(type(x).__name__)}, the {type(y).__name__} of a {folder}")')
+
+
+# Phrases that a reader has to decode. The lists only grow, and have no exceptions.
+RIDDLES = (
+    "a look at|as it stands|brings nothing|comes to its end|costs nothing|for its own sake|formerly|going on|hence|in sight|"
+    "is dear|is to be told|of no use|of old|of that kind|out of sight|so that of|such as it is|thereby|therein|thereof|till|"
+    "went on|what is told|wherefore|wherein|whereby|without a word"
+)
+ON_PAGES = (
+    "anew|are told|as they stand|at once|but for|by hand|go on|goes on|in a row|in place of|is told|looks at|of its own|"
+    "of their own|of which|stand-in|the like|the way back|those that|told apart|twin|twins|unsure|what is typed"
+)
+
+
+def riddles(text: str, phrases: str = RIDDLES) -> list[str]:
+    """The phrases of a list in a text, also where they run over a line."""
+    return re.findall(rf"\b(?:{phrases})\b", re.sub(r"\s+(?:# )?", " ", text), flags=re.IGNORECASE)
+
+
+def test_no_docstring_or_message_is_a_riddle() -> None:
+    assert not in_the_packages(riddles)
+
+
+def test_no_page_is_a_riddle() -> None:
+    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.py")]
+    pages = [path for path in paths if "_build" not in path.parts]
+    assert len(pages) > 50
+    assert not {path.name: said for path in pages if (said := riddles(path.read_text("utf-8"), f"{RIDDLES}|{ON_PAGES}"))}
+
+
+@pytest.mark.parametrize("text", ["Hence it falls.", "# labels that are\n# of no use here", "The weights, such as it is,"])
+def test_a_riddle_is_found(text: str) -> None:
+    assert len(riddles(text)) == 1 and not riddles("thence, untilled, henceforth")

@@ -39,7 +39,7 @@ def pyright(folder: Path, name: str) -> set[int]:
 
 
 def run(folder: Path, module: str, *arguments: str) -> str:
-    """What a checker prints that runs outside of this project's folder, so that it sees what is installed."""
+    """Return the output of a checker that runs outside this project's folder, so it sees the installed packages."""
     done = subprocess.run([sys.executable, "-I", "-m", module, *arguments], cwd=folder, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stderr
     return done.stdout

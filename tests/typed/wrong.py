@@ -1,4 +1,4 @@
-"""Mistakes, one a line: strict type checkers find each of those that are marked, and nothing else."""
+"""Mistakes, one per line: strict type checkers report exactly the marked lines."""
 
 import tinytensor as tt
 from tinyformer import GPT, GPTConfig

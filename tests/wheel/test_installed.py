@@ -78,7 +78,7 @@ def test_the_explorer_serves_its_page(elsewhere: Path) -> None:
     assert " at http://" in line
 
 
-def test_a_mistake_is_told_in_a_line(elsewhere: Path) -> None:
+def test_a_mistake_prints_one_line(elsewhere: Path) -> None:
     assert run(elsewhere, "explore", "nowhere").stderr.startswith("error: ")
     for words in (["sampel"], ["train", "gtp"], ["train"], ["--frobnicate"]):
         result = run(elsewhere, *words)

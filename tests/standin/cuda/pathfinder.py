@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 
 def load_nvidia_dynamic_lib(libname):
-    """A library, loaded. The stand-in has one."""
+    """A library, loaded. The fake CuPy has one."""
     if libname != "cublasLt":
-        raise RuntimeError(f"the stand-in has no library {libname}")
+        raise RuntimeError(f"the fake CuPy has no library {libname}")
     from cupy import _cublaslt
 
     return SimpleNamespace(abs_path=_cublaslt.library_path())
 
 
 def find_nvidia_header_directory(libname):
-    """The folder of the headers of a library. The stand-in needs none, so it says that they are there."""
+    """The folder of the headers of a library. The fake CuPy needs none, so it says that they are there."""
     return f"/nowhere/{libname}/include"

@@ -42,4 +42,4 @@ def get_default_memory_pool():
 def __getattr__(name):
     if name in ("synchronizations", "uploads", "launches"):
         return getattr(_array, name)
-    raise AttributeError(f"the stand-in has no cupy.{name}: if CuPy has it, add it to the table in cupy/_functions.py")
+    raise AttributeError(f"the fake CuPy has no cupy.{name}: if CuPy has it, add it to the table in cupy/_functions.py")

@@ -64,7 +64,7 @@ def computed(name, function, operands, **settings):
 
 
 def numbers_in(values):
-    """What is not an array, in nested sequences of both."""
+    """Return the values that are not arrays, in nested sequences."""
     if isinstance(values, (tuple, list)):
         return tuple([numbers_in(value) for value in values if not isinstance(value, numpy.ndarray)])
     return values
@@ -81,7 +81,7 @@ here = _Here()
 
 
 class Address(int):
-    """Where an array starts in the GPU's memory. It remembers the array, so that the stand-in can follow it."""
+    """Where an array starts in the GPU's memory. It remembers the array, so that the fake CuPy can follow it."""
 
     def __new__(cls, array):
         address = super().__new__(cls, array._host.__array_interface__["data"][0])

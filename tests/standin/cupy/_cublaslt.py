@@ -1,7 +1,7 @@
 """cuBLASLt on plain memory: a library in C whose functions call those here, so that ctypes loads and calls it as the real one.
 
-It checks what it is told of the matrices, and multiplies as the stand-in's cuBLAS does. What cuBLASLt answers with a status, or
-does not notice, is a status here, too, and ``cublasLtGetStatusString`` says why.
+It checks the matrices' layouts, and multiplies as the fake CuPy's cuBLAS does. Where cuBLASLt returns a status, or notices
+nothing, this returns a status, and ``cublasLtGetStatusString`` says why.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _create_preference(made):
 def _setter(kind, known):
     def set_attribute(handle, attribute, value, length):
         described = _get(handle, kind)
-        _check(attribute in known, NOT_SUPPORTED, f"the stand-in knows no attribute {attribute} of a {kind}")
+        _check(attribute in known, NOT_SUPPORTED, f"the fake CuPy knows no attribute {attribute} of a {kind}")
         fits = length == ctypes.sizeof(known[attribute])
         _check(fits, INVALID_VALUE, f"attribute {attribute} of a {kind} in {length} bytes")
         described.attributes[attribute] = known[attribute].from_address(value).value
@@ -104,7 +104,7 @@ _algorithms = {}  # what each was found for, by its number
 
 def _heuristic(handle, product, first, second, added, result, preference, wanted, found, returned):
     _check(handle == HANDLE, 1, "the handle")
-    _check(wanted == 1, NOT_SUPPORTED, "the stand-in has a single algorithm")
+    _check(wanted == 1, NOT_SUPPORTED, "the fake CuPy has a single algorithm")
     product, preference = _get(product, "product"), _get(preference, "preference")
     layouts = [_get(layout, "layout") for layout in (first, second, added, result)]
     _shapes(product, layouts)
@@ -117,7 +117,7 @@ def _heuristic(handle, product, first, second, added, result, preference, wanted
 
 
 def _shapes(product, layouts):
-    """Rows, columns and the length of what is summed, if all fit together."""
+    """Return the rows, columns and inner length of a product, if the shapes match."""
     from cupy_backends.cuda.libs import cublas
 
     first, second, added, result = layouts
@@ -203,7 +203,7 @@ def _answering(function):
         except Refused as refused:
             _reason.value = str(refused).encode()[:200]
             return refused.status
-        except Exception as error:  # a fault of the stand-in; ctypes would only print it
+        except Exception as error:  # a fault of the fake CuPy; ctypes would only print it
             _reason.value = f"{type(error).__name__}: {error}".encode()[:200]
             return EXECUTION_FAILED
         return SUCCESS

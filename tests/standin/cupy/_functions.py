@@ -14,7 +14,7 @@ from ._graphs import later
 
 
 def _run(name, function, operands, out=None, **settings):
-    """Call NumPy's function, silent as a GPU is about 0/0 and the like."""
+    """Call NumPy's function without warnings about 0/0, as on a GPU."""
     with numpy.errstate(all="ignore"):
         if out is None:
             empty = name.startswith("empty")

@@ -88,11 +88,11 @@ class MemoryPool:
 
     def __init__(self, allocator=None):
         if allocator is not None:
-            raise NotImplementedError("the stand-in's pools take no allocator")
+            raise NotImplementedError("the fake CuPy's pools take no allocator")
         self._memory = {}  # arrays that own memory, by their id
 
     def malloc(self, size):
-        raise NotImplementedError("the stand-in's pools are for using_allocator alone")
+        raise NotImplementedError("the fake CuPy's pools are for using_allocator alone")
 
     def free_bytes(self):
         return 0
@@ -108,7 +108,7 @@ class MemoryPool:
 def using_allocator(allocator=None):
     pool, before = getattr(allocator, "__self__", None), here.pool
     if not isinstance(pool, MemoryPool):
-        raise NotImplementedError("the stand-in takes the malloc of a MemoryPool as the allocator")
+        raise NotImplementedError("the fake CuPy takes the malloc of a MemoryPool as the allocator")
     here.pool = pool
     try:
         yield
@@ -170,7 +170,7 @@ def check_copies(are_done=False):
 
 
 class Capture:
-    """What is being written down."""
+    """The graph being captured."""
 
     def __init__(self):
         self.pool = here.pool  # of the graph
@@ -209,7 +209,7 @@ def launched(name, prepare, numbers):
 
 
 def spoil(host):
-    """Overwrite an array with what is easily seen."""
+    """Overwrite an array with conspicuous values."""
     host[...] = True if host.dtype == bool else numpy.iinfo(host.dtype).max if host.dtype.kind in "iu" else numpy.nan
 
 
@@ -265,7 +265,7 @@ class Stream:
         if self.ptr == 0:
             raise RuntimeError("cannot capture on the default (legacy) stream")
         if here.capture is not None or current_stream() is not self:
-            raise RuntimeError("the stand-in captures the current stream alone, and one at a time")
+            raise RuntimeError("the fake CuPy captures the current stream alone, and one at a time")
         here.capture = Capture()
 
     def end_capture(self):

@@ -53,7 +53,7 @@ def _library(code, options):
     options = [o for o in options if o != "--fmad=false"]  # as it is here in any case
     unknown = [o for o in options if not o.startswith(("--std=", "-D"))]
     if unknown:
-        raise ValueError(f"the stand-in knows no option {unknown[0]} of NVRTC: see cupy/_raw.py")
+        raise ValueError(f"the fake CuPy knows no option {unknown[0]} of NVRTC: see cupy/_raw.py")
     lines = "".join(f"CUDA_KERNEL({name}, {bound or 1024})\n" for bound, name in KERNEL.findall(code))
     text = f'{HARNESS}\n#line 1 "kernel.cu"\n{code}\n{lines}'
     runtime = compiled(RUNTIME, (*FLAGS, "-c"))  # once for all: it takes longer than most kernels
@@ -79,9 +79,7 @@ def compiled(text, arguments, *objects):
 
 def _compile(text, arguments, objects, path):
     if not shutil.which("g++"):
-        raise RuntimeError(
-            "the stand-in for CuPy runs CUDA kernels as C++ and needs g++, which is not installed: apt install g++"
-        )
+        raise RuntimeError("the fake CuPy runs CUDA kernels as C++ and needs g++, which is not installed: apt install g++")
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         built = Path(folder) / path.name
         command = ["g++", *arguments, "-x", "c++", "-", "-x", "none", *map(str, objects), "-o", str(built)]
@@ -182,7 +180,7 @@ class RawKernel:
 
 @functools.cache
 def _name(dtype):
-    """A dtype's name, which NumPy puts together anew each time."""
+    """Return a dtype's name, cached because NumPy rebuilds it each time."""
     return dtype.name
 
 

@@ -40,7 +40,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 # -------------------------------------------------------------------------------------------------------- recordings
 
 
-def test_every_key_has_a_pair_of_frequencies_of_its_own() -> None:
+def test_every_key_has_its_own_pair_of_frequencies() -> None:
     assert frequencies("1") == (697, 1209)
     assert frequencies("0") == (941, 1336)
     assert frequencies("#") == (941, 1477)
@@ -81,7 +81,7 @@ def test_a_key_pressed_twice_is_heard_twice() -> None:
 
 
 @pytest.mark.parametrize("snr", [20.0, 0.0, -10.0])
-def test_noise_is_as_strong_as_told(snr: float) -> None:
+def test_noise_has_the_given_strength(snr: float) -> None:
     for seed in range(5):
         clean, noisy = dial("1234567890", rng(seed)), dial("1234567890", rng(seed), snr).astype(float)
         scale = noisy @ clean / (clean @ clean)  # a recording that would be too loud is made softer
@@ -185,7 +185,7 @@ def test_a_seed_repeats_the_batches_and_a_state_continues_them() -> None:
         two.sample()
 
 
-def test_another_batch_size_goes_on_with_a_new_pool() -> None:
+def test_another_batch_size_continues_with_a_new_pool() -> None:
     small, large = DialBatches(TASK, 2), DialBatches(TASK, 3)
     for _ in range(5):
         small.sample()

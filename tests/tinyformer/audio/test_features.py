@@ -78,7 +78,7 @@ def test_filters_are_triangles_that_add_up_to_one(scale: str) -> None:
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_filters_begin_and_end_where_they_are_told_to(scale: str) -> None:
+def test_filters_start_and_end_at_the_given_frequencies(scale: str) -> None:
     config = MelConfig(RATE, 512, 128, 10, lowest=500, highest=2000, scale=scale)
     corners = filter_corners(config)
     assert corners[[0, -1]] == pytest.approx([500, 2000])

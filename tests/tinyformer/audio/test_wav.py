@@ -1,4 +1,4 @@
-"""WAV files: what is written is read again, and whatever cannot be read is told."""
+"""WAV files: reading restores what was written, and unreadable files raise errors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_samples_beyond_full_scale_are_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("samples", [[0.0, np.nan], [np.inf], [[0.0, 0.1]], 0.5])
-def test_what_is_no_row_of_samples_is_not_written(tmp_path: Path, samples: object) -> None:
+def test_only_rows_of_samples_are_written(tmp_path: Path, samples: object) -> None:
     write_wav(tmp_path / "kept.wav", NOISE, RATE)
     with pytest.raises(ValueError, match="one row of finite numbers"):
         write_wav(tmp_path / "kept.wav", samples, RATE)
@@ -204,7 +204,7 @@ def test_a_changed_byte_in_the_header_never_ends_in_another_error(tmp_path: Path
     assert refusals > 80
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_not_a_valid_file(tmp_path: Path) -> None:
     assert "does not exist: pass a WAV file" in refused(tmp_path / "absent.wav")
     assert "is not a regular file but a folder" in refused(tmp_path)
     os.mkfifo(tmp_path / "pipe.wav")

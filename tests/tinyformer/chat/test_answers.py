@@ -20,7 +20,7 @@ TURNS = ChatTemplate(TEMPLATES["turns"])
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Templates are rendered in a process of their own, which takes a while."""
+    """Render templates in this process: a separate one takes a while."""
     monkeypatch.setattr(template_module, "_answer", lambda request, source: rendering.answer(json.loads(request)))
 
 
@@ -40,7 +40,7 @@ def test_the_answers_alone_are_learned_with_what_ends_them():
     assert TOKENIZER.decode(row[0]) == TURNS.render(conversation("the fox?", "jumps", "and the dog?", "is lazy"), False)
 
 
-def test_an_answer_that_is_shown_otherwise_later_has_a_row_of_its_own():
+def test_an_answer_rendered_differently_later_has_its_own_row():
     shown = "{{ '(think) ' if loop.last and m.role == 'assistant' else '' }}{{ m.content }}"
     template = ChatTemplate(
         "{% for m in messages %}[{{ m.role }}]" + shown + "{% endfor %}{{ '[assistant]' * add_generation_prompt }}"
@@ -95,7 +95,7 @@ def test_splits_and_rows_that_are_cut():
     assert longer.left_out == 2
 
 
-def test_conversations_are_told_from_texts():
+def test_conversations_are_distinguished_from_texts():
     messages = conversation("a", "b")
     assert is_conversation(messages) and not is_conversation([]) and not is_conversation(["a"]) and not is_conversation("[{}]")
     assert conversations_in("\n".join([json.dumps(messages)] * 2)) == [messages] * 2

@@ -40,7 +40,7 @@ TURNS = ChatTemplate(TEMPLATES["turns"])
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Templates are rendered in a process of their own, which takes a while."""
+    """Render templates in this process: a separate one takes a while."""
     monkeypatch.setattr(template_module, "_answer", lambda request, source: rendering.answer(json.loads(request)))
 
 
@@ -119,8 +119,8 @@ def test_an_answer_is_stopped_and_gone_on_from() -> None:
     assert chat.messages == untouched
 
 
-def test_who_says_more_or_begins_anew_stops_an_answer() -> None:
-    """Also one that has a name, and so is not gone when nobody iterates over it any more."""
+def test_a_new_message_or_reset_stops_an_answer() -> None:
+    """Also an answer that a variable keeps alive."""
     chat = chat_of()
     pieces = chat.say("the fox")
     begun = next(pieces)
@@ -139,7 +139,7 @@ class Fails(Exception):
     pass
 
 
-def test_after_a_failure_inside_of_the_model_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_survives_a_failure_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after Ctrl-C: some blocks have the new keys in their cache, and others have not."""
     chat = chat_of()
     list(chat.say("the fox"))

@@ -1,4 +1,4 @@
-"""Chat templates: where they are found, how their mistakes are told, and that hostile ones are stopped. What they render is
+"""Chat templates: where they are found, their errors, and how hostile ones are stopped. What they render is
 compared with transformers in parity/test_chat_templates.py."""
 
 from __future__ import annotations

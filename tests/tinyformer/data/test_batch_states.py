@@ -1,4 +1,4 @@
-"""Where batches stand: states of another batch size, as a run that goes on with changed settings has, and no states at all."""
+"""States of batches: of another batch size, as after ``--resume-changed``, and missing ones."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_pairs_of_another_batch_size_begin_a_new_epoch(taken: int) -> None:
         assert [same.sample().target_inputs.numpy().tobytes() for _ in range(7)] != epochs[0]
 
 
-def test_pairs_states_of_before_go_on_in_their_epoch() -> None:
+def test_old_states_of_pairs_resume_in_their_epoch() -> None:
     before = pairs()
     for _ in range(3):
         before.sample()
@@ -143,7 +143,7 @@ def spoil(state: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [*KINDS, recordings])
-def test_nobody_shares_a_state_with_its_batches(make: Callable[[], Any]) -> None:
+def test_states_are_copies(make: Callable[[], Any]) -> None:
     batches = make()
     before = saved(batches)
     spoil(batches.get_state())
@@ -170,7 +170,7 @@ REFUSALS = (KeyError, TypeError, ValueError, OverflowError, AttributeError, Inde
 
 @pytest.mark.parametrize("make", KINDS)
 @pytest.mark.parametrize("garbage", [*GARBAGE, None, 3, [], "state"])
-def test_what_is_no_state(make: Callable[[], Any], garbage: Any) -> None:
+def test_not_a_valid_state(make: Callable[[], Any], garbage: Any) -> None:
     batches = make()
     with pytest.raises(REFUSALS):
         batches.set_state(copy.deepcopy(garbage))

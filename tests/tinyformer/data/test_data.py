@@ -87,7 +87,7 @@ def test_an_empty_name_is_not_the_default(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
-def test_what_has_no_end_is_refused_at_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_files_are_rejected_immediately(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_special(kind, tmp_path, monkeypatch)
     with pytest.raises(UserError, match=f"{path.name} is not a regular file but a {kind}: pass --data a text file"):
         read_text(path)
@@ -108,7 +108,7 @@ def make_special(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.mark.timeout(30)
-def test_in_a_folder_what_is_no_file_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_files_in_a_folder_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("pipe", "device", "socket"):
         make_special(kind, tmp_path, monkeypatch)
     (tmp_path / "loop").symlink_to(tmp_path)
@@ -125,7 +125,7 @@ def test_a_broken_link_is_named(tmp_path: Path) -> None:
         read_text(tmp_path / "link")
 
 
-def test_links_that_lead_around_are_told_by_the_system(tmp_path: Path) -> None:
+def test_circular_links_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("a")
     with pytest.raises(OSError, match=r"Too many levels of symbolic links: .*a'"):
         read_text(tmp_path / "a")
@@ -207,7 +207,7 @@ def test_the_standard_librarys_sources() -> None:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test here has a cache of its own, and never touches the user's."""
+    """Give every test its own cache, never the user's."""
     monkeypatch.setenv("TINYFORMER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -228,7 +228,7 @@ def test_download_once_then_from_the_cache(remote: tuple[Path, str], cache: Path
     assert download(path.as_uri(), checksum) == b"a text from afar"
 
 
-def test_a_damaged_cache_is_downloaded_anew(remote: tuple[Path, str], cache: Path) -> None:
+def test_a_damaged_cache_is_downloaded_again(remote: tuple[Path, str], cache: Path) -> None:
     path, checksum = remote
     download(path.as_uri(), checksum)
     (kept,) = (file for file in cache.rglob("*") if file.is_file())
@@ -281,7 +281,7 @@ def serve() -> Iterator[Callable[[int, dict[str, str], bytes], str]]:
 
 @pytest.fixture
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server of a test is on this machine, whatever way the environment says leads out of it."""
+    """Ignore proxies: a test's server is on this machine."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
@@ -515,7 +515,7 @@ def test_seeds() -> None:
     assert drawn(1) != drawn(2)
 
 
-def test_the_state_goes_through_json_and_goes_on_exactly() -> None:
+def test_the_state_goes_through_json_and_resumes_exactly() -> None:
     some = batches(seed=1)
     some.sample()
     state = json.loads(json.dumps(some.get_state()))
@@ -533,7 +533,7 @@ def test_validation_does_not_disturb_the_choice_of_windows() -> None:
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("block_size", [1, 8, 64])
-def test_a_text_that_is_too_short_is_told_how_long_it_must_be(block_size: int, fraction: float) -> None:
+def test_a_short_text_is_reported_with_the_required_length(block_size: int, fraction: float) -> None:
     with pytest.raises(UserError, match=f"too few for windows of {block_size}: use at least") as caught:
         batches(block_size, block_size, validation_fraction=fraction)
     assert f"has {counted(block_size, 'token')}" in str(caught.value)
@@ -572,7 +572,7 @@ def test_settings_that_make_no_batches(options: dict[str, float], message: str) 
 
 @dataclass
 class Named(Rows):
-    """A batch of two tensors with different axes, and what is no tensor."""
+    """A batch of two tensors with different axes, and a field that is no tensor."""
 
     first: tt.Tensor
     second: tt.Tensor

@@ -86,7 +86,7 @@ def test_a_packed_file(tmp_path: Path) -> None:
         (bytes(range(256)), "it does not seem to be text at all"),
     ],
 )
-def test_what_is_no_text(content: bytes, kind: str, tmp_path: Path) -> None:
+def test_not_a_valid_text(content: bytes, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(content)
     assert kind in refusal(path) and "iconv" not in refusal(path)

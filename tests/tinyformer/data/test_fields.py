@@ -1,4 +1,4 @@
-"""Records: one field of JSON Lines, JSON, CSV and TSV is the text, or the user is told that there are fields."""
+"""Records: one field of JSON Lines, JSON, CSV and TSV is the text, or an error lists the fields."""
 
 from __future__ import annotations
 

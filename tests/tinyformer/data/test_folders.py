@@ -1,4 +1,4 @@
-"""Folders of texts: what is left out of them, and that the user is told."""
+"""Folders of texts: which files are skipped, and the message."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
         b"cut \xe2\x82",
     ],
 )
-def test_what_is_not_utf8_text_is_left_out_and_named(content: bytes, folder: Path, capsys) -> None:
+def test_files_that_are_not_utf8_are_skipped_and_named(content: bytes, folder: Path, capsys) -> None:
     (folder / "b").write_bytes(content)
     assert read_text(folder) == "words"
     assert lines(capsys) == [f"{folder}: left out 1 file that is not UTF-8 text: {folder}/b"]
@@ -55,7 +55,7 @@ def test_a_letter_across_two_reads_is_text(folder: Path, capsys, monkeypatch: py
     assert lines(capsys) == []
 
 
-def test_nothing_else_is_told(folder: Path, capsys) -> None:
+def test_the_log_has_no_other_rows(folder: Path, capsys) -> None:
     (folder / ".hidden").write_bytes(PICTURE)
     (folder / ".cache").mkdir()
     (folder / ".cache" / "model.safetensors").write_bytes(PICTURE)

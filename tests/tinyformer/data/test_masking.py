@@ -1,4 +1,4 @@
-"""Masked language modelling: what is hidden, how, and in which batches; and labelled texts for a classifier."""
+"""Masked language modeling: masks and batches; and labeled texts for a classifier."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_validation_is_the_whole_split_and_always_hidden_alike() -> None:
     assert [batch.targets.tolist() for batch in first] == [batch.targets.tolist() for batch in again]
 
 
-def test_the_state_goes_through_json_and_goes_on_exactly() -> None:
+def test_the_state_goes_through_json_and_resumes_exactly() -> None:
     some = batches(seed=1)
     some.sample()
     state = json.loads(json.dumps(some.get_state()))
@@ -208,7 +208,7 @@ def test_labelled_batches_are_padded() -> None:
     assert {(row[1], label) for b in drawn for row, label in zip(b.inputs.tolist(), b.targets.tolist())} == known
 
 
-def test_labelled_batches_go_on_exactly() -> None:
+def test_labelled_batches_resume_exactly() -> None:
     some, other = LabelledBatches(TEXTS, TEXTS, PAD, 2, seed=1), LabelledBatches(TEXTS, TEXTS, PAD, 2, seed=2)
     some.sample()
     other.set_state(json.loads(json.dumps(some.get_state())))
@@ -224,7 +224,7 @@ def test_labelled_batches_of_nothing() -> None:
         LabelledBatches(TEXTS, TEXTS, PAD, 10**30)
 
 
-def test_accuracy_counts_what_is_asked() -> None:
+def test_accuracy_counts_the_targets() -> None:
     model = Embedding(3, 3)  # answers its own input
     model.weight.assign(np.eye(3))
     asked = Batch(tt.tensor([[0, 1, 2, 2]]), tt.tensor([[0, 2, 2, IGNORED]]), 3)

@@ -27,7 +27,7 @@ def test_pairs_are_held_out_of_one_file() -> None:
     assert {*training, *validation, *test} == {(s, one_line(t)) for s, t in PAIRS}
 
 
-def test_a_part_may_have_files_of_its_own() -> None:
+def test_a_part_may_write_its_own_files() -> None:
     own_test = PairFiles(source="train.en", target="train.de", test_source="test.en", test_target="test.de")
     training, validation, test = own_test.read(True, 4, 3)
     assert (len(training), len(validation)) == (8, 4)
@@ -69,7 +69,7 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(capsys: pytest.Captur
         PairFiles("some.tsv").read(False, 4, 3)
 
 
-def test_pairs_that_come_again_are_left_out_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_repeated_pairs_are_skipped_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     Path("again.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in [*PAIRS, *PAIRS[:7]]), encoding="utf-8")
     parts = PairFiles("again.tsv").read(False, 4, 3)
     assert sum(map(len, parts)) == 20

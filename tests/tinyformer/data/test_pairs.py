@@ -175,7 +175,7 @@ def test_a_line_with_too_few_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_what_is_no_file_of_sentences(tmp_path: Path) -> None:
+def test_invalid_files_of_sentences(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.gz")
     (tmp_path / "link.txt").symlink_to("/dev/zero")
     (tmp_path / "folder").mkdir()
@@ -354,7 +354,7 @@ def test_padding() -> None:
 
 
 def encoded(count: int, seed: int = 0) -> list[EncodedPair]:
-    """Pairs of many lengths; the first id of the source tells which one it is."""
+    """Pairs of many lengths; the first id of the source identifies the pair."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 12, (count, 2))
     return [([100 + n, *rng.integers(3, 10, a).tolist()], rng.integers(3, 10, b).tolist()) for n, (a, b) in enumerate(lengths)]

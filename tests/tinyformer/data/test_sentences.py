@@ -64,7 +64,7 @@ def test_labelled_sentences_are_as_many_of_each_mark() -> None:
     assert next(ids for ids, label in found if label == 1) in ([100, 2, 2, 2, 101], [100, 1, 2, 3, 4, 101])
 
 
-def test_repeated_sentences_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_repeated_sentences_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     sentence_parts("a bb ccc? one two three. " * 4, "?.", encode, 100, 101, longest=5)
     assert capsys.readouterr().out == "left out 6 sentences that occurred before, of 8\n"
 

@@ -1,4 +1,4 @@
-"""How beam search compares texts, and when it stops: small searches whose outcome can be followed by hand.
+"""How beam search compares texts, and when it stops: small searches with known results.
 
 tests/parity/test_generate.py holds Hugging Face's rule to their own searches.
 """

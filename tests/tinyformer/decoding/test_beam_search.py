@@ -1,4 +1,4 @@
-"""Beam search against the two ends of it: greedy decoding, and every text there is."""
+"""Beam search against its two extremes: greedy decoding, and an exhaustive search."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_an_end_takes_no_place_in_the_beam() -> None:
     assert [h.ids for h in found] == [(), (3,)]
 
 
-def test_a_search_goes_on_while_a_long_text_can_still_win() -> None:
+def test_a_search_continues_while_a_long_text_can_win() -> None:
     # log 0.4 over (13/6)^2, for eight tokens, is above log 0.6; for two tokens it is not.
     probabilities = {(): [0.4, 0.0, 0.6], **{(0,) * n: [1.0, 0.0, 0.0] for n in range(1, 9)}}
     (found,) = beam_search(Given(probabilities), [[START]], END, beam=2, max_tokens=8, rule=WuRule(2.0))

@@ -530,7 +530,7 @@ def test_a_transformer_writes_the_same_with_and_without_a_cache(make_transformer
         assert (cached == 0).any()  # padding's id, too: a token that was written counts, whichever it is
 
 
-def test_decoders_go_on_with_the_selected_rows(make_gpt, make_transformer) -> None:
+def test_decoders_continue_with_the_selected_rows(make_gpt, make_transformer) -> None:
     gpt, transformer = spread(make_gpt()), make_transformer()
     for use_cache in (True, False):
         for make in (lambda u=use_cache: GPTDecoder(gpt, u), lambda u=use_cache: TransformerDecoder(transformer, SOURCE, 4, u)):

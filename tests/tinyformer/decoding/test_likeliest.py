@@ -17,7 +17,7 @@ def test_the_highest_come_first_and_equal_ones_in_their_order(size: int, count: 
     np.testing.assert_array_equal(likeliest(np.sort(scores), 1), [np.sort(scores).argmax()])
 
 
-def test_what_is_impossible_is_left_out() -> None:
+def test_impossible_values_are_skipped() -> None:
     scores = np.full(5000, -np.inf)
     scores[[4999, 17]] = 0.5, 2.0
     assert likeliest(scores, 4).tolist() == [17, 4999]

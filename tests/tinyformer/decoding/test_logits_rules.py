@@ -1,4 +1,4 @@
-"""Rules for the next token by what was written so far. Those of transformers stand beside them in tests/parity."""
+"""Rules for the next token given the text so far. tests/parity compares them with transformers."""
 
 from __future__ import annotations
 

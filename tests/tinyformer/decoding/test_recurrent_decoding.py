@@ -162,7 +162,7 @@ def test_a_beam_of_one_is_greedy(cell: str, attention: bool) -> None:
 
 
 @each_kind
-def test_decoders_go_on_with_the_selected_rows(cell: str, attention: bool) -> None:
+def test_decoders_continue_with_the_selected_rows(cell: str, attention: bool) -> None:
     model = translator(cell, attention)
     decoders = [lambda: translation_decoder(model, SOURCE[:3], 4), lambda: RecurrentDecoder(language_model(cell))]
     for make in decoders:

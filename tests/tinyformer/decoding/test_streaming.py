@@ -120,7 +120,7 @@ def test_together_the_pieces_are_what_decoding_gives(kind: str, drawn: list[int]
 
 
 @given(st.sampled_from(sorted(set(EVERY) - {"pipeline"})), numbers)  # that one waits for the end of a run of bytes
-def test_what_is_certain_is_shown_at_once(kind: str, drawn: list[int]) -> None:
+def test_certain_results_are_shown_immediately(kind: str, drawn: list[int]) -> None:
     tokenizer = EVERY[kind]
     ids = [i % tokenizer.vocab_size for i in drawn]
     taken: list[int] = []

@@ -155,7 +155,7 @@ def test_beams_with_several_ends(rule: Any) -> None:
     assert [math.exp(h.score) for h in found] == pytest.approx([0.36, 0.3, 0.18, 0.1])
 
 
-def test_more_ends_than_the_beam_is_wide_leave_texts_to_go_on_with() -> None:
+def test_more_ends_than_the_beam_is_wide_leave_unfinished_texts() -> None:
     # The three ends are likelier than each of the others, and of the longer texts both are better.
     table = np.array([[0.1, 0.08, 0.3, 0.27, 0.25], [0.1, 0.1, 0.8, 0.0, 0.0], *[[0.2] * 5] * 3])
     rule = HuggingFaceRule(9.0, "never")

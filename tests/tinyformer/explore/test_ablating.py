@@ -1,4 +1,4 @@
-"""The questions of the view "what if": what they answer is what the model with weights changed by hand predicts."""
+"""The requests of the view "What if": their responses equal the predictions of a model with edited weights."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Opened]:
 
 
 def without_head(run: Opened, layer: str, head: int) -> Any:
-    """The model with the columns of a head zeroed by hand in a copy."""
+    """Return a copy of the model with the columns of a head set to zero."""
     other = copy.deepcopy(run.model)
     attention = other.get_submodule(layer)
     weight = attention.output.weight.numpy().copy()
@@ -103,7 +103,7 @@ def test_a_head_is_switched_off(opened: dict[str, Opened], kind: str) -> None:
         assert found["place"] == len(run.ids) - 1
 
 
-def test_with_nothing_off_the_likeliest_tokens_are_told(opened: dict[str, Opened]) -> None:
+def test_with_nothing_off_the_likeliest_tokens_are_shown(opened: dict[str, Opened]) -> None:
     run = opened["gpt"]
     found = run.ask("ablated", passage=run.passage)
     p = run.probabilities(run.logits())

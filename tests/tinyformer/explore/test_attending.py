@@ -108,7 +108,7 @@ def test_the_numbers_are_those_of_recording_attention(
             np.testing.assert_allclose(rows(mine, about, one, "rollout"), through[0].numpy(), rtol=1e-5, atol=1e-7)
 
 
-def test_the_layers_say_who_looks_at_whom(subjects: dict[str, Subjects]) -> None:
+def test_the_layers_list_queries_and_keys(subjects: dict[str, Subjects]) -> None:
     def told(name: str, source: str = "") -> list[tuple[Any, ...]]:
         answer = ask(subjects[name], "attention", {"passage": passage(subjects[name], "the fox", source)})
         return [(x["kind"], x["queries"], x["keys"], x["causal"], x["heads"]) for x in answer["layers"]]
@@ -165,7 +165,7 @@ def test_other_models_refuse_longer_texts(subjects: dict[str, Subjects], name: s
         ask(mine, "attention", {"passage": about})
 
 
-def test_padding_is_told(subjects: dict[str, Subjects]) -> None:
+def test_padding_is_reported(subjects: dict[str, Subjects]) -> None:
     mine = subjects["masked"]
     about = passage(mine, "the [PAD] fox")
     assert ask(mine, "attention", {"passage": about})["unseen"] == [2]
@@ -198,7 +198,7 @@ def test_a_rollout_needs_one_text(subjects: dict[str, Subjects]) -> None:
         rows(subjects["attention"], passage(subjects["attention"], "the", SOURCE), "cross_attention", "rollout")
 
 
-def test_one_question_gets_so_many_numbers(subjects: dict[str, Subjects], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_response_is_limited(subjects: dict[str, Subjects], monkeypatch: pytest.MonkeyPatch) -> None:
     about = passage(subjects["gpt"])
     monkeypatch.setattr(attending, "MOST_NUMBERS", 30)
     assert rows(subjects["gpt"], about, "blocks.0.attention", 0, count=10, keys=3).shape == (10, 3)
@@ -230,7 +230,7 @@ def test_one_pass_answers_all_questions_about_a_passage(subjects: dict[str, Subj
     assert kept.bytes < 64 * 2**10
 
 
-def test_what_was_used_last_is_kept() -> None:
+def test_the_most_recently_used_entry_is_kept() -> None:
     kept = attending.Kept(100)
     kept.add("a", np.zeros(5))
     kept.add("b", np.zeros(5))

@@ -99,7 +99,7 @@ def test_a_share_is_what_is_missing_without_its_part(opened: Opened) -> None:
     assert opened.ask(place, token=token)["layers"][0]["heads"][head] == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_likeliest_token_is_told_without_another(tmp_path: Path) -> None:
+def test_the_likeliest_token_is_shown_without_another(tmp_path: Path) -> None:
     run = Opened(tmp_path / "run", "The quick brown fox jumps over the lazy dog.")  # longer than the block of 32
     logits = run.logits()
     found = run.ask(4)

@@ -25,7 +25,7 @@ def checkpoints(*runs: Path) -> dict[str, Any]:
 
 
 def put(run: Path, name: str, **state: Any) -> None:
-    """Write a checkpoint of a run anew, with this state."""
+    """Rewrite a checkpoint of a run with this state."""
     path = run / f"{name}.safetensors"
     save_checkpoint(path, load_checkpoint(path, name)[0], {"kind": name, **state})
 
@@ -58,7 +58,7 @@ def test_a_stamp_changes_with_the_files_of_its_model_alone(tmp_path: Path) -> No
     assert [before[name]["stamp"] == after[name]["stamp"] for name in ("best", "latest")] == [True, False]
 
 
-def test_a_file_that_is_gone_is_told_of_its_model_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_reported_of_its_model_alone(tmp_path: Path) -> None:
     run = gpt_run(tmp_path / "gpt")
     subjects = Subjects([run])
     (run / "latest.safetensors").unlink()

@@ -95,7 +95,7 @@ def test_other_names_are_no_snapshots(run: Path, name: str) -> None:
         Subjects([run]).get(name)
 
 
-def test_damaged_and_missing_snapshots_are_told_in_a_line(run: Path) -> None:
+def test_damaged_and_missing_snapshots_print_one_line(run: Path) -> None:
     folder = RunFolder(run)
     folder.snapshot(3).write_bytes(folder.snapshot(3).read_bytes()[:100])
     folder.snapshot(12).unlink()
@@ -153,7 +153,7 @@ def test_a_damaged_last_snapshot_gives_no_axes(run: Path) -> None:
     assert isinstance(found, dict) and found["step"] == 3
 
 
-def test_long_logs_are_told_in_parts(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_logs_are_sent_in_parts(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = film(run)["losses"]
     monkeypatch.setattr(film_module, "MOST_ROWS", 1)
     assert film(run)["losses"] == [row for row in whole if row[2] is not None]  # what was validated, and the last one, stays

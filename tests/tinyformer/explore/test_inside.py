@@ -178,7 +178,7 @@ def test_entropies_and_losses(opened: dict[str, Opened], kind: str) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 17, 2048])
-def test_a_bert_is_told_about_tokens_that_it_does_not_see(
+def test_a_bert_reports_tokens_beyond_its_context(
     opened: dict[str, Opened], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inside_module, "HIDDEN_AT_ONCE", at_once)

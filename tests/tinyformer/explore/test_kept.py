@@ -1,4 +1,4 @@
-"""What is kept of models."""
+"""Caches of models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Model:
     pass
 
 
-def test_what_is_known_is_not_made_again() -> None:
+def test_finished_parts_are_not_repeated() -> None:
     kept, model, made = Kept(100), Model(), []
     for _ in range(2):
         assert kept.get(model, "a", lambda: made.append(1) or len(made), lambda _: 10) == 1

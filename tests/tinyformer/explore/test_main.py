@@ -1,4 +1,4 @@
-"""The command line of the explorer, in processes of its own: mistakes are told in a line or two, and it ends when told to."""
+"""The explorer's command line, in separate processes: errors print a line or two, and signals end it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """What a command line is told that cannot be."""
+    """Return the error of an invalid command line."""
 
     def told(*words: str | Path) -> str:
         with pytest.raises(SystemExit) as end, plain_errors():
@@ -105,11 +105,11 @@ def test_a_mistake_is_no_traceback_and_status_2() -> None:
         (["RUN", "--nothing"], "--nothing"),
     ],
 )
-def test_mistakes_are_told_in_a_line(refused: Refused, run: Path, words: list[str], told: str) -> None:
+def test_mistakes_print_one_line(refused: Refused, run: Path, words: list[str], told: str) -> None:
     assert told in refused(*(word.replace("RUN", str(run)) for word in words))
 
 
-def test_who_names_no_folder_gets_the_newest_run_or_is_told_what_to_do(
+def test_without_a_folder_the_newest_run_opens_or_an_error_helps(
     refused: Refused, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -134,7 +134,7 @@ def test_a_field_that_is_not_known_is_named_with_its_file_and_what_to_do(refused
     )
 
 
-def test_a_folder_that_holds_no_run_is_told(refused: Refused, run: Path, tmp_path: Path) -> None:
+def test_a_folder_that_holds_no_run_is_reported(refused: Refused, run: Path, tmp_path: Path) -> None:
     assert "config.json does not exist" in refused(tmp_path)
     assert "is a file: name the folder of a run" in refused(run / "config.json")
     config = tmp_path / "config.json"
@@ -146,7 +146,7 @@ def test_a_folder_that_holds_no_run_is_told(refused: Refused, run: Path, tmp_pat
     assert "a run of a recall network" in refused(tmp_path)  # which no command uses any more
 
 
-def test_damaged_files_of_a_run_are_told(refused: Refused, run: Path, tmp_path: Path) -> None:
+def test_damaged_files_of_a_run_are_reported(refused: Refused, run: Path, tmp_path: Path) -> None:
     for name in ("best.safetensors", "tokenizer.json", "config.json"):
         for content in (b"", b"{}", b"x" * 100):
             folder = tmp_path / f"{name} {len(content)}"
@@ -159,7 +159,7 @@ def test_damaged_files_of_a_run_are_told(refused: Refused, run: Path, tmp_path: 
     assert "but no checkpoint: start that run again" in refused(folder)
 
 
-def test_a_port_that_is_taken_is_told(refused: Refused, run: Path) -> None:
+def test_a_port_in_use_is_reported(refused: Refused, run: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -213,7 +213,7 @@ def test_other_computers_are_warned_of(run: Path) -> None:
         assert "Warning: --host 0.0.0.0 lets other computers reach this page" in process.stderr.readline()
 
 
-def test_it_goes_on_where_nobody_reads_what_it_prints(run: Path) -> None:
+def test_it_continues_when_its_output_is_closed(run: Path) -> None:
     """As in | head -1."""
     process = start(run, "--no-browser", "--port", "0")
     assert process.stdout is not None and process.stderr is not None
@@ -303,7 +303,7 @@ def test_the_file_of_a_page_that_is_not_opened_is_removed_at_the_end(run: Path, 
     assert not list(tmp_path.glob("tinyformer-explore-*.html"))
 
 
-def test_who_has_a_browser_that_opens_nothing_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_browser_that_does_not_open_is_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     def print_line(text: str) -> None:
@@ -328,7 +328,7 @@ def test_a_browser_that_is_missing_or_fails_is_no_matter(opens: Callable[..., bo
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system does not say how much memory a process has")
 def test_memory_threads_and_sockets_do_not_grow(run: Path) -> None:
-    """Some hundred questions of each kind, of which some are given up on, over ever new connections."""
+    """Some hundred requests of each type, some abandoned, each over a new connection."""
 
     def numbers(process: subprocess.Popen[str]) -> tuple[int, int, int]:
         """Memory in kB, threads and open files."""

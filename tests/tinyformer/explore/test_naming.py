@@ -1,4 +1,4 @@
-"""The names of a model's heads are those that its attention weights give them."""
+"""A model's heads are named by their attention weights."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_names_are_those_of_random_tokens_after_the_start(tmp_path: Path) -> Non
     assert found["kinds"][0]["lens_name"] == "induction_head" and found["kinds"][0]["threshold"] == 0.4
 
 
-def test_a_head_that_looks_at_the_token_before_is_named(tmp_path: Path) -> None:
+def test_a_previous_token_head_is_named(tmp_path: Path) -> None:
     """Rotary positions alone: queries and keys that are the same for all tokens, turned so that one place before is best."""
     settings = {"positions": "rotary", "num_heads": 1, "d_model": 8, "num_layers": 1, "query_key_value_bias": True}
     subjects = Subjects([gpt_run(tmp_path / "run", latest=False, **settings)])

@@ -1,4 +1,4 @@
-"""Neurons: what is told of them is what the model's own units do."""
+"""Neurons: the reported activations are the model's."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_tokens_of_the_runs_validation_text_that_excite_a_neuron(tmp_path: P
     assert len(first["before"]) <= 16 and len(first["after"]) <= 8
 
 
-def test_a_search_goes_on_in_parts_and_ends_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_continues_in_parts_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subjects = with_data(tmp_path, DATA * 10)
     whole = lines(subjects, passage={"model": "best", "ids": [1]}, layer=0, unit=1)
     assert [line["done"] for line in whole][:2] == [256, 512] and whole[-1]["done"] == whole[-1]["tokens"]

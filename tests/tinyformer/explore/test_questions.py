@@ -76,7 +76,7 @@ class Objects:
         return rng.random() < 0.5 if kind is bool else None
 
     def mostly(self, of: int = 20) -> bool:
-        """Whether all is well, but for one time in so many."""
+        """Draw True, except for one time in this many."""
         return self.rng.randrange(of) > 0
 
     def tokens(self) -> list[int]:
@@ -89,7 +89,7 @@ class Objects:
         return "".join(chr(self.rng.choice(self.rng.choice(ranges))) for _ in range(self.rng.randrange(longest + 1)))
 
     def number(self) -> float:
-        """Any finite number: of any size, and those that are special."""
+        """Draw a finite number of any size, or a special one."""
         (found,) = struct.unpack("d", self.rng.randbytes(8))
         return self.rng.choice([found if math.isfinite(found) else 0.5, 0.0, -0.0, 5e-324, 1e308, 1.0, 1e-9, -2.0])
 
@@ -166,7 +166,7 @@ def test_no_value_of_any_field_is_a_fault(subjects: Subjects, value: str) -> Non
 
 
 class Refusal(Exception):
-    """What is asked cannot be, which is said in a line or two."""
+    """An invalid request, rejected in a line or two."""
 
 
 def answered(subjects: Subjects, name: str, asked: Any) -> None:

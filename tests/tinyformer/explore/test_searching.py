@@ -18,7 +18,7 @@ from tinyformer.explore.views.subjects import Subjects
 
 
 def ask(subjects: Subjects, name: str, asked: Any) -> Any:
-    """An answer, of which some come in parts."""
+    """Return a response. Some come in parts."""
     return ask_any(subjects, name, asked)
 
 
@@ -102,7 +102,7 @@ def test_others_use_the_models_between_two_steps_of_a_search(tmp_path: Path) -> 
     assert not other.is_alive()
 
 
-def test_a_computation_that_nobody_follows_ends() -> None:
+def test_an_abandoned_computation_ends() -> None:
     told, ended = [], threading.Event()
 
     def work(tell: Any) -> None:

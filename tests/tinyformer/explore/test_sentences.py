@@ -62,7 +62,7 @@ def test_few_sentences(subjects: Subjects, sentences: list[str]) -> None:
     )
 
 
-def test_what_is_no_question(subjects: Subjects, folder: Path, tmp_path: Path) -> None:
+def test_not_a_valid_question(subjects: Subjects, folder: Path, tmp_path: Path) -> None:
     for count, told in ((0, "0"), (201, "201")):
         with pytest.raises(UserError, match=f"the map shows 1 to 200 sentences, not {told}"):
             answer(subjects, *["fox"] * count)

@@ -213,7 +213,7 @@ def test_only_questions_of_the_table_are_answered(running: ExplorerServer, name:
         "GET /" + "x" * 70_000 + " HTTP/1.1\r\n\r\n", "GET / HTTP/1.²\r\n\r\n", "é / HTTP/1.1\r\n\r\n",
     ],
 )  # fmt: skip
-def test_what_is_no_proper_request_is_refused(running: ExplorerServer, request_: str) -> None:
+def test_an_invalid_request_is_rejected(running: ExplorerServer, request_: str) -> None:
     found = raw(running, request_)
     assert not found.startswith(b"HTTP/1.1 2") and b"<html" not in found.lower() and b"Traceback" not in found
     assert b" 500" not in found[:20] and b"tinyformer explorer" not in found
@@ -308,7 +308,7 @@ def test_what_a_form_of_another_site_can_send_is_refused(running: ExplorerServer
         b'{"a": "\\ud800"}', b'{"\\udfff": 1}', b'{"a": ["\\ud83d"]}', b'{"a": "\\u12"}', b'{"a": "\x01"}', b"{\x00}",
     ],
 )  # fmt: skip
-def test_what_is_no_json_object_is_refused_in_a_line(running: ExplorerServer, body: bytes) -> None:
+def test_json_that_is_no_object_is_rejected_in_one_line(running: ExplorerServer, body: bytes) -> None:
     status, _, content = send(running, "POST", "ask/encode", body)
     error = json.loads(content)["error"]
     assert status == 400 and "\n" not in error and len(error) < 500
@@ -344,7 +344,7 @@ def test_no_value_is_a_fault(running: ExplorerServer, value: str) -> None:
         ({"file": "/etc/passwd"}, "does not know"),
     ],
 )
-def test_passages_that_the_model_cannot_read_are_told(running: ExplorerServer, changes: dict[str, Any], told: str) -> None:
+def test_passages_that_are_too_long_are_reported(running: ExplorerServer, changes: dict[str, Any], told: str) -> None:
     status, answer = asked(running, "next_token", {"passage": passage(**changes)})
     assert status == 400 and told in answer["error"]
     status, answer = asked(running, "write", {"passage": passage(**changes), "length": 3})
@@ -361,7 +361,7 @@ def test_any_text_is_cut_into_tokens_or_refused_in_a_line(running: ExplorerServe
             assert status == 200 or (status == 400 and len(answer["error"]) < 500), answer
 
 
-def test_a_text_that_is_too_long_is_told(running: ExplorerServer) -> None:
+def test_a_text_that_is_too_long_is_reported(running: ExplorerServer) -> None:
     for count, told in ((200_001, "more than 200000"), (20_001, "more than 20000")):
         status, answer = asked(running, "encode", {"model": MODELS[0], "text": "a" * count})
         assert status == 400 and told in answer["error"]
@@ -391,7 +391,7 @@ def test_a_fault_of_ours_is_shown_in_the_terminal_alone(
     assert capfd.readouterr().err.count("KeyError: 'secret'") == 2
 
 
-def test_an_answer_with_nan_is_told_in_a_line(running: ExplorerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_with_nan_prints_one_line(running: ExplorerServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for answer in ({"a": float("nan")}, [{"a": float("inf")}]):
         monkeypatch.setattr(server, "ask", lambda *_, answer=answer: iter(answer) if isinstance(answer, list) else answer)
         status, found = asked(running, "about", {})
@@ -453,7 +453,7 @@ def test_a_connection_that_is_being_answered_is_not_ended(narrow: ExplorerServer
 def test_requests_that_do_not_come_in_time_are_ended(
     running: ExplorerServer, monkeypatch: pytest.MonkeyPatch, begin: str
 ) -> None:
-    """Also those of which a byte comes now and then."""
+    """Also requests that send a byte now and then."""
     monkeypatch.setattr(connections, "PATIENCE", 0.3)
     monkeypatch.setattr(connections, "MOST_SECONDS", 0.3)
     sent = post(running, "Content-Length: 100\r\n") if begin == "POST" else begin
@@ -527,7 +527,7 @@ def everything(connection: socket.socket) -> bytes:
     return found
 
 
-def test_streams_that_nobody_reads_hold_nobody_up(subjects: Subjects) -> None:
+def test_unread_streams_do_not_block(subjects: Subjects) -> None:
     with serving(subjects) as started, contextlib.ExitStack() as stack:
         for _ in range(4):  # each would send some megabytes, and nothing of it is read
             asked = {"passage": passage(), "length": 5000}
@@ -588,7 +588,7 @@ def test_questions_that_take_long_make_room_for_a_new_page(narrow: ExplorerServe
     assert not narrow._answered
 
 
-def test_too_many_connections_are_told_so(narrow: ExplorerServer, subjects: Subjects) -> None:
+def test_too_many_connections_are_rejected(narrow: ExplorerServer, subjects: Subjects) -> None:
     with subjects.lock, contextlib.ExitStack() as stack:
         for _ in range(connections.MOST_CONNECTIONS):
             stack.enter_context(begin(narrow, "next_token", {"passage": passage()}))
@@ -603,7 +603,7 @@ def test_too_many_connections_are_told_so(narrow: ExplorerServer, subjects: Subj
     wait_for(lambda: handlers() == 0)
 
 
-def test_many_wide_searches_at_once_leave_room_for_others(subjects: Subjects) -> None:
+def test_many_parallel_searches_leave_room_for_others(subjects: Subjects) -> None:
     with serving(subjects) as started, contextlib.ExitStack() as stack:
         for _ in range(12):
             search = {"passage": passage(), "beam": 16, "length": 200}

@@ -1,4 +1,4 @@
-"""The models that are explored: their names, and what is loaded again when files change."""
+"""The explored models: their names, and reloading when files change."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_names_are_those_of_the_checkpoints_after_those_of_the_folders(run: Path
     assert Subjects([run, masked]).names == [f"{run}: best", f"{run}: latest", f"{masked}: best"]
 
 
-def test_a_folder_that_is_given_twice_is_told(run: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_given_twice_is_reported(run: Path, tmp_path: Path) -> None:
     (tmp_path / "other").symlink_to(run)
     for second in (run, run / ".." / "gpt", tmp_path / "other", Path(os.path.relpath(run))):
         with pytest.raises(UserError, match="given twice"):
             Subjects([run, second])
 
 
-def test_a_name_that_is_not_there_is_told(run: Path) -> None:
+def test_a_missing_name_is_reported(run: Path) -> None:
     with pytest.raises(UserError, match=r"there is no model 'x+\.\.\.': there are best, latest"):
         Subjects([run]).get("x" * 1000)
 
@@ -77,7 +77,7 @@ def test_a_file_of_the_same_time_and_size_is_a_new_one(run: Path) -> None:
     assert subjects.get("best") is not first
 
 
-def test_another_run_in_the_same_folder_is_read_anew(run: Path) -> None:
+def test_another_run_in_the_same_folder_is_reread(run: Path) -> None:
     """Also with other settings, as after --overwrite."""
     subjects = Subjects([run])
     assert subjects.get("best").model.config.d_model == 16
@@ -91,7 +91,7 @@ def test_another_run_in_the_same_folder_is_read_anew(run: Path) -> None:
         subjects.get("latest")
 
 
-def test_damaged_and_missing_files_are_told_until_they_are_whole_again(run: Path, tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_reported_until_restored(run: Path, tmp_path: Path) -> None:
     subjects = Subjects([run])
     subjects.get("best")
     for name in ("best.safetensors", "tokenizer.json", "config.json"):

@@ -39,7 +39,7 @@ def test_turns_come_in_order() -> None:
     assert order == [0, 1, 2, 3, 4, 5]
 
 
-def test_who_takes_it_again_at_once_waits_for_others() -> None:
+def test_retaking_a_turn_waits_for_others() -> None:
     lock, turns = Turns(), []
 
     def work(name: str) -> None:
@@ -188,7 +188,7 @@ def test_what_is_read_in_one_pass_has_a_limit(tmp_path: Path) -> None:
             ask(subjects, "next_token", {"passage": passage})
 
 
-def test_a_question_that_nobody_waits_for_is_cut(tmp_path: Path) -> None:
+def test_an_abandoned_request_is_cut(tmp_path: Path) -> None:
     subjects = Subjects([recurrent_run(tmp_path / "run")])
     checked: list[int] = []
 

@@ -76,7 +76,7 @@ def test_a_text_is_the_one_that_generate_gives(every: Any, sampling: Sampling) -
         assert one["entropy"] == pytest.approx(again["entropy"], rel=1e-4, abs=1e-9)
 
 
-def test_a_translation_goes_on_from_its_start_until_its_end(every: Any) -> None:
+def test_a_translation_continues_from_its_start(every: Any) -> None:
     subjects = every["translation"]
     passage, subject = the(subjects, "", "fox"), subjects.get("best")
     assert passage.ids == list(subject.start)
@@ -192,7 +192,7 @@ def post(server: ExplorerServer, passage: Passage, length: int, seed: int) -> tu
     return connection, connection.getresponse()
 
 
-def test_two_pages_write_at_once(every: Any) -> None:
+def test_two_pages_write_in_parallel(every: Any) -> None:
     subjects = every["gpt"]
     passage, model = the(subjects, "the"), subjects.get("best").model
     server = serve(subjects)
@@ -229,7 +229,7 @@ def test_writing_ends_when_the_page_goes_away(every: Any, monkeypatch: pytest.Mo
         server.server_close()
 
 
-def test_a_diverged_model_is_told_after_the_tokens_that_it_wrote(every: Any) -> None:
+def test_a_diverged_model_is_reported_after_its_tokens(every: Any) -> None:
     subjects = every["recurrent"]
     steps = write(subjects, Write(the(subjects, "the"), 5))
     next(steps)

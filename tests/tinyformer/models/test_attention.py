@@ -198,7 +198,7 @@ def test_cross_attention_needs_a_memory(x: np.ndarray) -> None:
         make(cross=True)(tt.tensor(x), cache=KeyValueCache(4))  # an empty cache is none
 
 
-def test_the_printed_module_tells_what_it_is() -> None:
+def test_a_printed_module_describes_itself() -> None:
     assert "num_heads=3" in repr(make(3))
     assert "cross" not in repr(make(3))
     assert "num_heads=3, cross=True" in repr(make(3, cross=True))
@@ -353,7 +353,7 @@ def test_recording_names_the_layers_and_ends(x: np.ndarray, memory: np.ndarray) 
 
 
 @pytest.mark.parametrize("cross", [False, True])
-def test_recording_keeps_what_is_asked_for(x: np.ndarray, memory: np.ndarray, cross: bool) -> None:
+def test_recording_keeps_requested_outputs(x: np.ndarray, memory: np.ndarray, cross: bool) -> None:
     attention = make(2, cross=cross)
     given = {"memory": tt.tensor(memory)} if cross else {}
     with recording_attention(attention) as full, recording_attention(attention, keep=lambda w: w.max(-1)) as small:

@@ -1,4 +1,4 @@
-"""Training in bfloat16: what stays in it, what is float32, and that it learns and resumes like float32."""
+"""Training in bfloat16: the dtype of each array, and that training and resuming work as in float32."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_biases_of_queries_keys_and_values_alone(make_gpt) -> None:
     assert names == ["blocks.0.attention.query_key_value.bias"]
 
 
-def test_an_output_layer_of_its_own(make_gpt) -> None:
+def test_an_untied_output_layer(make_gpt) -> None:
     model = make_gpt(tie_output=False)
     ids = random_ids(2, 5)
     assert model.output.weight.shape == (11, 16)
@@ -399,7 +399,7 @@ def test_a_cache_that_cannot_fit_in_memory_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("asked", "capacity"), [(None, 8), (1, 1), (7, 7), (8, 8), (9, 8)])
-def test_a_cache_is_no_larger_than_the_context_or_what_is_asked_for(make_gpt, asked: int | None, capacity: int) -> None:
+def test_a_cache_is_no_larger_than_the_context_or_the_request(make_gpt, asked: int | None, capacity: int) -> None:
     model, ids = make_gpt().eval(), random_ids(1, 8)
     cache = model.new_cache(asked)
     with tt.no_grad():
@@ -482,7 +482,7 @@ def test_a_sliding_window_hides_what_is_before_it() -> None:
     np.testing.assert_allclose(np.concatenate(parts, 1), model(short).numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_without_output_layer_gives_what_it_reads() -> None:
+def test_a_model_without_output_layer_returns_its_vectors() -> None:
     tt.seed(1)
     model = GPTVectors(GPTConfig(vocab_size=11, block_size=8, num_layers=1, num_heads=2, d_model=16, tie_output=False))
     ids = tt.tensor([[1, 2, 3]])

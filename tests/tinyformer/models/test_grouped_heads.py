@@ -72,7 +72,7 @@ def x() -> np.ndarray:
 
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_against_the_same_by_hand(kind: str, rotary: bool, x: np.ndarray) -> None:
+def test_against_explicit_formulas(kind: str, rotary: bool, x: np.ndarray) -> None:
     options = OPTIONS[kind]
     if rotary and options.get("d_head", 3) % 2:
         options = {**options, "d_head": 4}
@@ -100,7 +100,7 @@ def test_with_a_cache(kind: str, rotary: bool, steps: list[int], x: np.ndarray) 
 
 
 def repeated(attention: MultiHeadAttention) -> MultiHeadAttention:
-    """A layer with four heads of keys and values, in which those that were shared are repeated."""
+    """Return a layer with four heads of keys and values, with the shared ones repeated."""
     full = make()
     for ours, theirs in ((attention.query_key_value.weight, full.query_key_value.weight),):
         queries, keys, values = np.split(ours.numpy().reshape(8, 3, 12), [4, 6])

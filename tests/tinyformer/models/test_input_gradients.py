@@ -1,4 +1,4 @@
-"""The norms of gradients with respect to inputs, beside those that can be computed by hand."""
+"""The norms of gradients with respect to inputs, against explicit computations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_linear_recurrent_network_has_powers_of_its_matrix() -> None:
     np.testing.assert_allclose(norms, [by_hand, by_hand], rtol=1e-10)
 
 
-def test_each_row_has_the_norms_of_its_own_inputs() -> None:
+def test_each_row_has_the_norms_of_its_inputs() -> None:
     inputs = tt.tensor(np.array([[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]]))
     norms = input_gradients(lambda x: (x * x).sum(axis=1), inputs)  # whose derivatives are 2 x, on the diagonal
     np.testing.assert_allclose(norms, 2 * np.linalg.norm(inputs.numpy(), axis=-1))

@@ -101,7 +101,7 @@ def means_of(model: Module, inputs: tuple[tt.Tensor, ...]) -> dict[str, tt.Tenso
 
 
 def edited(model: Module, name: str, change: Callable[[np.ndarray], None]) -> Module:
-    """A copy of the model in which a weight was changed by hand."""
+    """Return a copy of the model with an edited weight."""
     other = copy.deepcopy(model)
     weight = other.get_submodule(name).weight
     array = weight.numpy().copy()
@@ -183,7 +183,7 @@ def test_a_neuron_replaced_by_its_mean(case: Any) -> None:
     same(output_of(model, name, inputs, NeuronOff(name, 5, "mean")), network.down(tt.tensor(changed)).numpy())
 
 
-def test_a_block_off_passes_on_what_it_gets(case: Any) -> None:
+def test_a_block_turned_off_passes_its_input_on(case: Any) -> None:
     model, block, inputs = case
     got: list[np.ndarray] = []
     with hooked([(model.get_submodule(block), "forward", lambda block, inputs, output: got.append(inputs[0].numpy()))]):

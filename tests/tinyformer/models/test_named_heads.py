@@ -37,7 +37,7 @@ def test_a_previous_token_head_scores_one() -> None:
 
 
 def test_an_induction_head_scores_one() -> None:
-    """It looks at what came after the token in the copy before; the first copy has nothing to repeat."""
+    """It attends to the token after the same token in the previous copy. The first copy has nothing to repeat."""
     found = scored(looking(lambda q: q - 3 if q >= 4 else 0))
     assert found["induction"] == 1 and found["same token"] == 0 and found["previous token"] == pytest.approx(1 / 11)
     assert found["positional"] == pytest.approx(9 / 11)  # 8 of the later copies, and the fourth token
@@ -58,7 +58,7 @@ def test_a_first_token_head_scores_one() -> None:
 
 
 @pytest.mark.parametrize("distance", [0, 2, 3])
-def test_a_positional_head_scores_one_and_tells_its_distance(distance: int) -> None:
+def test_a_positional_head_scores_one_and_has_its_distance(distance: int) -> None:
     pattern = looking(lambda q: max(q - distance, 0))
     scores, distances = head_scores(pattern[None, None], REPEATED, causal=True)
     expected = 1 if distance < 2 else (LENGTH - distance) / (LENGTH - 1)

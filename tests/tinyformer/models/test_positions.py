@@ -116,7 +116,7 @@ def test_rotary_dot_products_depend_on_the_distance_alone() -> None:
     assert products[0].std() > 0.1
 
 
-def test_rotary_starts_where_it_is_told_and_grows(x: np.ndarray) -> None:
+def test_rotary_starts_at_the_given_position_and_grows(x: np.ndarray) -> None:
     rotary = RotaryPositions(6)
     first = rotary.rotate(tt.tensor(x)).numpy()
     parts = [rotary.rotate(tt.tensor(x[..., i : i + 1, :]), start=i).numpy() for i in range(7)]
@@ -144,7 +144,7 @@ def test_rotary_needs_pairs() -> None:
 
 
 def test_a_table_is_long_enough_although_another_thread_made_a_shorter_one() -> None:
-    """Shards share a model, and each makes the table anew as long as its own texts are."""
+    """Shards share a model, and each rebuilds the table for the length of its texts."""
 
     class Sines(SinusoidalPositions):
         def __setattr__(self, name: str, value: object) -> None:

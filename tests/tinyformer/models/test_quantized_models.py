@@ -128,7 +128,7 @@ def test_the_loss_is_that_of_the_logits_and_trains_nothing(dtype):
 
 
 def stack(widths=(20, 70, 115, 33, 129, 8)):
-    """A function of several quantized layers, of which every other step is exact."""
+    """A stack of quantized layers with exact steps between them."""
     tt.seed(0)
     sizes = zip(widths, widths[1:], ("int8", "int4", "int4", "int8", "int4"))
     layers = [nn.quantize_(nn.Linear(*size, bias=size[0] > 40), dtype) for *size, dtype in sizes]
@@ -176,7 +176,7 @@ def test_two_threads_change_no_bit(monkeypatch, dtype):
         np.testing.assert_array_equal(written(), alone)
 
 
-def test_several_threads_write_at_once(dtype):
+def test_several_threads_write_in_parallel(dtype):
     model, _ = quantized(*MODELS["learned positions"], dtype)
     text, found = ids(1, 12), []
 

@@ -1,4 +1,4 @@
-"""What is recorded while a model runs: the outputs of its modules, and the residual stream; and the logit lens."""
+"""Recording a model's module outputs and residual stream, and the logit lens."""
 
 from __future__ import annotations
 

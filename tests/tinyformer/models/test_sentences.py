@@ -1,4 +1,4 @@
-"""One vector of a text: each kind of pooling beside its formula, and the layers that follow."""
+"""One vector per text: each pooling against its formula, and the layers after it."""
 
 from __future__ import annotations
 

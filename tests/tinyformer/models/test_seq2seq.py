@@ -607,7 +607,7 @@ def test_targets_that_do_not_fit_the_sources(attention: bool, teacher_forcing: f
             call()
 
 
-def test_a_state_of_attention_holds_what_it_attends_to() -> None:
+def test_the_state_of_attention_holds_its_memory() -> None:
     source, _ = padded_source()
     state = make(attention=True, cell="lstm", num_layers=2).encode(tt.tensor(source))
     assert isinstance(state, AttentionState)

@@ -47,7 +47,7 @@ def make(seed: int = 0, **changes: object) -> Transformer:
 
 
 def pairs(count: int = 4, seed: int = 0) -> list[tuple[np.ndarray, list[int]]]:
-    """Sequences of 1 to 9 vectors; the target tells how many of them begin with a positive number, twice."""
+    """Sequences of 1 to 9 vectors. The target is the number of vectors that start with a positive value, twice."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -170,7 +170,7 @@ def test_decoding_with_a_cache_without_and_in_a_batch_writes_the_same(stride: in
             assert [h.score for h in hypotheses] == pytest.approx([h.score for h in alone], rel=1e-4)
 
 
-def test_cross_attention_looks_at_no_padding() -> None:
+def test_cross_attention_ignores_padding() -> None:
     model = make(source_stride=2).eval()
     batch = batch_of(4)
     with recording_attention(model) as recorded:

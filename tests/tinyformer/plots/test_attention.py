@@ -45,7 +45,7 @@ def labels(panels: list[Any], axis: str) -> list[list[str]]:
     return [[label.get_text() for label in getattr(axes, f"get_{axis}ticklabels")()] for axes in panels]
 
 
-def test_the_mean_over_the_heads_has_a_page_of_its_own(tmp_path: Path, figures: list[Any]) -> None:
+def test_the_mean_over_the_heads_has_its_own_page(tmp_path: Path, figures: list[Any]) -> None:
     shapes = {"encoder.blocks.{}.attention": (4, 2, 2), "decoder.blocks.{}.cross_attention": (4, 3, 2)}
     maps = {name.format(layer): weights(*shape, seed=layer) for layer in range(3) for name, shape in shapes.items()}
     path = tmp_path / "attention.png"

@@ -24,7 +24,7 @@ def weights(heads: int, queries: int, keys: int) -> Tensor:
 
 
 class Tags(HTMLParser):
-    """Each tag of a page is closed where it should be; what is counted is how many there are of each."""
+    """Check that each tag of a page is closed, and count the tags."""
 
     def __init__(self, html: str):
         super().__init__()

@@ -1,4 +1,4 @@
-"""LoRA adapters in PEFT's layout: written, read again, refused by name, and told where they are damaged."""
+"""LoRA adapters in PEFT's format: round trips, unsupported settings, and damaged files."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def test_an_adapter_of_another_model(settings, message, folder):
         load_adapter(gpt(**{**LLAMA, **settings}), folder)
 
 
-def test_what_is_no_adapter(folder, tmp_path):
+def test_not_a_valid_adapter(folder, tmp_path):
     save_pretrained(gpt(), tmp_path / "model")
     with pytest.raises(UserError, match=r"has no adapter_config\.json: pass the folder of a LoRA adapter in PEFT's layout"):
         load_adapter(gpt(), tmp_path / "model")

@@ -1,4 +1,4 @@
-"""Folders and models in int8, int4 or bfloat16: how they are written and read, and what is refused."""
+"""Folders and models in int8, int4 or bfloat16: writing, reading, and errors."""
 
 from __future__ import annotations
 

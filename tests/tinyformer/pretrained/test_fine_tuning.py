@@ -1,4 +1,4 @@
-"""Training goes on from mapped weights as from any others, and leaves their file alone."""
+"""Training continues from mapped weights as from any others, and does not change their file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def copied(model: Any) -> Any:
-    """The same model, whose parameters have memory of their own."""
+    """Return the same model with its parameters copied."""
     model.load_state_dict({name: tt.tensor(tensor.numpy().copy()) for name, tensor in model.state_dict().items()}, assign=True)
     return model
 

@@ -1,4 +1,4 @@
-"""Folders in Hugging Face's layout: what is read, by which names, and what is said of a folder that cannot be used."""
+"""Folders in Hugging Face's format: files, names, and errors about unusable folders."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def rewrite(folder: Path, **changes: Any) -> None:
 
 
 def refused(folder: Any, **options: Any) -> str:
-    """What is said of a folder that is refused: at most two lines."""
+    """Return the error about a folder: at most two lines."""
     with pytest.raises(UserError) as caught:
         from_pretrained(folder, **options)
     message = str(caught.value)
@@ -87,7 +87,7 @@ def refused(folder: Any, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_what_is_written_is_read(kind: str, tmp_path: Path) -> None:
+def test_a_round_trip(kind: str, tmp_path: Path) -> None:
     model = MODELS[kind]()
     again = from_pretrained(str(written(model, tmp_path)))
     assert type(again) is type(model)
@@ -186,7 +186,7 @@ def test_a_classifier_has_as_many_classes_as_labels(tmp_path: Path) -> None:
     assert "classifier.weight has shape (3, 16) instead of (2, 16)" in refused(folder)
 
 
-def test_a_pooler_that_a_file_lacks_is_made_anew(tmp_path: Path) -> None:
+def test_a_missing_pooler_is_initialized(tmp_path: Path) -> None:
     folder = written(MODELS["bert"](), tmp_path)
     rewrite(folder, bert__pooler__dense__weight=None, bert__pooler__dense__bias=None)
     pooler = from_pretrained(folder).bert.pooler

@@ -1,4 +1,4 @@
-"""GGUF files: what is read of them, and what is said of those that cannot be."""
+"""GGUF files: reading, and errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def file(folder: Path) -> Path:
 
 
 def refused(path: Any, use: Callable[[Any], object] = from_pretrained) -> str:
-    """What is said of a file that is refused: one line or two, which name it."""
+    """Return the error about a file: one or two lines that name it."""
     with pytest.raises(UserError) as caught:
         use(path)
     message = str(caught.value)
@@ -370,7 +370,7 @@ def test_numbers_for_each_block(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_header_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To open a model reads it once; another file, or one in its place, is read anew, and weights that train change nothing."""
+    """Opening a model reads it once. A new or replaced file is read again, and training does not change the cache."""
     read: list[Any] = []
     inner = _Reader.value
     monkeypatch.setattr(_Reader, "value", lambda self, kind: (read.append(kind), inner(self, kind))[1])

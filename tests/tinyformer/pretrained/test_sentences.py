@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: what is read, how sentences become vectors, and what is refused."""
+"""Folders of sentence-transformers: reading, encoding, and errors."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_prompt_that_pooling_leaves_out(folder: Path) -> None:
     np.testing.assert_allclose(encoder.encode(sentence, prompt="query: "), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_no_sentence(folder: Path) -> None:
+def test_not_a_valid_sentence(folder: Path) -> None:
     encoder = sentence_encoder(folder)
     for wrong in ([1], [None], [["a"]], [b"a"]):
         with pytest.raises(UserError, match=r"a sentence is a text, not .*: pass a list of texts"):
@@ -296,7 +296,7 @@ def test_dense_layers_in_any_order_under_names_old_and_new(types: str, folder: P
     assert "use_residual True cannot be used here; only False can" in refused(folder)
 
 
-def test_the_model_in_a_folder_of_its_own_with_a_head(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_model_in_its_own_folder_with_a_head(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     expected = sentence_encoder(folder).encode(SENTENCES)
     bert = sentence_encoder(folder).model.encoder
     model = BertForMaskedLM(bert.config)

@@ -1,4 +1,4 @@
-"""The tokenizer of a folder: which file counts, and what is said where there is none."""
+"""The tokenizer of a folder: which file is used, and the error if there is none."""
 
 from __future__ import annotations
 

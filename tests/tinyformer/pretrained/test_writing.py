@@ -77,7 +77,7 @@ def test_ids_that_are_none_count_for_nothing(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_written_is_read(tmp_path: Path, writing: Writing) -> None:
+def test_a_round_trip(tmp_path: Path, writing: Writing) -> None:
     save_pretrained(GPT(GPTConfig(6, block_size=4, num_layers=1, num_heads=1, d_model=4)), tmp_path, writing)
     assert read_writing(tmp_path) == writing
 

@@ -32,7 +32,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_special_names_have_ids_of_their_own(kind: str) -> None:
+def test_special_names_have_their_own_ids(kind: str) -> None:
     tokenizer = TRAINED[kind]
     assert tokenizer.kind == kind
     assert set(NAMES) <= set(tokenizer.special)
@@ -112,7 +112,7 @@ def test_ids_out_of_range(kind: str) -> None:
 
 
 @pytest.mark.parametrize("i", [1.0, 0.5, np.float64(1), "1", None])
-def test_what_is_no_id(kind: str, i: object) -> None:
+def test_not_a_valid_id(kind: str, i: object) -> None:
     with pytest.raises(UserError, match="an id is an integer, not"):
         TRAINED[kind].decode([0, i])  # type: ignore[list-item]
 
@@ -164,14 +164,14 @@ def test_half_of_a_surrogate_pair_is_not_made_a_token() -> None:
 
 
 @pytest.mark.parametrize("text", [b"a", None, 5, ["a"]], ids=str)
-def test_what_is_no_text(kind: str, text: object) -> None:
+def test_not_a_valid_text(kind: str, text: object) -> None:
     with pytest.raises(UserError, match="a tokenizer needs text, a string, not"):
         TRAINED[kind].encode(text)  # type: ignore[arg-type]
 
 
 @given(st.text(st.characters(categories=["Cs", "L", "P", "Zs", "Cc"])))
-def test_what_is_encoded_is_given_back(text: str) -> None:
-    """A text is refused, or its ids give it back: by the tokenizers that keep all of it."""
+def test_decoding_restores_the_text(text: str) -> None:
+    """A lossless tokenizer rejects a text, or decoding its ids restores it."""
     bpe = TRAINED["bpe"]
     whole = not any("\ud800" <= c <= "\udfff" for c in text)
     try:

@@ -58,7 +58,7 @@ def test_the_earliest_merge_comes_first() -> None:
     assert pieces(again, "abc") == [b"ab", b"c"]
 
 
-def test_learning_goes_on_until_nothing_occurs_twice() -> None:
+def test_learning_continues_until_nothing_occurs_twice() -> None:
     tokenizer = BPETokenizer.train("abab", 1000)
     assert tokenizer.tokens[256:] == [b"ab"]  # abab itself occurs once
 
@@ -75,7 +75,7 @@ def replace_pair(ids: list[int], pair: Pair, new: int) -> list[int]:
 
 
 def naive_merges(words: list[list[int]], counts: list[int], limit: int) -> list[Pair]:
-    """The definition: count all pairs anew for each merge."""
+    """The definition: recount all pairs for each merge."""
     words = [list(word) for word in words]
     learned: list[Pair] = []
     while len(learned) < limit:
@@ -92,7 +92,7 @@ def naive_merges(words: list[list[int]], counts: list[int], limit: int) -> list[
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=40), st.integers(1, 4)), max_size=6), st.integers(0, 20))
-def test_counts_that_are_kept_are_those_counted_anew(counted: list[tuple[list[int], int]], limit: int) -> None:
+def test_incremental_counts_equal_recounted_ones(counted: list[tuple[list[int], int]], limit: int) -> None:
     words, counts = [word for word, _ in counted], [count for _, count in counted]
     learned: list[Pair] = []
 

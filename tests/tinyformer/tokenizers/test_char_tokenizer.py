@@ -1,4 +1,4 @@
-"""Characters to ids and back, and what is said about characters, ids and files that do not belong."""
+"""Characters to ids and back, and errors about unknown characters, ids and files."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("cut_at_spaces")
-def test_ids_of_its_own(folder: Path) -> None:
+def test_custom_ids(folder: Path) -> None:
     tokenizer = pretrained_tokenizer(folder)
     assert isinstance(tokenizer, MarianTokenizer)
     assert tokenizer.special == {"<unk>": 1, "</s>": 0, "<pad>": 6}

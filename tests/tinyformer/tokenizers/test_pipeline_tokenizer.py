@@ -1,4 +1,4 @@
-"""Published tokenizers: what is added here to the package ``tokenizers``. What transformers does is in tests/parity."""
+"""Published tokenizers: the code around the package ``tokenizers``. tests/parity compares them with transformers."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ WRONG: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, *WRONG])
-def test_files_that_are_refused_at_once(tmp_path: Path, name: str) -> None:
+def test_files_that_are_rejected_immediately(tmp_path: Path, name: str) -> None:
     change, message = (HOSTILE | WRONG)[name]
     content = llama2()
     change(content)
@@ -299,7 +299,7 @@ def test_files_that_are_refused_at_once(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"model": NaN}', '{"a": 1, "a": 2}', "[" * 100_000, "\x00", '{"model": 1}'])
-def test_what_is_no_tokenizer_json(tmp_path: Path, text: str) -> None:
+def test_an_invalid_tokenizer_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(UserError, match=r"tokenizer\.json is damaged"):
         pretrained_tokenizer(tmp_path)

@@ -24,7 +24,7 @@ from tinyformer.tokenizers.tokenizer_json import tokenizer_json
     ],
     ids=["bpe", "bpe with a pattern", "bpe of whole texts", "wordpiece", "char"],
 )
-def test_what_is_written_is_read(tmp_path: Path, tokenizer: Any) -> None:
+def test_a_round_trip(tmp_path: Path, tokenizer: Any) -> None:
     save_pretrained_tokenizer(tokenizer, tmp_path)
     again: Any = pretrained_tokenizer(tmp_path)
     assert isinstance(again, CharTokenizer if isinstance(tokenizer, CharTokenizer) else PipelineTokenizer)

@@ -1,4 +1,4 @@
-"""Words that a tokenizer does not know, and the line that tells of them."""
+"""Words that a tokenizer does not know, and the message about them."""
 
 from __future__ import annotations
 

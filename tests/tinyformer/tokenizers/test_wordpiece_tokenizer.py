@@ -105,7 +105,7 @@ def test_the_textbook_example() -> None:
     assert pieces(tokenizer, "lowest slow") == ["low", "##est", "[UNK]"]  # no s begins a word here
 
 
-def test_learning_goes_on_until_nothing_occurs_twice() -> None:
+def test_learning_continues_until_nothing_occurs_twice() -> None:
     assert WordPieceTokenizer.train("abc abc ad", 1000).tokens[5:] == ["##b", "##c", "##d", "a", "##bc", "abc"]
 
 

@@ -15,7 +15,7 @@ from tinyformer.training.trainer import Trainer
 
 @pytest.fixture
 def make_trainer(tmp_path: Path, text_ids: np.ndarray) -> Callable[..., Trainer]:
-    """Makes trainers in a folder of their own or the one named. A run of batches that are ``interrupt``-ed stops there."""
+    """Return a function that makes trainers, in a new folder or the one named. ``interrupt`` stops a run at that batch."""
 
     def make(folder: str = "run", interrupt: int = 0, times: int = 1, **given: Any) -> Trainer:
         trainer = trainer_in(tmp_path / folder, text_ids, **given)

@@ -118,7 +118,7 @@ def test_other_batches_are_not_captured(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 class FirstOfAnEpoch(TextBatches):
-    """The first batch is the last of an epoch, as in a run that goes on from there: it has fewer rows."""
+    """The first batch is the last of an epoch, as after resuming there, and has fewer rows."""
 
     drawn = 0
 

@@ -1,4 +1,4 @@
-"""The loss over a whole split, at once and in shards."""
+"""The loss over a split, in one pass and in shards."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_evaluation_leaves_the_random_numbers_of_training_as_they_were(make_trai
     assert str(tt.random.generator().bit_generator.state) == before
 
 
-def test_the_evaluations_of_a_classifier_are_told_with_its_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_classifiers_evaluations_report_its_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [([5, 6 + n % 3], n % 3) for n in range(30)]
     batches = LabelledBatches(texts, [*texts[:3], ([5, 6], 1)], 0, 10)  # the last label is wrong
     tt.seed(0)

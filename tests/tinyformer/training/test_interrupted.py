@@ -177,7 +177,7 @@ def test_a_finished_run_has_nothing_left_to_do(make_trainer, uninterrupted: Unin
     assert outcome(again) == uninterrupted()
 
 
-def test_seconds_go_on(make_trainer) -> None:
+def test_seconds_accumulate_over_resumes(make_trainer) -> None:
     trainer = make_trainer(interrupt=3)  # before the first row of the log
     trainer.train()
     assert trainer.seconds > 0
@@ -188,7 +188,7 @@ def test_seconds_go_on(make_trainer) -> None:
     assert resumed.seconds > trainer.seconds
 
 
-def test_a_second_interrupt_stops_at_once(make_trainer) -> None:
+def test_a_second_interrupt_stops_immediately(make_trainer) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores Ctrl-C
     before = signal.getsignal(signal.SIGINT)
     trainer = make_trainer(interrupt=7, times=2)
@@ -210,7 +210,7 @@ def test_a_signal_in_the_last_step_is_not_forgotten(make_trainer, uninterrupted:
     assert outcome(last) == uninterrupted()
 
 
-def test_a_trainer_that_was_stopped_may_go_on(make_trainer, uninterrupted: Uninterrupted) -> None:
+def test_a_stopped_trainer_may_continue(make_trainer, uninterrupted: Uninterrupted) -> None:
     trainer = make_trainer("parts", 7)
     assert trainer.train() is False
     assert trainer.train() is True
@@ -245,7 +245,7 @@ def test_a_run_keeps_its_number_of_shards_on_another_machine(
 
 
 def spoiled(at: int, spoil: Callable[[GPT, Any], Any], training: bool = True) -> Callable[[Any, Any], Any]:
-    """The usual loss but for one call of those in (or out of) training, counted from 1."""
+    """The usual loss, except for one call in (or outside) training, counted from 1."""
     calls = 0
 
     def loss_function(model: Any, batch: Any) -> Any:

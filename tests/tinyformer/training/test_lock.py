@@ -150,7 +150,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("rounds", [20])
-def test_many_at_once_and_never_two(tmp_path: Path, rounds: int) -> None:
+def test_many_waiting_and_never_two_running(tmp_path: Path, rounds: int) -> None:
     path = tmp_path / ".lock"
     inside, together, refused, wrong = [], [], [], []
 

@@ -1,4 +1,4 @@
-"""Loggers: what a trainer tells them and when, and that they change nothing."""
+"""Loggers: what a trainer logs and when, and that logging changes nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_trainer(tmp_path: Path, text_ids: np.ndarray) -> Callable[..., Trainer]
 
 
 class Told(Logger):
-    """Keeps what it is told."""
+    """Records all calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -73,7 +73,7 @@ def logged(folder: RunFolder) -> dict[int, dict[str, float]]:
     return {int(row.pop("step")): row for row in rows}
 
 
-def test_a_logger_is_told_what_the_log_says(make_trainer) -> None:
+def test_a_logger_gets_the_values_of_the_log(make_trainer) -> None:
     told = Told()
     trainer = make_trainer("run", told, sample=lambda: "a sample")
     trainer.train()
@@ -139,7 +139,7 @@ def test_loggers_change_nothing(make_trainer) -> None:
     assert all(module.training for module in busy.model.modules())
 
 
-def test_a_resumed_run_tells_only_what_is_new(make_trainer) -> None:
+def test_a_resumed_run_logs_only_new_steps(make_trainer) -> None:
     first, second = Told(), Told()
     trainer = make_trainer("run", first, steps=20, schedule="constant")
     trainer.batches.sample = stopping(trainer, trainer.batches.sample, 5, lambda: signal.raise_signal(signal.SIGINT))
@@ -164,7 +164,7 @@ def stopping(trainer: Trainer, sample: Callable[[], Any], step: int, stop: Calla
 
 
 class Broken(Told):
-    """Raises where it is told a step."""
+    """Raises when a step is logged."""
 
     def __init__(self, method: str, at: int):
         super().__init__()

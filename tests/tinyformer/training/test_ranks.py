@@ -71,7 +71,7 @@ def make(tmp_path: Path) -> Callable[..., Trainer]:
 
 
 def weights(trainer: Trainer) -> np.ndarray:
-    """All parameters but the biases of keys: their gradients are zero but for rounding, and Adam makes full steps of that."""
+    """All parameters except the biases of keys, whose gradients are only rounding errors that Adam turns into full steps."""
     named = trainer.model.named_parameters()
     return np.concatenate([p.numpy().ravel() for name, p in named if not ("key" in name and name.endswith("bias"))])
 
@@ -137,7 +137,7 @@ def test_a_loss_function_that_cannot_be_sent(make: Callable[..., Trainer], monke
 
 
 def at_step(trainer: Trainer, step: int, happens: Callable[[Trainer], object]) -> Trainer:
-    """The trainer, to which something happens after so many steps."""
+    """The trainer, with an event after this many steps."""
     take = trainer.train_step
 
     def train_step() -> Any:
@@ -164,7 +164,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(make: Callable[..., Trainer
     assert outcome(trained(again)) == whole
 
 
-def test_it_goes_on_alone_after_ranks(make: Callable[..., Trainer]) -> None:
+def test_it_continues_alone_after_ranks(make: Callable[..., Trainer]) -> None:
     """The model and the optimizer of rank 0 are whole."""
     found = []
     for workers in (1, 2):
@@ -191,7 +191,7 @@ def test_signals_save_once(make: Callable[..., Trainer], signals: list[str], mon
     assert saved == [1]
 
 
-def test_a_second_ctrl_c_ends_at_once(make: Callable[..., Trainer]) -> None:
+def test_a_second_ctrl_c_ends_immediately(make: Callable[..., Trainer]) -> None:
     def stop(_: Trainer) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
@@ -209,7 +209,7 @@ def test_a_second_ctrl_c_ends_at_once(make: Callable[..., Trainer]) -> None:
 
 
 class Killing:
-    """A loss function that kills its process at a rank's so many-th call."""
+    """A loss function that kills its process at a given call of a rank."""
 
     def __init__(self, rank_0: int, call: int, how: Callable[[], object]):
         self.rank_0, self.call, self.how, self.calls = rank_0, call, how, 0

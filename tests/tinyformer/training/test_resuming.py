@@ -103,7 +103,7 @@ def another(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(stopped: Path, tmp_path: Path) -> Path:
-    """A copy of it, to change."""
+    """Return a copy of the run to change."""
     shutil.copytree(stopped, tmp_path / "copied")
     return tmp_path / "copied"
 
@@ -351,7 +351,7 @@ def edit(path: Path, part: str, **changes: Any) -> None:
     (path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
-def test_settings_edited_by_hand_are_taken_over_if_told(stopped: Path, copied: Path, tmp_path: Path) -> None:
+def test_manually_edited_settings_are_taken_over_with_resume_changed(stopped: Path, copied: Path, tmp_path: Path) -> None:
     edit(copied, "training", learning_rate=0.03)
     before = contents(copied)
     with pytest.raises(UserError) as caught:
@@ -376,7 +376,7 @@ def test_settings_edited_by_hand_are_taken_over_if_told(stopped: Path, copied: P
         ("model", {"d_model": 16}, "says 16 for model.d_model, but latest.safetensors was trained with 8: put that back"),
     ],
 )
-def test_settings_edited_by_hand_that_no_run_can_change(copied: Path, part: str, change: dict[str, Any], said: str) -> None:
+def test_manually_edited_settings_that_no_run_can_change(copied: Path, part: str, change: dict[str, Any], said: str) -> None:
     edit(copied, part, **change)
     before = contents(copied)
     for resume in (True, "changed"):

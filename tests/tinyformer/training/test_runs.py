@@ -1,4 +1,4 @@
-"""A run's folder: what may be replaced, and what is said about checkpoints that are damaged or another's."""
+"""A run's folder: what may be replaced, and errors about damaged or foreign checkpoints."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_resumed_run_refuses_flags_that_would_change_it(tmp_path: Path) -> Non
     assert not folder.changes
 
 
-def test_a_resumed_run_takes_over_what_it_can_change_if_told(tmp_path: Path) -> None:
+def test_resume_changed_takes_over_new_settings(tmp_path: Path) -> None:
     folder = settled(tmp_path, model=Model(3), speed=Speed(0.25))
     before = folder.settings.read_bytes()
     given = {"rate": 0.5, "width": 3, "resume": "changed"}
@@ -253,7 +253,7 @@ def test_a_resumed_run_can_change_how_it_trains_but_for_the_optimizer_the_seed_a
 # ------------------------------------------------------------------------------------------------------- one writer
 
 
-def test_a_folder_that_is_held_is_nobody_elses(tmp_path: Path) -> None:
+def test_a_locked_folder_is_closed_to_others(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run").held() as folder:
         assert folder.path == tmp_path / "run"
         with pytest.raises(UserError, match=f"run is being written by process {os.getpid()} on "):
@@ -359,7 +359,7 @@ class Killed(OSError):
 
 
 class Disk:
-    """Changes to files, of which the one numbered ``last`` is the last: it is made, or just not any more."""
+    """Stops changes to files at the one numbered ``last``, just before or just after it."""
 
     def __init__(self, patch: pytest.MonkeyPatch, last: int, made: bool):
         self.count = 0
@@ -494,7 +494,7 @@ def test_a_kill_anywhere_before_the_first_checkpoint_leaves_nothing(tmp_path: Pa
 
 
 def resumable(path: Path, **settings: object) -> tuple[RunFolder, dict[str, Any]]:
-    """A run whose parts were read, and what its checkpoint says of it."""
+    """Return a loaded run, and its checkpoint's metadata."""
     folder = settled(path, **settings)
     folder.tokenizer.write_text("a tokenizer")
     folder.resumed("model", Model, {"resume": True})
@@ -632,7 +632,7 @@ def test_a_run_is_not_replaced_unasked(tmp_path: Path, file: str) -> None:
     assert entries(tmp_path) == [file]
 
 
-def test_overwrite_removes_the_runs_files_and_no_others_and_not_at_once(tmp_path: Path) -> None:
+def test_overwrite_removes_only_the_runs_files_and_not_immediately(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     files = [folder.best, folder.latest, folder.log, folder.curve, folder.sample, folder.tokenizer, folder.settings]
     for file in (*files, folder.attention, folder.weights(7)):
@@ -898,7 +898,7 @@ def test_a_full_disk_keeps_the_checkpoint_that_was_there(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("folder", ["run", "run/.tinyformer.new"])
 def test_no_message_promises_a_checkpoint_that_does_not_last(tmp_path: Path, folder: str) -> None:
-    """There is none yet, or it is that of a run that fails before it has replaced another, and so goes with it."""
+    """There is none yet, or it belongs to a run that fails before it replaces another."""
     path = tmp_path / folder / "latest.safetensors"
     path.parent.mkdir(parents=True)
     bad = {"model": {"weight": tt.tensor([math.nan])}}

@@ -1,4 +1,4 @@
-"""What may be in the folder of a run: anything but files and folders of its own is refused by name."""
+"""The folder of a run: links and foreign files are rejected by name."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ CHECKS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("plant", PLANTED)
-def test_what_is_not_the_runs_own_is_refused(tmp_path: Path, plant: Callable[[Path], None], check: str) -> None:
+def test_foreign_files_in_a_run_are_rejected(tmp_path: Path, plant: Callable[[Path], None], check: str) -> None:
     path = tmp_path / "planted"
     plant(path)
     if plant is (Path.mkdir if "folder" in check else Path.touch):

@@ -1,4 +1,4 @@
-"""Snapshots: at which steps weights are kept along a run, what is in their files, and that resuming changes none of it."""
+"""Snapshots: their steps and files, and that resuming changes neither."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_numbers_that_float16_cannot_hold_stay_in_float32(make_trainer: Make) ->
     assert {tensor.dtype for other, tensor in found.items() if other != name} == {np.dtype(np.float16)}
 
 
-def test_nan_is_not_written_and_told(make_trainer: Make) -> None:
+def test_nan_is_reported_and_not_written(make_trainer: Make) -> None:
     trainer = make_trainer(snapshots=2)
     name, weight = next(iter(trainer.model.named_parameters()))
     weight.assign(weight * math.nan)

@@ -1,4 +1,4 @@
-"""The training loop: what a step is, at once and in shards, and what is logged and kept."""
+"""The training loop: a step, in one pass and in shards, logging and checkpoints."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def test_a_step_of_shards_is_a_step(make_trainer, shards: int, accumulated: int)
         np.testing.assert_allclose(other.grad.numpy(), one.grad.numpy(), rtol=0, atol=1e-6, err_msg=name)
 
 
-def test_training_in_shards_follows_training_at_once(make_trainer) -> None:
+def test_training_in_shards_equals_training_in_one_pass(make_trainer) -> None:
     runs = []
     for shards in (1, 2):
         trainer = make_trainer(f"{shards}", dropout=0.0, shards=shards, log_every=1, learning_rate=1e-3)

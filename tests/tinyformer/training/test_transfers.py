@@ -1,6 +1,6 @@
-"""What crosses between the host and a GPU: a training step waits for nothing, and copies next to nothing.
+"""Transfers between the host and a GPU: a training step does not synchronize, and copies almost nothing.
 
-The stand-in for CuPy counts both; on other backends there is nothing to count.
+The fake CuPy counts both; on other backends there is nothing to count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counting neighbours, and what is made of the counts."""
+"""Co-occurrence counts, PPMI and their vectors."""
 
 from __future__ import annotations
 

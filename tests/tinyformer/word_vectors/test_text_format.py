@@ -1,4 +1,4 @@
-"""Files of word vectors: exactly what was written is read again, and what is wrong is found with its line."""
+"""Files of word vectors: reading restores what was written, and errors name the line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def floats(count: int) -> np.ndarray:
     return np.concatenate([odd, bits[abs(bits) < 1e17]])[:count]
 
 
-def test_exactly_what_was_written_is_read_again(tmp_path: Path) -> None:
+def test_reading_restores_what_was_written(tmp_path: Path) -> None:
     vectors = WordVectors(WORDS, floats(7 * 300).reshape(7, 300))
     path = tmp_path / "vectors.txt"
     save_vectors(vectors, path)
@@ -158,7 +158,7 @@ def test_of_a_word_that_is_there_twice_the_first_vector_counts(head: bytes, tmp_
     assert list(load_vectors(path, limit=2).words) == ["a", "b"]
 
 
-def test_a_last_line_without_an_end_is_read_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_last_line_without_a_newline_is_read_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "v.txt").write_text("2 2\na 1 2\nb 3 4.1")
     assert load_vectors(tmp_path / "v.txt").words == ["a", "b"]
     assert "the last line has no end, so its last number may be cut short" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""TF-IDF by hand. tests/parity compares it with scikit-learn's."""
+"""TF-IDF against its formula. tests/parity compares it with scikit-learn's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinyformer.common.errors import UserError
 from tinyformer.word_vectors.tfidf import TfIdf
 
 
-def test_weights_by_hand() -> None:
+def test_weights_against_their_formula() -> None:
     weights = TfIdf(["The cat, the dog", "a cat", "birds"])
     assert weights.words == ["birds", "cat", "dog", "the"]
     rare, common = math.log(4 / 2) + 1, math.log(4 / 3) + 1

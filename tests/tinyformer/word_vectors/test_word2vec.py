@@ -124,7 +124,7 @@ def test_a_step_descends_the_gradient_of_the_loss(contexts: int, targets: int, d
         assert abs(gradient.numpy()).max() > 1
 
 
-def test_the_loss_by_hand() -> None:
+def test_the_loss_against_its_formula() -> None:
     inputs, outputs = tt.tensor([[1.0, 2.0], [3.0, 0.0], [9.0, 9.0]]), tt.tensor([[1.0, 0.0], [0.0, -1.0], [9.0, 9.0]])
     contexts, targets = (from_numpy(np.array(ids)) for ids in ([[0, 1, -1]], [[0, 1, -1]]))
     right, wrong = 2.0, -1.0  # the scores of h = (2, 1)
@@ -223,7 +223,7 @@ def test_the_learning_rate_falls_evenly() -> None:
     assert training.rate() == pytest.approx(0.01)
 
 
-def test_progress_tells_the_speed_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_shows_the_speed_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     Word2Vec(colors_and_animals(50), Word2VecConfig(**{**QUICK, "epochs": 3})).train()
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3

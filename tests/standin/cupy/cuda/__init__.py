@@ -1,4 +1,4 @@
-"""The imagined GPUs, and what CuPy tells of them."""
+"""The imagined GPUs and their properties."""
 
 import os
 import threading
@@ -132,7 +132,7 @@ def _set_device(device):
     if device not in range(len(_gpus)):
         raise CUDARuntimeError(101)
     if device:
-        raise NotImplementedError("the stand-in works on the first GPU that it sees")
+        raise NotImplementedError("the fake CuPy works on the first GPU that it sees")
 
 
 _gpus = _visible()  # as CUDA does, once

@@ -74,7 +74,7 @@ class NcclCommunicator:
 
     def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream):
         if root != 0:
-            raise NotImplementedError("the stand-in broadcasts from rank 0 alone")
+            raise NotImplementedError("the fake CuPy broadcasts from rank 0 alone")
         given, result = _memory(sendbuff, count, datatype), _memory(recvbuff, count, datatype)
         self._together(("broadcast", count, datatype), given, result, lambda others: given.copy(), stream)
 
@@ -110,7 +110,7 @@ class NcclCommunicator:
 
 
 def _memory(address, count, datatype):
-    """So many numbers at an address, which must be that of a contiguous array with no fewer."""
+    """Return this many values at an address, which must belong to a contiguous array of at least that size."""
     if not isinstance(address, Address):
         raise TypeError(f"an integer is required for an address, as array.data.ptr is, not {type(address).__name__}")
     host, dtype = address.array._host, numpy.dtype(_DTYPES[datatype])
