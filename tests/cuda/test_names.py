@@ -53,7 +53,7 @@ def sources():
 
 
 def borrowed(trees):
-    """Return the names that other files import from ``kernels/numpy``, and the kernels that ``kernels/cupy`` does not replace."""
+    """Return the names that other files import from ``kernels/numpy``, and the kernels missing in ``kernels/cupy``."""
     nodes = [node for path, tree in trees.items() if path.parent != KERNELS / "numpy" for node in ast.walk(tree)]
     imports = [n for n in nodes if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("tinytensor.kernels.numpy")]
     kernels = {alias.name for node in trees[KERNELS / "numpy" / "__init__.py"].body for alias in getattr(node, "names", ())}
