@@ -33,8 +33,9 @@ from tinyformer import (
     save_pretrained,
 )
 from tinyformer.models.positions import RotaryScaling
-from tinyformer.pretrained import bert as berts, gpt2 as gpts, llama as llamas, marian as marians
 from tinyformer.pretrained.choosing import FAMILIES, families_of, family_among
+from tinyformer.pretrained.decoders import GPT2_SETTINGS, LLAMA_SETTINGS, MARIAN_SETTINGS
+from tinyformer.pretrained.encoders import BERT_SETTINGS, DISTILBERT_SETTINGS
 from tinyformer.pretrained.folders import read_settings, read_weights
 
 transformers = pytest.importorskip("transformers")
@@ -211,9 +212,9 @@ def test_settings_by_their_common_names(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_common_names_are_those_of_transformers() -> None:
-    own = {"gpt2": gpts.SETTINGS, "distilbert": berts.DISTILBERT_SETTINGS, "marian": marians.SETTINGS}
+    own = {"gpt2": GPT2_SETTINGS, "distilbert": DISTILBERT_SETTINGS, "marian": MARIAN_SETTINGS}
     for kind in {name for family in FAMILIES for name in family.model_types}:
-        names = {row.common: row.theirs.split()[0] for row in own.get(kind, berts.SETTINGS + llamas.SETTINGS) if row.common}
+        names = {row.common: row.theirs.split()[0] for row in own.get(kind, BERT_SETTINGS + LLAMA_SETTINGS) if row.common}
         assert names == transformers.AutoConfig.for_model(kind).attribute_map, kind
 
 

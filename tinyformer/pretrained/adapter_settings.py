@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import regex
 
 from tinyformer.common.errors import UserError, shortened
+from tinyformer.pretrained.families import PretrainedSettings
 from tinyformer.pretrained.folders import ADAPTER
-from tinyformer.pretrained.settings import PretrainedSettings
 from tinytensor.nn.lora import Addition
 
 WEIGHTS = "adapter_model.safetensors"

@@ -8,12 +8,9 @@ from tinyformer.common.errors import UserError, shortened
 from tinyformer.models.bert import Bert, BertForMaskedLM, BertHead
 from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.models.transformer import Transformer
-from tinyformer.pretrained.bert import BERTS, DISTILBERTS, MPNETS, ROBERTAS
-from tinyformer.pretrained.families import Family
-from tinyformer.pretrained.gpt2 import GPT2, GPT2_VECTORS
-from tinyformer.pretrained.llama import LLAMAS, LLAMAS_VECTORS
-from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
-from tinyformer.pretrained.settings import PretrainedSettings
+from tinyformer.pretrained.decoders import GPT2, GPT2_VECTORS, LLAMAS, LLAMAS_VECTORS, MARIAN, MARIAN_SEPARATE
+from tinyformer.pretrained.encoders import BERTS, DISTILBERTS, MPNETS, ROBERTAS
+from tinyformer.pretrained.families import Family, PretrainedSettings
 from tinytensor.common.wording import a_or_an
 
 PretrainedModel = GPT | GPTVectors | Bert | BertForMaskedLM | BertHead | Transformer

@@ -15,8 +15,8 @@ from typing import Any
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import damaged, open_file, read_json
 from tinyformer.common.schema import read_value
+from tinyformer.pretrained.families import PretrainedSettings
 from tinyformer.pretrained.gguf import gguf_settings, gguf_weights
-from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.weights import Weights, listed, packed
 from tinyformer.runs.makers import PRETRAINED, found_in
 from tinytensor.device.backend import Array

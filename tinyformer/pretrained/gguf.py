@@ -21,7 +21,7 @@ from typing import Any
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import damaged, open_file
 from tinyformer.models.positions import RotaryPositions, RotaryScaling
-from tinyformer.pretrained.settings import PretrainedSettings
+from tinyformer.pretrained.families import PretrainedSettings
 from tinyformer.pretrained.weights import PackedArray
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import Array, host

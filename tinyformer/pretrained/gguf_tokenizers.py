@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tinyformer.common.errors import shortened
+from tinyformer.pretrained.families import PretrainedSettings
 from tinyformer.pretrained.gguf import read_gguf, whole
-from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.tokenizers.bpe import GPT2_WORDS
 from tinyformer.tokenizers.pipeline import PipelineTokenizer, Section, read_from
 from tinyformer.tokenizers.tokenizer_json import (

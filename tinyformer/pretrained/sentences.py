@@ -17,9 +17,9 @@ from tinyformer.models.bert import Bert
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.models.sentences import POOLINGS, Normalize, Projection, SentenceModel
+from tinyformer.pretrained.families import PretrainedSettings
 from tinyformer.pretrained.folders import WHOLE, find_folder, read_weights
 from tinyformer.pretrained.loading import load_encoder
-from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.weights import numbers_of
 from tinyformer.tokenizers import Tokenizer

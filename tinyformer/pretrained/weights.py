@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.models.quantizing import DTYPES, dtype_of, names_to_round, plain_errors_of_quantizing
-from tinyformer.pretrained.families import Family, Source
-from tinyformer.pretrained.settings import PretrainedSettings
+from tinyformer.pretrained.families import Family, PretrainedSettings, Source
 from tinytensor.autograd.tensor import wrap
 from tinytensor.device.backend import Array, default_dtype, host, to_numpy, xp
 from tinytensor.io import HALVES, as_numbers, give_back

@@ -22,9 +22,9 @@ from tinyformer.decoding.sampling import (
     RepetitionPenalty,
     Sampling,
 )
+from tinyformer.pretrained.decoders import MARIAN
+from tinyformer.pretrained.families import PretrainedSettings
 from tinyformer.pretrained.folders import model_folder, read_settings
-from tinyformer.pretrained.marian import MARIAN
-from tinyformer.pretrained.settings import PretrainedSettings
 
 TOP_K = 50  # of transformers, where a model samples and its settings do not say
 # Settings that would change the text and cannot be had here, each with the values with which it changes nothing.

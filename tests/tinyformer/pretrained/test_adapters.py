@@ -353,9 +353,9 @@ def test_what_cannot_be_written(tmp_path):
 
 
 def test_additions_are_merged_before_other_files_are_written(tmp_path):
-    with pytest.raises(UserError, match=r"additions to its weights cannot be saved so .*merge_lora\(model\) merges them"):
+    with pytest.raises(UserError, match=r"LoRA additions cannot be saved so .*: merge them with tt\.nn\.merge_lora\(model\)"):
         save_pretrained(adapted(gpt()), tmp_path)
-    with pytest.raises(UserError, match=r"additions to its weights cannot be exported: tt\.nn\.merge_lora"):
+    with pytest.raises(UserError, match=r"LoRA additions cannot be exported: merge them"):
         export_onnx(adapted(gpt()), tmp_path / "model.onnx")
 
 
