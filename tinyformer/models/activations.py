@@ -18,9 +18,9 @@ class Activation:
     """An activation.
 
     - ``function``: takes one tensor, or with ``is_gated`` the gate and the tensor that it multiplies.
-    - ``published``: the names in Hugging Face's files; all architectures know the first. A gated activation has none: those
-      files name the gate's function, and the architecture implies the gate.
-    - ``keeps``: how many values per unit of d_ff the backward pass needs for each token, the result included.
+    - ``published``: its names in Hugging Face's files; all architectures know the first. A gated one has none: those files name
+      the gate's function.
+    - ``keeps``: the values per unit of d_ff that the backward pass needs for each token, the result included.
     """
 
     function: Callable[..., Tensor]
@@ -44,7 +44,7 @@ CHOICES = ", ".join([*ACTIVATIONS][:-1]) + f" or {[*ACTIVATIONS][-1]}"  # in wor
 
 
 def published_names() -> dict[str, str]:
-    """Return the name of each activation that has one in Hugging Face's files: the one that all architectures know."""
+    """Return the name in Hugging Face's files, known to all architectures, of each activation that has one."""
     return {name: activation.published[0] for name, activation in ACTIVATIONS.items() if activation.published}
 
 

@@ -1,15 +1,14 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2.2) and its padding mask.
 
-In every mask, a boolean is True where a query may attend to a key; a floating-point mask is added to the scores.
+A boolean mask is True where a query may attend to a key; a floating-point mask is added to the scores.
 
-``MultiHeadAttention`` projects x to queries, keys and values, attends, and projects back. ``_attend`` takes one of three
-equivalent routes:
+``_attend`` takes one of three equivalent routes from the projections to the mixed values:
 
-1. Fused: one op from the projections to the mixed values, for training and for evaluation without a cache. 2. In steps: split
-into heads, attend, join the heads. It runs where the fused op cannot: with fewer key-value heads than query heads, and while
-hooks such as those of ``recording_attention`` read the weights. 3. With a cache, in decoding: ``_attend_with_cache``.
+1. Fused: one op, for training and for evaluation without a cache. 2. In steps: split into heads, attend, join the heads. It
+runs with fewer key-value heads than query heads, and while hooks such as those of ``recording_attention`` read the weights. 3.
+With a cache, in decoding: ``_attend_with_cache``.
 
-Before that, one more op (``norm_and_rotate``) applies the norms of queries and keys and their rotary positions.
+Before that, one more op (``norm_and_rotate``) applies the norms and rotary positions of queries and keys.
 """
 
 from __future__ import annotations
@@ -129,9 +128,9 @@ class MultiHeadAttention(RecordsAttention):
     ) -> Tensor:
         """x (batch, length, d_model) -> the same shape. With ``cross``, x attends to memory (batch, memory length, d_model).
 
-        ``mask`` broadcasts to (batch, heads, length, keys). With a ``cache``, x holds only the new tokens, and ``is_causal``
-        takes them as the last ones. A cross-attention's cache holds the projected memory after the first call, so later calls
-        need no ``memory``. Raises ValueError for a cross-attention with neither memory nor a filled cache.
+        ``mask`` broadcasts to (batch, heads, length, keys). With a ``cache``, x holds only the new tokens, which ``is_causal``
+        takes as the last ones. A cross-attention's cache holds the projected memory after the first call, so later calls need
+        no ``memory``. Raises ValueError without memory or a filled cache.
         """
         projected = self.query(x) if self.cross else self._norm_and_rotate(self.query_key_value(x), cache)
         key_value = self._project_memory(memory, cache) if self.cross else None
@@ -173,8 +172,8 @@ class MultiHeadAttention(RecordsAttention):
         return tt.norm_and_rotate(projected, *heads, *weights, self.query_norm.eps, rotation)
 
     def heads(self, projected: Tensor, key_value: Tensor | None) -> tuple[Any, Any, Any]:
-        """Return the queries (batch, num_heads, length, d_head), and the keys and values (batch, num_key_value_heads, keys,
-        d_head). In a cross-attention without ``key_value``, keys and values are None."""
+        """Return queries (batch, num_heads, length, d_head), and keys and values (batch, num_key_value_heads, keys, d_head),
+        which are None in a cross-attention without ``key_value``."""
         if self.num_key_value_heads == self.num_heads:
             return queries_keys_values(projected, key_value, self.num_heads, self.cross)
         batch, length, _ = projected.shape
@@ -215,10 +214,10 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is
 def recording_attention(
     model: Module, keep: Callable[[Tensor], Tensor] = lambda weights: weights
 ) -> Iterator[dict[str, list[Tensor]]]:
-    """Record the attention weights (batch, heads, queries, keys) of every call, in one list per attention layer.
+    """Record the attention weights (batch, heads, queries, keys) of every call, without gradients.
 
-    The context yields a dict of these lists by layer name. It records no gradients. To save memory, ``keep`` reduces each
-    call's weights to the tensor to keep, such as their mean over heads.
+    The context yields a dict with a list of weights per attention layer. To save memory, ``keep`` reduces each call's weights,
+    such as to their mean over heads.
     """
     layers = {name: m for name, m in model.named_modules() if isinstance(m, RecordsAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
@@ -285,8 +284,8 @@ class KeyValueCache:
         return self._stored[:, :, :, : self.length]
 
     def select(self, rows: Any, shared: int = 0) -> None:
-        """Keep these rows of the batch, in this order. A row may occur several times, as beam search needs. The first
-        ``shared`` tokens of each row equal those of the row it replaces, and are not moved."""
+        """Keep these rows of the batch, in this order. A row may occur several times, as in beam search. The first ``shared``
+        tokens of each row equal those of the row it replaces, and are not moved."""
         if self._stored is None:
             return
         old, rows, targets = self.read(), host.asarray(rows), host.arange(len(rows))
@@ -308,8 +307,8 @@ def _attend_with_cache(
     is_causal: bool,
     dropout_p: float,
 ) -> Tensor:
-    """Return the mixed values (batch, length, num_heads * d_head) of a layer's new tokens. ``key_value`` is None for
-    self-attention, and for a cross-attention whose cache is filled."""
+    """Return the mixed values (batch, length, num_heads * d_head) of new tokens. ``key_value`` is None for self-attention, and
+    for a cross-attention whose cache is filled."""
     if layer.cross and key_value is None and not dropout_p and not layer.is_recorded:
         return _attend_to_memory(projected, _read(cache), mask, layer.num_heads)
     if layer.cross or mask is not None or dropout_p or layer.is_recorded:
@@ -345,10 +344,10 @@ def _attend_to_cache(
     layer: MultiHeadAttention,
     cache: KeyValueCache,
 ) -> Any:
-    """Add the new keys and values to the cache, and let the new queries of ``layer`` attend to everything in it.
+    """Add the new keys and values to the cache, and let the new queries attend to everything in it.
 
-    ``key_value`` is None for a cross-attention whose cache is filled. Its cache may have fewer rows than the batch: each then
-    serves several consecutive rows.
+    ``key_value`` is None for a cross-attention whose cache is filled. Each row of its cache may serve several consecutive rows
+    of the batch.
     """
     memory = None if key_value is None else wrap(key_value)
     query, key, value = layer.heads(wrap(projected), memory)

@@ -1,20 +1,18 @@
 """Direct logit attribution: how much each part of a GPT adds to a logit.
 
-In a pre-norm GPT, the residual stream x after the last block is a sum: of the token's embedding, its position, the outputs of
-all heads and feed-forward networks, and the biases. With u the row of the output layer for a token, w, b and s the weight, bias
-and scale of the final norm,
+In a pre-norm GPT, the residual stream x after the last block is a sum of the token's embedding, its position, the outputs of
+all heads and feed-forward networks, and the biases. With u the row of the output layer for a token, and w, b and s the final
+norm's weight, bias and scale,
 
     logit = u . (w * (x - mean(x)) / s + b),    s = sqrt(mean((x - mean(x))^2) + eps)
 
-where an RMS norm has neither mean nor b. With s held fixed, this is linear in x, and since (c - mean(c)) . d = c . (d -
+where an RMS norm has neither mean nor b. With s held fixed this is linear in x, and since (c - mean(c)) . d = c . (d -
 mean(d)), the share of a part c of the stream is
 
     c . (d - mean(d)),    d = w * u / s
 
-All shares, that of b included, sum to the logit (Elhage et al. 2021; Nanda and Bloom 2022, TransformerLens).
-
-All values come from hooks in the model's own forward pass. Anything else in the stream, such as what a subclass adds, gets a
-share of its own.
+All shares, that of b included, sum to the logit (Elhage et al. 2021; Nanda and Bloom 2022, TransformerLens). Hooks read all
+values in the model's own forward pass. What a subclass adds to the stream has a share of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ class Pass:
 
     - ``embedded``: the token embeddings as they are added.
     - ``streams``: the residual stream before the first block and after each block.
-    - ``heads``: each block's mixed values, its heads side by side, before the output projection.
+    - ``heads``: each block's mixed values, heads side by side, before the output projection.
     - ``normed``: the input of the final norm.
     """
 
@@ -84,10 +82,10 @@ def pass_over(model: GPT, ids: Sequence[int]) -> Pass:
 class SubLayers:
     """The values in a GPT's sub-layers at one position of a text: float64 vectors.
 
-    - ``embedded`` and ``positions``: the token embedding as it is added, and the position embedding (None without one).
-    - ``heads``: each block's mixed values, its heads side by side, before the output projection.
+    - ``embedded`` and ``positions``: the token embedding as it is added, and the position embedding or None.
+    - ``heads``: each block's mixed values, heads side by side, before the output projection.
     - ``neurons`` and ``feed_forward``: each block's hidden units of the feed-forward network, and its output.
-    - ``stream``: the residual stream that the final norm reads.
+    - ``stream``: the input of the final norm.
     - ``logits``: of all tokens.
     """
 
@@ -101,11 +99,8 @@ class SubLayers:
 
 
 def sub_layers(model: GPT, values: Pass, position: int) -> SubLayers:
-    """Return the values in the sub-layers at a position of a text, from a pass over it.
-
-    The blocks run again on this position alone, which takes as long as one token: hooks give each block the heads' values of
-    the pass.
-    """
+    """Return the values in the sub-layers at a position, from a pass over the text. The blocks run again on this position
+    alone, with the heads' values of the pass, which takes as long as one token."""
     neurons: list[Any] = []
     feed_forward: list[Any] = []
     watched: list[tuple[Module, str, Hook]] = []
@@ -128,9 +123,9 @@ def sub_layers(model: GPT, values: Pass, position: int) -> SubLayers:
 
 @dataclass(frozen=True)
 class Shares:
-    """The shares of a logit: of the token's ``embedding``, its ``position`` (None without one), each head of each block
-    (``heads``), each block's feed-forward network, all ``biases``, that of the final norm included, and the ``rest`` of the
-    residual stream, which in a GPT is only rounding error.
+    """The shares of a logit: of the token's ``embedding``, its ``position`` (or None), each block's ``heads``, each block's
+    feed-forward network, all ``biases``, that of the final norm included, and the ``rest`` of the residual stream, which in a
+    GPT is only rounding error.
 
     ``logit`` is the model's own value. It differs from the sum where the model does more after the final norm than multiply by
     the output layer.
@@ -152,10 +147,10 @@ class Shares:
 
 
 def logit_shares(model: GPT, values: SubLayers, token: int, other: int | None = None) -> Shares:
-    """Return each part's share of a token's logit, or with an ``other`` token of the difference of their logits.
+    """Return each part's share of a token's logit, or with ``other`` of the difference of their logits.
 
-    The biases are those of the attention and feed-forward output layers, and of the final norm. The bias of the values belongs
-    to the heads. Raises UserError for a final norm of another type.
+    The biases are those of the attention and feed-forward output layers, and of the final norm. The bias of the values counts
+    for the heads. Raises UserError for a final norm of another type.
     """
     unembedded = _output_row(model, token) - (0.0 if other is None else _output_row(model, other))
     direction = direction_of(model.norm, unembedded, values.stream)
@@ -178,10 +173,10 @@ def logit_shares(model: GPT, values: SubLayers, token: int, other: int | None = 
 
 def direction_of(norm: Any, unembedded: Any, stream: Any) -> Any:
     """Return the direction in a residual stream from which a norm and rows of the output layer (..., d_model) read a logit,
-    with the norm's scale fixed at its value for ``stream`` (d_model,): d - mean(d) at the top of this file. Raises UserError
-    unless the norm is a LayerNorm or an RMSNorm."""
+    with the norm's scale fixed for ``stream`` (d_model,): d - mean(d) above. Raises UserError unless the norm is a LayerNorm or
+    an RMSNorm."""
     if type(norm) not in (LayerNorm, RMSNorm):
-        raise UserError(f"the final norm must be a LayerNorm or an RMSNorm, not {a_or_an(type(norm).__name__)}")
+        raise UserError(f"the final norm must be a LayerNorm or an RMSNorm, got {a_or_an(type(norm).__name__)}")
     centred = isinstance(norm, LayerNorm)
     scale = math.sqrt(float(((stream - stream.mean() if centred else stream) ** 2).mean()) + norm.eps)
     direction = unembedded * _numbers(norm.weight) / scale

@@ -42,12 +42,10 @@ class BertConfig:
     - ``num_segments``: 0 for a model without segments (DistilBERT).
     - ``pooler``: the activation of the layer that makes one vector of a text: "tanh", "relu", or "" without that layer.
     - ``tie_output``: the masked-LM head shares the weights of the token embedding.
-    - ``skip_padding``: positions count only tokens that are not padding, from ``pad`` + 1 on (RoBERTa). The position table then
-      has pad + 1 more rows.
-    - ``relative_ranges``: the number of distance ranges of ``RelativePositions``, which add a learned value per head to the
-      attention scores (MPNet). 0: none.
-    - ``head_dropout``: the dropout before a classifier's last layer, where it is not ``dropout``; with ``pooler_dropout`` also
-      before its pooler (RoBERTa).
+    - ``skip_padding``: positions count only tokens that are not padding, from ``pad`` + 1 on (RoBERTa).
+    - ``relative_ranges``: the number of ranges of ``RelativePositions`` (MPNet). 0: none.
+    - ``head_dropout``: the dropout before a classifier's last layer, if not ``dropout``; with ``pooler_dropout`` also before
+      its pooler (RoBERTa).
     """
 
     vocab_size: int = 30522
@@ -76,7 +74,7 @@ class BertConfig:
         at_least(self, vocab_size=1, num_segments=0, max_length=1, num_layers=1, relative_ranges=0)
         one_of(self, "pooler", POOLERS)
         if self.head_dropout is not None and not 0.0 <= self.head_dropout < 1.0:
-            raise SettingError(f"head_dropout must be at least 0 and less than 1, not {self.head_dropout}")
+            raise SettingError(f"head_dropout must be at least 0 and less than 1, got {self.head_dropout}")
         if self.skip_padding and (self.positions != "learned" or self.pad < 0):
             raise SettingError("skip_padding needs learned positions and a pad of at least 0", "skip_padding", "pad")
         plain = [name for name, activation in ACTIVATIONS.items() if not activation.is_gated]
@@ -110,7 +108,7 @@ class BertConfig:
 
     def initialise(self, module: Module) -> None:
         """Initialise as BERT does: normal weights, zero biases. BERT's standard deviation of 0.02 suits its width of 768. A
-        narrower model would get small outputs and learn slowly, so here it is 0.02 * sqrt(768 / width)."""
+        narrower model would learn slowly, so here it is 0.02 * sqrt(768 / width)."""
         if isinstance(module, (Linear, Embedding)):
             init.normal_(module.weight, std=0.02 * math.sqrt(768 / self.d_model))
         if isinstance(module, Linear) and module.bias is not None:
@@ -118,8 +116,8 @@ class BertConfig:
 
 
 class Bert(Module):
-    """The encoder: the sum of token, segment and position embeddings (unless rotary), a norm, and blocks in which every token
-    attends to every other. Raises SettingError if the model does not fit in memory.
+    """The encoder: the sum of token, segment and position embeddings (unless rotary), a norm, and blocks without causal mask.
+    Raises SettingError if the model does not fit in memory.
 
     >>> from tinyformer import Bert, BertConfig
     >>> model = Bert(BertConfig(100, num_layers=1, num_heads=4, d_model=32, d_ff=64))
@@ -237,7 +235,7 @@ class BertHead(Module):
     def __init__(self, config: BertConfig, num_classes: int, labels: Sequence[str] = ()):
         self.labels = tuple(labels) or tuple(f"LABEL_{i}" for i in range(num_classes))
         if num_classes < 1 or len(self.labels) != num_classes:
-            raise SettingError(f"num_classes={num_classes} must be positive and the number of labels, got {len(self.labels)}")
+            raise SettingError(f"num_classes must be positive and match labels, got {num_classes} with {len(self.labels)}")
         self.config = config
         self.bert = Bert(config)
         self.dropout = Dropout(config.dropout if config.head_dropout is None else config.head_dropout)

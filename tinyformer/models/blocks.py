@@ -44,7 +44,7 @@ class BlockConfig:
         at_least(self, d_model=1, num_heads=1, d_ff=1, norm_eps=0, num_key_value_heads=0, d_head=0)
         head_sizes(self.d_model, self.num_heads, self.num_key_value_heads, self.d_head)
         if not 0.0 <= self.dropout < 1.0:
-            raise SettingError(f"dropout must be at least 0 and less than 1, not {self.dropout}")
+            raise SettingError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
         one_of(self, "norm", NORMS)
         one_of(self, "activation", ACTIVATIONS)
 

@@ -19,7 +19,7 @@ def evaluating(model: tt.nn.Module) -> EvaluationMode:
 class EvaluationMode:
     """The context that ``evaluating`` returns. It may be entered repeatedly, and by several threads at the same time.
 
-    When the last thread leaves, each module returns to its earlier mode. The modules are listed once, when the context is made.
+    When the last thread leaves, each module returns to its earlier mode. The list of modules is made once.
     """
 
     _lock = held_by_forks(threading.RLock())

@@ -69,11 +69,11 @@ class GPTConfig:
             is_gated = self.activation in ACTIVATIONS and ACTIVATIONS[self.activation].is_gated
             object.__setattr__(self, "d_ff", -(-self.d_model // 6) * 16 if is_gated else 4 * self.d_model)
         _, d_head = self.block.head_sizes  # making ``block`` checks the settings of BlockConfig
-        check_positions(self, d_head, kinds=("learned", "sinusoidal", "rotary"))
+        check_positions(self, d_head, choices=("learned", "sinusoidal", "rotary"))
         if self.positions != "rotary" and (self.rotary_base != 10000.0 or self.rotary_scaling):
             raise SettingError(f"rotary_base and rotary_scaling are for rotary positions, not {self.positions} ones")
         if self.rotary_base <= 1:
-            raise SettingError(f"rotary_base must be above 1, not {self.rotary_base}")
+            raise SettingError(f"rotary_base must be above 1, got {self.rotary_base}")
 
     @property
     def block(self) -> BlockConfig:
@@ -124,11 +124,11 @@ class GPT(Module):
         self.apply(self._initialise)
 
     def _initialise(self, module: Module) -> None:
-        """Initialise as GPT-2 does: normal weights, zero biases.
+        """Initialise as GPT-2 does: normal weights, zero biases, and the weights of the 2 * num_layers layers that add to the
+        residual stream divided by sqrt(2 * num_layers).
 
-        The weights of the 2 * num_layers layers whose outputs are added to the residual stream are divided by sqrt(2 *
-        num_layers). GPT-2's standard deviation of 0.02 suits its width of 768. A narrower model would get small outputs and
-        learn slowly, so that of linear layers is 0.02 * sqrt(768 / width).
+        GPT-2's standard deviation of 0.02 suits its width of 768. A narrower model would learn slowly, so for linear layers it
+        is 0.02 * sqrt(768 / width).
         """
         std = 0.02 * math.sqrt(768 / self.config.d_model)
         if isinstance(module, Embedding):
@@ -170,9 +170,7 @@ class GPT(Module):
     @checked
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """Return the cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of ``ids``.
-
-        The logits are computed in chunks, since those of a large vocabulary would take most of the memory.
-        """
+        The logits are computed in chunks to save memory."""
         return linear_cross_entropy(self.norm(self._residual_stream(ids)), self.output_weight(), targets, reduction=reduction)
 
     def output_weight(self) -> Tensor:
@@ -184,7 +182,8 @@ class GPT(Module):
         start = cache.length if cache is not None else 0
         if ids.ndim != 2 or not 1 <= ids.shape[1] <= self.config.block_size - start:
             limit = self.config.block_size - start
-            raise ValueError(f"ids must be (batch, length) with a length from 1 to {limit}, got {ids.shape}: crop them")
+            after = f" after {counted(start, 'token')} in the cache" if start else ""
+            raise ValueError(f"ids must be (batch, length) with length 1 to {limit}{after}, got {ids.shape}: crop them")
         mask = self.window_mask(start + ids.shape[1])
         if mask is not None and cache is not None:
             window = counted(self.config.sliding_window, "token")
@@ -215,7 +214,7 @@ class GPT(Module):
         return Cache(self.config.num_layers, capacity)
 
     def adapted(self, config: GPTConfig) -> GPT:
-        """Return a model with the same weights and another dropout or a smaller block_size, which drops the learned positions
+        """Return a model with the same weights and another dropout or a smaller block_size, without the learned positions
         beyond it. Raises SettingError if another setting differs."""
         if config.block_size > self.config.block_size:
             raise SettingError(f"block_size must be at most {self.config.block_size}, as in these weights")

@@ -1,12 +1,10 @@
 """Interventions: switch off or replace parts of a model's blocks while it runs, to measure what they do.
 
 A part that is switched off gives zeros (zero ablation), or its mean over all tokens of another run (mean ablation), from
-``recording_means``. Zeros may be unlike anything the later parts saw in training; a mean removes only what differs between
-tokens.
+``recording_means``. Zeros may be unlike anything in training; a mean removes only what differs between tokens.
 
-Parts have the names of ``named_modules``, such as "blocks.0.attention". They are parts of ``Block``, so interventions work for
-every GPT, BERT and ``Transformer``, including pretrained and quantized ones. They are hooks, which end with the context; the
-model's weights do not change.
+Parts have the names of ``named_modules``, such as "blocks.0.attention". Every model with a ``Block`` has them: each GPT, BERT
+and ``Transformer``, also pretrained or quantized. Interventions are hooks that end with the context; the weights do not change.
 """
 
 from __future__ import annotations
@@ -121,8 +119,8 @@ class MeanAttention:
 
 @dataclass(frozen=True)
 class AttentionRow:
-    """Replace the attention weights of the token at position ``query`` in a head of ``layer``: one for each key, with a sum of
-    1, in every text of a batch. Raises UserError for other weights, and during the run for a weight of a masked key."""
+    """Replace the attention weights of the token at position ``query`` in a head of ``layer``, in every text: one for each key,
+    with a sum of 1. Raises UserError for other weights, and during the run for a weight of a masked key."""
 
     layer: str
     head: int
@@ -164,7 +162,7 @@ class BlockOutput:
             for position in self.places:
                 _check_number("place", position, output.shape[1])
             if (len(self.places), *self.vectors.shape) != (len(output), len(output), output.shape[2]):
-                raise UserError(f"places and vectors must have one entry for each of the {counted(len(output), 'text')}")
+                raise UserError(f"places and vectors must have one row per text, {len(output)}: got {len(self.places)} places")
             is_replaced = tt.arange(output.shape[1]) == tt.tensor(list(self.places)).reshape(-1, 1)
             return tt.where(is_replaced.reshape(*is_replaced.shape, 1), self.vectors.reshape(len(output), 1, -1), output)
 
@@ -172,8 +170,8 @@ class BlockOutput:
 
 
 def mean_attention(weights: Tensor) -> Tensor:
-    """Return attention weights (..., queries, keys) that depend on the query only by its mask: each key's weight is its mean
-    over the queries that may attend to it, and each row is divided by its sum. A weight of exactly 0 counts as masked.
+    """Return attention weights (..., queries, keys) that depend on the query only by its mask: each key's mean weight over the
+    queries that may attend to it, with rows divided by their sums. A weight of exactly 0 counts as masked.
 
     >>> from tinyformer.models.intervening import mean_attention
     >>> mean_attention(tt.tensor([[1.0, 0.0], [0.5, 0.5]])).tolist()
@@ -205,9 +203,9 @@ def intervening(model: Module, interventions: Sequence[Intervention], means: Mea
 
 @contextmanager
 def recording_means(model: Module) -> Iterator[dict[str, Tensor]]:
-    """Record the outputs of the parts of a model's blocks, each as its mean over all tokens of the last call, padding included:
-    of an attention layer the mixed values of its heads, side by side; of a network its output; of its layer "down" the neurons;
-    of a block what it adds. The context yields a dict of the means by name."""
+    """Record what the parts of a model's blocks give, as means over all tokens of the last call, padding included: of an
+    attention layer its heads' mixed values, side by side; of a network its output; of its layer "down" the neurons; of a block
+    what it adds. The context yields a dict of the means by name."""
     recorded: dict[str, Tensor] = {}
 
     def keep(name: str, of: Callable[[Any, Any], Any]) -> Hook:
@@ -232,7 +230,7 @@ def recording_means(model: Module) -> Iterator[dict[str, Tensor]]:
 def _instead(by: str, means: Means, name: str) -> Callable[[Tensor], Tensor]:
     """Return a function that gives the replacement of a part's output."""
     if by not in WAYS:
-        raise UserError(f"by must be one of {', '.join(WAYS)}, not {by!r}")
+        raise UserError(f"by must be one of {', '.join(WAYS)}, got {by!r}")
     if by == "mean" and name not in means:
         raise UserError(f"means has no {name}: run the model within recording_means, and pass the dict that it yields")
     return lambda output: tt.zeros_like(output) + means[name] if by == "mean" else tt.zeros_like(output)
@@ -256,4 +254,4 @@ def _head_of(model: Module, name: str, head: int) -> MultiHeadAttention:
 
 def _check_number(name: str, number: int, count: int) -> None:
     if not 0 <= number < count:
-        raise UserError(f"{name} must be from 0 to {count - 1}, not {number}")
+        raise UserError(f"{name} must be from 0 to {count - 1}, got {number}")

@@ -2,11 +2,11 @@
 
 With A the weights of a head, (queries, keys), and K(q) the keys that a name means for the query q, its score is
 
-    mean over the queries q with non-empty K(q) of the sum over k in K(q) of A[q, k],
+    mean over the queries q with non-empty K(q) of the sum over k in K(q) of A[q, k].
 
-which is from 0 to 1. KINDS lists the names. Induction is measured as prefix matching on repeated random tokens (Olsson et al.
-2022), where only the repetition tells what comes next: see ``repeated_tokens``. The score of a "positional" head is the share
-of queries whose largest weight is at its most common distance (Voita et al. 2019).
+KINDS lists the names. Induction is measured as prefix matching on ``repeated_tokens`` (Olsson et al. 2022), where only the
+repetition tells what comes next. The score of a "positional" head is the share of queries whose largest weight is at its most
+common distance (Voita et al. 2019).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ KINDS = (
 
 
 def head_scores(weights: Any, ids: Any, causal: bool) -> tuple[Any, Any]:
-    """Return the scores (heads, len(KINDS)) of a self-attention's heads, and for "positional" the distance (heads,) at which
-    most queries have their largest weight: how far the key is before the query, negative for a later key.
+    """Return the scores (heads, len(KINDS)) of a self-attention's heads, and the most common distance (heads,) of the
+    "positional" score: how far the key is before the query, negative for a later key.
 
     ``weights`` (texts, heads, length, length) are those of texts with these ``ids`` (texts, length). A score is NaN if no query
     has keys that the name means.
@@ -79,7 +79,7 @@ def head_scores(weights: Any, ids: Any, causal: bool) -> tuple[Any, Any]:
         attended = host.einsum("thqk,tqk->h", weights, keys.astype(weights.dtype))
         by_name[name] = attended / queries if queries else host.full(weights.shape[1], host.nan)
     by_name["positional"], distances = _positional(weights, causal)
-    return host.stack([by_name[kind.name] for kind in KINDS], -1), distances
+    return host.stack([by_name[label.name] for label in KINDS], -1), distances
 
 
 def _keys(ids: Any, causal: bool) -> dict[str, Any]:
@@ -113,8 +113,8 @@ def _positional(weights: Any, causal: bool) -> tuple[Any, Any]:
 
 
 def repeated_tokens(vocabulary: Sequence[int], room: int, rows: int, length: int = 25, copies: int = 4, seed: int = 0) -> Any:
-    """Return ids (rows, at most ``room``): each row has up to ``length`` random different ids of the vocabulary, repeated to
-    this many ``copies`` (25 and 4 in Olsson et al. 2022), or two if a copy would have fewer than 8 ids."""
+    """Return ids (rows, at most ``room``): each row repeats up to ``length`` random different ids of the vocabulary this many
+    times (``copies``), or twice if a copy would have fewer than 8 ids. Olsson et al. (2022) use 25 and 4."""
     if room < 8 * copies:
         copies = 2
     count = min(length, room // copies, len(vocabulary))
@@ -125,4 +125,4 @@ def repeated_tokens(vocabulary: Sequence[int], room: int, rows: int, length: int
 
 def names_of(scores: Any) -> list[str]:
     """Return the names of a head with these scores (len(KINDS),): those whose threshold they reach."""
-    return [kind.name for kind, score in zip(KINDS, scores) if score >= kind.threshold]
+    return [label.name for label, score in zip(KINDS, scores) if score >= label.threshold]

@@ -77,8 +77,8 @@ class LearnedPositions(Embedding):
 
 class RelativePositions(Embedding):
     """A learned attention bias for each head and each of ``num_embeddings`` ranges of distances (Raffel et al. 2020; MPNet).
-    Half of the ranges are for earlier tokens, half for later ones. In each half, half of the ranges hold one distance; the
-    others widen up to a distance of 128, from which the last one covers all.
+    Half of the ranges are for later tokens. In each half, half of the ranges hold one distance; the others widen up to a
+    distance of 128, from which the last one covers all.
 
     Raises ValueError for fewer than 4 ranges or more than 256.
     """
@@ -107,8 +107,8 @@ class RelativePositions(Embedding):
 
 
 def add_positions(x: Tensor, positions: Any, cache: Cache | None = None) -> Tensor:
-    """Add positions to x (batch, length, d_model), from 0 or with a cache after the tokens in it. Without positions (None),
-    return x."""
+    """Add positions to x (batch, length, d_model), from 0 or with a cache after its tokens. Without positions (None), return
+    x."""
     if positions is None:
         return x
     return x + (positions(x.shape[1]) if cache is None else _later_positions(positions, cache, x.shape[1]))
@@ -120,17 +120,17 @@ def _later_positions(positions: Any, cache: Cache, count: int) -> Any:
     return positions.table_for(stop).data[cache.length : stop]
 
 
-def check_positions(config: Any, d_head: int, kinds: Sequence[str] = KINDS) -> None:
-    """Raise SettingError unless ``positions`` of a configuration is one of ``kinds`` and works with heads of this width."""
-    one_of(config, "positions", kinds)
+def check_positions(config: Any, d_head: int, choices: Sequence[str] = KINDS) -> None:
+    """Raise SettingError unless ``positions`` is one of ``choices`` and works with heads of this width."""
+    one_of(config, "positions", choices)
     if config.positions == "rotary" and d_head % 2:
-        message = f"d_model / num_heads must be even for rotary positions, not {d_head}"
+        message = f"d_model / num_heads must be even for rotary positions, got {d_head}"
         raise SettingError(message, "d_model", "num_heads")
 
 
 def absolute_positions(positions: str, max_length: int, d_model: int) -> SinusoidalPositions | LearnedPositions | None:
-    """Return a module of positions that are added to the embeddings: "sinusoidal" or "sinusoidal_halves" ones (see
-    ``sinusoidal``), or ``max_length`` "learned" ones. For "rotary", which are not added, return None."""
+    """Return a module of positions to add to embeddings: "sinusoidal" or "sinusoidal_halves" (see ``sinusoidal``), or
+    ``max_length`` "learned" ones. "rotary" positions, which are not added, give None."""
     if positions == "rotary":
         return None
     if positions == "learned":
@@ -140,12 +140,12 @@ def absolute_positions(positions: str, max_length: int, d_model: int) -> Sinusoi
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """How rotary frequencies shrink for a context longer than the ``original_length`` of the first training.
+    """How rotary frequencies shrink for a context longer than the training's ``original_length``.
 
     With ``kind`` "linear" all are divided by ``factor`` (Chen et al. 2023, section 2.2). With "llama3" (Llama 3.1) those that
     turn at least ``high_frequency_factor`` times within the original length stay, those that turn at most
-    ``low_frequency_factor`` times are divided by ``factor``, and those between are interpolated. Raises SettingError for an
-    invalid value.
+    ``low_frequency_factor`` times are divided by ``factor``, and others are interpolated. Raises SettingError for an invalid
+    value.
     """
 
     kind: str
@@ -193,7 +193,7 @@ class RotaryPositions:
 
     def rotation(self, length: int, dtype: Any, cache: KeyValueCache | None = None) -> Tensor:
         """Return the argument of ``tt.norm_and_rotate``, (length, d_head): for each position the cosines of the angles, then
-        the sines. Positions start at 0, or with a cache after the tokens in it."""
+        the sines, from 0 or with a cache after its tokens."""
         return self.table_for(length, dtype)[:length] if cache is None else _later_rotation(self, length, dtype, cache)
 
     def table_for(self, length: int, dtype: Any) -> Tensor:

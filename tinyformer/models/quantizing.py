@@ -23,11 +23,11 @@ AnyModule = TypeVar("AnyModule", bound=Module)
 def quantize(model: AnyModule, dtype: str = "int8") -> AnyModule:
     """Round the weights of a model's linear layers and token embeddings to "int8", "int4" or "bfloat16", in place.
 
-    Returns the model in evaluation mode. Afterwards only what ``tt.nn.add_lora`` adds can be trained.
+    Returns the model in evaluation mode. Afterwards only what ``tt.nn.add_lora`` adds can be trained. An int8 weight takes
+    about a quarter of its memory, an int4 weight a seventh, and generation is up to that much faster; see ``tt.nn.quantize_``.
 
-    An int8 weight takes about a quarter of its memory, an int4 weight a seventh, and generation is up to that much faster; see
-    ``tt.nn.quantize_``. Raises UserError for another dtype, for weights that are NaN or infinite, and for a model with layers
-    that cannot be quantized, such as an LSTM.
+    Raises UserError for another dtype, for weights that are NaN or infinite, and for layers that cannot be quantized, such as
+    an LSTM.
 
     >>> from tinyformer import GPT, GPTConfig, quantize
     >>> quantize(GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32))).blocks[0].feed_forward.up

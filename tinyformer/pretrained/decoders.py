@@ -1,5 +1,5 @@
 """The families with a decoder: GPT-2 (Radford et al. 2019); Llama (Touvron et al. 2023) with SmolLM2, Mistral, Qwen2, Qwen3 and
-Gemma; and Marian's translators (Junczys-Dowmunt et al. 2018), such as the Opus-MT models."""
+Gemma; and Marian (Junczys-Dowmunt et al. 2018), such as the Opus-MT translators."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from tinyformer.models.positions import RotaryScaling
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.pretrained.families import ACTIVATION, PROBABILITY, Family, PretrainedSettings, Row, described, must_be
 
-# With an output layer they are a ``GPT``, and without one a ``GPTVectors``.
+# Language models are a ``GPT``, or without output layer a ``GPTVectors``.
 OTHER_HEADS = r"(score|classifier|qa_outputs|multiple_choice_head|v_head)\..*"
 _WITH_OUTPUT = ("ForCausalLM", "LMHeadModel")
 
 
 def has_output(name: str, is_tied: bool) -> Callable[[PretrainedSettings, Collection[str]], bool]:
-    """A function that tells by the settings of a folder, and by the names of its tensors, whether the model has an output
-    layer. ``name`` is that of the layer's weight, and ``is_tied`` says if it is the token embedding where nothing is said."""
+    """Return a function of a folder's settings and tensor names that is true if the model has an output layer. ``name`` is that
+    of the layer's weight, and ``is_tied`` the default of tie_word_embeddings."""
 
-    def is_there(settings: PretrainedSettings, names: Collection[str]) -> bool:
+    def has_it(settings: PretrainedSettings, names: Collection[str]) -> bool:
         if settings.read(bool, "tie_word_embeddings", is_tied) or name in names:
             return True
         return any(named.endswith(_WITH_OUTPUT) for named in settings.read(list[str], "architectures", []))
 
-    return is_there
+    return has_it
 
 
 def without_output(family: Family, config_of: Callable[[PretrainedSettings], GPTConfig]) -> Family:
-    """The same family for models without output layer."""
+    """Return the same family for models without output layer."""
     return replace(
         family,
         names={f"gpt.{name}": theirs for name, theirs in family.names.items()},
         make=lambda settings: GPTVectors(config_of(settings)),
-        kind=GPTVectors,
-        found=lambda settings, names: True,
+        model_class=GPTVectors,
+        matches=lambda settings, names: True,
         copies={},
         biases=r"gpt\.(" + family.biases + ")",
     )
@@ -73,13 +73,13 @@ GPT2_SETTINGS = (
 
 
 def config_of_gpt2(settings: PretrainedSettings) -> GPTConfig:
-    """The configuration that a config.json describes."""
+    """Return the configuration that a config.json describes."""
     settings.refuse(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     return GPTConfig(**settings.ours(GPT2_SETTINGS), bias=True)
 
 
 def describe_gpt2(model: GPT | GPTVectors) -> dict[str, Any]:
-    """The config.json of a model. GPT-2's layers have biases; where the model has none, theirs are zeros."""
+    """Return the config.json of a model. GPT-2 stores zeros for biases that the model lacks."""
     config = model.config
     must_be("GPT-2", config, positions="learned", norm="layer", num_key_value_heads=(0, config.num_heads), query_key_norm=False)
     must_be("GPT-2", config, sliding_window=0, scale_embeddings=False)
@@ -89,7 +89,7 @@ def describe_gpt2(model: GPT | GPTVectors) -> dict[str, Any]:
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel" if isinstance(model, GPT) else "GPT2Model"],
         "tie_word_embeddings": config.tie_output and isinstance(model, GPT),
-        "bos_token_id": None,  # GPT-2's own may be outside of this vocabulary
+        "bos_token_id": None,  # GPT-2's default may be outside this vocabulary
         "eos_token_id": None,
     }
 
@@ -100,9 +100,9 @@ GPT2 = Family(
     names=GPT2_NAMES,
     make=lambda settings: GPT(config_of_gpt2(settings)),
     describe=describe_gpt2,
-    kind=GPT,
+    model_class=GPT,
     suits=lambda model: model.config.positions != "rotary",
-    found=has_output("lm_head.weight", is_tied=True),
+    matches=has_output("lm_head.weight", is_tied=True),
     prefix="transformer.",
     copies={"lm_head.weight": "transformer.wte.weight"},
     ignored=r".*\.attn\.(bias|masked_bias)",
@@ -146,7 +146,7 @@ _LLAMA: dict[str, Any] = {
     "activation": "swiglu",
     "scale_embeddings": False,
 }
-ONLY = {  # what tells these models apart
+ONLY = {  # the settings in which these models differ
     "llama": _LLAMA,
     "qwen2": _LLAMA | {"query_key_value_bias": True},
     "qwen3": _LLAMA | {"query_key_norm": True},
@@ -154,23 +154,23 @@ ONLY = {  # what tells these models apart
     "gemma": _LLAMA | {"activation": "geglu", "scale_embeddings": True},
 }
 NAMED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "gemma": "Gemma"}
-GATES = {"swiglu": "silu", "geglu": "gelu_pytorch_tanh"}  # the functions of the gates, by their published names
-DEFAULTS: dict[str, dict[str, Any]] = {  # those of transformers, where they differ from Llama's
+GATES = {"swiglu": "silu", "geglu": "gelu_pytorch_tanh"}  # published names of the gates' functions
+DEFAULTS: dict[str, dict[str, Any]] = {  # transformers' defaults, where they differ from Llama's
     "qwen3": {"head_dim": 128},
     "gemma": {"head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": True},
 }
 
 
 def config_of_llama(settings: PretrainedSettings) -> GPTConfig:
-    """The configuration that a config.json describes."""
-    kind = settings.read(str, "model_type")
-    settings = PretrainedSettings(settings.path, {**DEFAULTS.get(kind, {}), **settings.values})
-    if kind != "gemma" or settings.values.get("hidden_act") != "gelu":  # as Gemma's first files name the approximation
-        settings.refuse(hidden_act=GATES[ONLY[kind]["activation"]])
+    """Return the configuration that a config.json describes."""
+    model_type = settings.read(str, "model_type")
+    settings = PretrainedSettings(settings.path, {**DEFAULTS.get(model_type, {}), **settings.values})
+    if model_type != "gemma" or settings.values.get("hidden_act") != "gelu":  # the approximation's name in Gemma's first files
+        settings.refuse(hidden_act=GATES[ONLY[model_type]["activation"]])
     settings.refuse(hidden_activation="gelu_pytorch_tanh", attention_bias=False, mlp_bias=False, partial_rotary_factor=1.0)
     settings.refuse(use_sliding_window=False, use_bidirectional_attention=False)
     ours, (base, scaling) = settings.ours(LLAMA_SETTINGS), rotary_settings(settings)
-    has_window = kind == "mistral" and settings.values.get("sliding_window", 0) is not None  # one that is missing has a default
+    has_window = model_type == "mistral" and settings.values.get("sliding_window", 0) is not None  # a missing one has a default
     return GPTConfig(
         **ours,
         positions="rotary",
@@ -180,56 +180,54 @@ def config_of_llama(settings: PretrainedSettings) -> GPTConfig:
         rotary_base=base,
         rotary_scaling=scaling,
         sliding_window=settings.read(int, "sliding_window", 4096) if has_window else 0,
-        **ONLY[kind],
+        **ONLY[model_type],
     )
 
 
 def rotary_settings(settings: PretrainedSettings) -> tuple[float, RotaryScaling | None]:
-    """The base and the scaling of rotary positions, from ``rope_parameters``, or as older files say it, from ``rope_theta`` and
+    """Return the base and the scaling of rotary positions, from ``rope_parameters``, or in older files from ``rope_theta`` and
     ``rope_scaling``."""
     settings.same("rope_parameters", "rope_scaling")
-    found = settings.read(dict[str, Any], "rope_parameters", {}) or settings.read(dict[str, Any], "rope_scaling", {})
-    rotary = PretrainedSettings(settings.path, found)
+    values = settings.read(dict[str, Any], "rope_parameters", {}) or settings.read(dict[str, Any], "rope_scaling", {})
+    rotary = PretrainedSettings(settings.path, values)
     rotary.refuse(partial_rotary_factor=1.0)
     base = rotary.read(float, "rope_theta", settings.read(float, "rope_theta", 10000.0))
-    kind = rotary.read(str, "rope_type", rotary.read(str, "type", "default"))
-    if kind == "default":
+    rope_type = rotary.read(str, "rope_type", rotary.read(str, "type", "default"))
+    if rope_type == "default":
         return base, None
-    if kind == "linear":
+    if rope_type == "linear":
         return base, RotaryScaling("linear", rotary.read(float, "factor"))
-    if kind != "llama3":
-        raise settings.error(
-            f"the rotary scaling {shortened(repr(kind), 40)} is not known; there are default, linear and llama3"
-        )
+    if rope_type != "llama3":
+        raise settings.error(f"rope_type must be default, linear or llama3, got {shortened(repr(rope_type), 40)}")
     factor, low, high = (rotary.read(float, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     return base, RotaryScaling("llama3", factor, low, high, rotary.read(int, "original_max_position_embeddings"))
 
 
-def describe_llama(kind: str) -> Callable[[GPT | GPTVectors], dict[str, Any]]:
-    """A function that gives the config.json of a model of this kind."""
+def describe_llama(model_type: str) -> Callable[[GPT | GPTVectors], dict[str, Any]]:
+    """Return a function that returns the config.json of a model of this type."""
 
-    def describe_kind(model: GPT | GPTVectors) -> dict[str, Any]:
-        config, name = model.config, NAMED[kind]
-        must_be(name, config, positions="rotary", norm="rms", bias=False, **ONLY[kind])
-        must_be(name, config, sliding_window=config.sliding_window if kind == "mistral" else 0)
+    def describe_type(model: GPT | GPTVectors) -> dict[str, Any]:
+        config, name = model.config, NAMED[model_type]
+        must_be(name, config, positions="rotary", norm="rms", bias=False, **ONLY[model_type])
+        must_be(name, config, sliding_window=config.sliding_window if model_type == "mistral" else 0)
         num_key_value_heads, d_head = config.block.head_sizes
         return {
             **described(LLAMA_SETTINGS, config),
-            "model_type": kind,
+            "model_type": model_type,
             "architectures": [f"{name}ForCausalLM" if isinstance(model, GPT) else f"{name}Model"],
             "num_key_value_heads": num_key_value_heads,
             "head_dim": d_head,
             "hidden_act": GATES[config.activation],
             "tie_word_embeddings": config.tie_output and isinstance(model, GPT),
             "rope_parameters": describe_rotary(config),
-            **({"sliding_window": config.sliding_window} if kind == "mistral" else {}),
+            **({"sliding_window": config.sliding_window} if model_type == "mistral" else {}),
         }
 
-    return describe_kind
+    return describe_type
 
 
 def describe_rotary(config: GPTConfig) -> dict[str, Any]:
-    """The base and the scaling of rotary positions, as config.json has them."""
+    """Return the base and the scaling of rotary positions for config.json."""
     scaling = config.rotary_scaling
     if scaling is None:
         return {"rope_type": "default", "rope_theta": config.rotary_base}
@@ -241,14 +239,14 @@ def describe_rotary(config: GPTConfig) -> dict[str, Any]:
     return described
 
 
-def _is(kind: str) -> Callable[[GPT | GPTVectors], bool]:
-    """A function that tells whether a model is written as one of this kind. A Mistral without window is written as a Llama."""
+def _is(model_type: str) -> Callable[[GPT | GPTVectors], bool]:
+    """Return a function that is true if a model is saved as this type. A Mistral without window is saved as a Llama."""
 
     def suits(model: GPT | GPTVectors) -> bool:
         config = model.config
         plain = "gemma" if config.scale_embeddings else "mistral" if config.sliding_window else "llama"
-        found = "qwen3" if config.query_key_norm else "qwen2" if config.query_key_value_bias else plain
-        return config.positions == "rotary" and found == kind
+        closest = "qwen3" if config.query_key_norm else "qwen2" if config.query_key_value_bias else plain
+        return config.positions == "rotary" and closest == model_type
 
     return suits
 
@@ -256,19 +254,19 @@ def _is(kind: str) -> Callable[[GPT | GPTVectors], bool]:
 LLAMAS = tuple(
     Family(
         name=name,
-        model_types=(kind,),
-        names=GEMMA_NAMES if kind == "gemma" else LLAMA_NAMES,
+        model_types=(model_type,),
+        names=GEMMA_NAMES if model_type == "gemma" else LLAMA_NAMES,
         make=lambda settings: GPT(config_of_llama(settings)),
-        describe=describe_llama(kind),
-        kind=GPT,
-        suits=_is(kind),
-        found=has_output("lm_head.weight", is_tied=kind == "gemma"),
+        describe=describe_llama(model_type),
+        model_class=GPT,
+        suits=_is(model_type),
+        matches=has_output("lm_head.weight", is_tied=model_type == "gemma"),
         prefix="model.",
         copies={"lm_head.weight": "model.embed_tokens.weight"},
         ignored=r".*\.rotary_emb\.inv_freq",
         unused=OTHER_HEADS,
     )
-    for kind, name in NAMED.items()
+    for model_type, name in NAMED.items()
 )
 LLAMAS_VECTORS = tuple(without_output(family, config_of_llama) for family in LLAMAS)
 
@@ -314,7 +312,7 @@ MARIAN_SETTINGS = (
 
 
 def make_marian(settings: PretrainedSettings) -> Transformer:
-    """The model that a config.json describes."""
+    """Return the model that a config.json describes."""
     settings = settings.by_own_names(MARIAN_SETTINGS)
     settings.refuse(static_position_embeddings=True, normalize_before=False, normalize_embedding=False)
     settings.refuse(add_final_layer_norm=False, add_bias_final_layer_norm=False, is_encoder_decoder=True)
@@ -334,20 +332,20 @@ def make_marian(settings: PretrainedSettings) -> Transformer:
 
 
 def _share_embeddings(settings: PretrainedSettings) -> bool:
-    """Whether both languages have one embedding. Where transformers ties no tensors, each has its own."""
+    """Return True if both languages share one embedding. Where transformers ties no tensors, each has its own."""
     shares = settings.read(bool, "share_encoder_decoder_embeddings", True)
     return shares and settings.read(bool, "tie_word_embeddings", True)
 
 
 def describe_marian(model: Transformer) -> dict[str, Any]:
-    """The config.json of a model. Where it has no fixed bias of the logits, Marian's is zeros."""
+    """Return the config.json of a model. Marian stores zeros for a fixed bias that the model lacks."""
     config = model.config
     must_be(
         "Marian", config, positions="sinusoidal_halves", norm="layer", norm_first=False, activation=tuple(published_names())
     )
     must_be("Marian", config, source_features=0, norm_eps=1e-5, query_key_norm=False)
     if config.share_embeddings and not config.tie_output:
-        raise UserError("Marian's models with one embedding for both languages use it as the output layer, too")
+        raise UserError("cannot save this model as Marian: share_embeddings needs tie_output=True")
     return {
         **described(MARIAN_SETTINGS, config),
         "model_type": "marian",
@@ -366,20 +364,20 @@ MARIAN = Family(
     names=MARIAN_NAMES,
     make=make_marian,
     describe=describe_marian,
-    kind=Transformer,
+    model_class=Transformer,
     suits=lambda model: model.config.share_embeddings,
-    found=lambda settings, names: _share_embeddings(settings),
+    matches=lambda settings, names: _share_embeddings(settings),
     prefix="model.",
     copies=dict.fromkeys((_ENCODER_EMBEDDING, _DECODER_EMBEDDING, "lm_head.weight"), "model.shared.weight"),
     ignored=r"model\.(encoder|decoder)\.embed_positions\.weight",
     optional="output_bias",
 )
-# With an embedding for each language, as few models have it.
+# A few models have an embedding for each language.
 MARIAN_SEPARATE = replace(
     MARIAN,
     names={**MARIAN_NAMES, "source_embedding.tokens": "model.encoder.embed_tokens"},
     suits=lambda model: True,
-    found=lambda settings, names: True,
+    matches=lambda settings, names: True,
     copies={"lm_head.weight": _DECODER_EMBEDDING},
     ignored=rf"{MARIAN.ignored}|model\.shared\.weight",
 )

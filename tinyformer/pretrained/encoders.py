@@ -1,7 +1,7 @@
 """The families of encoders, each with any of the heads of ``models/bert.py``: BERT (Devlin et al. 2019) and its relatives.
 
-RoBERTa (Liu et al. 2019) has the architecture of XLM-RoBERTa and CamemBERT, too. MPNet (Song et al. 2020) is a RoBERTa without
-segments and with relative positions. DistilBERT (Sanh et al. 2019) is a BERT without segments and without pooler.
+XLM-RoBERTa and CamemBERT are RoBERTas (Liu et al. 2019). MPNet (Song et al. 2020) is a RoBERTa without segments but with
+relative positions. DistilBERT (Sanh et al. 2019) is a BERT without segments and pooler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tinyformer.pretrained.families import ACTIVATION, PROBABILITY, Family, Pret
 from tinytensor.common.wording import a_or_an
 
 AnyBert = Bert | BertForMaskedLM | BertHead
-# How the name of an architecture ends, of each class that has one with each family.
+# The ending of each class's architecture name.
 ENDINGS: Mapping[type[AnyBert], str] = {
     Bert: "Model",
     BertForMaskedLM: "ForMaskedLM",
@@ -36,25 +36,24 @@ ENDINGS: Mapping[type[AnyBert], str] = {
     BertForQuestionAnswering: "ForQuestionAnswering",
 }
 
-MOST_CLASSES = 1_000_000  # so that no file can fill the memory with their names
+MOST_CLASSES = 1_000_000  # so that no file can fill the memory with class names
 OF_CLASSES = ("classifier_dropout", None)
-WITH_CLASSES = (BertForClassification, BertForTokenClassification)  # whose _classes config.json names
+WITH_CLASSES = (BertForClassification, BertForTokenClassification)  # config.json names their classes
 
 
 @dataclass(frozen=True)
 class Head:
-    """A head as a family has it: the class here, and the family's names of its layers.
+    """A head in a family: the class here, and the family's names of its layers.
 
-    ``pooler`` is that of the Bert below it; where the head has the pooler's layer, its names say so. With an ``activation`` the
-    head has this one. Where config.json does not tell of the head, tensors in the file do that match each of ``found``.
-    ``also`` are endings of architectures that have this head beside others. ``dropout`` is the setting of the head's dropout,
-    "" if there is none, and what it is where config.json does not say; None is that of the blocks. For ``copies`` see
-    ``Family``.
+    ``pooler`` is the setting of the Bert below. ``activation`` replaces the blocks' activation in the head. Where config.json
+    names no head, tensors that match each pattern imply this one. ``also`` lists endings of architectures that have this
+    head and more. ``dropout`` is the setting of the head's dropout ("" for none) and its default, where None is that of the
+    blocks. For ``copies`` see ``Family``.
     """
 
-    kind: type[AnyBert]
+    model_class: type[AnyBert]
     names: Mapping[str, str]
-    found: tuple[str, ...]
+    patterns: tuple[str, ...]
     pooler: str = ""
     activation: str = ""
     also: tuple[str, ...] = ()
@@ -62,8 +61,8 @@ class Head:
     copies: Mapping[str, str] = field(default_factory=dict)
 
     def is_in(self, names: Collection[str]) -> bool:
-        """Whether a file with these tensors has this head."""
-        return all(any(re.fullmatch(pattern, name) for name in names) for pattern in self.found)
+        """Return True if a file with these tensors has this head."""
+        return all(any(re.fullmatch(pattern, name) for name in names) for pattern in self.patterns)
 
 
 TOKENS = Head(BertForTokenClassification, {"output": "classifier"}, (r"classifier\.weight",))
@@ -77,8 +76,8 @@ def with_heads(
     named: tuple[str, ...],
     pooler: str = "tanh",
 ) -> tuple[Family, ...]:
-    """A family for each head, and ``base``, the one without. ``named`` are the beginnings of their architectures' names, the
-    first of which is written, and ``pooler`` is that of the base."""
+    """Return a family for each head, and ``base``, the one without. ``named`` are the beginnings of their architectures' names,
+    the first of which is written. ``pooler`` is that of the base."""
     families = [_with_head(base, config_of, head, named) for head in heads]
     return *families, _with_head(base, config_of, Head(Bert, {}, (), pooler), named)
 
@@ -86,45 +85,40 @@ def with_heads(
 def _with_head(
     base: Family, config_of: Callable[[PretrainedSettings], BertConfig], head: Head, named: tuple[str, ...]
 ) -> Family:
-    above = "" if head.kind is Bert else "bert."
+    above = "" if head.model_class is Bert else "bert."
     pooler = f"{above}pooler"
-    endings = (ENDINGS[head.kind], *head.also)
+    endings = (ENDINGS[head.model_class], *head.also)
     return replace(
         base,
         names={**{f"{above}{name}": theirs for name, theirs in base.names.items()}, **head.names},
         make=lambda settings: _make(base, head, config_of(settings), settings),
         describe=lambda model: _described(base, head, model, named[0] + endings[0]),
-        kind=head.kind,
+        model_class=head.model_class,
         suits=lambda model: base.suits(model) and (pooler not in head.names or model.config.pooler == head.pooler),
         architectures=tuple(name + ending for name in named for ending in endings),
-        found=lambda settings, names: not head.found or (not settings.values.get("architectures") and head.is_in(names)),
+        matches=lambda settings, names: not head.patterns or (not settings.values.get("architectures") and head.is_in(names)),
         copies=head.copies,
         unused=base.unused + "|" + re.escape(base.names["pooler"]) + r"\..*",
-        optional=r"(?!)" if issubclass(head.kind, BertForClassification) else re.escape(pooler) + r"\..*",
+        optional=r"(?!)" if issubclass(head.model_class, BertForClassification) else re.escape(pooler) + r"\..*",
     )
 
 
 def _make(base: Family, head: Head, config: BertConfig, settings: PretrainedSettings) -> Any:
     if head.activation not in ("", config.activation):
         refused, only = settings.values.get("hidden_act"), published_names()[head.activation]
-        raise settings.error(
-            f"hidden_act {refused!r} cannot be used here in {a_or_an(base.name)} that fills masks, only {only!r}: take the "
-            "model without this head, by its architecture"
-        )
+        raise settings.error(f"hidden_act {refused!r} is not supported in {a_or_an(base.name)} for masks: it must be {only!r}")
     config = replace(config, pooler=head.pooler, head_dropout=settings.probability(*head.dropout))
-    kind: Any = head.kind
-    if kind in WITH_CLASSES:
-        return kind(config, *_classes(settings))
-    return kind(config)
+    model: Any = head.model_class
+    return model(config, *(_classes(settings) if head.model_class in WITH_CLASSES else ()))
 
 
 def _classes(settings: PretrainedSettings) -> tuple[int, tuple[str, ...]]:
-    """The number of _classes that a config.json describes, two by default, and their names, if it has one for each."""
-    found = settings.read(dict[str, Any], "id2label", {})
-    number = settings.read(int, "num_labels", len(found) or 2)
+    """Return the number of classes in a config.json (default: two), and their names if each has one."""
+    labels = settings.read(dict[str, Any], "id2label", {})
+    number = settings.read(int, "num_labels", len(labels) or 2)
     if number > MOST_CLASSES:
-        raise settings.error(f"num_labels {number:,} is more than the {MOST_CLASSES:,} _classes that a model can have")
-    names = [found.get(str(i)) for i in range(number if number == len(found) else 0)]
+        raise settings.error(f"num_labels must be at most {MOST_CLASSES:,}, got {number:,}")
+    names = [labels.get(str(i)) for i in range(number if number == len(labels) else 0)]
     return number, tuple(map(str, names)) if all(isinstance(name, str) for name in names) else ()
 
 
@@ -172,24 +166,23 @@ BERT_SETTINGS = (
 
 
 def config_of_bert(settings: PretrainedSettings) -> BertConfig:
-    """The configuration that a config.json describes."""
+    """Return the configuration that a config.json describes."""
     settings.refuse(position_embedding_type="absolute", is_decoder=False)
     return BertConfig(**settings.ours(BERT_SETTINGS), num_segments=settings.read(int, "type_vocab_size", 2))
 
 
 def config_of_roberta(settings: PretrainedSettings) -> BertConfig:
-    """The same for RoBERTa. Its positions begin after the id of the padding, so that the table has rows that no text uses."""
+    """Return that of a RoBERTa. Its positions start after the padding's id, so the table has unused rows."""
     pad = settings.read(int, "pad_token_id", 1)
     defaults = {"vocab_size": 50265, "pad_token_id": pad}
     config = config_of_bert(PretrainedSettings(settings.path, defaults | settings.given()))
     if config.max_length <= pad + 1:
-        raise settings.error(f"max_position_embeddings {config.max_length} leaves no position after pad_token_id {pad}")
+        raise settings.error(f"max_position_embeddings must exceed pad_token_id {pad} by 2 or more, got {config.max_length}")
     return replace(config, max_length=config.max_length - pad - 1, skip_padding=True, pooler_dropout=True)
 
 
 def config_of_mpnet(settings: PretrainedSettings) -> BertConfig:
-    """The same for MPNet. Its class at Hugging Face's takes the padding to be 1, and has 32 ranges of distances, whatever the
-    settings say."""
+    """Return that of an MPNet. Hugging Face's class always has padding 1 and 32 ranges of distances."""
     settings.refuse(pad_token_id=1, relative_attention_num_buckets=32)
     defaults = {"vocab_size": 30527, "pad_token_id": 1}
     config = config_of_roberta(PretrainedSettings(settings.path, defaults | settings.given()))
@@ -197,7 +190,7 @@ def config_of_mpnet(settings: PretrainedSettings) -> BertConfig:
 
 
 def describe_bert(model: AnyBert) -> dict[str, Any]:
-    """The config.json of a model."""
+    """Return the config.json of a model."""
     config = model.config
     return {
         **described(BERT_SETTINGS, config),
@@ -223,7 +216,7 @@ def _family(name: str, model_types: tuple[str, ...], prefix: str, layers: Mappin
         names={ours: prefix + theirs for ours, theirs in layers.items()},
         make=lambda settings: Bert(config_of_bert(settings)),
         describe=describe_bert,
-        kind=Bert,
+        model_class=Bert,
         prefix=prefix,
         ignored=r".*\.position_ids",
         unused=r"(cls|lm_head|classifier|qa_outputs)\..*",
@@ -271,7 +264,7 @@ BERTS = with_heads(
 
 
 def _heads_of_roberta(prefix: str, dropout: tuple[str, float | None] = OF_CLASSES) -> tuple[Head, ...]:
-    """The heads of RoBERTa and MPNet. That for masks has gelu, whatever the activation of the blocks is."""
+    """Return the heads of RoBERTa and MPNet. The masked-LM head has gelu, whatever the activation of the blocks."""
     return (
         Head(
             BertForMaskedLM,
@@ -344,12 +337,12 @@ DISTILBERT_SETTINGS = (
 
 
 def config_of_distilbert(settings: PretrainedSettings) -> BertConfig:
-    """The configuration that a config.json describes."""
+    """Return the configuration that a config.json describes."""
     return BertConfig(**settings.ours(DISTILBERT_SETTINGS), num_segments=0, norm_eps=1e-12)
 
 
 def describe_distilbert(model: AnyBert) -> dict[str, Any]:
-    """The config.json of a model."""
+    """Return the config.json of a model."""
     config = model.config
     must_be("DistilBERT", config, norm_eps=1e-12, pooler="relu" if isinstance(model, BertForClassification) else "")
     return {**described(DISTILBERT_SETTINGS, config), "model_type": "distilbert"}
@@ -362,7 +355,7 @@ DISTILBERTS = with_heads(
         names=_LAYERS_OF_DISTILBERT,
         make=lambda settings: Bert(config_of_distilbert(settings)),
         describe=describe_distilbert,
-        kind=Bert,
+        model_class=Bert,
         suits=lambda model: not (model.config.num_segments or model.config.skip_padding or model.config.relative_ranges),
         prefix="distilbert.",
         ignored=r".*\.position_ids",

@@ -229,25 +229,25 @@ def test_a_target_is_a_whole_word(folder):
 # ------------------------------------------------------------------------------------------------------------- refused
 
 REFUSED = {
-    "peft_type": ({"peft_type": "IA3"}, r"adapters of the type 'IA3' cannot be used here, only 'LORA': merge it with PEFT"),
-    "DoRA": ({"use_dora": True}, "use_dora True cannot be used here: merge it with PEFT"),
-    "biases": ({"bias": "all"}, "bias 'all' cannot be used here"),
-    "a field of later": ({"use_made_up": {"a": 1}}, r"use_made_up \{'a': 1\} cannot be used here: merge it with PEFT"),
+    "peft_type": ({"peft_type": "IA3"}, r"peft_type 'IA3' is not supported: merge it with PEFT"),
+    "DoRA": ({"use_dora": True}, "use_dora True is not supported: merge it with PEFT"),
+    "biases": ({"bias": "all"}, "bias 'all' is not supported"),
+    "a field of later": ({"use_made_up": {"a": 1}}, r"use_made_up \{'a': 1\} is not supported: merge it with PEFT"),
     "saved": ({"modules_to_save": ["o_proj"]}, r"layers\.0\.self_attn\.o_proj\.weight is missing"),
     "list of blocks": (
         {"target_modules": ["q_proj", "up_proj"], "layers_to_transform": 1, "layers_pattern": "layers"},
         r"adapter_config.json: model.layers.1.mlp.up_proj.lora_A.weight is missing$",
     ),
-    "tokens": ({"trainable_token_indices": [1]}, r"trainable_token_indices \[1\] cannot be used here"),
-    "PiSSA": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' cannot be used here"),
+    "tokens": ({"trainable_token_indices": [1]}, r"trainable_token_indices \[1\] is not supported"),
+    "PiSSA": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' is not supported"),
     "rank": ({"r": 3}, r"q_proj.lora_A.weight has shape \(2, 16\) instead of \(3, 16\)"),
     "no rank": ({"r": "8"}, "r must be an integer, not '8'"),
     "alpha": ({"lora_alpha": 0}, "rank and alpha of .* are 2 and 0.0, and must be positive"),
-    "dropout": ({"lora_dropout": 1.0}, "lora_dropout must be at least 0 and less than 1, not 1.0"),
+    "dropout": ({"lora_dropout": 1.0}, "lora_dropout must be at least 0 and less than 1, got 1.0"),
     "targets": ({"target_modules": ["q_proj", "up_proj"]}, "mlp.up_proj.lora_A.weight is missing"),
     "all": ({"target_modules": "all-linear"}, r"o_proj.lora_A.weight is missing; .*down_proj.lora_A.weight is missing"),
     "slow": ({"target_modules": "(?:.|[a-z._0-9])*[!?]"}, "takes too long: list the names"),
-    "large": ({"target_modules": "(?:a{1000}){1000}"}, "cannot be used here: list the names"),
+    "large": ({"target_modules": "(?:a{1000}){1000}"}, "is not supported: list the names"),
     "recursion": ({"target_modules": "(?R)"}, r"the regular expression '\(\?R\)' is wrong"),
     "deep": ({"target_modules": "(" * 1999}, r"is wrong \(maximum recursion depth"),
     "wrong": ({"target_modules": "("}, r"the regular expression '\(' is wrong"),
@@ -281,10 +281,10 @@ DAMAGES = {
         lambda tensors: tensors.update({f"{Q}A.weight": tt.tensor(np.ones((2, 16), np.int8))}),
         r"q_proj\.lora_A\.weight is of int8 instead of floating-point values",
     ),
-    "unknown": (lambda tensors: tensors.update({"base_model.model.x": tt.ones(2)}), "x is not known"),
+    "unknown": (lambda tensors: tensors.update({"base_model.model.x": tt.ones(2)}), "x is not expected"),
     "embedding": (
         lambda tensors: tensors.update({"base_model.model.wte.lora_embedding_A": tt.ones(2)}),
-        "an addition to the embedding wte cannot be used here: merge it with PEFT",
+        "an addition to the embedding wte is not supported: merge it with PEFT",
     ),
     "half of a layer": (
         lambda tensors: tensors.update(

@@ -125,7 +125,7 @@ DAMAGES: dict[str, tuple[Callable[[Tensors], object], str]] = {
     "bytes without a sign": (changed(HEAD, lambda x: x.view(np.uint8)), r"lm_head\.weight_scale are not int8 values"),
     "too few rows": (changed(HEAD, lambda x: x[:3]), r"lm_head\.weight has shape \(3, 48\) instead of \(23, 48\)"),
     "scales of a norm": (lambda x: x.update({f"{NORM}_scale": np.ones(48, np.float32)}), r"model\.norm\.weight_scale"),
-    "scales of nothing": (lambda x: x.update({"x.weight_scale": np.ones(48, np.float32)}), r"x\.weight_scale is not known"),
+    "scales of nothing": (lambda x: x.update({"x.weight_scale": np.ones(48, np.float32)}), r"x\.weight_scale is not expected"),
     "queries without scales": (lambda x: x.pop(f"{QUERIES}_scale"), r"q_proj\.weight is of int8 instead of floating"),
 }
 
