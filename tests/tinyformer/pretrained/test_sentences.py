@@ -137,12 +137,14 @@ def test_prompts(folder: Path) -> None:
     np.testing.assert_array_equal(encoder.encode(sentence, prompt_name="query"), expected)
     np.testing.assert_array_equal(encoder.encode(sentence, prompt="query: "), expected)
     np.testing.assert_array_equal(encoder.encode(sentence, prompt_name="none"), encoder.encode(sentence))
-    with pytest.raises(UserError, match=r"there is no prompt 'other'; there are query, document, none. prompt= takes any text"):
+    with pytest.raises(
+        UserError, match=r"prompt_name must be one of query, document, none, got 'other': pass any other text as prompt="
+    ):
         encoder.encode(sentence, prompt_name="other")
     write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"})
     np.testing.assert_array_equal(sentence_encoder(folder).encode(sentence), expected)
     write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "other"})
-    assert "default_prompt_name 'other' is not one of the prompts" in refused(folder)
+    assert "default_prompt_name must be one of the prompts, got 'other'" in refused(folder)
 
 
 def test_questions_and_the_texts_that_they_are_about(folder: Path) -> None:
@@ -225,10 +227,10 @@ def test_a_prompt_that_pooling_leaves_out(folder: Path) -> None:
 def test_what_is_no_sentence(folder: Path) -> None:
     encoder = sentence_encoder(folder)
     for wrong in ([1], [None], [["a"]], [b"a"]):
-        with pytest.raises(UserError, match=r"a sentence is a text, not .*: pass a list of texts"):
+        with pytest.raises(UserError, match=r"a sentence must be a string, got .*: pass a list of strings"):
             encoder.encode(wrong)  # type: ignore[arg-type]
     for wrong in (None, 1, b"a", {"a": "b"}):
-        with pytest.raises(UserError, match=r"sentences are a text or a list of texts, not "):
+        with pytest.raises(UserError, match=r"sentences must be a string or a list of strings, got "):
             encoder.encode(wrong)  # type: ignore[arg-type]
     np.testing.assert_array_equal(encoder.encode(text for text in ("a", "dog")), encoder.encode(["a", "dog"]))
 
@@ -316,13 +318,21 @@ def test_the_model_in_a_folder_of_its_own_with_a_head(folder: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("modules.json", modules(("", "Transformer"), ("1_CNN", "CNN")), "modules.json names Transformer, CNN; here it can be"),
+        (
+            "modules.json",
+            modules(("", "Transformer"), ("1_CNN", "CNN")),
+            "modules.json must list Transformer and Pooling, then Dense and Normalize in any order, got Transformer, CNN",
+        ),
         (
             "modules.json",
             modules(("", "Transformer")),
-            "modules.json names Transformer; here it can be Transformer and Pooling",
+            "modules.json must list Transformer and Pooling, then Dense and Normalize in any order, got Transformer",
         ),
-        ("modules.json", [], "modules.json names nothing; here it can be"),
+        (
+            "modules.json",
+            [],
+            "modules.json must list Transformer and Pooling, then Dense and Normalize in any order, got nothing",
+        ),
         ("modules.json", "{", "modules.json is damaged"),
         ("modules.json", {"a": 1}, "modules.json is damaged: modules must be a list, not"),
         ("modules.json", [{"type": 1, "path": ""}], "modules.json is damaged: type must be text, not 1"),
@@ -330,7 +340,7 @@ def test_the_model_in_a_folder_of_its_own_with_a_head(folder: Path, tmp_path: Pa
         ("1_Pooling/config.json", {"pooling_mode": "median"}, "config.json: pooling_mode must be one of cls,"),
         ("1_Pooling/config.json", {"pooling_mode": 3}, "pooling_mode must be a list, not 3"),
         ("1_Pooling/config.json", {"pooling_mode_cls_token": "yes"}, "pooling_mode_cls_token must be true or false, not 'yes'"),
-        ("1_Pooling/config.json", {"pooling_mode": []}, "config.json: pooling_mode names no pooling; there are cls,"),
+        ("1_Pooling/config.json", {"pooling_mode": []}, "config.json: pooling_mode must be one of cls,"),
         (
             "config_sentence_transformers.json",
             {"prompts": {"query": 3}},
@@ -338,7 +348,7 @@ def test_the_model_in_a_folder_of_its_own_with_a_head(folder: Path, tmp_path: Pa
         ),
         ("config_sentence_transformers.json", {"default_prompt_name": []}, "default_prompt_name must be text, not []"),
         ("sentence_bert_config.json", {"max_seq_length": "x"}, "max_seq_length must be an integer, not 'x'"),
-        ("sentence_bert_config.json", {"max_seq_length": -1}, "max_seq_length -1 leaves no room for a text"),
+        ("sentence_bert_config.json", {"max_seq_length": -1}, "max_seq_length must leave room for a text, got -1"),
         ("sentence_bert_config.json", {"query_length": 9}, "query_length 9 is not supported: it must be None"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task 'fill-mask' is not supported"),
         ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "modality_config {'message': {}} cannot be used"),
@@ -356,7 +366,7 @@ def test_the_model_in_a_folder_of_its_own_with_a_head(folder: Path, tmp_path: Pa
             "module_input_name 'token_embeddings' cannot be",
         ),
         ("tokenizer_config.json", {"truncation_side": "left"}, "truncation_side 'left' is not supported: it must be 'right'"),
-        ("config.json", {"model_type": "marian", "vocab_size": 5}, "a model of this architecture gives tokens no vectors"),
+        ("config.json", {"model_type": "marian", "vocab_size": 5}, "this architecture has no token vectors"),
     ],
 )
 def test_folders_that_are_refused(file: str, content: Any, message: str, folder: Path) -> None:
