@@ -132,7 +132,7 @@ def test_sizes_of_runs(tmp_path: Path, name: str) -> None:
 def test_a_padding_that_is_no_id(tmp_path: Path) -> None:
     run = translation_run(tmp_path / "run")
     path = change(run / "config.json", lambda whole: whole["model"].update(source_pad=10**9))
-    assert "source_pad must be an id" in refused(lambda: Subjects([run]).get("best"), path)
+    assert "source_pad must be a source id" in refused(lambda: Subjects([run]).get("best"), path)
 
 
 @pytest.mark.parametrize("found", [["gpt"], {"a": 1}, "none"], ids=str)

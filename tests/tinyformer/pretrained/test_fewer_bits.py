@@ -225,7 +225,7 @@ def test_a_bert_whose_folder_has_no_pooler(dtype: str, tmp_path: Path) -> None:
 
 def test_an_unknown_dtype_is_refused_and_the_known_ones_named(tmp_path: Path) -> None:
     save_pretrained(made("gpt2"), tmp_path)
-    with pytest.raises(UserError, match="dtype must be one of float32, int8, int4, bfloat16, not 'int2'"):
+    with pytest.raises(UserError, match="dtype must be one of float32, int8, int4, bfloat16, got 'int2'"):
         from_pretrained(tmp_path, dtype="int2")
     with pytest.raises(UserError, match="can be quantized to int8 or int4 or bfloat16, not to 'float16'"):
         quantize(made("gpt2"), "float16")
@@ -282,7 +282,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     "signed bytes": (lambda x: x.update({f"{HEAD}.Q8_0": tt.zeros((11, 34), dtype="int8")}), r"weight\.Q8_0 is not expected"),
     "an unknown type": (lambda x: x.update({f"{HEAD}.Q2_K": x.pop(f"{HEAD}.Q8_0")}), r"lm_head\.weight\.Q2_K is not expected"),
     "an unknown tensor": (lambda x: x.update({"x.weight.Q8_0": blocks(11, 16)}), r"x\.weight is not expected"),
-    "a norm": (lambda x: [x.pop(NORM), x.update({f"{NORM}.Q8_0": blocks(1, 16)})], r"shape \(1, 16\) instead of \(16,\)"),
+    "a norm": (lambda x: [x.pop(NORM), x.update({f"{NORM}.Q8_0": blocks(1, 16)})], r"shape \(16,\), got \(1, 16\)"),
     "in float32, too": (lambda x: x.update({HEAD: tt.ones((11, 16))}), r"lm_head\.weight"),
     "in two types": (lambda x: x.update({f"{HEAD}.Q4_1": blocks(11, 16, "Q4_1")}), r"lm_head\.weight"),
 }

@@ -131,7 +131,7 @@ def test_other_rotary_scalings_are_refused(folder: Path, tmp_path: Path) -> None
     assert "rope_type must be default, linear or llama3, got 'yarn'" in refused(path)
     odd = write_model(tmp_path / "odd", rotary_scaling=RotaryScaling("llama3", 8.0, 1.0, 4.0, 100), d_head=16)
     path = write_gguf(odd, tmp_path / "odd.gguf")
-    assert "rope_freqs.weight is not that of Llama 3.1" in refused(path)
+    assert "rope_freqs.weight is not supported" in refused(path)
 
 
 def test_by_which_paths_it_is_found(file: Path, tmp_path: Path) -> None:
@@ -248,13 +248,16 @@ DIVISIBLE = sentencepiece(tokens=MANY, scores=[1.0] * len(MANY), token_type=[2] 
 TOKENIZERS = {
     "none": ({}, "tokenizer.ggml.model is missing"),
     "of another kind": ({"ggml.model": "t5"}, "unknown tokenizer 't5': only gpt2, llama"),
-    "without words": ({"ggml.model": "gpt2", "ggml.tokens": ["a"], "ggml.merges": ["a a"]}, "cuts words, 'default'"),
+    "without words": (
+        {"ggml.model": "gpt2", "ggml.tokens": ["a"], "ggml.merges": ["a a"]},
+        "unknown tokenizer.ggml.pre 'default'",
+    ),
     "without merges": ({"ggml.model": "gpt2", "ggml.pre": "gpt-2", "ggml.tokens": ["a"]}, "tokenizer.ggml.merges is missing"),
-    "twice": ({"ggml.model": "gpt2", "ggml.pre": "gpt-2", "ggml.tokens": ["a", "a"]}, "one of them occurs twice"),
+    "twice": ({"ggml.model": "gpt2", "ggml.pre": "gpt-2", "ggml.tokens": ["a", "a"]}, "must be distinct"),
     "without scores": ({"ggml.model": "llama", "ggml.tokens": ["a"]}, "tokenizer.ggml.scores"),
     "of tokens divided in millions of ways": (DIVISIBLE, "its tokens can be split in more than 3,000,000 ways"),
     "of ids that are none": (sentencepiece(bos_token_id=5000), "is damaged"),
-    "of other types": (sentencepiece(token_type=[1]), "not one type each"),
+    "of other types": (sentencepiece(token_type=[1]), "have one type each"),
 }
 
 
@@ -311,7 +314,7 @@ def test_files_that_others_read(folder: Path, tmp_path: Path) -> None:
     path = write_gguf(folder, tmp_path / "d.gguf", llama__feed_forward_length=None)
     assert "llama.feed_forward_length is missing" in refused(path)
     path = write_gguf(folder, tmp_path / "e.gguf", split__count=2)
-    assert "is one of several parts: join them with llama.cpp's llama-gguf-split" in refused(path)
+    assert "is one of several parts: merge them with llama.cpp's llama-gguf-split" in refused(path)
     path = write_gguf(folder, tmp_path / "f.gguf", llama__block_count=3)
     assert "model.layers.2.input_layernorm.weight is missing" in refused(path)
     path = write_gguf(folder, tmp_path / "g.gguf", llama__block_count=10**9)
@@ -393,7 +396,7 @@ def test_types_of_weights_that_are_not_known(folder: Path, tmp_path: Path, numbe
 
 def test_without_the_package(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
-    assert 'which the package gguf reads: pip install "tinyformer[gguf]"' in refused(file)
+    assert 'which needs the package gguf: pip install "tinyformer[gguf]"' in refused(file)
 
 
 def test_files_that_were_cut_off(folder: Path, tmp_path: Path) -> None:
@@ -422,8 +425,8 @@ HOSTILE = {
     "a long name": (header(0, 1, struct.pack("<Q", HUGE) + b"a"), "ends too early"),
     "a long list": (header(0, 1, string("a") + struct.pack("<IIQ", 9, 0, HUGE) + b"\0" * 99), "ends too early"),
     "a long list of texts": (header(0, 1, string("a") + struct.pack("<IIQ", 9, 8, HUGE) + b"\0" * 999), "ends too early"),
-    "lists in lists": (header(0, 1, string("a") + struct.pack("<IIQ", 9, 9, 1) + b"\0" * 99), "a value of kind 9"),
-    "a value of no kind": (header(0, 1, string("a") + struct.pack("<I", 77) + b"\0" * 99), "a value of kind 77, which is"),
+    "lists in lists": (header(0, 1, string("a") + struct.pack("<IIQ", 9, 9, 1) + b"\0" * 99), "a value of unknown type 9"),
+    "a value of no kind": (header(0, 1, string("a") + struct.pack("<I", 77) + b"\0" * 99), "a value of unknown type 77"),
     "twice the same": (header(0, 2, 2 * (string("a") + struct.pack("<IB", 0, 7))), "it has 'a' twice"),
     "no text": (header(0, 1, struct.pack("<Q", 2) + b"\xff\xfe" + struct.pack("<IB", 0, 7)), "is damaged"),
     "many dimensions": (header(1, 0, string("x") + struct.pack("<I", 2**31) + b"\0" * 999), "2,147,483,648 dimensions"),
@@ -434,7 +437,10 @@ HOSTILE = {
         "its tensors overlap",
     ),
     "a tensor twice": (header(2, 0, 2 * TENSOR + b"\0" * 9000), "it has the tensor 'x' twice"),
-    "half a block": (header(1, 0, string("x") + struct.pack("<IQIQ", 1, 33, 2, 0) + b"\0" * 999), "whole number of blocks"),
+    "half a block": (
+        header(1, 0, string("x") + struct.pack("<IQIQ", 1, 33, 2, 0) + b"\0" * 999),
+        "do not divide into blocks of 32",
+    ),
     "an odd alignment": (header(0, 1, string("general.alignment") + struct.pack("<II", 4, 0)), "is damaged"),
     "a text for an alignment": (header(0, 1, string("general.alignment") + struct.pack("<I", 8) + string("a")), "is damaged"),
     "nothing": (header(0, 0), "general.architecture is missing"),
