@@ -171,7 +171,7 @@ def test_the_settings_of_the_model_are_obeyed(program: Program) -> None:
     notice = "these settings have no effect, so texts may differ from transformers': sequence_bias\n"
     assert result.stderr.startswith(f"{file}: {notice}")
     damaged(program.folder / "model", "generation_config.json", sequence_bias=None, do_sample=True)
-    assert "may differ from those of transformers: num_beams\n" in program(*words).stderr
+    assert "may differ from transformers': num_beams\n" in program(*words).stderr
 
 
 def beams_of(model: GPT, tokenizer: Tokenizer, prompt: str, length: int, beams: int, writing: Writing) -> list[str]:
@@ -260,7 +260,7 @@ def test_a_name_with_spaces_and_a_tokenizer_of_characters(program: Program) -> N
         (["--model", "text.txt"], "text.txt is a file: pass the folder that holds config.json"),
         (["--model", "a/b/c"], "folder not found: 'a/b/c'. Pass a folder"),
         (["--model", "."], ". has no config.json"),
-        (["--revision", "main"], "model is a folder, and has no revision 'main': leave it out"),
+        (["--revision", "main"], "model is a folder and has no revision 'main': leave revision out"),
         (["--num-samples", "0"], "--num-samples must be at least 1, not 0"),
         (["--num-samples", "2", "--temperature", "0"], "--num-samples: each greedy text is the same: choose a --temperature"),
         (["--num-samples", "3", "--num-beams", "2"], "--num-samples must be at most --num-beams, 2, not 3"),

@@ -357,7 +357,7 @@ def test_resuming_with_another_teacher_forcing(
         (["gru"], "--architecture must be one of transformer, lstm, attention, not 'gru'"),
         (["LSTM"], "--architecture must be one of transformer, lstm, attention, not 'LSTM'"),
         ([], "argument --architecture: expected one argument"),
-        (["attention", "--reverse-source"], "--reverse-source does nothing with attention, whose encoder reads in both"),
+        (["attention", "--reverse-source"], "--reverse-source has no effect with attention (the encoder is bidirectional)"),
         (
             ["lstm", "--num-heads", "2"],
             "unrecognized arguments: --num-heads 2 (see tinyformer train translator --architecture lstm --help)",

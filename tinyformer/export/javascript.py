@@ -72,7 +72,7 @@ def ops_of_pages() -> dict[str, Any]:
 
 
 def recorded_model(model: Module, inputs: Mapping[str, Axes] | None = None) -> Program:
-    """Return the program of a model's own ``forward``, which computes ``logits``: from ``ids`` (1, length), or for a
+    """Return the program of a model's own ``forward``, which computes ``logits`` from ``ids`` (1, length), or for a
     ``Transformer`` from ``source`` and ``target``. That of a GPT has a cache, unless its context is very short or longer than
     its sliding window. With ``inputs`` it is the program of any module, as for ``export_onnx``. Raises UserError as
     ``program_of``."""
@@ -94,8 +94,8 @@ def recorded_model(model: Module, inputs: Mapping[str, Axes] | None = None) -> P
 
 
 def recorded_numbers(model: Any) -> Program:
-    """Return the program of a GPT that shows its values: from ``ids`` (1, length) it computes the logits, the probabilities,
-    and the loss of each next token and their mean. Raises UserError as ``recorded_model``."""
+    """Return the program of a GPT that computes, from ``ids`` (1, length), the logits, the probabilities, and the loss of each
+    next token and their mean. Raises UserError as ``recorded_model``."""
 
     def function(ids: Tensor) -> dict[str, Tensor]:
         logits = model(ids)
@@ -108,7 +108,7 @@ def recorded_numbers(model: Any) -> Program:
 
 
 def _ids_near(longest: int) -> Callable[..., dict[str, Tensor]]:
-    """Return a function that makes ids near the longest text, where a sliding window and all table rows are used."""
+    """Return a function that makes ids near the longest text, which uses a sliding window and all table rows."""
     if longest < 4:
         raise UserError(f"a page needs a model with a context of at least 4 tokens, got {longest}")
     return lambda **sizes: {x: tt.zeros((1, n + longest - 5 - 2 * i), dtype=int) for i, (x, n) in enumerate(sizes.items())}

@@ -2,9 +2,9 @@
 
 With a cache, the same graph reads a prompt (with a past of length 0) and each token after it.
 
-An encoder-decoder becomes two graphs: the encoder runs once, and the decoder once per token. The encoder also computes the keys
-and values of the decoder's cross-attention, which do not change. (In optimum's files the decoder computes them from
-``last_hidden_state``, and needs a third file, or a branch, for all tokens but the first.)
+An encoder-decoder becomes two graphs: the encoder runs once, the decoder once per token. The encoder also computes the keys and
+values of the decoder's cross-attention. (In optimum's files the decoder does, from ``last_hidden_state``, and needs a third
+file, or a branch, after the first token.)
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _declare_vectors(write: Writer, features: int, stride: int) -> None:
 
 def decoder_graph(model: Transformer) -> Graph:
     """``input_ids`` (batch, length), the ``encoder_attention_mask`` (batch, source length), and for each block I
-    ``past_key_values.I.decoder.key`` and ``.value``, and ``past_key_values.I.encoder.key`` and ``.value`` from the encoder ->
+    ``past_key_values.I.decoder.key`` and ``.value``, and the encoder's ``past_key_values.I.encoder.key`` and ``.value`` ->
     ``logits`` (batch, length, target_vocab_size), and ``present.I.decoder.key`` and ``.value``.
 
     A model that also reads the memory otherwise takes ``encoder_hidden_states`` (batch, source length, d_model).

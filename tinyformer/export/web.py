@@ -42,7 +42,7 @@ def web_weights(
     inputs: Mapping[str, Axes] | None = None,
     numbers: bool = False,
 ) -> bytes:
-    """Return a model's program and weights as the bytes of a safetensors file. The weights are "float32" or "float16".
+    """Return a model's program and weights, "float32" or "float16", as the bytes of a safetensors file.
 
     The program computes the ``logits`` of the model's own ``forward`` from ``ids`` (1, length), or for a ``Transformer`` from
     ``source`` and ``target``. That of a GPT has a cache. With ``inputs`` it is that of any module, as for ``export_onnx``. With
@@ -103,7 +103,7 @@ def web_page(path: str | Path) -> str:
 
 
 def export_page(model: Module, path: str | Path, inputs: Mapping[str, Axes]) -> Path:
-    """Write a page, in one file, that runs any model: it has a field for each input, and shows the outputs. Returns the path.
+    """Write a page, in one file, that runs any model, with a field for each input. Returns the path.
 
     ``inputs`` are the arguments of the model's ``forward``, as for ``export_onnx``. Scripts in the page call
     ``model.run(inputs)`` with nested arrays. Raises UserError as ``web_weights``, and for a ``path`` that does not end in .html

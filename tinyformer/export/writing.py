@@ -36,12 +36,12 @@ def export_onnx(model: Module, path: str | Path, cache: bool = True, inputs: Map
     GB go into a second file, NAME.data, which must stay beside the first.
 
     Any other module needs ``inputs``, the arguments of its ``forward``: the dtype of each, then its axes as numbers or names.
-    Named axes may have any length; ``forward`` must take the same branches for all from 3 to 100, and is assumed to for others.
-    One result is ``output``, several are ``output_0`` and so on, and a dict has names.
+    Named axes may have any length; ``forward`` must take the same branches for lengths from 3 to 100, and is assumed to for
+    others. One result is ``output``, several are ``output_0`` and so on, and a dict has names.
 
     Raises UserError for an op that a graph cannot compute or whose values decide what is computed, for a module without
     ``inputs`` or with quantized weights, and for a ``path`` that does not end in .onnx or whose folder does not exist;
-    ImportError without the package onnx; and OSError if a file cannot be written, in which case an existing one stays.
+    ImportError without the package onnx; and OSError, leaving an existing file intact, if one cannot be written.
 
     >>> class Doubled(tt.nn.Module):
     ...     def forward(self, x):

@@ -20,7 +20,7 @@ from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, one_of, setting
 from tinyformer.models.attention import RecordsAttention
 from tinyformer.models.recurrent import CELLS, State, check_dropout, count_parameters, kinds_of, make_layers
-from tinyformer.models.transformer import check_batch
+from tinyformer.models.transformer import check_batch, check_shared_vocabulary
 from tinytensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.functional.attention import masked_softmax
@@ -53,9 +53,7 @@ class Seq2SeqConfig:
             raise SettingError(f"teacher_forcing must be from 0 to 1, got {self.teacher_forcing}")
         if self.reverse_source and self.attention:
             raise SettingError("reverse_source has no effect with attention (the encoder is bidirectional): leave it out")
-        if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
-            sizes = f"{self.source_vocab_size} and {self.target_vocab_size}"
-            raise SettingError(f"share_embeddings needs one vocabulary for both languages, got sizes {sizes}")
+        check_shared_vocabulary(self)
 
     def num_parameters(self) -> int:
         """Return the number of parameters, computed without building the model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
@@ -67,9 +68,7 @@ class TransformerConfig:
         at_least(self, target_vocab_size=1, encoder_layers=1, decoder_layers=1, max_length=1)
         _, d_head = self.block.head_sizes  # making ``block`` checks the settings of BlockConfig
         check_positions(self, d_head)
-        if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
-            sizes = f"{self.source_vocab_size} and {self.target_vocab_size}"
-            raise SettingError(f"share_embeddings needs one vocabulary for both languages, got sizes {sizes}")
+        check_shared_vocabulary(self)
 
     def _check_source(self) -> None:
         """Raise SettingError for source settings that do not fit the type of source, ids or vectors."""
@@ -107,6 +106,13 @@ class TransformerConfig:
         block, width = self.block.saved_numbers(), int(self.d_model)
         encoder, decoder = int(self.encoder_layers), int(self.decoder_layers)
         return min((encoder * block + decoder * 2 * width) // int(self.source_stride), decoder * (block + 3 * width))
+
+
+def check_shared_vocabulary(config: Any) -> None:
+    """Raise SettingError for ``share_embeddings`` with two vocabularies."""
+    if config.share_embeddings and config.source_vocab_size != config.target_vocab_size:
+        sizes = f"{config.source_vocab_size} and {config.target_vocab_size}"
+        raise SettingError(f"share_embeddings needs one vocabulary for both languages, got sizes {sizes}")
 
 
 def check_padding(source_pad: int, source_vocab_size: int) -> None:

@@ -321,7 +321,7 @@ def test_a_text_that_is_too_long() -> None:
 
 
 def test_ids_that_are_no_batch() -> None:
-    with pytest.raises(ValueError, match=r"the ids must be \(batch, length\), not of shape \(4,\): .* ids\[None\]"):
+    with pytest.raises(ValueError, match=r"ids must be \(batch, length\), got \(4,\): .* ids\[None\]"):
         make()(tt.tensor(random_ids(4)))
 
 
@@ -403,14 +403,14 @@ def test_heads_and_models_that_do_not_fit() -> None:
     for arguments in ((0,), (2, ["a"])):
         with pytest.raises(SettingError, match="num_classes must be positive and match labels"):
             make(BertForTokenClassification, *arguments)
-    with pytest.raises(SettingError, match="pooler must be tanh or relu for texts to be classified, not ''"):
+    with pytest.raises(SettingError, match="pooler must be tanh or relu to classify texts, got ''"):
         make(BertForClassification, 2, pooler="")
     with pytest.raises(ValueError, match="this model has no pooler: use the token vectors"):
         make(pooler="").pool(tt.zeros((1, 3, 16)))
     with pytest.raises(ValueError, match="this model has no segments: omit segments"):
         make(num_segments=0)(tt.tensor([[1]]), tt.tensor([[0]]))
     for changes in ({"positions": "rotary"}, {"pad": -1}):
-        with pytest.raises(SettingError, match="skip_padding needs learned positions, and a pad that is an id"):
+        with pytest.raises(SettingError, match="skip_padding needs learned positions and a pad of at least 0"):
             make(skip_padding=True, **changes)
 
 

@@ -195,7 +195,7 @@ def test_the_context_sets_the_state_and_gets_no_gradient(cell: str, context: int
 
 @pytest.mark.parametrize(("ids", "targets"), [((3, 6), (3, 7)), ((3, 6), (2, 6)), ((3, 6), (6,)), ((6,), (6,))])
 def test_targets_that_do_not_fit_the_ids(ids: tuple[int, ...], targets: tuple[int, ...]) -> None:
-    message = re.escape(f"targets must be (batch, length), at most as long as the ids {ids}, not {targets}")
+    message = re.escape(f"targets must be (batch, length), at most as long as the ids {ids}, got {targets}")
     with pytest.raises(ValueError, match=message):
         make().loss(tt.tensor(random_ids(*ids)), tt.tensor(random_ids(*targets)))
 

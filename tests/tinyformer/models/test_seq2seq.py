@@ -566,7 +566,7 @@ def test_settings_that_make_no_model(changes: dict[str, Any], message: str) -> N
 
 @pytest.mark.parametrize(("kind", "attention"), [(ContextVectorModel, True), (AdditiveAttentionModel, False)])
 def test_a_configuration_of_the_other_model(kind: type[EncoderDecoder], attention: bool) -> None:
-    with pytest.raises(SettingError, match=f"attention must be {not attention} for {kind.__name__}, not {attention}"):
+    with pytest.raises(SettingError, match=f"attention must be {not attention} for {kind.__name__}, got {attention}"):
         kind(Seq2SeqConfig(**{**SMALL, "attention": attention}))
 
 
@@ -581,11 +581,11 @@ def test_a_model_that_cannot_fit_in_memory_is_refused_before_it_is_made(name: st
 def test_ids_that_are_no_batch() -> None:
     for attention in (False, True):
         model, one, batch = make(attention=attention), tt.tensor(random_ids(5)), tt.tensor(random_ids(1, 5))
-        with pytest.raises(ValueError, match=r"the source ids must be \(batch, length\), not of shape \(5,\): .* ids\[None\]"):
+        with pytest.raises(ValueError, match=r"source ids must be \(batch, length\), got \(5,\): .* ids\[None\]"):
             model(one, batch)
-        with pytest.raises(ValueError, match=r"the target ids must be \(batch, length\), not of shape \(5,\)"):
+        with pytest.raises(ValueError, match=r"target ids must be \(batch, length\), got \(5,\)"):
             model(batch, one)
-        with pytest.raises(ValueError, match=r"the target ids must be \(batch, length\), not of shape \(5,\)"):
+        with pytest.raises(ValueError, match=r"target ids must be \(batch, length\), got \(5,\)"):
             model.loss(batch, one, one)
 
 

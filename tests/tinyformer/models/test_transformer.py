@@ -401,7 +401,7 @@ def test_sentences_longer_than_the_learned_positions() -> None:
 
 def test_ids_that_are_no_batch() -> None:
     model, one, batch = make(), tt.tensor(random_ids(1, 5))[0], tt.tensor(random_ids(1, 5))
-    with pytest.raises(ValueError, match=r"the source ids must be \(batch, length\), not of shape \(5,\): .* ids\[None\]"):
+    with pytest.raises(ValueError, match=r"source ids must be \(batch, length\), got \(5,\): .* ids\[None\]"):
         model(one, batch)
-    with pytest.raises(ValueError, match=r"the target ids must be \(batch, length\), not of shape \(5,\)"):
+    with pytest.raises(ValueError, match=r"target ids must be \(batch, length\), got \(5,\)"):
         model(batch, one)
