@@ -260,7 +260,7 @@ def test_a_name_with_spaces_and_a_tokenizer_of_characters(program: Program) -> N
         (["--model", "text.txt"], "text.txt is a file: pass the folder that holds config.json"),
         (["--model", "a/b/c"], "folder not found: 'a/b/c'. Pass a folder"),
         (["--model", "."], ". has no config.json"),
-        (["--revision", "main"], "model is a folder and has no revision 'main': leave revision out"),
+        (["--revision", "main"], "model is a folder and has no revision 'main': leave it out"),
         (["--num-samples", "0"], "--num-samples must be at least 1, not 0"),
         (["--num-samples", "2", "--temperature", "0"], "--num-samples: each greedy text is the same: choose a --temperature"),
         (["--num-samples", "3", "--num-beams", "2"], "--num-samples must be at most --num-beams, 2, not 3"),

@@ -40,7 +40,7 @@ def find_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
     folder = Path(path_or_name)
     if os.path.isdir(folder):  # and not folder.is_dir(), which raises an error if the name is too long
         if revision is not None:
-            raise UserError(f"{folder} is a folder and has no revision {revision!r}: leave revision out")
+            raise UserError(f"{folder} is a folder and has no revision {revision!r}: leave it out")
         return folder
     if os.path.exists(folder) or folder.suffix.lower() == GGUF:
         if gguf_at(folder) is None:

@@ -315,7 +315,7 @@ def test_absurd_beginnings_and_ends(folder: Path, file: str, settings: dict[str,
 def test_folders_and_names_that_are_none(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(tmp_path).endswith("has no config.json: pass the folder of a pretrained model in Hugging Face's layout")
     assert "is a file: pass the folder that holds config.json" in refused(folder / "config.json")
-    assert refused(folder, revision="main").endswith("is a folder and has no revision 'main': leave revision out")
+    assert refused(folder, revision="main").endswith("is a folder and has no revision 'main': leave it out")
     for name in ("a b", "../nowhere", "/nowhere/at/all", "a/b/c", "org/", "./x", "ü", "--x", "x\ny", "x\0y", "x" * 5000):
         assert "Pass a folder, a GGUF file, or a model's name on the Hugging Face hub" in refused(name)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
