@@ -162,7 +162,8 @@ class BlockOutput:
             for position in self.places:
                 _check_number("place", position, output.shape[1])
             if (len(self.places), *self.vectors.shape) != (len(output), len(output), output.shape[2]):
-                raise UserError(f"places and vectors must have one row per text, {len(output)}: got {len(self.places)} places")
+                rows = counted(len(self.places), "place")
+                raise UserError(f"places and vectors must have one row per text, {len(output)}: got {rows}")
             is_replaced = tt.arange(output.shape[1]) == tt.tensor(list(self.places)).reshape(-1, 1)
             return tt.where(is_replaced.reshape(*is_replaced.shape, 1), self.vectors.reshape(len(output), 1, -1), output)
 

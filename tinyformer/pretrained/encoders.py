@@ -23,7 +23,6 @@ from tinyformer.models.bert import (
     BertHead,
 )
 from tinyformer.pretrained.families import ACTIVATION, PROBABILITY, Family, PretrainedSettings, Row, described, must_be
-from tinytensor.common.wording import a_or_an
 
 AnyBert = Bert | BertForMaskedLM | BertHead
 # The ending of each class's architecture name.
@@ -106,7 +105,8 @@ def _with_head(
 def _make(base: Family, head: Head, config: BertConfig, settings: PretrainedSettings) -> Any:
     if head.activation not in ("", config.activation):
         refused, only = settings.values.get("hidden_act"), published_names()[head.activation]
-        raise settings.error(f"hidden_act {refused!r} is not supported in {a_or_an(base.name)} for masks: it must be {only!r}")
+        head_name = f"the masked-LM head of {base.name}"
+        raise settings.error(f"hidden_act {refused!r} is not supported with {head_name}: it must be {only!r}, or architectures without head")
     config = replace(config, pooler=head.pooler, head_dropout=settings.probability(*head.dropout))
     model: Any = head.model_class
     return model(config, *(_classes(settings) if head.model_class in WITH_CLASSES else ()))
