@@ -84,7 +84,7 @@ def test_fill(program: Program) -> None:
         (["gpt", "[MASK]"], "gpt holds a GPT, which fills no masks: take a BertForMaskedLM"),
         (["marian", "[MASK]"], "marian holds a Transformer, which fills no masks: take a BertForMaskedLM"),
         (["bare", "[MASK]"], "bare has no tokenizer: looked for tokenizer.json"),
-        (["./nothing", "[MASK]"], "'./nothing' does not exist"),
+        (["./nothing", "[MASK]"], "folder not found: './nothing'"),
     ],
 )
 def test_what_cannot_be_filled(program: Program, words: list[str], message: str) -> None:

@@ -106,7 +106,8 @@ def _make(base: Family, head: Head, config: BertConfig, settings: PretrainedSett
     if head.activation not in ("", config.activation):
         refused, only = settings.values.get("hidden_act"), published_names()[head.activation]
         head_name = f"the masked-LM head of {base.name}"
-        raise settings.error(f"hidden_act {refused!r} is not supported with {head_name}: it must be {only!r}, or architectures without head")
+        remedy = "or name the model without head in architectures"
+        raise settings.error(f"hidden_act {refused!r} is not supported with {head_name}: it must be {only!r}, {remedy}")
     config = replace(config, pooler=head.pooler, head_dropout=settings.probability(*head.dropout))
     model: Any = head.model_class
     return model(config, *(_classes(settings) if head.model_class in WITH_CLASSES else ()))
