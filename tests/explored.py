@@ -20,7 +20,7 @@ from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig
-from tinyformer.pretrained.saving import save_pretrained
+from tinyformer.pretrained.loading import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
 from tinyformer.tokenizers import CharTokenizer, Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING

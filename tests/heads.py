@@ -15,7 +15,7 @@ from tinyformer.models.bert import (
     BertForQuestionAnswering,
     BertForTokenClassification,
 )
-from tinyformer.pretrained.saving import save_pretrained
+from tinyformer.pretrained.loading import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
 from tinyformer.tokenizers import WordPieceTokenizer
 

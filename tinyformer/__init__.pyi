@@ -143,8 +143,7 @@ from tinyformer.models.seq2seq import (
 from tinyformer.models.transformer import Transformer as Transformer, TransformerConfig as TransformerConfig
 from tinyformer.pretrained.adapters import load_adapter as load_adapter, save_adapter as save_adapter
 from tinyformer.pretrained.folders import find_folder as find_folder
-from tinyformer.pretrained.loading import from_pretrained as from_pretrained
-from tinyformer.pretrained.saving import save_pretrained as save_pretrained
+from tinyformer.pretrained.loading import from_pretrained as from_pretrained, save_pretrained as save_pretrained
 from tinyformer.pretrained.sentences import SentenceEncoder as SentenceEncoder, sentence_encoder as sentence_encoder
 from tinyformer.pretrained.tokenizers import (
     pretrained_tokenizer as pretrained_tokenizer,

@@ -178,11 +178,11 @@ class Ranked(GPT):
 
 def test_an_op_that_no_page_computes_is_refused_by_name_module_and_line() -> None:
     with pytest.raises(
-        UserError, match=r"a page cannot compute a Ranked: there is no erf .*: the model \(.*test_programs.py:\d+\)"
+        UserError, match=r"a page cannot compute a Ranked: the op erf is not supported .*: the model \(.*test_programs.py:\d+\)"
     ):
         web_weights(randomized(Ranked(random_gpt().config)))
     relative = Bert(BertConfig(23, num_layers=1, relative_ranges=8, **SIZES)).eval()
-    with pytest.raises(UserError, match=r"a page cannot compute a Bert: there is no clip .*: relative_positions"):
+    with pytest.raises(UserError, match=r"a page cannot compute a Bert: the op clip is not supported .*: relative_positions"):
         web_weights(relative)
 
 

@@ -13,7 +13,7 @@ from explored import PIECES
 
 import tinytensor as tt
 from tinyformer.models.bert import Bert, BertConfig
-from tinyformer.pretrained.saving import save_pretrained
+from tinyformer.pretrained.loading import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
 from tinyformer.tokenizers import WordPieceTokenizer
 

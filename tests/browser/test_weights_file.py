@@ -176,12 +176,12 @@ def test_models_that_python_refuses() -> None:
     model = random_gpt(**CONFIGS["rotary"])
     model.norm.weight.assign(model.norm.weight * 1e6)
     assert web_weights(model)
-    with pytest.raises(UserError, match=r"norm.weight has numbers that float16 cannot hold: take float32"):
+    with pytest.raises(UserError, match=r"norm.weight has values that float16 cannot hold: use float32"):
         web_weights(model, dtype="float16")
     for dtype in ("int8", "int4", "bfloat16"):
-        with pytest.raises(UserError, match=f"a model in {dtype} cannot be given to a page: open it in float32"):
+        with pytest.raises(UserError, match=f"a model in {dtype} cannot be used in a page: open it in float32"):
             web_weights(quantize(random_gpt(), dtype))
     large = random_gpt(vocab_size=100_000, d_model=128, num_layers=1)
-    with pytest.raises(UserError, match=r"the weights take 5\d\.\d MB in float32: a page computes models of up to 40 MB"):
+    with pytest.raises(UserError, match=r"weights must take at most 40 MB for a page, got 5\d\.\d MB in float32"):
         web_weights(large)
     assert len(web_weights(large, dtype="float16")) > 20_000_000

@@ -422,7 +422,7 @@ def test_a_resumed_run_keeps_its_architecture(recurrent_run: Program, finished: 
         (["rnn", "--context", "9999"], "tokens, too few for windows of 10007: use at least 100,081, or a smaller --context"),
         (["rnn", "--context", "1" + 30 * "0"], "too few for windows of 1000000000000000000000000000008: use at least"),
         (["lstm", "--d-model", str(10**15)], "a model of this size needs at least 10^31 bytes of memory, but there are "),
-        (["lstm", "--dropout", "1"], "--dropout must be at least 0 and less than 1, not 1.0"),
+        (["lstm", "--dropout", "1"], "--dropout must be at least 0 and less than 1, got 1.0"),
     ],
 )
 def test_architectures_that_will_not_do(program: Program, words: list[str], message: str) -> None:

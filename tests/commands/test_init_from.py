@@ -231,7 +231,7 @@ def test_where_nothing_is_saved(copied: Program) -> None:
     ("words", "message"),
     [
         (["--architecture", "gru"], "GRU networks have no place in that layout: only a GPT can be written"),
-        (["--positions", "sinusoidal"], "GPT-2 has positions 'learned', and this model 'sinusoidal'"),
+        (["--positions", "sinusoidal"], "GPT-2: positions must be 'learned', got 'sinusoidal'"),
     ],
 )
 def test_runs_that_cannot_be_saved(program: Program, words: list[str], message: str) -> None:

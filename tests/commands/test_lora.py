@@ -73,7 +73,7 @@ def test_an_adapter_is_opened_with_its_model(copied: Program, monkeypatch: pytes
         from_pretrained("alone")
     settings = json.loads(Path("alone/adapter_config.json").read_text())
     Path("alone/adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": None}))
-    with pytest.raises(UserError, match="base_model_name_or_path is empty: load that model, and then load_adapter"):
+    with pytest.raises(UserError, match="base_model_name_or_path is empty: load the base model, then call load_adapter"):
         from_pretrained("alone")
 
 

@@ -84,7 +84,7 @@ def test_fill(program: Program) -> None:
         (["gpt", "[MASK]"], "gpt holds a GPT, which fills no masks: take a BertForMaskedLM"),
         (["marian", "[MASK]"], "marian holds a Transformer, which fills no masks: take a BertForMaskedLM"),
         (["bare", "[MASK]"], "bare has no tokenizer: looked for tokenizer.json"),
-        (["./nothing", "[MASK]"], "'./nothing' does not exist"),
+        (["./nothing", "[MASK]"], "folder not found: './nothing'"),
     ],
 )
 def test_what_cannot_be_filled(program: Program, words: list[str], message: str) -> None:
@@ -125,7 +125,7 @@ def test_without_sentencepiece(program: Program) -> None:
         ({"eos_token_id": [0, 1]}, "marian does not say with which token a translation starts, and with which it ends\n"),
         (
             {"early_stopping": "soon"},
-            "marian/generation_config.json: early_stopping must be true, false or 'never', not 'soon'\n",
+            "marian/generation_config.json: early_stopping must be true, false or 'never', got 'soon'\n",
         ),
         ({"length_penalty": "x"}, "marian/generation_config.json: length_penalty must be a finite number, not 'x'\n"),
     ],

@@ -224,12 +224,12 @@ BY_NAME: dict[str, Callable[[random.Random], Any]] = {
 TASKS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS", "ForCausalLM": "CAUSAL_LM"}
 
 REASONS = [
-    rf"({'|'.join(BY_NAME)}) .* cannot be used here: merge it with PEFT",
-    "an addition to the embedding .* cannot be used here: merge it with PEFT",
-    "is also .* and the adapter changes one alone: train it with ensure_weight_tying",
+    rf"({'|'.join(BY_NAME)}) .* is not supported: merge it with PEFT",
+    "an addition to the embedding .* is not supported: merge it with PEFT",
+    "and .* are tied, but the adapter changes only one: train with ensure_weight_tying",
     "the model has no linear layer (lm_head|.*decoder|vocab_projector)",  # it is the embedding
-    "is a whole weight and .* is not, but they are one here: merge it with PEFT",
-    r"modules_to_save\.default\..* is not known",  # a whole part in another one
+    "is a full weight and .* is not, but they are one here: merge it with PEFT",
+    r"modules_to_save\.default\..* is not expected",  # a whole part in another one
 ]
 RANDOM_IDS = IDS % 40 + 7  # without the padding of any model
 

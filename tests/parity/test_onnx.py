@@ -252,7 +252,7 @@ def test_the_vectors_of_sentences_by_a_gpt(tmp_path, positions):
 
 def test_a_window_that_is_shorter_than_the_texts(tmp_path):
     export_onnx(gpt(sliding_window=60), tmp_path / "model.onnx")
-    with pytest.raises(UserError, match="a sliding_window, as Mistral has one, cannot be exported to ONNX"):
+    with pytest.raises(UserError, match="sliding_window, as in Mistral, is not supported in ONNX"):
         export_onnx(gpt(sliding_window=4), tmp_path / "model.onnx")
 
 

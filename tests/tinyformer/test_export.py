@@ -171,7 +171,7 @@ class Ahead(Transformer):
 
 
 def test_a_forward_that_no_graph_holds(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^Ahead changes forward, but ONNX files hold encode and decode: change these$"):
+    with pytest.raises(UserError, match=r"^Ahead overrides forward, but ONNX files hold encode and decode: override these$"):
         export_onnx(Ahead(TRANSFORMER_CONFIG), tmp_path / "model.onnx")
 
 
@@ -182,24 +182,24 @@ def test_a_model_for_texts_that_are_too_short(tmp_path: Path) -> None:
 
 
 def test_only_a_gpt_does_without_a_cache(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^only a GPT can be exported without its cache, not Transformer$"):
+    with pytest.raises(UserError, match=r"^cache=False is only for a GPT, got Transformer: leave it out$"):
         export_onnx(Transformer(TRANSFORMER_CONFIG), tmp_path / "model.onnx", cache=False)
 
 
 def test_paths_that_cannot_be(tmp_path: Path) -> None:
     model = GPT(GPT_CONFIG)
     (tmp_path / "folder.onnx").mkdir()
-    with pytest.raises(UserError, match=r"best.safetensors must end in .onnx"):
+    with pytest.raises(UserError, match=r"path must end in .onnx, got .*best.safetensors"):
         export_onnx(model, tmp_path / "best.safetensors")
-    with pytest.raises(UserError, match=r"the folder .*missing does not exist: make it first"):
+    with pytest.raises(UserError, match=r"folder not found: .*missing. Create it first"):
         export_onnx(model, tmp_path / "missing" / "model.onnx")
-    with pytest.raises(UserError, match=r"folder.onnx is a folder: give the path of a file"):
+    with pytest.raises(UserError, match=r"folder.onnx is a folder: pass the path of a file"):
         export_onnx(model, tmp_path / "folder.onnx")
 
 
 def test_without_the_package_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ImportError, match=r"^ONNX needs a package that is not installed: pip install 'tinyformer\[onnx\]'$"):
+    with pytest.raises(ImportError, match=r"^ONNX needs the package onnx: pip install 'tinyformer\[onnx\]'$"):
         export_onnx(GPT(GPT_CONFIG), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -326,12 +326,11 @@ def test_a_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_runs_that_no_page_holds(tmp_path: Path) -> None:
-    assert page_refusal(tmp_path, RUNS / "fill_mask") == "only a GPT writes in a page, not a BertForMaskedLM"
-    assert page_refusal(tmp_path, RUNS / "translate") == "only a GPT writes in a page, not a Transformer"
-    assert page_refusal(tmp_path, RUNS / "char_gpt", "page.onnx") == f"{tmp_path / 'page.onnx'} must end in .html"
+    assert page_refusal(tmp_path, RUNS / "fill_mask") == "only a GPT can be exported as a page, got a BertForMaskedLM"
+    assert page_refusal(tmp_path, RUNS / "translate") == "only a GPT can be exported as a page, got a Transformer"
+    assert page_refusal(tmp_path, RUNS / "char_gpt", "page.onnx") == f"path must end in .html, got {tmp_path / 'page.onnx'}"
     run = gpt_run(tmp_path / "run", tokenizer=WordTokenizer(["to", "be"]))
-    only = "only a run whose tokens are characters becomes a page"
-    assert page_refusal(tmp_path, run) == f"{run} has a WordTokenizer: {only}"
+    assert page_refusal(tmp_path, run) == f"a page needs a run with a CharTokenizer, but {run} has a WordTokenizer"
 
 
 @pytest.mark.parametrize("words", [["run"], ["run", "a.onnx", "--web", "a.html"], ["run", "--web", "a.html", "--no-cache"]])

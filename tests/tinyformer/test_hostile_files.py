@@ -22,7 +22,7 @@ import tinytensor as tt
 from tinyformer import GPT, BPETokenizer, GPTConfig, UserError, from_pretrained, pretrained_tokenizer, read_two_files
 from tinyformer.common.files import read_file
 from tinyformer.explore.views.subjects import Subjects
-from tinyformer.pretrained.saving import save_pretrained
+from tinyformer.pretrained.loading import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
 from tinytensor.io import load_mapped, load_with_metadata
 
@@ -132,7 +132,7 @@ def test_sizes_of_runs(tmp_path: Path, name: str) -> None:
 def test_a_padding_that_is_no_id(tmp_path: Path) -> None:
     run = translation_run(tmp_path / "run")
     path = change(run / "config.json", lambda whole: whole["model"].update(source_pad=10**9))
-    assert "source_pad must be an id" in refused(lambda: Subjects([run]).get("best"), path)
+    assert "source_pad must be a source id" in refused(lambda: Subjects([run]).get("best"), path)
 
 
 @pytest.mark.parametrize("found", [["gpt"], {"a": 1}, "none"], ids=str)
@@ -273,12 +273,12 @@ def test_a_vocabulary_that_was_cut_off(folder: Path, caplog: pytest.LogCaptureFi
     (folder / "vocab.txt").write_text("\n".join(names) + "\n")
     assert warned(folder, caplog) == ""
     (folder / "vocab.txt").write_text("\n".join(names[:300]) + "\n")
-    assert "300 tokens, but config.json says 1,200 (vocab_size): is a file cut off?" in warned(folder, caplog)
+    assert "300 tokens, but config.json has vocab_size 1,200: is a file cut off?" in warned(folder, caplog)
 
 
 def test_merges_that_were_cut_off(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     change(folder / "tokenizer.json", lambda whole: whole["model"].update(merges=whole["model"]["merges"][:10]))
-    assert "there are only 10 merges for the tokenizer's 300 tokens: is the file of merges cut off?" in warned(folder, caplog)
+    assert "the tokenizer has 300 tokens, but only 10 merges: are the merges cut off?" in warned(folder, caplog)
 
 
 # ------------------------------------------------------------------------------------------------------------ mutated files

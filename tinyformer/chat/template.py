@@ -18,8 +18,7 @@ from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import read_file, read_json, read_utf8, write_json
 from tinyformer.pretrained.folders import gguf_at, model_folder
 from tinyformer.pretrained.gguf_tokenizers import gguf_chat_template
-from tinyformer.pretrained.tokenizer_classes import CLASSES, CONFIG, ROLES, class_name
-from tinyformer.pretrained.tokenizers import json_of, settings_of
+from tinyformer.pretrained.tokenizers import CLASSES, CONFIG, ROLES, class_name, json_of, settings_of
 from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.disk import write_text
 

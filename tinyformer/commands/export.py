@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from tinyformer.commands.command_line import Parser, add_code_flag, some_path
 from tinyformer.common.files import read_file
-from tinyformer.export.runs import load_run
-from tinyformer.export.usage import lines_that_run
+from tinyformer.export.runs import lines_that_run, load_run
 from tinyformer.export.web import web_page
 from tinyformer.export.writing import check_path, export_onnx
 from tinyformer.training.opening import names_of_kinds

@@ -34,8 +34,7 @@ from tinyformer.decoding.streaming import stream_text, until
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.quantizing import DTYPES
 from tinyformer.pretrained.folders import find_folder
-from tinyformer.pretrained.loading import from_pretrained
-from tinyformer.pretrained.saving import save_pretrained
+from tinyformer.pretrained.loading import from_pretrained, save_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
 from tinyformer.pretrained.writing import Writing, read_writing
 from tinyformer.tokenizers import BPETokenizer, Tokenizer

@@ -39,8 +39,7 @@ from tinyformer.models.quantizing import num_weights, quantize
 from tinyformer.models.recurrent import RecurrentLM
 from tinyformer.pretrained.adapters import save_adapter
 from tinyformer.pretrained.folders import find_folder, model_folder
-from tinyformer.pretrained.loading import load_differentiable
-from tinyformer.pretrained.saving import save_pretrained
+from tinyformer.pretrained.loading import load_differentiable, save_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, load_tokenizer
 from tinyformer.tokenizers.texts import opening_text

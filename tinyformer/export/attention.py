@@ -1,7 +1,6 @@
-"""Attention as nodes of a graph, with its masks and rotations. What has a cache is in ``caches.py``.
+"""Attention as nodes of a graph, with its masks and rotations, but without caches (see ``caches.py``).
 
-It is written with plain operators: the operator Attention is young, and programs that run it differ in what a causal mask means
-where there are fewer queries than keys.
+It uses plain operators: ONNX's Attention is new, and runtimes disagree on a causal mask with fewer queries than keys.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _LOWEST = float(host.finfo(host.float32).min)
 
 
 def rms_norm(write: Writer, x: Value, weight: Value | None, eps: float) -> Value:
-    """The root-mean-square norm of the last axis."""
+    """Return the root-mean-square norm over the last axis."""
     out = x / ((x * x).mean() + eps).function("Sqrt")
     return out if weight is None else out * weight
 
@@ -29,7 +28,8 @@ def rms_norm(write: Writer, x: Value, weight: Value | None, eps: float) -> Value
 
 
 def causal_mask(write: Writer, queries: int | Size, keys: int | Size) -> Value:
-    """Where the last ``queries`` of all tokens may see each of the ``keys`` tokens: not after themselves; (queries, keys)."""
+    """Return the mask (queries, keys) in which the last ``queries`` of all tokens attend to the ``keys`` tokens up to
+    themselves."""
 
     def make() -> Value:
         ends = write.range(difference(keys, queries), keys).unsqueeze(1)
@@ -39,7 +39,7 @@ def causal_mask(write: Writer, queries: int | Size, keys: int | Size) -> Value:
 
 
 def both(write: Writer, mask: Value | None, other: Value | None) -> Value | None:
-    """Where both masks allow it; None allows all."""
+    """Return where both masks are True. None allows all."""
     if mask is None or other is None:
         return other if mask is None else mask
     return write.once(("both", mask.name, other.name), lambda: write.graph.node("And", mask, other))
@@ -49,7 +49,7 @@ def both(write: Writer, mask: Value | None, other: Value | None) -> Value | None
 
 
 def split_heads(write: Writer, x: Value, parts: Sequence[int], d_head: int) -> list[Value]:
-    """(batch, length, sum of parts * d_head) -> for each part its heads, (batch, part, length, d_head)."""
+    """(batch, length, sum of parts * d_head) -> the heads of each part, (batch, part, length, d_head)."""
 
     def make() -> list[Value]:
         heads = x.reshape(0, 0, sum(parts), d_head).transpose(0, 2, 1, 3)
@@ -73,7 +73,7 @@ def _norm_and_rotate(
     eps: float,
     rotation: Value | None,
 ) -> Value:
-    """Attention reads the heads themselves. What joins them here is left out where nothing reads it."""
+    """Attention reads the heads from ``once``. The nodes that join them here are removed if nothing reads them."""
     parts = [num_heads, shared, shared]
     query, key, value = split_heads(write, projected, parts, d_head := projected.shape[2] // sum(parts))
     if query_weight is not None and key_weight is not None:
@@ -88,7 +88,7 @@ def _norm_and_rotate(
 
 
 def _rotated(x: Value, cosine: Value, sine: Value, half: int) -> Value:
-    """x (..., length, 2 half) with the pairs i and half + i rotated by the angles of these cosines and sines."""
+    """Return x (..., length, 2 * half) with the pairs i and half + i rotated by these cosines and sines."""
     first, second = x.split(half, half)
     return x.graph.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=-1)
 
@@ -99,11 +99,11 @@ def _rotated(x: Value, cosine: Value, sine: Value, half: int) -> Value:
 def attend(
     write: Writer, query: Value, key: Value, value: Value, mask: Value | None, scale: float, bias: Any = None, ndim: int = 4
 ) -> Value:
-    """The values (..., queries, d_head) that queries mix. Where a query may see no key, they count as 0."""
+    """Return the mixed values (..., queries, d_head). For a query that attends to no key they are 0."""
     graph, axes = write.graph, [*range(ndim - 2), ndim - 1, ndim - 2]
     scores = (query * scale) @ key.transpose(*axes)
     if bias is not None:
-        scores = scores + bias  # which may be -inf
+        scores = scores + bias  # bias may be -inf
         mask = both(write, mask, graph.node("GreaterOrEqual", scores, _LOWEST))
     if mask is None:
         return scores.function("Softmax", axis=-1) @ value

@@ -1,5 +1,5 @@
-"""Programs with caches as graphs: a graph has no memory of its own, so the keys and values of the tokens before are inputs, and
-those of all tokens are outputs. What a run puts out goes into the next one. At first there are 0 tokens."""
+"""Programs with caches as graphs. A graph has no memory, so the keys and values of earlier tokens are inputs, and those of all
+tokens are outputs, which the next run takes. The first run has 0 earlier tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinyformer.export.attention import attend, both, causal_mask, join_heads, s
 from tinyformer.export.graph import BOOL, FLOAT, INT, Graph, Value
 from tinyformer.export.operators import OPERATORS
 from tinyformer.export.program import Operators, Writer
-from tinyformer.models import attention, positions as places
+from tinyformer.models import attention, positions
 from tinytensor.functional.attention import cached_attention, memory_attention
 from tinytensor.nn import Module
 from tinytensor.replay.recording import Recording, Size
@@ -22,7 +22,7 @@ KeysValues = tuple[Value, Value]  # each (batch, heads, number of keys, d_head)
 
 
 class Stored:
-    """What a cache holds: the keys and values that came before, if any, and those with the new ones."""
+    """The keys and values in a cache: those from before, if any, and those with the new ones."""
 
     dtype = ""
     shape: tuple[Any, ...] = ()  # (2, batch, heads, keys, d_head), as of a value
@@ -35,41 +35,41 @@ class Stored:
 class CachedWriter(Writer):
     """Writes a program of a model with caches.
 
-    ``limit``: how many positions a table has. ``kinds``: what follows the number of a block in the names of self-attention's
-    keys and values, and of a memory's. Without a ``past`` no tokens came before.
+    ``limit`` is the number of positions in a table. ``endings`` follow a block's number in the names of the keys and values of
+    self-attention and of a memory. Without a ``past`` there are no earlier tokens.
     """
 
-    padding: Value | None = None  # where a key may be seen, (batch, 1, 1, keys)
+    padding: Value | None = None  # the mask of keys, (batch, 1, 1, keys)
 
-    def __init__(self, recording: Recording, model: Module, limit: int, kinds: tuple[str, str] = ("", ""), past: bool = True):
+    def __init__(self, recording: Recording, model: Module, limit: int, endings: tuple[str, str] = ("", ""), past: bool = True):
         super().__init__(recording, CACHED)
         self.limit = limit
         self.names = {id(weight): name for name, weight in model.named_parameters()}
-        self._kinds, self._has_past = kinds, past
+        self._endings, self._has_past = endings, past
         self._stored: list[Stored] = []
         self._next: Iterator[Stored] = iter(self._stored)
 
     def declare_mask_and_positions(self) -> None:
-        """New inputs: ``attention_mask`` (batch, all tokens), which is 0 for padding, and ``position_ids`` (batch, length)."""
+        """Add the inputs ``attention_mask`` (batch, all tokens), 0 for padding, and ``position_ids`` (batch, length)."""
         num_keys = "total_length" if self._has_past else "length"
         mask = self.graph.input("attention_mask", INT, "batch_size", num_keys)
         self.padding = mask.astype(BOOL).unsqueeze(1, 2)
         self.positions = self.graph.input("position_ids", INT, "batch_size", "length")
 
     def count_positions(self) -> None:
-        """The positions of the new tokens follow those before, in all rows of the batch: (1, length)."""
+        """Count the positions of the new tokens from those before, in all rows of the batch: (1, length)."""
         past = Size(0, (("past_length", 1),))
         self.positions = self.range(past, Size(0, (("length", 1), ("past_length", 1)))).unsqueeze(0)
 
     def declare_past(self) -> None:
-        """New inputs for all keys and values: ``past_key_values.NAME.key`` and ``.value``."""
+        """Add inputs for all keys and values: ``past_key_values.NAME.key`` and ``.value``."""
         counts: Counter[int] = Counter()
         for call in self.recording.calls:
             if call.op not in (_RESERVE, _READ):
                 continue
-            kind = int(call.op is _READ)
-            name = f"{counts[kind]}{self._kinds[kind]}"
-            counts[kind] += 1
+            index = int(call.op is _READ)
+            name = f"{counts[index]}{self._endings[index]}"
+            counts[index] += 1
             _, _, heads, keys, d_head = self.recording.kinds[call.result].shape
             length = str(keys) if call.op is _READ else "past_length"
             pair = None
@@ -81,11 +81,11 @@ class CachedWriter(Writer):
             self._stored.append(Stored(name, pair))
 
     def stored(self) -> Stored:
-        """What the next cache holds."""
+        """Return the content of the next cache."""
         return next(self._next)
 
     def write(self) -> Graph:
-        """The graph, with the keys and values of all tokens as outputs."""
+        """Return the graph, with the keys and values of all tokens as outputs."""
         super().write()
         for stored in self._stored if self._has_past else ():
             for part, value in zip(("key", "value"), stored.now or ()):
@@ -94,14 +94,14 @@ class CachedWriter(Writer):
         return self.graph
 
     def rows_of(self, table: Any) -> Value:
-        """The rows of a table for the positions, (batch, length, width)."""
+        """Return the rows of a table at the positions, (batch, length, width)."""
         name = self.names.get(id(table))
         array = table.numpy() if name else table.numpy()[: self.limit]
         return (self.graph.weight(name, array, FLOAT) if name else self.graph.constant(array)).take(self.positions)
 
 
 def _cached_attention(write: CachedWriter, projected: Value, stored: Stored, num_heads: int, is_causal: bool) -> Value:
-    """The new keys and values follow those before them."""
+    """Append the new keys and values to those before, and attend."""
     _, _, shared, keys, d_head = stored.shape
     query, key, value = split_heads(write, projected, [num_heads, shared, shared], d_head)
     if stored.before is not None:
@@ -113,7 +113,7 @@ def _cached_attention(write: CachedWriter, projected: Value, stored: Stored, num
 
 
 def _for_each_query(x: Value, shared: int, num_heads: int, d_head: int) -> Value:
-    """Keys or values (batch, shared, keys, d_head), repeated for each head of queries."""
+    """Repeat keys or values (batch, shared, keys, d_head) for each query head."""
     if shared == num_heads:
         return x
     groups = x.graph.node("Expand", x.unsqueeze(2), [1, 1, num_heads // shared, 1, 1])
@@ -141,6 +141,6 @@ CACHED: Operators = {
     _READ: lambda write, cache: write.stored(),
     cached_attention: _cached_attention,
     memory_attention: _memory_attention,
-    inspect.unwrap(places._later_positions): _later_positions,
-    inspect.unwrap(places._later_rotation): _later_rotation,
+    inspect.unwrap(positions._later_positions): _later_positions,
+    inspect.unwrap(positions._later_rotation): _later_rotation,
 }

@@ -1,8 +1,7 @@
 """A graph of ONNX operators under construction.
 
-A ``Value`` is what an operator will compute when the graph runs. Its operators and methods add nodes to the graph. Beside a
-value, a Python float or an array of floats becomes a constant of float32, and an int or a list of ints one of int64, which is
-what ids, lengths and shapes are.
+A ``Value`` is a result that the graph will compute. Its operators and methods add nodes. Python floats and arrays of floats
+become float32 constants; ints and lists of ints (ids, lengths, shapes) become int64 ones.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from typing import Any
 from tinytensor.device.backend import host
 
 FLOAT, INT, BOOL, DOUBLE = "float32", "int64", "bool", "float64"
-DTYPES = {FLOAT: 1, INT: 7, BOOL: 9, DOUBLE: 11}  # their numbers in the format
+DTYPES = {FLOAT: 1, INT: 7, BOOL: 9, DOUBLE: 11}  # ONNX's numbers
 
 
 class Value:
-    """An input, a constant or a result of a graph. Two values are told apart by their names.
+    """An input, a constant or a result of a graph, identified by its name.
 
-    ``dtype`` and ``shape``, of ints and ``Size``s, are known of the values that a recorded program has, too.
+    ``dtype`` and ``shape`` (ints and ``Size``s) are set for the values of a recorded program.
     """
 
     dtype = ""
@@ -45,45 +44,45 @@ class Value:
         return self.graph.node("MatMul", self, other)
 
     def function(self, operator: str, **attributes: Any) -> Value:
-        """An operator of this value alone, such as "Relu", "Sqrt" or "Softmax"."""
+        """Apply an operator to this value alone, such as "Relu", "Sqrt" or "Softmax"."""
         return self.graph.node(operator, self, **attributes)
 
     def astype(self, dtype: str) -> Value:
-        """The value converted to another dtype."""
+        """Convert the value to another dtype."""
         return self.graph.node("Cast", self, to=DTYPES[dtype])
 
     def reshape(self, *shape: int) -> Value:
-        """Another shape. A 0 keeps the length of the axis at this place; -1 is what is left, once."""
-        return self.graph.node("Reshape", self, self.graph.constant(list(shape), INT))  # also of no axis at all
+        """Change the shape. 0 keeps the length of that axis; one -1 is inferred."""
+        return self.graph.node("Reshape", self, self.graph.constant(list(shape), INT))  # also for shape ()
 
     def transpose(self, *axes: int) -> Value:
-        """The axes in another order."""
+        """Permute the axes."""
         return self.graph.node("Transpose", self, perm=axes) if axes else self
 
     def unsqueeze(self, *axes: int) -> Value:
-        """New axes of length 1 at these places."""
+        """Insert axes of length 1 at these indices."""
         return self.graph.node("Unsqueeze", self, list(axes))
 
     def mean(self) -> Value:
-        """The mean of the last axis, which stays as one of length 1."""
+        """Return the mean over the last axis, which stays with length 1."""
         return self.graph.node("ReduceMean", self, [-1])
 
     def take(self, ids: Any, axis: int = 0) -> Value:
-        """The rows, on an axis, with these numbers: its length gives way to the shape of the ids."""
+        """Return the rows along an axis with these ids, whose shape replaces that axis."""
         return self.graph.node("Gather", self, ids, axis=axis)
 
     def split(self, *widths: int, axis: int = -1) -> list[Value]:
-        """An axis cut into parts of these widths."""
+        """Split an axis into parts of these widths."""
         return self.graph.nodes_of("Split", len(widths), self, list(widths), axis=axis)
 
     def length(self, axis: int) -> Value:
-        """The length of an axis when the graph runs: one number, of shape (1,)."""
+        """Return the length of an axis at run time, of shape (1,)."""
         return self.graph.node("Shape", self, start=axis, end=axis + 1)
 
 
 @dataclass(frozen=True)
 class Node:
-    """A call of an ONNX operator. ``module`` is the name of the module that makes it."""
+    """A call of an ONNX operator. ``module`` is the name of the calling module."""
 
     operator: str
     inputs: list[Value]
@@ -94,7 +93,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or an output of the graph. An axis whose length is not fixed has a name in ``shape`` instead."""
+    """An input or output of the graph. In ``shape``, an axis without a fixed length has a name."""
 
     value: Value
     dtype: str
@@ -109,18 +108,18 @@ class Graph:
         self.outputs: list[Port] = []
         self.nodes: list[Node] = []
         self.constants: dict[str, Any] = {}  # arrays by name
-        self.module = ""  # the name of the module whose nodes are being added
+        self.module = ""  # whose nodes are being added
         self._small: dict[tuple[Any, ...], Value] = {}
         self._named = 0
 
     def input(self, name: str, dtype: str, *shape: int | str) -> Value:
-        """A new input."""
+        """Add an input."""
         value = Value(self, name)
         self.inputs.append(Port(value, dtype, shape))
         return value
 
     def output(self, name: str, value: Value, dtype: str, *shape: int | str) -> None:
-        """Make a value an output with this name. The result of a node has it from now on; any other value is copied."""
+        """Make a value an output with this name. A node's result is renamed; any other value is copied."""
         is_result = any(value is result for node in self.nodes for result in node.outputs)
         if not is_result or any(value is port.value for port in self.outputs):
             value = self.node("Identity", value)
@@ -128,20 +127,20 @@ class Graph:
         self.outputs.append(Port(value, dtype, shape))
 
     def node(self, operator: str, *inputs: Any, **attributes: Any) -> Value:
-        """The result of an operator. Inputs that are not values become constants."""
+        """Return the result of an operator. Inputs that are not values become constants."""
         (result,) = self.nodes_of(operator, 1, *inputs, **attributes)
         return result
 
     def nodes_of(self, operator: str, count: int, *inputs: Any, **attributes: Any) -> list[Value]:
-        """The ``count`` results of an operator."""
+        """Return the ``count`` results of an operator."""
         values = [x if isinstance(x, Value) else self.constant(x) for x in inputs]
         results = [self._new(operator) for _ in range(count)]
         self.nodes.append(Node(operator, values, results, attributes, self.module))
         return results
 
     def constant(self, number: Any, dtype: str | None = None) -> Value:
-        """A number, a list or an array as a value. Without a ``dtype``, floats are of float32 and integers of int64. Equal
-        small ones are one."""
+        """Return a number, list or array as a value. By default floats become float32 and integers int64. Equal small constants
+        are shared."""
         array = host.asarray(number)
         array = array.astype(dtype or (FLOAT if array.dtype.kind == "f" else INT))
         key = (array.dtype.name, array.shape, array.tobytes()) if array.size < _SMALL else ()
@@ -151,17 +150,17 @@ class Graph:
         return self._small[key] if key else self._small.pop(key)
 
     def weight(self, name: str, array: Any, dtype: str) -> Value:
-        """A constant with a name, the same for each call with that."""
+        """Return a named constant, which is added once."""
         if name not in self.constants:
-            self.constants[name] = host.require(array, dtype, "C")  # and of no axes, if it has none
+            self.constants[name] = host.require(array, dtype, "C")  # also with no axes
         return Value(self, name)
 
     def concatenate(self, values: list[Value], axis: int) -> Value:
-        """The values joined on an axis."""
+        """Join the values along an axis."""
         return self.node("Concat", *values, axis=axis)
 
     def without_unread(self) -> Graph:
-        """This graph, without the nodes and constants that no output depends on."""
+        """Drop the nodes and constants that no output depends on, and return this graph."""
         read = {port.value.name for port in self.outputs}
         kept = []
         for node in reversed(self.nodes):

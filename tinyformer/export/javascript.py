@@ -1,14 +1,14 @@
 """A recorded function of a model as JSON, which ``tinyformer/javascript/program.js`` runs.
 
-The JSON object has the ``inputs`` and the ``constants`` by name, each with the number of its value and its shape; the numbers
-of the ``outputs``; and the ``calls``: an ``op``, its ``arguments`` by name, the number of the ``result``, and the ``module``
-that called it. The calls of ``recorded_numbers`` also have the ``shape`` of the result and the ``source``: [file, line, text].
-In arguments and shapes, these are objects:
+The JSON object has the ``inputs`` and ``constants`` by name, each with its value's number and shape; the numbers of the
+``outputs``; and the ``calls``: an ``op``, its ``arguments`` by name, the number of the ``result``, and the calling ``module``.
+Calls of ``recorded_numbers`` also have the ``shape`` of the result and the ``source``: [file, line, text]. In arguments and
+shapes, these are objects:
 
 - a value: {"value": number}
 - a number that depends on sizes: {"constant": 1, "factors": {"length": 2}}
 - a slice: {"slice": [start, stop, step]}
-- a number that JSON does not have: {"float": "Infinity"}
+- a number that JSON lacks: {"float": "Infinity"}
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tinytensor.replay.recording import Call, Recording, RecordingError, Size, V
 
 JAVASCRIPT = resources.files("tinyformer.javascript")
 _TABLES = positions.LearnedPositions, positions.SinusoidalPositions, positions.RotaryPositions
-# Functions that are no ops of tinytensor, by the names that they have in a page.
+# Functions that are not tinytensor ops, by their names in a page.
 _OTHERS: dict[str, Any] = {
     "arange": arange,
     "full": full,
@@ -52,11 +52,11 @@ _OTHERS: dict[str, Any] = {
     "later_positions": inspect.unwrap(positions._later_positions),
     "later_rotation": inspect.unwrap(positions._later_rotation),
 }
-_OF_BOOLEANS = {"invert": "logical_not", "bitwise_and": "logical_and"}  # a page's booleans are the numbers 0 and 1
+_OF_BOOLEANS = {"invert": "logical_not", "bitwise_and": "logical_and"}  # a page's booleans are 0 and 1
 
 
 class Program(NamedTuple):
-    """A program for a page: what becomes JSON, and the arrays that it needs by name."""
+    """A program for a page: its JSON description, and its arrays by name."""
 
     description: dict[str, Any]
     constants: dict[str, Array]
@@ -64,7 +64,7 @@ class Program(NamedTuple):
 
 @functools.cache
 def ops_of_pages() -> dict[str, Any]:
-    """The ops that a page computes, by name: those of the table in ops.js, which is the only list of them."""
+    """Return the ops that a page computes, by name: those of the table in ops.js, their only list."""
     source = (JAVASCRIPT / "ops.js").read_text(encoding="utf-8")
     table = source.partition("export const OPS = {\n")[2].partition("\n};\n")[0]
     names = re.findall(r"(?m)^  (\w+)(?=[:(])", table)
@@ -72,12 +72,10 @@ def ops_of_pages() -> dict[str, Any]:
 
 
 def recorded_model(model: Module, inputs: Mapping[str, Axes] | None = None) -> Program:
-    """The program of a model's own ``forward``, which computes ``logits``: from ``ids`` (1, length), or for a ``Transformer``
-    from ``source`` and ``target``. That of a GPT keeps keys and values in a cache, unless its context is very short or longer
-    than its sliding window. With ``inputs`` it is the program of any module, as for ``export_onnx``.
-
-    Raises UserError as ``program_of``.
-    """
+    """Return the program of a model's own ``forward``, which computes ``logits`` from ``ids`` (1, length), or for a
+    ``Transformer`` from ``source`` and ``target``. That of a GPT has a cache, unless its context is very short or longer than
+    its sliding window. With ``inputs`` it is the program of any module, as for ``export_onnx``. Raises UserError as
+    ``program_of``."""
     if inputs is not None:
         return program_of(*arguments_of(model, inputs), model, LONGEST)
     config = getattr(model, "config", None)
@@ -96,8 +94,8 @@ def recorded_model(model: Module, inputs: Mapping[str, Axes] | None = None) -> P
 
 
 def recorded_numbers(model: Any) -> Program:
-    """The program of a GPT for those who look at its numbers: from ``ids`` (1, length) it computes the logits, the
-    probabilities, and the loss of each next token and of all. Raises UserError as ``recorded_model``."""
+    """Return the program of a GPT that computes, from ``ids`` (1, length), the logits, the probabilities, and the loss of each
+    next token and their mean. Raises UserError as ``recorded_model``."""
 
     def function(ids: Tensor) -> dict[str, Tensor]:
         logits = model(ids)
@@ -110,7 +108,7 @@ def recorded_numbers(model: Any) -> Program:
 
 
 def _ids_near(longest: int) -> Callable[..., dict[str, Tensor]]:
-    """Return what makes ids near the longest text, where a sliding window and all rows of tables are used."""
+    """Return a function that makes ids near the longest text, which uses a sliding window and all table rows."""
     if longest < 4:
         raise UserError(f"a page needs a model with a context of at least 4 tokens, got {longest}")
     return lambda **sizes: {x: tt.zeros((1, n + longest - 5 - 2 * i), dtype=int) for i, (x, n) in enumerate(sizes.items())}
@@ -124,15 +122,15 @@ def program_of(
     longest: int,
     has_sources: bool = False,
 ) -> Program:
-    """Record ``function``, as ``tinytensor.replay.recording.record`` does, for a page. The tables of positions that come after
-    those in a cache have rows for ``longest`` tokens. With ``has_sources`` each call has its ``source``, and the calls
-    are simpler: ``norm_and_rotate`` is several.
+    """Record ``function`` for a page, as ``tinytensor.replay.recording.record`` does. Tables of positions after a cache have
+    rows for ``longest`` tokens. With ``has_sources`` each call has its ``source``, and ``norm_and_rotate`` becomes several
+    simpler calls.
 
-    Raises UserError, which names the op, the module and the line, for what a page cannot compute.
+    Raises UserError, which names the op, module and line, for what a page cannot compute.
     """
     try:
         with tt.no_grad():
-            left_out = "norm_and_rotate" if has_sources else "cross_entropy"  # a page has no more than its losses of rows
+            left_out = "norm_and_rotate" if has_sources else "cross_entropy"  # a page computes only the losses of rows
             known = [op for name, op in ops_of_pages().items() if name != left_out]
             recording = record(function, inputs, sizes, model, known)
         return _Writer(recording, model, longest, has_sources).program()
@@ -153,11 +151,11 @@ class _Writer:
         self.names_of_ops = {id(op): name for name, op in ops_of_pages().items()}
 
     def program(self) -> Program:
-        """The program."""
-        kinds, calls = self.recording.kinds, [self._call(call) for call in self.recording.calls]
+        """Return the program."""
+        types, calls = self.recording.kinds, [self._call(call) for call in self.recording.calls]
         description = {
             "inputs": {
-                name: {"value": value.number, "shape": self._written(kinds[value].shape)}
+                name: {"value": value.number, "shape": self._written(types[value].shape)}
                 for name, value in self.recording.inputs.items()
             },
             "constants": {
@@ -174,12 +172,12 @@ class _Writer:
             name = _OF_BOOLEANS[name] if self.recording.kinds[call.result].dtype == bool else None
         if name is None:
             name = getattr(call.op, "name", call.op.__name__)
-            raise RecordingError(f"there is no {name} in a page: {call.where} calls it")
+            raise RecordingError(f"the op {name} is not supported in a page: {call.where} calls it")
         arguments = {name: self._written(argument) for name, argument in call.arguments.items()}
         if name == "getitem" and "'value'" in str(arguments["index"]):
-            raise RecordingError(f"a page has no arrays as indices: {call.where} uses one")
+            raise RecordingError(f"arrays as indices are not supported in a page: {call.where} uses one")
         if name == "matmul" and min(len(self.recording.kinds[x].shape) for x in call.arguments.values()) < 2:
-            raise RecordingError(f"a page multiplies matrices, not vectors: {call.where} does")
+            raise RecordingError(f"products of vectors are not supported in a page: {call.where} computes one")
         written = {"op": name, "arguments": arguments, "result": call.result.number, "module": call.where.module or ""}
         if self.has_sources:
             file, line, home = Path(call.where.file), call.where.line, Path(tt.__file__).parents[1]
@@ -189,7 +187,7 @@ class _Writer:
         return written
 
     def _written(self, value: Any) -> Any:
-        """An argument or a shape as JSON."""
+        """Return an argument or a shape as JSON."""
         if isinstance(value, Value):
             return {"value": value.number}
         if isinstance(value, Size):
@@ -209,11 +207,11 @@ class _Writer:
         if value is None or isinstance(value, (bool, int, str)):
             return value
         if isinstance(value, (Cache, KeyValueCache)):
-            return None  # a page has one cache, where a call finds its part by the number of its result
-        raise RecordingError(f"a call gets {a_or_an(type(value).__name__)}, which a page does not have")
+            return None  # a page has one cache, indexed by the number of a call's result
+        raise RecordingError(f"{a_or_an(type(value).__name__)} is not supported as an argument in a page")
 
     def _table(self, of_positions: Any) -> int:
-        """The number of the constant with these positions."""
+        """Return the number of the constant with these positions."""
         is_rotary = isinstance(of_positions, positions.RotaryPositions)
         table = of_positions.table_for(self.longest, *[default_dtype] if is_rotary else []).data
         name = self.names.setdefault(id(table), f"positions_{len(self.constants)}")

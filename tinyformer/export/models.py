@@ -1,10 +1,10 @@
-"""What is recorded of each kind of model. The inputs and outputs have the names that Hugging Face's optimum gives them.
+"""The recorded function of each type of model. Inputs and outputs are named as in Hugging Face's optimum.
 
-With a cache, the same graph reads a prompt (the length of the past is 0) and each token after it.
+With a cache, the same graph reads a prompt (with a past of length 0) and each token after it.
 
-An encoder-decoder becomes two graphs, because the encoder runs once, and the decoder once for each token. The keys and values
-that the decoder's cross-attention needs of the source do not change meanwhile, so the encoder computes them. (In optimum's own
-files the decoder does, from ``last_hidden_state``: it then needs a third file, or a branch, for all tokens but the first.)
+An encoder-decoder becomes two graphs: the encoder runs once, the decoder once per token. The encoder also computes the keys and
+values of the decoder's cross-attention. (In optimum's files the decoder does, from ``last_hidden_state``, and needs a third
+file, or a branch, after the first token.)
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tinytensor.kernels.attention import split_heads
 from tinytensor.nn import Module
 from tinytensor.replay.recording import Recording, record
 
-Axes = tuple[str | int, ...]  # the dtype of an input, and the length of each axis: a number, or a name if it may vary
+Axes = tuple[str | int, ...]  # an input's dtype, then the length of each axis, or its name if it varies
 _DTYPES = "float32", "float64", "float16", "int64", "int32", "bool"  # of inputs
-LONGEST = 2048  # positions in a table of sinusoidal or rotary ones, where the model has no limit or a lower one
+LONGEST = 2048  # minimum number of sinusoidal or rotary positions in a table
 
 
 class Arguments(NamedTuple):
-    """What ``record`` needs to call a module's ``forward`` with tensors of some sizes."""
+    """The arguments with which ``record`` calls a module's ``forward`` on tensors of some sizes."""
 
     outputs: Callable[..., Mapping[str, Tensor]]
     made: Callable[..., dict[str, Tensor]]
@@ -47,13 +47,13 @@ class Arguments(NamedTuple):
 
 
 def arguments_of(model: Module, inputs: Mapping[str, Axes]) -> Arguments:
-    """Return how to call any module. ``inputs``, the arguments of its ``forward``, have a dtype and axes: numbers or names.
+    """Return how to call any module. ``inputs`` are the arguments of its ``forward``: a dtype, then axes, as numbers or names.
 
-    What ``forward`` returns are the outputs: a tensor is ``output``, several are ``output_0`` and so on, and a dict has names.
-    Raises UserError if ``inputs`` are of another form.
+    The outputs are the results of ``forward``: one tensor is ``output``, several are ``output_0`` and so on, and a dict has
+    names. Raises UserError if ``inputs`` have another form.
     """
 
-    turn = itertools.count()  # the inputs are all 0 or all 1: what is computed from their values without ops is noticed
+    turn = itertools.count()  # inputs are all 0, then all 1, to detect values computed without ops
 
     def made(**sizes: int) -> dict[str, Tensor]:
         lengths = {name: [sizes[n] if isinstance(n, str) else n for n in axes] for name, (_, *axes) in inputs.items()}
@@ -65,25 +65,25 @@ def arguments_of(model: Module, inputs: Mapping[str, Axes]) -> Arguments:
         named = {f"output_{i}": x for i, x in enumerate(results)} if isinstance(results, (tuple, list)) else results
         named = named if isinstance(named, dict) else {"output": named}
         if not named or not all(isinstance(name, str) and isinstance(x, Tensor) for name, x in named.items()):
-            raise UserError("forward must return a tensor, a list of tensors or a dict of tensors by their names")
+            raise UserError("forward must return a tensor, a list of tensors or a dict of tensors by name")
         return named
 
     for name, axes in inputs.items():
         if not isinstance(axes, (tuple, list)) or not axes or axes[0] not in _DTYPES:
-            raise UserError(f"inputs[{name!r}] must be like ('int64', 'batch', 5), with a dtype of {_DTYPES}, not {axes!r}")
+            raise UserError(f"inputs[{name!r}] must be like ('int64', 'batch', 5), with a dtype of {_DTYPES}, got {axes!r}")
         if not all(isinstance(n, str) or (isinstance(n, int) and n > 0) for n in axes[1:]):
-            raise UserError(f"an axis in inputs[{name!r}] must be a name or a positive number: {axes!r}")
+            raise UserError(f"axes in inputs[{name!r}] must be names or positive integers, got {axes!r}")
     return Arguments(outputs, made, dict.fromkeys((n for _, *axes in inputs.values() for n in axes if isinstance(n, str)), 3))
 
 
 def module_graph(model: Module, inputs: Mapping[str, Axes]) -> Graph:
-    """Any module: see ``arguments_of``."""
+    """Return the graph of any module: see ``arguments_of``."""
     return Writer(_recorded(model, *arguments_of(model, inputs)), OPERATORS).declare_inputs().write()
 
 
 def gpt_graph(model: GPT, cache: bool = True) -> Graph:
-    """``input_ids`` and ``position_ids`` (batch, length), and ``attention_mask`` (batch, past length + length), which is 0 for
-    padding, to the left of a text -> ``logits`` (batch, length, vocab_size).
+    """``input_ids`` and ``position_ids`` (batch, length), and ``attention_mask`` (batch, past length + length), 0 for padding
+    on the left -> ``logits`` (batch, length, vocab_size).
 
     With a ``cache`` also ``past_key_values.I.key`` and ``.value`` -> ``present.I.key`` and ``.value`` of each block I.
     """
@@ -97,7 +97,7 @@ def gpt_graph(model: GPT, cache: bool = True) -> Graph:
     def outputs(input_ids: Tensor, cache: Cache) -> dict[str, Tensor]:
         return {"logits": model(input_ids, cache)}
 
-    sizes = {"batch_size": 3, "length": 3, **({"past_length": 1} if cache else {})}  # so small that they fit in most models
+    sizes = {"batch_size": 3, "length": 3, **({"past_length": 1} if cache else {})}  # small enough for most models
     write = CachedWriter(_recorded(model, outputs, made, sizes), model, model.config.block_size, past=cache)
     write.declare_inputs()
     write.declare_mask_and_positions()
@@ -138,8 +138,8 @@ def encoder_graph(model: Transformer) -> Graph:
     """``input_ids`` and ``attention_mask`` (0 for padding), (batch, source length) -> ``last_hidden_state`` (batch, source
     length, d_model), and ``present.I.encoder.key`` and ``.value`` for each block I of the decoder.
 
-    A model of vectors takes ``input_features`` (batch, frames, source_features) in place of ids, and ``attention_mask`` (batch,
-    frames). Its source length is frames / source_stride, so it puts out the ``encoder_attention_mask`` for the decoder, too.
+    A model of vectors takes ``input_features`` (batch, frames, source_features) instead of ids, and ``attention_mask`` (batch,
+    frames). Its source length is frames / source_stride, so it also returns the decoder's ``encoder_attention_mask``.
     """
     features, stride = model.config.source_features, model.config.source_stride
 
@@ -165,7 +165,7 @@ def encoder_graph(model: Transformer) -> Graph:
 
 
 def _memory(model: Transformer, memory: Tensor) -> dict[str, Tensor]:
-    """The memory, and its keys and values for each block of the decoder, which ``decode`` puts into its cache."""
+    """Return the memory, and its keys and values for each block of the decoder, for the cache of ``decode``."""
     outputs = {"last_hidden_state": memory}
     for i, block in enumerate(_blocks(model.decoder)):
         attention = block.cross_attention
@@ -176,7 +176,8 @@ def _memory(model: Transformer, memory: Tensor) -> dict[str, Tensor]:
 
 
 def _declare_vectors(write: Writer, features: int, stride: int) -> None:
-    """The inputs of a model of vectors. Frames of padding make their number a multiple of the stride, as in the recording."""
+    """Add the inputs of a model of vectors. Padding makes the number of frames a multiple of the stride, as in the
+    recording."""
     graph = write.graph
     values = graph.input("input_features", FLOAT, "batch_size", "frames", features)
     mask = graph.input("attention_mask", INT, "batch_size", "frames")
@@ -192,10 +193,10 @@ def _declare_vectors(write: Writer, features: int, stride: int) -> None:
 
 def decoder_graph(model: Transformer) -> Graph:
     """``input_ids`` (batch, length), the ``encoder_attention_mask`` (batch, source length), and for each block I
-    ``past_key_values.I.decoder.key`` and ``.value`` and, as the encoder computes them, ``past_key_values.I.encoder.key`` and
-    ``.value`` -> ``logits`` (batch, length, target_vocab_size), and ``present.I.decoder.key`` and ``.value``.
+    ``past_key_values.I.decoder.key`` and ``.value``, and the encoder's ``past_key_values.I.encoder.key`` and ``.value`` ->
+    ``logits`` (batch, length, target_vocab_size), and ``present.I.decoder.key`` and ``.value``.
 
-    A model that reads the memory in another way, too, takes ``encoder_hidden_states`` (batch, source length, d_model).
+    A model that also reads the memory otherwise takes ``encoder_hidden_states`` (batch, source length, d_model).
     """
 
     def made(batch_size: int, length: int, past_length: int, source_length: int) -> dict[str, Any]:
@@ -234,12 +235,12 @@ def _recorded(
     made: Callable[..., Mapping[str, Any]],
     sizes: Sequence[str] | Mapping[str, int],
 ) -> Recording:
-    """The program of a model, in evaluation mode. Raises UserError if its sliding window would be missed, and ValueError or
+    """Record a model in evaluation mode. Raises UserError for a sliding window, which would be lost, and ValueError or
     RecordingError as the model and ``record`` do."""
     longest = max(LONGEST, *[getattr(getattr(module, "config", None), "max_length", 0) for module in model.modules()])
     for module in model.modules():  # tables are constants of the program
         if isinstance(module, GPT) and 0 < module.config.sliding_window < module.config.block_size:
-            raise UserError("a sliding_window, as Mistral has one, cannot be exported to ONNX: take a model without")
+            raise UserError("sliding_window, as in Mistral, is not supported in ONNX: export a model without one")
         if isinstance(module, SinusoidalPositions):
             module.table_for(longest)
         if isinstance(module, MultiHeadAttention) and module.rotary is not None:
@@ -253,7 +254,7 @@ def _blocks(layer: GPT | Stack) -> list[Block]:
 
 
 def _fill(cache: KeyValueCache, attention: MultiHeadAttention | None, batch_size: int, length: int) -> None:
-    """Put keys and values of some tokens into a cache."""
+    """Reserve keys and values of some tokens in a cache."""
     if attention is not None and length:
         shape = batch_size, attention.num_key_value_heads, length, attention.d_head
         cache.reserve(shape, attention.output.weight.dtype)

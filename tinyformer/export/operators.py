@@ -1,7 +1,7 @@
-"""What each op becomes in a graph: one table, ``OPERATORS``. Those of attention are in ``attention.py``.
+"""The nodes of each op: one table, ``OPERATORS``. ``attention.py`` has those of attention.
 
-A function here gets the writer and the arguments of a call, and adds nodes. An op that is not in a table cannot be exported;
-but a fused op is recorded as the ops of its reference.
+A function here gets the writer and a call's arguments, and adds nodes. An op outside the tables cannot be exported, but a fused
+op is recorded as the ops of its reference.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tinytensor.replay.recording import RecordingError, Size
 
 
 def _function(operator: str, **attributes: Any) -> Callable[..., Value]:
-    """An op of one tensor that an operator computes."""
+    """Return the writer of an op of one tensor with an ONNX operator of its own."""
     return lambda write, x: write.cast(x, write.dtype).function(operator, **attributes)
 
 
 def _arithmetic(operator: str, of_booleans: str = "") -> Callable[..., Value]:
-    """An op of two tensors or numbers, which are converted to the dtype of the result."""
+    """Return the writer of an op of two tensors or numbers, which are converted to the result's dtype."""
 
     def write_op(write: Writer, x: Any, y: Any) -> Value:
         name = of_booleans or operator if write.dtype == BOOL else operator
@@ -50,7 +50,7 @@ def _logical(operator: str) -> Callable[..., Value]:
 
 
 def _remainder(write: Writer, x: Any, y: Any) -> Value:
-    """It has the sign of y, which ONNX's has only for integers."""
+    """The result has the sign of y, which ONNX's Mod ensures only for integers."""
     x, y = write.cast(x, write.dtype), write.cast(y, write.dtype)
     if write.dtype == INT:
         return write.graph.node("Mod", x, y)
@@ -75,16 +75,16 @@ def _floor_divide(write: Writer, x: Any, y: Any) -> Value:
     return node("Where", node("Equal", y, 0.0), x / y, node("Where", differs, quotient - 1.0, quotient))
 
 
-def _clip(write: Writer, x: Value, least: Any, most: Any) -> Value:
+def _clip(write: Writer, x: Value, minimum: Any, maximum: Any) -> Value:
     x = write.cast(x, write.dtype)
-    x = x if least is None else write.graph.node("Max", x, write.cast(least, write.dtype))
-    return x if most is None else write.graph.node("Min", x, write.cast(most, write.dtype))
+    x = x if minimum is None else write.graph.node("Max", x, write.cast(minimum, write.dtype))
+    return x if maximum is None else write.graph.node("Min", x, write.cast(maximum, write.dtype))
 
 
 def _where(write: Writer, condition: Any, x: Any, y: Any) -> Value:
     node = write.graph.node
     condition, x, y = write.cast(condition, BOOL), write.cast(x, write.dtype), write.cast(y, write.dtype)
-    if write.dtype == BOOL:  # which onnxruntime's Where does not take
+    if write.dtype == BOOL:  # onnxruntime's Where does not take booleans
         return node("Or", node("And", condition, x), node("And", condition.function("Not"), y))
     return node("Where", condition, x, y)
 
@@ -164,7 +164,7 @@ ELEMENTWISE: Operators = {
 
 
 def _reshape(write: Writer, x: Value, shape: int | Sequence[int | Size]) -> Value:
-    """With a 0 where a length stays, and a -1 for one that is not known: then no other node has to compute the shape."""
+    """Use 0 for an unchanged length and -1 for one unknown length, so that no other node has to compute the shape."""
     shape = write.shape
     short = [0 if isinstance(n, Size) and x.shape[axis : axis + 1] == (n,) else n for axis, n in enumerate(shape)]
     unknown = [axis for axis, n in enumerate(short) if isinstance(n, Size)]
@@ -210,16 +210,16 @@ SHAPES: Operators = {
 
 
 def _getitem(write: Writer, x: Value, index: Any) -> Value:
-    """First slices, then single rows and rows by their numbers, from the last axis to the first, then new axes."""
+    """Apply slices, then numbers and tensors from the last axis to the first, then new axes."""
     parts = _part_of_each_axis(index, len(x.shape))
     on_axes = [part for part in parts if part is not None]
     arrays = [part for part in on_axes if isinstance(part, Value)]
     if any(isinstance(part, bool) or getattr(part, "dtype", "") == BOOL for part in parts):
-        raise RecordingError("values cannot decide how many elements there are: use where instead of a boolean index")
+        raise RecordingError("boolean indices are not supported: use where instead")
     if len(arrays) > 1:
         return _elements(write, x, parts, len(arrays))
     if arrays and any(isinstance(part, (int, Size)) for part in on_axes):
-        raise RecordingError("an index of a number and a tensor: index twice")
+        raise RecordingError("an index with a number and a tensor is not supported: index twice")
     out = _sliced(write, x, [part if isinstance(part, slice) else slice(None) for part in on_axes])
     for axis, part in reversed([*enumerate(on_axes)]):
         if not isinstance(part, slice):
@@ -233,11 +233,11 @@ def _getitem(write: Writer, x: Value, index: Any) -> Value:
 
 
 def _part_of_each_axis(index: Any, ndim: int) -> list[Any]:
-    """The index with a slice or other part for each axis, and None for new ones."""
+    """Return the index with one part per axis, and None for new ones."""
     parts = [*index] if isinstance(index, list) else [index]
-    rest = ndim - sum(part is not None and part is not Ellipsis for part in parts)
-    place = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
-    return [*parts[:place], *[slice(None)] * rest, *parts[place + 1 :]]
+    missing = ndim - sum(part is not None and part is not Ellipsis for part in parts)
+    ellipsis = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
+    return [*parts[:ellipsis], *[slice(None)] * missing, *parts[ellipsis + 1 :]]
 
 
 def _sliced(write: Writer, x: Value, slices: Sequence[slice]) -> Value:
@@ -253,9 +253,9 @@ def _ends(part: slice) -> tuple[Any, Any]:
 
 
 def _elements(write: Writer, x: Value, parts: Sequence[Any], count: int) -> Value:
-    """x[rows, columns]: elements by the numbers of several first axes."""
+    """Return x[rows, columns]: elements by tensors on the first axes."""
     if not all(isinstance(part, Value) for part in parts[:count]) or any(part != slice(None) for part in parts[count:]):
-        raise RecordingError("several tensors in an index must be on the first axes, with nothing behind them")
+        raise RecordingError("several tensors in an index must be on the first axes, with nothing after them")
     shape = write.as_shape(write.shape[: len(write.shape) - (len(parts) - count)])
     rows = [write.graph.node("Expand", part, shape).unsqueeze(-1) for part in parts[:count]]
     return write.graph.node("GatherND", x, write.graph.concatenate(rows, axis=-1))
@@ -276,7 +276,7 @@ def _axes(x: Value, axis: Any) -> list[int]:
 
 
 def _reduction(operator: str, dtype: str = "") -> Callable[..., Value]:
-    """A reduction in the dtype of the result or in another one."""
+    """Return the writer of a reduction in the result's dtype or another one."""
 
     def write_op(write: Writer, x: Value, axis: Any, keepdims: bool) -> Value:
         wide = write.cast(x, dtype or write.dtype)
@@ -293,7 +293,7 @@ def _reduce(write: Writer, operator: str, x: Value, axes: list[int], keepdims: b
 
 
 def _truth(operator: str) -> Callable[..., Value]:
-    """``any`` or ``all``: the largest or smallest of 0 and 1."""
+    """Return the writer of ``any`` or ``all``: the maximum or minimum of 0 and 1."""
     reduce = _reduction(operator, INT)
     return lambda write, x, axis, keepdims: reduce(write, _known(x.astype(BOOL), BOOL, x.shape), axis, keepdims).astype(BOOL)
 
@@ -303,11 +303,11 @@ def _known(value: Value, dtype: str, shape: tuple[Any, ...]) -> Value:
     return value
 
 
-def _place(operator: str) -> Callable[..., Value]:
-    """``argmax`` or ``argmin``; of several axes, in the flattened x."""
+def _index_of(operator: str) -> Callable[..., Value]:
+    """Return the writer of ``argmax`` or ``argmin``, over the flattened x without an axis."""
 
     def write_op(write: Writer, x: Value, axis: int | None, keepdims: bool) -> Value:
-        wide = write.cast(x, FLOAT if x.dtype == FLOAT else DOUBLE)  # which has every integer that occurs
+        wide = write.cast(x, FLOAT if x.dtype == FLOAT else DOUBLE)  # float64 holds all integers in use
         if axis is not None and x.shape:
             return wide.function(operator, axis=axis, keepdims=int(keepdims))
         return wide.reshape(-1).function(operator, axis=0, keepdims=0).reshape(*[1] * len(write.shape))
@@ -333,8 +333,8 @@ REDUCTIONS: Operators = {
     reductions._prod: lambda write, x: write.graph.node("ReduceProd", write.cast(x, write.dtype), [-1], keepdims=0),
     ops.any: _truth("ReduceMax"),
     ops.all: _truth("ReduceMin"),
-    ops.argmax: _place("ArgMax"),
-    ops.argmin: _place("ArgMin"),
+    ops.argmax: _index_of("ArgMax"),
+    ops.argmin: _index_of("ArgMin"),
     ops.var: _variance,
     ops.std: lambda write, *arguments: _variance(write, *arguments).function("Sqrt"),
     ops.softmax: lambda write, x, axis: write.cast(x, FLOAT).function("Softmax", axis=axis),

@@ -1,4 +1,4 @@
-"""A recorded program as a graph of ONNX: what its calls become is said in ``operators.py`` and ``attention.py``."""
+"""A recorded program as an ONNX graph, by the tables in ``operators.py`` and ``attention.py``."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tinytensor.replay.recording import Call, Recording, RecordingError, Size, V
 
 _DTYPES = {"float16": FLOAT, "float32": FLOAT, "float64": FLOAT, "int32": INT, "int64": INT, "bool": BOOL}
 
-Operators = Mapping[Any, Callable[..., Any]]  # an op, or an opaque function -> what writes a call of it, of its arguments
+Operators = Mapping[Any, Callable[..., Any]]  # op or opaque function -> the function that writes a call
 
 
 def dtype_of(dtype: DType) -> str:
-    """The dtype that a graph has in the place of one. Raises RecordingError if there is none."""
+    """Return the graph's dtype for one of tinytensor. Raises RecordingError if there is none."""
     if dtype.name not in _DTYPES:
-        raise RecordingError(f"a graph has no {dtype}: it has {', '.join(_DTYPES)}")
+        raise RecordingError(f"the dtype must be one of {', '.join(_DTYPES)}, got {dtype}")
     return _DTYPES[dtype.name]
 
 
 def difference(x: int | Size, y: int | Size) -> int | Size:
-    """x - y."""
+    """Return x - y."""
     (constant, factors), (less, taken) = [n if isinstance(n, Size) else Size(n, ()) for n in (x, y)]
     counts = Counter(dict(factors))
     counts.subtract(dict(taken))
@@ -35,8 +35,8 @@ def difference(x: int | Size, y: int | Size) -> int | Size:
 class Writer:
     """Writes a recorded program as nodes of a graph.
 
-    Each function of ``operators`` gets the writer and the arguments of a call in order: values and sizes, numbers, strings and
-    others, as ``Call`` has them. It returns the result. Meanwhile ``dtype`` and ``shape`` are those of the result.
+    Each function of ``operators`` gets the writer and the arguments of a ``Call`` in order, with values of the graph, and
+    returns the result. Meanwhile ``dtype`` and ``shape`` are those of the result.
     """
 
     def __init__(self, recording: Recording, operators: Operators):
@@ -53,17 +53,17 @@ class Writer:
             self._put(recorded, self.graph.weight(name, array, dtype_of(array.dtype)))
 
     def declare_inputs(self, optional: str = "") -> Writer:
-        """Make the inputs of the program inputs of the graph. One that is ``optional`` must be read. Returns this writer."""
+        """Make the program's inputs inputs of the graph, except an ``optional`` one that nothing reads. Returns this writer."""
         for name, recorded in self.recording.inputs.items():
-            kind = self.recording.kinds[recorded]
+            value_type = self.recording.kinds[recorded]
             if name in self.graph.constants:
-                raise RecordingError(f"an input cannot be called {name!r}, as a weight is: give it another name")
+                raise RecordingError(f"the input {name!r} has the name of a weight: rename it")
             if recorded in self._readers or name != optional:
-                self.use_as_input(name, self.graph.input(name, dtype_of(kind.dtype), *_lengths(kind.shape)))
+                self.use_as_input(name, self.graph.input(name, dtype_of(value_type.dtype), *_lengths(value_type.shape)))
         return self
 
     def use_as_input(self, name: str, value: Value) -> None:
-        """Take a value as an input of the program. Sizes that nobody knows yet are the lengths of its axes."""
+        """Use a value as an input of the program. The lengths of its axes give sizes that are still unknown."""
         self._put(recorded := self.recording.inputs[name], value)
         for axis, length in enumerate(self.recording.kinds[recorded].shape):
             if isinstance(length, Size) and length == Size(0, ((str(length), 1),)):
@@ -74,43 +74,43 @@ class Writer:
         for call in self.recording.calls:
             self._write(call)
         for name, recorded in self.recording.outputs.items():
-            kind = self.recording.kinds[recorded]
+            value_type = self.recording.kinds[recorded]
             if name in [*self.graph.constants, *self.recording.inputs]:
-                raise RecordingError(f"an output cannot be called {name!r}, as an input or a weight is: give it another name")
-            self.graph.output(name, self._values[recorded], dtype_of(kind.dtype), *_lengths(kind.shape))
+                raise RecordingError(f"the output {name!r} has the name of an input or a weight: rename it")
+            self.graph.output(name, self._values[recorded], dtype_of(value_type.dtype), *_lengths(value_type.shape))
         return self.graph
 
     def _write(self, call: Call) -> None:
-        kind = self.recording.kinds[call.result]
+        value_type = self.recording.kinds[call.result]
         self.graph.module = call.where.module or ""
         try:
-            self.dtype, self.shape = dtype_of(kind.dtype), kind.shape
+            self.dtype, self.shape = dtype_of(value_type.dtype), value_type.shape
             result = self._operators[call.op](self, *map(self._resolved, call.arguments.values()))
         except RecordingError as error:
             raise RecordingError(f"{call.op.__name__.lstrip('_')} in {call.where}: {error}") from None
         self._put(call.result, result)
 
     def _put(self, recorded: Recorded, result: Any) -> None:
-        kind = self.recording.kinds[recorded]
-        result.dtype, result.shape = dtype_of(kind.dtype), kind.shape
+        value_type = self.recording.kinds[recorded]
+        result.dtype, result.shape = dtype_of(value_type.dtype), value_type.shape
         self._values[recorded] = result
 
     def _resolved(self, argument: Any) -> Any:
-        """An argument of a call with values of the graph."""
+        """Return an argument of a call with values of the graph."""
         if isinstance(argument, Recorded):
             return self._values[argument]
         return [*map(self._resolved, argument)] if _is_sequence(argument) else argument
 
-    # ------------------------------------------------------------------------------------ for those who write operators
+    # ------------------------------------------------------------------------------------------------- for the operators
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What ``make`` returned when this key came for the first time."""
+        """Return what ``make`` returned the first time this key came."""
         if key not in self._once:
             self._once[key] = make()
         return self._once[key]
 
     def cast(self, x: Any, dtype: str) -> Value:
-        """A value or a number in a dtype."""
+        """Return a value or a number in a dtype."""
         if isinstance(x, Size):
             return self.scalar(x) if dtype == INT else self.scalar(x).astype(dtype)
         if not isinstance(x, Value):
@@ -118,13 +118,13 @@ class Writer:
         return x if x.dtype == dtype else x.astype(dtype)
 
     def common(self, *operands: Any) -> str:
-        """The dtype in which operands, values or numbers, can be compared."""
+        """Return the dtype in which operands, values or numbers, are compared."""
         numbers = [host.asarray(0 if isinstance(x, Size) else x) for x in operands if not isinstance(x, Value)]
         dtypes = [*[x.dtype for x in operands if isinstance(x, Value)], *[dtype_of(x.dtype) for x in numbers]]
         return FLOAT if FLOAT in dtypes else INT
 
     def size(self, number: int | Size) -> Value:
-        """A number as a value of shape (1,)."""
+        """Return a number as a value of shape (1,)."""
         return self.once(("size", number), lambda: self._sum(number))
 
     def _sum(self, number: int | Size) -> Value:
@@ -137,13 +137,13 @@ class Writer:
         return total
 
     def scalar(self, number: int | Size) -> Value:
-        """A number as a value of shape ()."""
+        """Return a number as a value of shape ()."""
         if not isinstance(number, Size):
             return self.graph.constant(number, INT)
         return self.once(("scalar", number), lambda: self.size(number).reshape())
 
     def as_shape(self, numbers: Sequence[int | Size]) -> Value:
-        """Numbers as a value of one axis, such as a shape."""
+        """Return numbers as a value with one axis, such as a shape."""
         known = [n for n in numbers if not isinstance(n, Size)]
         if len(known) == len(numbers):
             return self.graph.constant(known, INT)
@@ -151,12 +151,12 @@ class Writer:
         return sizes[0] if len(sizes) == 1 else self.once(tuple(numbers), lambda: self.graph.concatenate(sizes, axis=0))
 
     def range(self, start: int | Size, stop: int | Size) -> Value:
-        """The numbers from ``start`` up to but without ``stop``."""
+        """Return the numbers from ``start`` to ``stop`` - 1."""
         ends = self.scalar(start), self.scalar(stop)
         return self.once(("range", start, stop), lambda: self.graph.node("Range", *ends, 1))
 
     def transposed(self, weight: Value) -> Value:
-        """A matrix with its axes exchanged, as products take it. A constant that only products read is stored so."""
+        """Return the transpose of a matrix, for products. A constant that only products read is stored transposed."""
         if weight.name in self.recording.constants:
             recorded, array = self.recording.constants[weight.name]
             if self._readers[recorded] == {(linear, "weight")}:
@@ -173,7 +173,7 @@ def _is_sequence(argument: Any) -> bool:
 
 
 def _readers(recording: Recording) -> dict[Recorded, set[tuple[Any, str]]]:
-    """Which ops read each value, and as what."""
+    """Return the ops that read each value, and the arguments as which they do."""
     readers: dict[Recorded, set[tuple[Any, str]]] = {}
 
     def add(argument: Any, reader: tuple[Any, str]) -> None:

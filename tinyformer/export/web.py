@@ -1,5 +1,5 @@
-"""A model in a browser: its program and its weights as one safetensors file, which ``tinyformer/javascript`` runs; and a page
-that holds a GPT with all that computes it."""
+"""A model in a browser: its program and weights as one safetensors file for ``tinyformer/javascript``, and a self-contained
+page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tinytensor.device.backend import host
 from tinytensor.device.disk import atomic_write
 from tinytensor.nn import Module
 
-LARGEST = 40_000_000  # bytes that a page is given
+LARGEST = 40_000_000  # bytes of weights in a page
 PAGE = resources.files("tinyformer.export") / "page"
 
 
@@ -42,27 +42,27 @@ def web_weights(
     inputs: Mapping[str, Axes] | None = None,
     numbers: bool = False,
 ) -> bytes:
-    """The program and the weights of a model as the bytes of a safetensors file. The weights are "float32" or "float16".
+    """Return a model's program and weights, "float32" or "float16", as the bytes of a safetensors file.
 
-    The program is what the model's own ``forward`` computes from ``ids`` (1, length), or for a ``Transformer`` from ``source``
-    and ``target``: the ``logits``. That of a GPT keeps keys and values in a cache. With ``inputs`` it is that of any module,
-    as for ``export_onnx``. With ``numbers`` it is ``recorded_numbers`` of a GPT.
+    The program computes the ``logits`` of the model's own ``forward`` from ``ids`` (1, length), or for a ``Transformer`` from
+    ``source`` and ``target``. That of a GPT has a cache. With ``inputs`` it is that of any module, as for ``export_onnx``. With
+    ``numbers`` it is ``recorded_numbers`` of a GPT.
 
-    The metadata are the ``format``, the ``program``, the ``config``, a JSON object with each setting of the model's
-    configuration, and with a ``CharTokenizer`` the ``characters``, a JSON list with the text of each id, then the ``special``
-    tokens' names. Raises UserError for a model whose ``forward`` has an op that a page does not compute; for a quantized model
-    and one with additions to its weights; for more than 40 MB; and for weights that float16 cannot hold.
+    The metadata are the ``format``, the ``program``, the ``config`` (a JSON object with the model's settings), and with a
+    ``CharTokenizer`` the ``characters`` (a JSON list with each id's text, then the names of ``special`` tokens). Raises
+    UserError for an op that a page does not compute, for a quantized model or one with LoRA additions, for more than 40 MB, and
+    for weights that float16 cannot hold.
     """
-    refuse_additions(model, "given to a page")
-    refuse_quantized(model, "given to a page", "open it in float32")
+    refuse_additions(model, "used in a page")
+    refuse_quantized(model, "used in a page", "open it in float32")
     size = model.num_parameters() * host.dtype(dtype).itemsize
     if size > LARGEST:
-        takes = f"the weights take {size / 1e6:,.1f} MB in {dtype}"
-        raise UserError(f"{takes}: a page computes models of up to {LARGEST / 1e6:.0f} MB")
+        limit = f"{LARGEST / 1e6:.0f} MB"
+        raise UserError(f"weights must take at most {limit} for a page, got {size / 1e6:,.1f} MB in {dtype}")
     with evaluating(model):
         description, constants = recorded_numbers(model) if numbers else recorded_model(model, inputs)
-    kind = "GPT" if isinstance(model, GPT) and inputs is None else "Program"
-    metadata = {"format": f"tinyformer.{kind}", "program": json.dumps(description, separators=(",", ":"))}
+    loader = "GPT" if isinstance(model, GPT) and inputs is None else "Program"
+    metadata = {"format": f"tinyformer.{loader}", "program": json.dumps(description, separators=(",", ":"))}
     if (config := getattr(model, "config", None)) is not None:
         metadata["config"] = json.dumps(asdict(config))
     if isinstance(tokenizer, CharTokenizer):
@@ -70,7 +70,7 @@ def web_weights(
     weights = dict(model.named_parameters())  # tables of positions stay exact
     content = save({name: _array(name, x, dtype if name in weights else "float32") for name, x in constants.items()})
     end = 8 + int.from_bytes(content[:8], "little")
-    # The metadata are added here, because the safetensors library writes them in a different order each time.
+    # Added here, because the safetensors library writes metadata in a different order each time.
     header = json.dumps({"__metadata__": metadata, **json.loads(content[8:end])}).encode()
     header += b" " * (-len(header) % 8)  # as the format requires
     return len(header).to_bytes(8, "little") + header + content[end:]
@@ -78,24 +78,24 @@ def web_weights(
 
 def _array(name: str, values: Any, dtype: str) -> Any:
     if dtype == "float16" and (host.abs(values) > host.finfo(dtype).max).any():
-        raise UserError(f"{name} has numbers that float16 cannot hold: take float32")
+        raise UserError(f"{name} has values that float16 cannot hold: use float32")
     return host.ascontiguousarray(values, dtype)
 
 
 def web_page(path: str | Path) -> str:
-    """A page, in one file, with the best GPT of the run in a folder: it writes on as one types, without any network.
+    """Return a page, in one file, with the best GPT of the run in a folder. It continues what one types, offline.
 
-    Its weights are in float16. Raises UserError as ``web_weights``, for a run that cannot be opened, and for one whose tokens
-    are not characters.
+    Its weights are in float16. Raises UserError as ``web_weights``, for a run that cannot be opened, and for one without
+    character tokenizer.
     """
     folder = RunFolder(path)
     opened = open_run(folder, use="exported as a page")
     if not isinstance(opened.model, GPT):
-        raise UserError(f"only a GPT writes in a page, not {a_or_an(type(opened.model).__name__)}")
+        raise UserError(f"only a GPT can be exported as a page, got {a_or_an(type(opened.model).__name__)}")
     weights = web_weights(opened.model, opened.tokenizer, "float16")
     if not isinstance(opened.tokenizer, CharTokenizer):
-        kind = type(opened.tokenizer).__name__
-        raise UserError(f"{path} has {a_or_an(kind)}: only a run whose tokens are characters becomes a page")
+        name = a_or_an(type(opened.tokenizer).__name__)
+        raise UserError(f"a page needs a run with a CharTokenizer, but {path} has {name}")
     size = counted(num_weights(opened.model), "parameter")
     about = f"A GPT with {size}, trained with tinyformer. It runs in this page, without any network."
     show = 'show(document.getElementById("model"), new GPT(file), file.metadata);'
@@ -103,7 +103,7 @@ def web_page(path: str | Path) -> str:
 
 
 def export_page(model: Module, path: str | Path, inputs: Mapping[str, Axes]) -> Path:
-    """Write a page, in one file, that runs any model: it has a field for each input, and shows the outputs. Returns the path.
+    """Write a page, in one file, that runs any model, with a field for each input. Returns the path.
 
     ``inputs`` are the arguments of the model's ``forward``, as for ``export_onnx``. Scripts in the page call
     ``model.run(inputs)`` with nested arrays. Raises UserError as ``web_weights``, and for a ``path`` that does not end in .html
@@ -131,12 +131,12 @@ def _page(title: str, about: str, weights: bytes, modules: str, show: str) -> st
 
 
 def live_style() -> str:
-    """The style sheet of what ``live_modules`` show."""
+    """Return the style sheet for ``live_modules``."""
     return (PAGE / "livegpt.css").read_text(encoding="utf-8")
 
 
 def live_modules() -> str:
-    """All modules as one script, which needs no other file: without their imports and exports."""
+    """Return all modules as one self-contained script, without imports and exports."""
     modules = _script("safetensors", "functions", "products", "ops", "program", "gpt", "writing")
     return modules + _without_imports(PAGE / "livegpt.js")
 

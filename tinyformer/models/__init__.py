@@ -1,5 +1,4 @@
-"""The networks: attention, blocks and positions, the Transformer, GPT and BERT that are built from them, and recurrent ones.
+"""The networks: the Transformer, GPT and BERT, the layers they are built from, and recurrent models. They import only common/.
 
-Read ``gpt`` first, with ``attention`` and ``blocks``; then ``transformer`` and ``bert``; then ``recurrent`` and ``seq2seq``.
-The room imports common/ alone.
+Start with ``gpt``, ``attention`` and ``blocks``; then ``transformer`` and ``bert``; then ``recurrent`` and ``seq2seq``.
 """

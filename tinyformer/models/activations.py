@@ -1,7 +1,7 @@
-"""The activations of feed-forward networks: one table, which models and pretrained models read.
+"""The activations of feed-forward networks, in one table.
 
-To add one, add a row here. A new function is an op of tinytensor or a composition of ops. Decoding is joined into one compiled
-program only for the ops in ``_KNOWN`` (``tinytensor/replay/trace.py``) and ``_WRITERS`` (``kernels/numba/instructions.py``).
+To add one, add a row. The function is a tinytensor op or a composition of ops. To keep decoding in one compiled program, the
+ops must be in ``_KNOWN`` (``tinytensor/replay/trace.py``) and ``_WRITERS`` (``kernels/numba/instructions.py``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tinytensor import Tensor
 class Activation:
     """An activation.
 
-    - ``function``: of one tensor, or with ``is_gated`` of the gate and of what it multiplies.
-    - ``published``: its names in Hugging Face's files, first the one that all architectures know. A gated one has none: there
-      those files name the function of the gate, and the architecture says that there is a gate.
-    - ``keeps``: how many numbers as wide as the network are kept for each token from forward to backward, its result included.
+    - ``function``: takes one tensor, or with ``is_gated`` the gate and the tensor that it multiplies.
+    - ``published``: its names in Hugging Face's files; all architectures know the first. A gated one has none: those files name
+      the gate's function.
+    - ``keeps``: the values per unit of d_ff that the backward pass needs for each token, the result included.
     """
 
     function: Callable[..., Tensor]
@@ -44,10 +44,10 @@ CHOICES = ", ".join([*ACTIVATIONS][:-1]) + f" or {[*ACTIVATIONS][-1]}"  # in wor
 
 
 def published_names() -> dict[str, str]:
-    """The name that all architectures know in Hugging Face's files, of each activation that has one."""
+    """Return the name in Hugging Face's files, known to all architectures, of each activation that has one."""
     return {name: activation.published[0] for name, activation in ACTIVATIONS.items() if activation.published}
 
 
 def names_of_published() -> dict[str, str]:
-    """Our name of each activation in Hugging Face's files."""
+    """Return our name of each activation in Hugging Face's files."""
     return {theirs: name for name, activation in ACTIVATIONS.items() for theirs in activation.published}

@@ -1,18 +1,14 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2.2) and its padding mask.
 
-Every mask follows one convention: a boolean mask is True where a query may attend to a key; a floating-point mask is added to
-the scores.
+A boolean mask is True where a query may attend to a key; a floating-point mask is added to the scores.
 
-``MultiHeadAttention`` projects to queries, keys and values, attends, and projects back. ``_attend`` chooses one of three routes
-for the middle, which compute the same:
+``_attend`` takes one of three equivalent routes from the projections to the mixed values:
 
-1. Fused: one op from the projected queries, keys and values to the mixed values. This is the route of training, and of
-   evaluation without a cache.
-2. In steps: split into heads, attend, join the heads. It runs where the fused op cannot: with fewer heads of keys and values
-   than of queries, and while ``recording_attention`` keeps the weights for a picture.
-3. With a cache, when decoding passes one: ``_attend_with_cache``.
+1. Fused: one op, for training and for evaluation without a cache. 2. In steps: split into heads, attend, join the heads. It
+runs with fewer key-value heads than query heads, and while hooks such as those of ``recording_attention`` read the weights. 3.
+With a cache, in decoding: ``_attend_with_cache``.
 
-Before any of them, norms of queries and keys and their rotary positions are one more op, ``norm_and_rotate``.
+Before that, one more op (``norm_and_rotate``) applies the norms and rotary positions of queries and keys.
 """
 
 from __future__ import annotations
@@ -36,13 +32,13 @@ from tinytensor.nn.hooks import Hook, hooked, show
 
 
 def padding_mask(ids: Tensor, pad: int) -> Tensor:
-    """The mask (batch, 1, 1, length) for ``ids`` (batch, length): every query may see every token that is not ``pad``."""
+    """Return the mask (batch, 1, 1, length) of ``ids`` (batch, length): all queries may attend to every token but ``pad``."""
     return (ids != pad).reshape(ids.shape[0], 1, 1, ids.shape[1])
 
 
 def head_sizes(d_model: int, num_heads: int, num_key_value_heads: int = 0, d_head: int = 0) -> tuple[int, int]:
-    """The number of heads of keys and values, which is ``num_heads`` for 0, and the width of a head, which is
-    d_model / num_heads for 0. Raises SettingError if a number does not divide the other."""
+    """Return the number of key-value heads (0: ``num_heads``) and the width of a head (0: d_model / num_heads). Raises
+    SettingError where a number does not divide the other."""
     if num_heads < 1 or (d_model % num_heads and not d_head):
         message = f"num_heads={num_heads} does not divide d_model={d_model}: choose a number that does"
         raise SettingError(message, "num_heads", "d_model")
@@ -53,33 +49,34 @@ def head_sizes(d_model: int, num_heads: int, num_key_value_heads: int = 0, d_hea
 
 
 class RecordsAttention(Module):
-    """The base of attention layers: they show their weights to hooks, such as those of ``recording_attention``, which may
-    replace them. One with several heads also shows, as "heads", what their values make before the output projection."""
+    """The base of attention layers. Hooks can read and replace their weights. Multi-head attention also shows hooks its
+    "heads": the mixed values before the output projection."""
 
     @property
     def is_recorded(self) -> bool:
-        """Whether there are hooks for the weights."""
+        """True if a hook reads the weights."""
         return self._forward_hooks is not None and self._forward_hooks.look_at("weights")
 
     def record(self, weights: Tensor) -> Tensor:
-        """Show the weights (batch, heads, queries, keys) of a call to the hooks. Returns those, or what a hook gives in their
-        place."""
+        """Show the weights (batch, heads, queries, keys) of a call to the hooks. Return them, or their replacement by a
+        hook."""
         return show(self, "weights", weights)
 
 
 class MultiHeadAttention(RecordsAttention):
-    """Each position attends to others through ``num_heads`` heads. Each head has d_model / num_heads dimensions.
+    """Attention by ``num_heads`` heads, each with d_model / num_heads dimensions: softmax(Q K^T / sqrt(d_head)) V.
 
-    With ``cross``, the queries come from x, and the keys and values from ``memory``. ``dropout`` acts on the attention weights.
+    With ``cross``, the queries come from x, and the keys and values from ``memory``. ``dropout`` applies to the attention
+    weights.
 
-    The other settings are of self-attention only:
+    The other settings are for self-attention only:
 
-    - ``rotary``: positions, by which queries and keys are rotated.
-    - ``num_key_value_heads``: fewer heads of keys and values than of queries, each used by as many neighbouring heads of
-      queries (Ainslie et al. 2023). 0: as many.
-    - ``d_head``: another width of a head. 0: d_model / num_heads.
-    - ``query_key_value_bias``: biases of the queries, keys and values even without ``bias``.
-    - ``query_key_norm_eps``: the eps of an RMS norm of each head's queries, and one of its keys (Henry et al. 2020; Qwen3).
+    - ``rotary``: positions that rotate queries and keys.
+    - ``num_key_value_heads``: fewer heads of keys and values than of queries, each shared by neighbouring query heads
+      (grouped-query attention, Ainslie et al. 2023). 0: as many.
+    - ``d_head``: the width of a head. 0: d_model / num_heads.
+    - ``query_key_value_bias``: biases of queries, keys and values even without ``bias``.
+    - ``query_key_norm_eps``: the eps of RMS norms of each head's queries and keys (Henry et al. 2020; Qwen3).
 
     Raises SettingError if num_heads does not divide d_model, or num_key_value_heads does not divide num_heads.
 
@@ -131,9 +128,9 @@ class MultiHeadAttention(RecordsAttention):
     ) -> Tensor:
         """x (batch, length, d_model) -> the same shape. With ``cross``, x attends to memory (batch, memory length, d_model).
 
-        ``mask`` broadcasts to (batch, heads, length, keys). With a ``cache``, x holds only the new tokens, and ``is_causal``
-        takes them to be the last ones. The cache of a cross-attention holds the keys and values of the memory after the first
-        call, which then needs no ``memory``. Raises ValueError if a cross-attention has neither memory nor a filled cache.
+        ``mask`` broadcasts to (batch, heads, length, keys). With a ``cache``, x holds only the new tokens, which ``is_causal``
+        takes as the last ones. A cross-attention's cache holds the projected memory after the first call, so later calls need
+        no ``memory``. Raises ValueError without memory or a filled cache.
         """
         projected = self.query(x) if self.cross else self._norm_and_rotate(self.query_key_value(x), cache)
         key_value = self._project_memory(memory, cache) if self.cross else None
@@ -142,7 +139,7 @@ class MultiHeadAttention(RecordsAttention):
     def _attend(
         self, projected: Tensor, key_value: Tensor | None, mask: Tensor | None, is_causal: bool, cache: KeyValueCache | None
     ) -> Tensor:
-        """From the projections to the mixed values of all heads, side by side: (batch, length, num_heads * d_head)."""
+        """Return the mixed values of all heads, side by side: (batch, length, num_heads * d_head)."""
         dropout_p = self.dropout.p if self.training else 0.0
         if cache is not None:
             return _attend_with_cache(self, cache, projected, key_value, mask, is_causal, dropout_p)
@@ -156,7 +153,7 @@ class MultiHeadAttention(RecordsAttention):
         return join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
 
     def record_weights(self, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
-        """Show the weights of a call to the hooks, if there are any. Returns what a hook gives in their place, or None."""
+        """Show the weights of a call to the hooks, if any. Return their replacement by a hook, or None."""
         if not self.is_recorded:
             return None
         weights = attention_weights(query, key, mask, is_causal)
@@ -164,7 +161,7 @@ class MultiHeadAttention(RecordsAttention):
         return None if replaced is weights else replaced
 
     def _norm_and_rotate(self, projected: Tensor, cache: KeyValueCache | None) -> Tensor:
-        """The projection with its queries and keys normed and rotated, if the layer does so."""
+        """Norm and rotate the queries and keys of the projection, if the layer does so."""
         if self.rotary is None and self.query_norm is None:
             return projected
         rotation = None if self.rotary is None else self.rotary.rotation(projected.shape[1], projected.dtype, cache)
@@ -175,8 +172,8 @@ class MultiHeadAttention(RecordsAttention):
         return tt.norm_and_rotate(projected, *heads, *weights, self.query_norm.eps, rotation)
 
     def heads(self, projected: Tensor, key_value: Tensor | None) -> tuple[Any, Any, Any]:
-        """The queries (batch, num_heads, length, d_head), and the keys and values (batch, num_key_value_heads, keys, d_head).
-        In a cross-attention without ``key_value``, keys and values are None."""
+        """Return queries (batch, num_heads, length, d_head), and keys and values (batch, num_key_value_heads, keys, d_head),
+        which are None in a cross-attention without ``key_value``."""
         if self.num_key_value_heads == self.num_heads:
             return queries_keys_values(projected, key_value, self.num_heads, self.cross)
         batch, length, _ = projected.shape
@@ -185,7 +182,7 @@ class MultiHeadAttention(RecordsAttention):
         return packed[:, : ends[0]], packed[:, ends[0] : ends[1]], packed[:, ends[1] :]
 
     def for_each_query(self, x: Tensor) -> Tensor:
-        """Keys or values (batch, num_key_value_heads, keys, d_head), repeated for each head of queries."""
+        """Repeat keys or values (batch, num_key_value_heads, keys, d_head) for each query head."""
         if self.num_key_value_heads == self.num_heads:
             return x
         batch, heads, keys, width = x.shape
@@ -193,7 +190,8 @@ class MultiHeadAttention(RecordsAttention):
         return groups.reshape(batch, self.num_heads, keys, width)
 
     def _project_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
-        """The memory's keys and values in one tensor, (batch, memory length, 2 * d_model); None if the cache has them."""
+        """Return the memory's keys and values in one tensor, (batch, memory length, 2 * d_model), or None if the cache has
+        them."""
         if cache is not None and cache.length:
             return None
         if memory is None:
@@ -207,7 +205,7 @@ class MultiHeadAttention(RecordsAttention):
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-    """The attention weights (batch, heads, length, keys): how much of each value goes into the result of each query."""
+    """Return the attention weights (batch, heads, length, keys): softmax(Q K^T / sqrt(d_head))."""
     scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5)
     return masked_softmax(scores, mask, is_causal)
 
@@ -216,12 +214,10 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is
 def recording_attention(
     model: Module, keep: Callable[[Tensor], Tensor] = lambda weights: weights
 ) -> Iterator[dict[str, list[Tensor]]]:
-    """A context that records the attention weights (batch, heads, queries, keys) of every call, in one list for each
-    attention layer of the model.
+    """Record the attention weights (batch, heads, queries, keys) of every call, without gradients.
 
-    The dict that it yields has the names of the layers as keys. No gradients are recorded inside the context. Where the weights
-    of all layers would take too much memory, ``keep`` makes of each call's weights the smaller tensor that is kept, such as the
-    mean over the heads.
+    The context yields a dict with a list of weights per attention layer. To save memory, ``keep`` reduces each call's weights,
+    such as to their mean over heads.
     """
     layers = {name: m for name, m in model.named_modules() if isinstance(m, RecordsAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
@@ -257,7 +253,7 @@ class KeyValueCache:
     def append(self, key: Any, value: Any) -> tuple[Any, Any]:
         """Add the keys and values (batch, heads, new tokens, d_head) of new tokens. Return those of all tokens so far.
 
-        Raises ValueError if the cache has no room for them, or if the batch has another size than before.
+        Raises ValueError if they do not fit, or if the batch size differs from before.
         """
         start = self.length
         keys, values = self.reserve(key.shape, key.dtype)
@@ -267,43 +263,39 @@ class KeyValueCache:
 
     def reserve(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Make room for keys and values of this ``shape``, (batch, heads, new tokens, d_head). Return those of all tokens so
-        far, (2, batch, heads, length, d_head). The caller writes the new ones to the last places.
-
-        Raises ValueError as ``append`` does.
-        """
+        far, (2, batch, heads, length, d_head); the caller writes the new ones at the end. Raises ValueError as ``append``
+        does."""
         batch, heads, new, width = shape
         end = self.length + new
         if end > self.capacity:
-            raise ValueError(f"a cache for {counted(self.capacity, 'token')} cannot hold {end}")
+            raise ValueError(f"a cache for {counted(self.capacity, 'token')} cannot hold {end}: make a longer cache")
         if self._stored is None:
             self._stored = xp.zeros((2, batch, heads, self.capacity, width), dtype)
         if batch != self._stored.shape[1]:  # otherwise a batch of one row would be broadcast to all rows
             raise ValueError(
-                f"a cache of {counted(self._stored.shape[1], 'text')} got keys of {batch}: it needs a new one for other texts"
+                f"this cache holds a batch of {self._stored.shape[1]}, got keys for a batch of {batch}: make a new cache"
             )
         self.length = end
         return self._stored[:, :, :, :end]
 
     def read(self) -> Any:
-        """The keys and values of all tokens so far: (2, batch, heads, length, d_head)."""
+        """Return the keys and values of all tokens so far: (2, batch, heads, length, d_head)."""
         assert self._stored is not None, "nothing was appended to this cache"
         return self._stored[:, :, :, : self.length]
 
     def select(self, rows: Any, shared: int = 0) -> None:
-        """Keep these rows of the batch, in this order. A row may occur several times, as beam search needs.
-
-        ``shared``: so many first tokens are the same in each row as in the row that had its place, and need not be moved.
-        """
+        """Keep these rows of the batch, in this order. A row may occur several times, as in beam search. The first ``shared``
+        tokens of each row equal those of the row it replaces, and are not moved."""
         if self._stored is None:
             return
-        old, rows, places = self.read(), host.asarray(rows), host.arange(len(rows))
+        old, rows, targets = self.read(), host.asarray(rows), host.arange(len(rows))
         if len(rows) == old.shape[1]:
-            places = places[rows != places]
+            targets = targets[rows != targets]
         else:
             self._stored, shared = xp.zeros((2, len(rows), *self._stored.shape[2:]), old.dtype), 0
-        sources, places = tt.tensor(rows[places]).data, tt.tensor(places).data
+        sources, targets = tt.tensor(rows[targets]).data, tt.tensor(targets).data
         for before, after in zip(old[:, :, :, shared:], self.read()[:, :, :, shared:]):  # keys, and values
-            after[places] = before[sources]
+            after[targets] = before[sources]
 
 
 def _attend_with_cache(
@@ -315,8 +307,8 @@ def _attend_with_cache(
     is_causal: bool,
     dropout_p: float,
 ) -> Tensor:
-    """The mixed values (batch, length, num_heads * d_head) of a layer's new tokens. ``key_value`` is None for self-attention,
-    and for a cross-attention whose cache is filled."""
+    """Return the mixed values (batch, length, num_heads * d_head) of new tokens. ``key_value`` is None for self-attention, and
+    for a cross-attention whose cache is filled."""
     if layer.cross and key_value is None and not dropout_p and not layer.is_recorded:
         return _attend_to_memory(projected, _read(cache), mask, layer.num_heads)
     if layer.cross or mask is not None or dropout_p or layer.is_recorded:
@@ -328,13 +320,13 @@ def _attend_with_cache(
 
 @tt.opaque
 def _reserve(cache: KeyValueCache, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Room for the keys and values of new tokens, behind those of all tokens before: see ``KeyValueCache.reserve``."""
+    """Make room for the keys and values of new tokens: see ``KeyValueCache.reserve``."""
     return cache.reserve(shape, dtype)
 
 
 @tt.opaque
 def _read(cache: KeyValueCache) -> Any:
-    """The keys and values of a memory."""
+    """Return the keys and values of a memory."""
     return cache.read()
 
 
@@ -352,10 +344,10 @@ def _attend_to_cache(
     layer: MultiHeadAttention,
     cache: KeyValueCache,
 ) -> Any:
-    """Add the new keys and values to the cache, and let the new queries of ``layer`` attend to everything in it.
+    """Add the new keys and values to the cache, and let the new queries attend to everything in it.
 
-    ``key_value`` is None for a cross-attention whose cache is filled already: then nothing is added. The cache may then have
-    fewer rows than the batch: each is for several rows, one after the other.
+    ``key_value`` is None for a cross-attention whose cache is filled. Each row of its cache may serve several consecutive rows
+    of the batch.
     """
     memory = None if key_value is None else wrap(key_value)
     query, key, value = layer.heads(wrap(projected), memory)
@@ -370,7 +362,7 @@ def _attend_to_cache(
             return join_heads((replaced @ layer.for_each_query(wrap(values))).data)
     batch, num_heads, length, d_head = query.shape
     if length == 1 and mask is None:
-        # Keys and values need not be repeated: the heads of queries that share them become queries of one head.
+        # Instead of repeating keys and values, treat the query heads that share them as several queries of one head.
         shared = query.data.reshape(batch, layer.num_key_value_heads, -1, d_head)
         mixed = attention_of_arrays(shared, keys, values, None, False, dropout_p)
         return join_heads(mixed.reshape(batch, num_heads, 1, d_head))

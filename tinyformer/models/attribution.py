@@ -1,20 +1,18 @@
-"""Direct logit attribution: what each part of a GPT adds to a logit.
+"""Direct logit attribution: how much each part of a GPT adds to a logit.
 
-In a GPT with norms before the sub-layers, the residual stream after the last block is a sum: of the token's embedding, its
-position, what each head and each feed-forward network added, and the biases. With x that sum at one place, u the row of the
-output layer for a token, w and b the weight and the bias of the final norm, and s its scale,
+In a pre-norm GPT, the residual stream x after the last block is a sum of the token's embedding, its position, the outputs of
+all heads and feed-forward networks, and the biases. With u the row of the output layer for a token, and w, b and s the final
+norm's weight, bias and scale,
 
     logit = u . (w * (x - mean(x)) / s + b),    s = sqrt(mean((x - mean(x))^2) + eps)
 
-where an RMS norm has neither mean nor b. With s held at what it is there, this is linear in x. The mean needs no part of its
-own: c - mean(c) times a direction d is c times d - mean(d). So the share of a part c of the stream is
+where an RMS norm has neither mean nor b. With s held fixed this is linear in x, and since (c - mean(c)) . d = c . (d -
+mean(d)), the share of a part c of the stream is
 
     c . (d - mean(d)),    d = w * u / s
 
-and all shares, that of b included, sum to the logit (Elhage et al. 2021; Nanda and Bloom 2022, TransformerLens).
-
-All values are those of the model's own forward pass, which shows them to hooks. What the stream holds besides these parts, such
-as what a subclass adds, has a share of its own.
+All shares, that of b included, sum to the logit (Elhage et al. 2021; Nanda and Bloom 2022, TransformerLens). Hooks read all
+values in the model's own forward pass. What a subclass adds to the stream has a share of its own.
 """
 
 from __future__ import annotations
@@ -39,12 +37,12 @@ from tinytensor.nn.weights import embedding
 
 @dataclass(frozen=True)
 class Pass:
-    """What a pass of a GPT over a text left, with a row for each token.
+    """The values of a GPT's pass over a text, with a row for each token.
 
     - ``embedded``: the token embeddings as they are added.
-    - ``streams``: the residual stream before the first block and after each one.
-    - ``heads``: of each block, what its heads mixed, side by side, before the output projection.
-    - ``normed``: what the final norm reads.
+    - ``streams``: the residual stream before the first block and after each block.
+    - ``heads``: each block's mixed values, heads side by side, before the output projection.
+    - ``normed``: the input of the final norm.
     """
 
     embedded: Tensor
@@ -54,15 +52,15 @@ class Pass:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of the arrays."""
+        """The size of the arrays in bytes."""
         return sum(x.data.nbytes for x in (self.embedded, *self.streams, *self.heads))
 
 
 def pass_over(model: GPT, ids: Sequence[int]) -> Pass:
     """Run a GPT over a text. Raises UserError for a subclass whose ``forward`` may compute other logits than ``logits_of``, or
-    shows no embeddings to hooks."""
+    that shows hooks no embeddings."""
     if type(model).forward is not GPT.forward:
-        raise UserError(f"{type(model).__name__} has a forward of its own: override _residual_stream or logits_of instead")
+        raise UserError(f"{type(model).__name__} overrides forward: override _residual_stream or logits_of instead")
     embedded: list[Tensor] = []
     heads: list[Tensor] = []
     normed: list[Tensor] = []
@@ -82,12 +80,12 @@ def pass_over(model: GPT, ids: Sequence[int]) -> Pass:
 
 @dataclass(frozen=True)
 class SubLayers:
-    """What the sub-layers of a GPT computed at a place of a text: float64 vectors.
+    """The values in a GPT's sub-layers at one position of a text: float64 vectors.
 
-    - ``embedded`` and ``positions``: the token embedding as it is added, and what is added for the position; None without.
-    - ``heads``: of each block, what its heads mixed, side by side, before the output projection.
-    - ``neurons`` and ``feed_forward``: of each block, the units inside its feed-forward network, and what that gave.
-    - ``stream``: the residual stream that the final norm reads.
+    - ``embedded`` and ``positions``: the token embedding as it is added, and the position embedding or None.
+    - ``heads``: each block's mixed values, heads side by side, before the output projection.
+    - ``neurons`` and ``feed_forward``: each block's hidden units of the feed-forward network, and its output.
+    - ``stream``: the input of the final norm.
     - ``logits``: of all tokens.
     """
 
@@ -100,39 +98,37 @@ class SubLayers:
     logits: Any
 
 
-def sub_layers(model: GPT, found: Pass, place: int) -> SubLayers:
-    """What the sub-layers compute at a place of a text, from a pass over it.
-
-    The blocks run again, on this place alone, which takes as long as a token: hooks give each what its heads mixed in the pass.
-    """
+def sub_layers(model: GPT, values: Pass, position: int) -> SubLayers:
+    """Return the values in the sub-layers at a position, from a pass over the text. The blocks run again on this position
+    alone, with the heads' values of the pass, which takes as long as one token."""
     neurons: list[Any] = []
     feed_forward: list[Any] = []
     watched: list[tuple[Module, str, Hook]] = []
     blocks: Any = model.blocks
-    for block, heads in zip(blocks, found.heads):
+    for block, heads in zip(blocks, values.heads):
         watched += [
-            (block.attention, "heads", lambda *_, mixed=heads[place]: mixed[None, None]),
+            (block.attention, "heads", lambda *_, mixed=heads[position]: mixed[None, None]),
             (block.feed_forward.down, "forward", lambda down, inputs, output: neurons.append(_numbers(inputs[0][0, 0]))),
             (block.feed_forward, "forward", lambda network, inputs, output: feed_forward.append(_numbers(output[0, 0]))),
         ]
     with hooked(watched), tt.no_grad(), evaluating(model):
-        for block, stream in zip(blocks, found.streams):
-            block(stream[place][None, None])
-        logits = model.logits_of(found.normed[place][None])[0]
-    embedded = _numbers(found.embedded[place])
-    positions = None if model.position_embedding is None else _numbers(found.streams[0][place]) - embedded
-    mixed = [_numbers(heads[place]) for heads in found.heads]
-    return SubLayers(embedded, positions, mixed, neurons, feed_forward, _numbers(found.normed[place]), _numbers(logits))
+        for block, stream in zip(blocks, values.streams):
+            block(stream[position][None, None])
+        logits = model.logits_of(values.normed[position][None])[0]
+    embedded = _numbers(values.embedded[position])
+    positions = None if model.position_embedding is None else _numbers(values.streams[0][position]) - embedded
+    mixed = [_numbers(heads[position]) for heads in values.heads]
+    return SubLayers(embedded, positions, mixed, neurons, feed_forward, _numbers(values.normed[position]), _numbers(logits))
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The shares of a logit: of the token's ``embedding``, its ``position`` (None without), each head of each block
-    (``heads``), each block's feed-forward network, all ``biases``, that of the final norm included, and the ``rest`` of the
-    residual stream, which in a GPT is only what was rounded.
+    """The shares of a logit: of the token's ``embedding``, its ``position`` (or None), each block's ``heads``, each block's
+    feed-forward network, all ``biases``, that of the final norm included, and the ``rest`` of the residual stream, which in a
+    GPT is only rounding error.
 
-    ``logit`` is what the model itself computes. It differs from the sum where the model does more after the final norm than
-    multiply by the output layer.
+    ``logit`` is the model's own value. It differs from the sum where the model does more after the final norm than multiply by
+    the output layer.
     """
 
     embedding: float
@@ -150,37 +146,37 @@ class Shares:
         return math.fsum([self.embedding, self.position or 0.0, *of_heads, *self.feed_forward, self.biases, self.rest])
 
 
-def logit_shares(model: GPT, found: SubLayers, token: int, other: int | None = None) -> Shares:
-    """What each part adds to the logit of a token; with an ``other`` token, to the difference of their logits.
+def logit_shares(model: GPT, values: SubLayers, token: int, other: int | None = None) -> Shares:
+    """Return each part's share of a token's logit, or with ``other`` of the difference of their logits.
 
-    The biases are those of the output projections of attention and feed-forward networks, and of the final norm. The bias of
-    the values is in the heads, whose weights pass it on. Raises UserError for a final norm of another type.
+    The biases are those of the attention and feed-forward output layers, and of the final norm. The bias of the values counts
+    for the heads. Raises UserError for a final norm of another type.
     """
     unembedded = _output_row(model, token) - (0.0 if other is None else _output_row(model, other))
-    direction = direction_of(model.norm, unembedded, found.stream)
+    direction = direction_of(model.norm, unembedded, values.stream)
     biases, heads, feed_forward = 0.0, [], []
     block: Any
-    for block, mixed, given in zip(model.blocks, found.heads, found.feed_forward):
+    for block, mixed, output in zip(model.blocks, values.heads, values.feed_forward):
         layer, down = block.attention.output, block.feed_forward.down
         through = direction @ _numbers(layer.weight)  # (num_heads * d_head,)
         heads.append((through * mixed).reshape(block.attention.num_heads, -1).sum(-1).tolist())
-        own = 0.0 if down.bias is None else float(direction @ _numbers(down.bias))
-        feed_forward.append(float(direction @ given) - own)
-        biases += own + (0.0 if layer.bias is None else float(direction @ _numbers(layer.bias)))
-    position = None if found.positions is None else float(direction @ found.positions)
-    logit = float(found.logits[token]) - (0.0 if other is None else float(found.logits[other]))
-    shares = Shares(float(direction @ found.embedded), position, heads, feed_forward, biases, 0.0, logit)
+        down_bias = 0.0 if down.bias is None else float(direction @ _numbers(down.bias))
+        feed_forward.append(float(direction @ output) - down_bias)
+        biases += down_bias + (0.0 if layer.bias is None else float(direction @ _numbers(layer.bias)))
+    position = None if values.positions is None else float(direction @ values.positions)
+    logit = float(values.logits[token]) - (0.0 if other is None else float(values.logits[other]))
+    shares = Shares(float(direction @ values.embedded), position, heads, feed_forward, biases, 0.0, logit)
     bias = getattr(model.norm, "bias", None)
     of_norm = 0.0 if bias is None else float(unembedded @ _numbers(bias))
-    return replace(shares, biases=biases + of_norm, rest=float(direction @ found.stream) - shares.sum)
+    return replace(shares, biases=biases + of_norm, rest=float(direction @ values.stream) - shares.sum)
 
 
 def direction_of(norm: Any, unembedded: Any, stream: Any) -> Any:
-    """The direction in a residual stream that a norm and rows of the output layer (..., d_model) read a logit from, with the
-    norm's scale held at what it is for this ``stream`` (d_model,). See the top of this file. Raises UserError unless the norm
-    is a LayerNorm or an RMSNorm."""
+    """Return the direction in a residual stream from which a norm and rows of the output layer (..., d_model) read a logit,
+    with the norm's scale fixed for ``stream`` (d_model,): d - mean(d) above. Raises UserError unless the norm is a LayerNorm or
+    an RMSNorm."""
     if type(norm) not in (LayerNorm, RMSNorm):
-        raise UserError(f"the final norm must be a LayerNorm or an RMSNorm, not {a_or_an(type(norm).__name__)}")
+        raise UserError(f"the final norm must be a LayerNorm or an RMSNorm, got {a_or_an(type(norm).__name__)}")
     centred = isinstance(norm, LayerNorm)
     scale = math.sqrt(float(((stream - stream.mean() if centred else stream) ** 2).mean()) + norm.eps)
     direction = unembedded * _numbers(norm.weight) / scale

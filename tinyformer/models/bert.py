@@ -1,5 +1,5 @@
-"""BERT: an encoder-only Transformer (Devlin et al. 2019), and its heads: they fill in masked tokens, classify texts, pairs of
-texts or single tokens, and find the answers to questions."""
+"""BERT: an encoder-only Transformer (Devlin et al. 2019), with heads that fill in masked tokens, classify texts, pairs of texts
+or tokens, and find the answers to questions."""
 
 from __future__ import annotations
 
@@ -34,19 +34,17 @@ POOLERS = {"tanh": tt.tanh, "relu": tt.relu, "": None}
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The shape of a BERT. The defaults are those of BERT-base. Raises SettingError for a value that is not allowed.
+    """The settings of a BERT. The defaults are those of BERT-base. Raises SettingError for an invalid value.
 
-    The last settings are those of its relatives:
+    The last settings are for its relatives:
 
-    - ``num_segments`` of 0 says that there are no segments (DistilBERT).
-    - ``pooler`` is the activation of the layer that makes one vector of a text: "tanh", "relu", or "" without that layer.
-    - ``tie_output`` says that the head for masks has the token embedding as its output layer.
-    - ``skip_padding`` counts positions over the tokens that are no padding, and the first is ``pad`` + 1 (RoBERTa). The table
-      of positions has pad + 1 rows more then.
-    - ``relative_ranges`` of distances have a number for each head, which is added to the scores of attention (MPNet): see
-      ``RelativePositions``. 0: there are none.
-    - ``head_dropout`` is the probability before the last layer of a classifier, where it is not ``dropout``; and with
-      ``pooler_dropout`` before its pooler, too (RoBERTa). A model without such a head has neither.
+    - ``num_segments``: 0 for a model without segments (DistilBERT).
+    - ``pooler``: the activation of the layer that makes one vector of a text: "tanh", "relu", or "" without that layer.
+    - ``tie_output``: the masked-LM head shares the weights of the token embedding.
+    - ``skip_padding``: positions count only tokens that are not padding, from ``pad`` + 1 on (RoBERTa).
+    - ``relative_ranges``: the number of ranges of ``RelativePositions`` (MPNet). 0: none.
+    - ``head_dropout``: the dropout before a classifier's last layer, if not ``dropout``; with ``pooler_dropout`` also before
+      its pooler (RoBERTa).
     """
 
     vocab_size: int = 30522
@@ -75,21 +73,21 @@ class BertConfig:
         at_least(self, vocab_size=1, num_segments=0, max_length=1, num_layers=1, relative_ranges=0)
         one_of(self, "pooler", POOLERS)
         if self.head_dropout is not None and not 0.0 <= self.head_dropout < 1.0:
-            raise SettingError(f"head_dropout must be at least 0 and less than 1, not {self.head_dropout}")
+            raise SettingError(f"head_dropout must be at least 0 and less than 1, got {self.head_dropout}")
         if self.skip_padding and (self.positions != "learned" or self.pad < 0):
-            raise SettingError("skip_padding needs learned positions, and a pad that is an id", "skip_padding", "pad")
+            raise SettingError("skip_padding needs learned positions and a pad of at least 0", "skip_padding", "pad")
         plain = [name for name, activation in ACTIVATIONS.items() if not activation.is_gated]
-        one_of(self, "activation", plain)  # the head for masks has no gate
-        _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks the settings that both have
+        one_of(self, "activation", plain)  # the masked-LM head has no gate
+        _, d_head = self.block.head_sizes  # making ``block`` checks the settings of BlockConfig
         check_positions(self, d_head)
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block: the model's settings of the same names."""
+        """The settings of each block: the model's settings of the same names."""
         return settings_from(BlockConfig, vars(self))
 
     def num_parameters(self) -> int:
-        """The number of parameters of ``Bert``, computed without building it."""
+        """Return the number of parameters of ``Bert``, computed without building it."""
         width = int(self.d_model)
         positions = self.num_positions if self.positions == "learned" else 0
         embeddings = (int(self.vocab_size) + int(self.num_segments) + positions) * width
@@ -104,12 +102,12 @@ class BertConfig:
         return int(self.max_length) + (int(self.pad) + 1 if self.skip_padding else 0)
 
     def saved_numbers(self) -> int:
-        """A lower bound for how many numbers training keeps for each token of a batch."""
+        """Return a lower bound of how many values per token training keeps for the backward pass."""
         return int(self.num_layers) * self.block.saved_numbers()
 
     def initialise(self, module: Module) -> None:
-        """Initialise as BERT does: normal weights, zero biases. BERT's standard deviation of 0.02 suits its width of 768. In a
-        narrower model it would make small outputs and slow learning, so here it is 0.02 * sqrt(768 / width)."""
+        """Initialise as BERT does: normal weights, zero biases. BERT's standard deviation of 0.02 suits its width of 768. A
+        narrower model would learn slowly, so here it is 0.02 * sqrt(768 / width)."""
         if isinstance(module, (Linear, Embedding)):
             init.normal_(module.weight, std=0.02 * math.sqrt(768 / self.d_model))
         if isinstance(module, Linear) and module.bias is not None:
@@ -117,8 +115,8 @@ class BertConfig:
 
 
 class Bert(Module):
-    """The encoder. It adds the embeddings of token, segment and position (none of rotary ones), applies a norm, and then the
-    blocks, in which every token sees every other. Raises SettingError if the model does not fit in memory.
+    """The encoder: the sum of token, segment and position embeddings (unless rotary), a norm, and blocks without causal mask.
+    Raises SettingError if the model does not fit in memory.
 
     >>> from tinyformer import Bert, BertConfig
     >>> model = Bert(BertConfig(100, num_layers=1, num_heads=4, d_model=32, d_ff=64))
@@ -144,14 +142,14 @@ class Bert(Module):
     @checked
     def forward(self, ids: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Ids and segments (batch, length) -> (batch, length, d_model). No token attends to padding. Without ``segments`` all
-        tokens are of the first.
+        tokens are in the first.
 
-        A boolean ``mask`` (batch, length), True for the tokens that may be attended to, replaces that of the padding.
+        A boolean ``mask`` (batch, length), True for the tokens to attend to, replaces the padding mask.
         """
         return self.encoder.normed(self.residual_stream(ids, segments, mask))
 
     def residual_stream(self, ids: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """``forward`` without the norm after the last block, which only ``norm_first`` has."""
+        """Return ``forward`` without the norm after the last block, which only ``norm_first`` has."""
         check_batch(ids, "ids")
         x = self._with_segments(self.token_embedding(ids), segments)
         if self.config.positions.startswith("sinusoidal"):
@@ -165,7 +163,7 @@ class Bert(Module):
     def _with_segments(self, x: Tensor, segments: Tensor | None) -> Tensor:
         if self.segment_embedding is None:
             if segments is not None:
-                raise ValueError("this model has no segments: leave them out")
+                raise ValueError("this model has no segments: omit segments")
             return x
         return x + (self.segment_embedding.weight[0] if segments is None else self.segment_embedding(segments))
 
@@ -174,23 +172,23 @@ class Bert(Module):
             return add_positions(x, self.position_embedding)
         assert isinstance(self.position_embedding, LearnedPositions)
         if ids.shape[1] > (longest := self.config.max_length):
-            raise ValueError(f"there are positions for {longest} tokens: a text of {ids.shape[1]} is too long, crop it")
+            raise ValueError(f"ids must have a length of at most {longest}, got {ids.shape[1]}: crop them")
         is_token = (ids != self.config.pad if mask is None else mask).astype(ids.dtype)
-        places = tt.cumsum(is_token, axis=1) * is_token + self.config.pad  # 0 at padding, and 1, 2, ... at tokens
-        return x + Embedding.forward(self.position_embedding, places)
+        positions = tt.cumsum(is_token, axis=1) * is_token + self.config.pad  # 0 at padding, and 1, 2, ... at tokens
+        return x + Embedding.forward(self.position_embedding, positions)
 
     def pool(self, encoded: Tensor) -> Tensor:
-        """One vector for the whole text, (batch, d_model): the first token's vector after a linear layer and its activation.
-        Raises ValueError if there is no such layer."""
+        """Return one vector per text, (batch, d_model): the first token's vector after a linear layer and its activation.
+        Raises ValueError if there is no pooler."""
         activation = POOLERS[self.config.pooler]
         if self.pooler is None or activation is None:
-            raise ValueError("this model has no pooler: use the vectors of the tokens")
+            raise ValueError("this model has no pooler: use the token vectors")
         return activation(self.pooler(encoded[:, 0]))
 
 
 class BertForMaskedLM(Module):
-    """Bert with the head that predicts tokens: a linear layer, the activation, a norm, then the token embedding, or without
-    ``tie_output`` a matrix of its own, and a bias as output."""
+    """Bert with the head that predicts masked tokens: a linear layer, the activation, a norm, an output layer, by default tied
+    to the token embedding, and a bias."""
 
     def __init__(self, config: BertConfig):
         self.config = config
@@ -208,35 +206,35 @@ class BertForMaskedLM(Module):
         """Ids (batch, length) -> logits for the token at each position, (batch, length, vocab_size). ``segments`` and ``mask``
         are those of ``Bert``.
 
-        ``places`` is an index into (batch, length). With it, only the n positions that it picks get logits, (n, vocab_size),
-        and the head computes no others.
+        ``places`` is an index into (batch, length). With it, the head computes logits only for the n positions that it picks:
+        (n, vocab_size).
         """
         x = self.bert.residual_stream(ids, segments, mask)
-        return self.logits_of(x if places is None else x[places])  # or only of (n, d_model)
+        return self.logits_of(x if places is None else x[places])
 
     def logits_of(self, x: Tensor) -> Tensor:
-        """The logits (..., vocab_size) that the encoder's final norm, if it has one, and the head make of a residual stream x
-        (..., d_model). For that after an earlier block: see ``GPT.logits_of``."""
+        """Return the logits (..., vocab_size) that the encoder's final norm, if any, and the head compute from a residual
+        stream x (..., d_model). For an earlier block's stream, see ``GPT.logits_of``."""
         x = self.bert.encoder.normed(x)
         x = self.norm(ACTIVATIONS[self.config.activation].function(self.transform(x)))
         return linear(x, self.output_weight(), self.bias)
 
     def output_weight(self) -> Tensor:
-        """The weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
+        """Return the weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
         return self.bert.token_embedding.weight if self.output is None else self.output.weight
 
 
 class BertHead(Module):
-    """The base of the heads that give each class a logit: a linear layer after dropout.
+    """The base of the classification heads: dropout, then a linear layer that gives each class a logit.
 
-    ``labels`` are the names of the classes; by default LABEL_0 and so on. Raises SettingError without any class, and for
-    another number of names.
+    ``labels`` are the names of the classes, by default LABEL_0 and so on. Raises SettingError without classes, and for another
+    number of names.
     """
 
     def __init__(self, config: BertConfig, num_classes: int, labels: Sequence[str] = ()):
         self.labels = tuple(labels) or tuple(f"LABEL_{i}" for i in range(num_classes))
         if num_classes < 1 or len(self.labels) != num_classes:
-            raise SettingError(f"num_classes={num_classes} needs as many labels, and at least one, not {len(self.labels)}")
+            raise SettingError(f"num_classes must be positive and match labels, got {num_classes} with {len(self.labels)}")
         self.config = config
         self.bert = Bert(config)
         self.dropout = Dropout(config.dropout if config.head_dropout is None else config.head_dropout)
@@ -245,11 +243,11 @@ class BertHead(Module):
 
 
 class BertForClassification(BertHead):
-    """Bert with a linear layer that reads the vector of the whole text. Raises SettingError for a Bert without pooler."""
+    """Bert with a linear layer on the pooled vector of the text. Raises SettingError for a Bert without pooler."""
 
     def __init__(self, config: BertConfig, num_classes: int, labels: Sequence[str] = ()):
         if not config.pooler:
-            raise SettingError("pooler must be tanh or relu for texts to be classified, not ''")
+            raise SettingError("pooler must be tanh or relu to classify texts, got ''")
         super().__init__(config, num_classes, labels)
 
     @checked
@@ -262,14 +260,14 @@ class BertForClassification(BertHead):
 
 
 class BertForNextSentence(BertForClassification):
-    """Bert that tells whether the second segment follows the first one in a text: logits for yes and for no."""
+    """Bert that predicts whether the second segment follows the first in a text: logits for yes and no."""
 
     def __init__(self, config: BertConfig):
         super().__init__(config, 2, ("next", "random"))
 
 
 class BertForTokenClassification(BertHead):
-    """Bert with a linear layer that reads the vector of each token, such as for the names in a text."""
+    """Bert with a linear layer on each token's vector, such as for named entities."""
 
     @checked
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
@@ -278,8 +276,8 @@ class BertForTokenClassification(BertHead):
 
 
 class BertForQuestionAnswering(BertForTokenClassification):
-    """Bert that finds the answer to a question, the first segment, in a text, the second: logits for each token to be where the
-    answer starts, ``model(ids, segments)[..., 0]``, and where it ends, ``[..., 1]``."""
+    """Bert that finds the answer to a question (the first segment) in a text (the second): logits for each token to start the
+    answer, ``model(ids, segments)[..., 0]``, and to end it, ``[..., 1]``."""
 
     def __init__(self, config: BertConfig):
         super().__init__(config, 2, ("start", "end"))

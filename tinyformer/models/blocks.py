@@ -19,9 +19,9 @@ NORMS = ("layer", "rms")
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """The settings that all blocks of a model share. Raises SettingError for a value that is not allowed.
+    """The settings that all blocks of a model share. Raises SettingError for an invalid value.
 
-    Those after ``norm_eps`` are of self-attention: see ``MultiHeadAttention``, where 0 means the same.
+    Those after ``norm_eps`` are for self-attention, as in ``MultiHeadAttention``.
     """
 
     d_model: int
@@ -43,22 +43,22 @@ class BlockConfig:
         at_least(self, d_model=1, num_heads=1, d_ff=1, norm_eps=0, num_key_value_heads=0, d_head=0)
         head_sizes(self.d_model, self.num_heads, self.num_key_value_heads, self.d_head)
         if not 0.0 <= self.dropout < 1.0:
-            raise SettingError(f"dropout must be at least 0 and less than 1, not {self.dropout}")
+            raise SettingError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
         one_of(self, "norm", NORMS)
         one_of(self, "activation", ACTIVATIONS)
 
     def make_norm(self) -> Module:
-        """A new norm layer of the kind that ``norm`` names."""
+        """Return a new norm layer of the type ``norm``."""
         if self.norm == "rms":
             return RMSNorm(self.d_model, self.norm_eps)
         return LayerNorm(self.d_model, self.norm_eps, bias=self.bias)
 
     def norm_parameters(self) -> int:
-        """The number of parameters of one norm layer."""
+        """Return the number of parameters of a norm layer."""
         return int(self.d_model) * (2 if self.norm == "layer" and self.bias else 1)
 
     def block_parameters(self, cross_attention: bool = False) -> int:
-        """The number of parameters of one block."""
+        """Return the number of parameters of a block."""
         width, inner = int(self.d_model), int(self.d_ff)
         inner_layers, norms = (2 if ACTIVATIONS[self.activation].is_gated else 1), (3 if cross_attention else 2)
         weights = (inner_layers + 1) * width * inner + (4 * width * width if cross_attention else 0)
@@ -73,11 +73,11 @@ class BlockConfig:
 
     @property
     def head_sizes(self) -> tuple[int, int]:
-        """The number of heads of keys and values, and the width of a head."""
+        """The number of key-value heads, and the width of a head."""
         return head_sizes(self.d_model, self.num_heads, self.num_key_value_heads, self.d_head)
 
     def self_attention(self, rotary: RotaryPositions | None = None) -> MultiHeadAttention:
-        """A new self-attention layer with these settings."""
+        """Return a new self-attention layer with these settings."""
         return MultiHeadAttention(
             self.d_model,
             self.num_heads,
@@ -91,15 +91,16 @@ class BlockConfig:
         )
 
     def saved_numbers(self) -> int:
-        """A lower bound for how many numbers a block keeps for each token between forward and backward: the inputs of its
-        linear layers, the queries, keys and values, and the inputs of the activation."""
+        """Return a lower bound of how many values per token a block keeps for the backward pass: the inputs of its linear
+        layers, the queries, keys and values, and the inputs of the activation."""
         return 6 * int(self.d_model) + ACTIVATIONS[self.activation].keeps * int(self.d_ff)
 
 
 class FeedForward(Module):
-    """Two linear layers, up to the width d_ff and down again, with an activation between them. All positions are treated alike.
+    """Two linear layers, to the width d_ff and back, with an activation between them, applied to each position alike:
+    down(activation(up(x))).
 
-    With a gated activation there is a third layer, the gate, as in down(silu(gate(x)) * up(x)) (Shazeer 2020, equation 6).
+    A gated activation has a third layer, the gate, as in down(silu(gate(x)) * up(x)) (Shazeer 2020, equation 6).
     """
 
     def __init__(self, config: BlockConfig):
@@ -117,10 +118,10 @@ class FeedForward(Module):
 
 
 class Block(Module):
-    """Self-attention, then with ``cross_attention`` attention over a memory, then a feed-forward network.
+    """Self-attention, with ``cross_attention`` attention over a memory, and a feed-forward network.
 
-    Each of these sub-layers f has a residual connection, a norm and dropout. With ``norm_first`` a sub-layer computes
-    x + dropout(f(norm(x))) (Radford et al. 2019), else norm(x + dropout(f(x))) (Vaswani et al. 2017, section 5.4).
+    Each of these sub-layers f has a residual connection, a norm and dropout. With ``norm_first`` it computes x +
+    dropout(f(norm(x))) (Radford et al. 2019), otherwise norm(x + dropout(f(x))) (Vaswani et al. 2017, section 5.4).
     """
 
     def __init__(self, config: BlockConfig, cross_attention: bool = False, rotary: RotaryPositions | None = None):
@@ -146,8 +147,8 @@ class Block(Module):
         cache: BlockCache | None = None,
     ) -> Tensor:
         """(batch, length, d_model) -> the same shape. The masks are those of ``MultiHeadAttention``."""
-        own_cache, memory_cache = (None, None) if cache is None else (cache.self_attention, cache.cross_attention)
-        x = self._residual(x, self.attention_norm, lambda y: self.attention(y, mask, is_causal, cache=own_cache))
+        self_cache, memory_cache = (None, None) if cache is None else (cache.self_attention, cache.cross_attention)
+        x = self._residual(x, self.attention_norm, lambda y: self.attention(y, mask, is_causal, cache=self_cache))
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             attend = self.cross_attention
             to_memory = lambda y: attend(y, memory_mask, memory=memory, cache=memory_cache)  # noqa: E731
@@ -161,7 +162,7 @@ class Block(Module):
 
 
 class BlockCache:
-    """The caches of one block. The cache of its cross-attention is filled once, by the first call."""
+    """The caches of one block. The first call fills that of its cross-attention."""
 
     def __init__(self, capacity: int, memory_length: int = 0):
         self.self_attention = KeyValueCache(capacity)
@@ -177,17 +178,17 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """The number of tokens that the cache holds."""
+        """The number of tokens in the cache."""
         return self.blocks[0].self_attention.length
 
     def keep(self, count: int) -> None:
-        """Keep the first ``count`` tokens of what it holds, and forget those after them."""
+        """Keep only the first ``count`` tokens."""
         for block in self.blocks:
             block.self_attention.length = count
 
     def select(self, rows: Any, shared: int = 0, of_memory: Any = None) -> None:
-        """Keep these rows of the batch, in this order. ``KeyValueCache.select`` explains ``shared``. Of the memory, keep these
-        rows ``of_memory``; None: the same."""
+        """Keep these rows of the batch, in this order; ``KeyValueCache.select`` explains ``shared``. Of the memory, keep the
+        rows ``of_memory`` (None: the same)."""
         for block in self.blocks:
             block.self_attention.select(rows, shared)
             block.cross_attention.select(rows if of_memory is None else of_memory)

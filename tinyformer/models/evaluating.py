@@ -1,4 +1,4 @@
-"""A context in which a model is evaluated: dropout is off."""
+"""Temporary evaluation mode: dropout is off."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from tinytensor.device.forks import held_by_forks
 
 
 def evaluating(model: tt.nn.Module) -> EvaluationMode:
-    """A context in which the model is in evaluation mode: ``with evaluating(model): ...``."""
+    """Put the model into evaluation mode for a with block: ``with evaluating(model): ...``."""
     return EvaluationMode(model)
 
 
 class EvaluationMode:
-    """The context that ``evaluating`` returns. It may be entered many times, and by several threads at once.
+    """The context that ``evaluating`` returns. It may be entered repeatedly, and by several threads at the same time.
 
-    When the last thread has left, each module is in the mode again that it was in before. The modules are looked up once, when
-    the context is made.
+    When the last thread leaves, each module returns to its earlier mode. The list of modules is made once.
     """
 
     _lock = held_by_forks(threading.RLock())
-    # Of each model that is being evaluated: the threads of the open contexts, and the modules that were in training mode.
+    # For each model being evaluated: the threads of the open contexts, and the modules that were in training mode.
     _inside: ClassVar[WeakKeyDictionary[tt.nn.Module, tuple[list[int], list[tt.nn.Module]]]] = WeakKeyDictionary()
 
     def __init__(self, model: tt.nn.Module):
@@ -34,9 +33,9 @@ class EvaluationMode:
     def __enter__(self) -> None:
         with self._lock:
             threads, trained = self._inside.get(self.model, ([], []))
-            found = [module for module in self.modules if module.training]
-            _set_training(found, False)
-            self._inside[self.model] = [*threads, threading.get_ident()], trained + found
+            in_training = [module for module in self.modules if module.training]
+            _set_training(in_training, False)
+            self._inside[self.model] = [*threads, threading.get_ident()], trained + in_training
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
@@ -54,7 +53,7 @@ class EvaluationMode:
 
     @classmethod
     def after_fork(cls) -> None:
-        """Leave the contexts of the threads that a forked child does not have."""
+        """Leave the contexts of threads that a forked child does not have."""
         for model, (threads, _) in list(cls._inside.items()):
             threads[:] = [thread for thread in threads if thread == threading.get_ident()]
             cls._leave_if_last(model)
@@ -66,5 +65,5 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 def _set_training(modules: list[tt.nn.Module], mode: bool) -> None:
     for module in modules:
-        # Written past Module.__setattr__, which checks every value: decoding one text sets the mode hundreds of times.
+        # This skips the checks of Module.__setattr__: decoding one text sets the mode hundreds of times.
         vars(module)["training"] = mode

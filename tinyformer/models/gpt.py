@@ -23,16 +23,16 @@ from tinytensor.nn.weights import linear, linear_cross_entropy
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The shape of a GPT. Raises SettingError for a value that is not allowed.
+    """The settings of a GPT. Raises SettingError for an invalid value.
 
-    The settings after ``d_ff`` are those of other models that predict the next token, such as Llama and Qwen:
-    ``norm_eps`` is the eps of each norm, and with ``tie_output`` the weights of the output layer are those of the token
-    embedding. With a ``sliding_window`` each token sees only as many tokens, itself and those just before it (Mistral); 0: all
-    before it. With ``scale_embeddings`` the token embeddings are multiplied by sqrt(d_model) (Gemma), as they always are with
-    sinusoidal positions. The rest are described in ``MultiHeadAttention`` and ``RotaryPositions``.
+    The settings after ``d_ff`` are those of Llama, Qwen and other decoder-only models. ``norm_eps`` is the eps of each norm.
+    With ``tie_output`` the output layer shares the weights of the token embedding. With a ``sliding_window`` each token attends
+    to that many tokens, itself and those just before it (Mistral); 0: to all. With ``scale_embeddings`` the token embeddings
+    are multiplied by sqrt(d_model) (Gemma), as they always are with sinusoidal positions. See ``MultiHeadAttention`` and
+    ``RotaryPositions`` for the others.
 
-    A ``d_ff`` of 0 becomes the usual width: four times ``d_model``. With a gated activation, which has three matrices in place
-    of two, it becomes two thirds of that (Shazeer 2020), rounded up to a multiple of 16.
+    A ``d_ff`` of 0 becomes 4 * d_model. With a gated activation, which has three matrices instead of two, it becomes two thirds
+    of that (Shazeer 2020), rounded up to a multiple of 16.
 
     >>> from tinyformer import GPTConfig
     >>> GPTConfig(vocab_size=65).num_parameters()
@@ -64,44 +64,44 @@ class GPTConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         at_least(self, vocab_size=1, block_size=1, num_layers=1, d_ff=0, sliding_window=0)
-        if not self.d_ff:  # so that what is saved of a run says how wide its networks are
+        if not self.d_ff:  # resolved here so that a saved run records the width
             is_gated = self.activation in ACTIVATIONS and ACTIVATIONS[self.activation].is_gated
             object.__setattr__(self, "d_ff", -(-self.d_model // 6) * 16 if is_gated else 4 * self.d_model)
-        _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks its settings
-        check_positions(self, d_head, kinds=("learned", "sinusoidal", "rotary"))
+        _, d_head = self.block.head_sizes  # making ``block`` checks the settings of BlockConfig
+        check_positions(self, d_head, choices=("learned", "sinusoidal", "rotary"))
         if self.positions != "rotary" and (self.rotary_base != 10000.0 or self.rotary_scaling):
             raise SettingError(f"rotary_base and rotary_scaling are for rotary positions, not {self.positions} ones")
         if self.rotary_base <= 1:
-            raise SettingError(f"rotary_base must be above 1, not {self.rotary_base}")
+            raise SettingError(f"rotary_base must be above 1, got {self.rotary_base}")
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block: the model's settings of the same names, and norms before the sub-layers."""
+        """The settings of each block: the model's settings of the same names, with pre-norm."""
         return settings_from(BlockConfig, vars(self), norm_first=True)
 
     @property
     def embedding_scale(self) -> float:
-        """What the token embeddings are multiplied by. Without it they would be tiny beside sines of size 1."""
+        """The factor of the token embeddings. Without it they would be tiny beside sines of size 1."""
         return math.sqrt(self.d_model) if self.scale_embeddings or self.positions == "sinusoidal" else 1.0
 
     def num_parameters(self) -> int:
-        """The number of parameters of the model, computed without building it."""
+        """Return the number of parameters, computed without building the model."""
         positions = int(self.block_size) if self.positions == "learned" else 0
         outputs = 0 if self.tie_output else int(self.vocab_size)
         embeddings = (int(self.vocab_size) + positions + outputs) * int(self.d_model)
         return embeddings + int(self.num_layers) * self.block.block_parameters() + self.block.norm_parameters()
 
     def saved_numbers(self) -> int:
-        """A lower bound for how many numbers training keeps for each token of a batch."""
+        """Return a lower bound of how many values per token training keeps for the backward pass."""
         return int(self.num_layers) * self.block.saved_numbers()
 
 
 class GPT(Module):
-    """Token and position embeddings, pre-norm blocks, a final norm, and an output layer, by default the token embedding again.
+    """A decoder-only Transformer: token and position embeddings, pre-norm blocks, a final norm, and an output layer, by default
+    tied to the token embedding.
 
-    Hooks can read the token embeddings, as they are added, by the name "embedded".
-
-    Raises SettingError if the model does not fit in memory.
+    Hooks named "embedded" can read the token embeddings as they are added. Raises SettingError if the model does not fit in
+    memory.
 
     >>> from tinyformer import GPT, GPTConfig
     >>> model = GPT(GPTConfig(vocab_size=65, num_layers=2, d_model=32))
@@ -123,11 +123,11 @@ class GPT(Module):
         self.apply(self._initialise)
 
     def _initialise(self, module: Module) -> None:
-        """Initialise as GPT-2 does: normal weights, zero biases.
+        """Initialise as GPT-2 does: normal weights, zero biases, and the weights of the 2 * num_layers layers that add to the
+        residual stream divided by sqrt(2 * num_layers).
 
-        There are 2 * num_layers layers whose output is added to the residual stream. Their weights are smaller by a factor of
-        sqrt(2 * num_layers). GPT-2's standard deviation of 0.02 suits its width of 768. In a narrower model it would make small
-        outputs and slow learning, so here the standard deviation of linear layers is 0.02 * sqrt(768 / width).
+        GPT-2's standard deviation of 0.02 suits its width of 768. A narrower model would learn slowly, so for linear layers it
+        is 0.02 * sqrt(768 / width).
         """
         std = 0.02 * math.sqrt(768 / self.config.d_model)
         if isinstance(module, Embedding):
@@ -142,51 +142,51 @@ class GPT(Module):
 
     @checked
     def forward(self, ids: Tensor, cache: Cache | None = None, last_only: bool = False) -> Tensor:
-        """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size); with ``last_only`` for that
-        after the last one alone, (batch, 1, vocab_size), which is all that goes on with a prompt.
+        """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size). With ``last_only``, only those
+        after the last token, (batch, 1, vocab_size), which is all that continuing a prompt needs.
 
-        With a ``cache``, the ids are only the tokens that follow those in the cache. Raises ValueError if there are more than
-        block_size tokens, those in the cache included, and if a cache holds more than a sliding window.
+        With a ``cache``, the ids are only the tokens that follow those in the cache. Raises ValueError for more than block_size
+        tokens, those in the cache included, and for a cache longer than a sliding window.
         """
         x = self._residual_stream(ids, cache)
         return self.logits_of(x[:, -1:] if last_only else x)
 
     @checked
     def vectors(self, ids: Tensor) -> Tensor:
-        """Token ids (batch, length) -> what the output layer reads: a vector of each token, (batch, length, d_model). Raises
+        """Token ids (batch, length) -> the input of the output layer, a vector per token: (batch, length, d_model). Raises
         ValueError as ``forward`` does."""
         return self.norm(self._residual_stream(ids))
 
     def logits_of(self, x: Tensor) -> Tensor:
-        """The logits (..., vocab_size) that the final norm and the output layer make of a residual stream x (..., d_model).
+        """Return the logits (..., vocab_size) that the final norm and the output layer compute from a residual stream x (...,
+        d_model).
 
-        For that after the last block, these are the logits of ``forward``. For that after an earlier one they show what the
-        model would predict if it stopped there: the logit lens (nostalgebraist 2020).
+        After the last block these are the logits of ``forward``. After an earlier one they show what the model would predict if
+        it stopped there: the logit lens (nostalgebraist 2020).
         """
         return linear(self.norm(x), self.output_weight())
 
     @checked
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-        """The cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of ``ids``.
-
-        The logits are computed in parts, never all at once: with a large vocabulary they would take most of the memory.
-        """
+        """Return the cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of ``ids``.
+        The logits are computed in chunks to save memory."""
         return linear_cross_entropy(self.norm(self._residual_stream(ids)), self.output_weight(), targets, reduction=reduction)
 
     def output_weight(self) -> Tensor:
-        """The weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
+        """Return the weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
         return self.token_embedding.weight if self.output is None else self.output.weight
 
     def _residual_stream(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """What comes out of the last block: (batch, length, d_model)."""
+        """Return the output of the last block: (batch, length, d_model)."""
         start = cache.length if cache is not None else 0
         if ids.ndim != 2 or not 1 <= ids.shape[1] <= self.config.block_size - start:
             limit = self.config.block_size - start
-            raise ValueError(f"GPT takes ids (batch, length), length 1 to {limit}, not {ids.shape}: crop them")
+            after = f" after {counted(start, 'token')} in the cache" if start else ""
+            raise ValueError(f"ids must be (batch, length) with length 1 to {limit}{after}, got {ids.shape}: crop them")
         mask = self.window_mask(start + ids.shape[1])
         if mask is not None and cache is not None:
-            most = counted(self.config.sliding_window, "token")
-            raise ValueError(f"a cache holds at most the sliding_window of {most}: read longer texts without one")
+            window = counted(self.config.sliding_window, "token")
+            raise ValueError(f"a cache holds at most the sliding_window of {window}: read longer texts without a cache")
         x = self.token_embedding(ids)  # (batch, length, d_model)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale
@@ -196,15 +196,15 @@ class GPT(Module):
         return x
 
     def window_mask(self, length: int) -> Tensor | None:
-        """The mask (length, length) by which no token of a text sees those before its sliding window; None if all see all."""
+        """Return the mask (length, length) of the sliding window, or None if every token attends to all before it."""
         if not 0 < self.config.sliding_window < length:
             return None
-        places = tt.arange(length)
-        return places > places[:, None] - self.config.sliding_window
+        positions = tt.arange(length)
+        return positions > positions[:, None] - self.config.sliding_window
 
     def new_cache(self, max_tokens: int | None = None) -> Cache:
-        """An empty cache for this model, for up to block_size tokens, or ``max_tokens`` or a sliding window if that is less.
-        Raises SettingError if it does not fit in memory."""
+        """Return an empty cache for up to block_size tokens, or ``max_tokens`` or a sliding window if that is less. Raises
+        SettingError if it does not fit in memory."""
         capacity = int(self.config.block_size if max_tokens is None else min(max_tokens, self.config.block_size))
         capacity = min(capacity, int(self.config.sliding_window) or capacity)
         key_value_heads, d_head = self.config.block.head_sizes
@@ -213,8 +213,8 @@ class GPT(Module):
         return Cache(self.config.num_layers, capacity)
 
     def adapted(self, config: GPTConfig) -> GPT:
-        """The same weights in a model with another dropout or a smaller block_size. Learned positions after that are left out.
-        Raises SettingError if another setting differs."""
+        """Return a model with the same weights and another dropout or a smaller block_size, without the learned positions
+        beyond it. Raises SettingError if another setting differs."""
         if config.block_size > self.config.block_size:
             raise SettingError(f"block_size must be at most {self.config.block_size}, as in these weights")
         for name in changed_settings(GPTConfig, vars(config), self.config):
@@ -232,7 +232,7 @@ class GPT(Module):
 
 
 class GPTVectors(Module):
-    """A GPT without output layer: it writes no texts, but gives each token a vector, which tells of those before it, too."""
+    """A GPT without output layer. It gives each token a vector that depends on it and the tokens before it."""
 
     def __init__(self, config: GPTConfig):
         self.config = replace(config, tie_output=True)

@@ -1,12 +1,10 @@
-"""Interventions: while a model runs, parts of its blocks are switched off or replaced, to see what it makes of the rest.
+"""Interventions: switch off or replace parts of a model's blocks while it runs, to measure what they do.
 
-A part that is switched off gives nothing (zero ablation), or the same at each token: the mean of what it gave at all tokens of
-another run (mean ablation), which ``recording_means`` keeps. With a zero the parts after it may get what they have never seen
-in training; with a mean they lack only what the part says of one token and not of others.
+A part that is switched off gives zeros (zero ablation), or its mean over all tokens of another run (mean ablation), from
+``recording_means``. Zeros may be unlike anything in training; a mean removes only what differs between tokens.
 
-Parts are named as ``named_modules`` names them, such as "blocks.0.attention". They are those of ``Block``, so every GPT, BERT
-and ``Transformer`` has them, pretrained ones and those with weights of fewer bits included. Nothing is written into the model:
-the interventions are hooks, which end with the context.
+Parts have the names of ``named_modules``, such as "blocks.0.attention". Every model with a ``Block`` has them: each GPT, BERT
+and ``Transformer``, also pretrained or quantized. Interventions are hooks that end with the context; the weights do not change.
 """
 
 from __future__ import annotations
@@ -29,20 +27,20 @@ from tinytensor.nn.hooks import Hook, hooked
 WAYS = ("zero", "mean")
 Means = Mapping[str, Tensor]
 Watched = tuple[Module, str, Hook]
-Kind = TypeVar("Kind", bound=Module)
+Part = TypeVar("Part", bound=Module)
 
 
 class Intervention(Protocol):
-    """What happens to a part of a model while it runs."""
+    """A change to a part of a model while it runs."""
 
     def watched(self, model: Module, means: Means) -> Watched:
-        """The hook that does it. Raises UserError for a part that the model does not have."""
+        """Return the hook that makes the change. Raises UserError for a part that the model does not have."""
 
 
 @dataclass(frozen=True)
 class HeadOff:
-    """A head of the attention ``layer`` is switched off: what its values make, before the output projection, is replaced ``by``
-    "zero" or the "mean". The bias of the output projection stays."""
+    """Switch off a head of the attention ``layer``: its mixed values, before the output projection, are replaced ``by`` "zero"
+    or "mean". The bias of the output projection stays."""
 
     layer: str
     head: int
@@ -57,8 +55,7 @@ class HeadOff:
 
 @dataclass(frozen=True)
 class NetworkOff:
-    """The feed-forward network of this name, such as "blocks.0.feed_forward", is switched off: what it gives is replaced ``by``
-    "zero" or the "mean"."""
+    """Switch off a feed-forward network, such as "blocks.0.feed_forward": its output is replaced ``by`` "zero" or "mean"."""
 
     network: str
     by: str = "zero"
@@ -70,8 +67,8 @@ class NetworkOff:
 
 @dataclass(frozen=True)
 class NeuronOff:
-    """A hidden unit of the feed-forward network of this name is switched off: the number that goes into the layer ``down`` is
-    replaced ``by`` "zero" or the "mean"."""
+    """Switch off a hidden unit of a feed-forward network: its value, an input of the layer ``down``, is replaced ``by`` "zero"
+    or "mean"."""
 
     network: str
     neuron: int
@@ -95,8 +92,8 @@ class NeuronOff:
 
 @dataclass(frozen=True)
 class BlockOff:
-    """A block is switched off, with its attention and its network: what it gets passes on unchanged, or with the "mean" of what
-    it adds. The norms of a block that norms its sums (``norm_first=False``) go with it."""
+    """Switch off a block: its input passes through unchanged, or with the "mean" of what the block adds. In a post-norm block
+    (``norm_first=False``) its norms are switched off, too."""
 
     block: str
     by: str = "zero"
@@ -108,7 +105,8 @@ class BlockOff:
 
 @dataclass(frozen=True)
 class MeanAttention:
-    """A head of the attention ``layer`` no longer chooses where it looks: its weights are those of ``mean_attention``."""
+    """Replace the weights of a head of the attention ``layer`` with their ``mean_attention``, so that they no longer depend on
+    the query."""
 
     layer: str
     head: int
@@ -121,9 +119,8 @@ class MeanAttention:
 
 @dataclass(frozen=True)
 class AttentionRow:
-    """A head of the attention ``layer`` looks from the token at the place ``query`` as these ``weights`` say: a number for each
-    key, which sum to 1. In a batch it is the same for each text. Raises UserError for other weights, and while the model runs
-    for a weight of a key that the query cannot see."""
+    """Replace the attention weights of the token at position ``query`` in a head of ``layer``, in every text: one for each key,
+    with a sum of 1. Raises UserError for other weights, and during the run for a weight of a masked key."""
 
     layer: str
     head: int
@@ -132,7 +129,7 @@ class AttentionRow:
 
     def __post_init__(self) -> None:
         if not all(math.isfinite(weight) and weight >= 0 for weight in self.weights) or abs(sum(self.weights) - 1) > 1e-3:
-            raise UserError("the weights of a row must be at least 0 and sum to 1: divide them by their sum")
+            raise UserError(f"weights must be non-negative and sum to 1, got a sum of {sum(self.weights):g}: normalize them")
 
     def watched(self, model: Module, means: Means) -> Watched:
         layer = _head_of(model, self.layer, self.head)
@@ -141,10 +138,10 @@ class AttentionRow:
             _, heads, queries, keys = weights.shape
             _check_number("query", self.query, queries)
             if len(self.weights) != keys:
-                raise UserError(f"a row of {self.layer} has {counted(keys, 'weight')}, one a key, not {len(self.weights)}")
+                raise UserError(f"{self.layer} needs {counted(keys, 'weight')}, one for each key, got {len(self.weights)}")
             row = tt.tensor(list(self.weights), dtype=weights.dtype)
             if ((weights[:, self.head, self.query] == 0) & (row > 0)).any().item():
-                raise UserError(f"the token at place {self.query} cannot see all keys that have a weight: make theirs 0")
+                raise UserError(f"query {self.query} cannot attend to all keys with a weight: set the masked ones to 0")
             is_head = (tt.arange(heads) == self.head).reshape(-1, 1, 1)
             return tt.where(is_head & (tt.arange(queries) == self.query).reshape(-1, 1), row, weights)
 
@@ -153,8 +150,8 @@ class AttentionRow:
 
 @dataclass(frozen=True)
 class BlockOutput:
-    """What a block gives at some tokens is replaced (activation patching): in each text of the batch at one of the ``places``,
-    by one of the ``vectors`` (batch, d_model), such as those that the block gives in another run."""
+    """Replace a block's output at one position per text (activation patching): in text i at ``places[i]``, with ``vectors[i]``
+    of ``vectors`` (batch, d_model), such as the block's output in another run."""
 
     block: str
     places: Sequence[int]
@@ -162,20 +159,20 @@ class BlockOutput:
 
     def watched(self, model: Module, means: Means) -> Watched:
         def replace(block: Any, inputs: tuple[Any, ...], output: Any) -> Any:
-            for place in self.places:
-                _check_number("place", place, output.shape[1])
+            for position in self.places:
+                _check_number("place", position, output.shape[1])
             if (len(self.places), *self.vectors.shape) != (len(output), len(output), output.shape[2]):
-                raise UserError(f"there must be a place and a vector for each text, so {len(output)} of each")
-            is_place = tt.arange(output.shape[1]) == tt.tensor(list(self.places)).reshape(-1, 1)
-            return tt.where(is_place.reshape(*is_place.shape, 1), self.vectors.reshape(len(output), 1, -1), output)
+                rows = counted(len(self.places), "place")
+                raise UserError(f"places and vectors must have one row per text, {len(output)}: got {rows}")
+            is_replaced = tt.arange(output.shape[1]) == tt.tensor(list(self.places)).reshape(-1, 1)
+            return tt.where(is_replaced.reshape(*is_replaced.shape, 1), self.vectors.reshape(len(output), 1, -1), output)
 
         return _part(model, self.block, Block), "forward", replace
 
 
 def mean_attention(weights: Tensor) -> Tensor:
-    """Attention weights (..., queries, keys) whose rows no longer differ, but for what each query may see: the weight of a key
-    is its mean over the queries that may see it, and each row is then divided by its sum. A weight of exactly 0 is that of a
-    key which the query may not see.
+    """Return attention weights (..., queries, keys) that depend on the query only by its mask: each key's mean weight over the
+    queries that may attend to it, with rows divided by their sums. A weight of exactly 0 counts as masked.
 
     >>> from tinyformer.models.intervening import mean_attention
     >>> mean_attention(tt.tensor([[1.0, 0.0], [0.5, 0.5]])).tolist()
@@ -190,8 +187,8 @@ def mean_attention(weights: Tensor) -> Tensor:
 
 @contextmanager
 def intervening(model: Module, interventions: Sequence[Intervention], means: Means | None = None) -> Iterator[None]:
-    """A context in which a model runs with these interventions, one after the other where several are at one part. Those by the
-    "mean" need ``means``, those of ``recording_means``. Raises UserError for what the model does not have.
+    """Run a model with these interventions. Several at the same part apply in order. Those by "mean" need the ``means`` of
+    ``recording_means``. Raises UserError for parts that the model does not have.
 
     >>> from tinyformer import GPT, GPTConfig, HeadOff, NetworkOff, intervening
     >>> model = GPT(GPTConfig(vocab_size=65, num_layers=2, num_heads=2, d_model=32))
@@ -199,22 +196,22 @@ def intervening(model: Module, interventions: Sequence[Intervention], means: Mea
     ...     model(tt.zeros((1, 5), dtype=int)).shape
     (1, 5, 65)
     """
-    neurons = {(one.network, one.neuron): one for one in interventions if isinstance(one, NeuronOff)}  # each is taken away once
-    others = [one for one in interventions if not isinstance(one, NeuronOff)]
-    with hooked([one.watched(model, means or {}) for one in [*neurons.values(), *others]]):
+    neurons = {(one.network, one.neuron): one for one in interventions if isinstance(one, NeuronOff)}  # switched off once each
+    more = [one for one in interventions if not isinstance(one, NeuronOff)]
+    with hooked([one.watched(model, means or {}) for one in [*neurons.values(), *more]]):
         yield
 
 
 @contextmanager
 def recording_means(model: Module) -> Iterator[dict[str, Tensor]]:
-    """A context that keeps what the parts of a model's blocks give, each as the mean over all tokens of the last call, padding
-    included: of an attention layer what its heads make, side by side; of a network its output; of its layer "down" the neurons;
-    of a block what it adds. The dict that it yields has the names of the parts as keys."""
-    found: dict[str, Tensor] = {}
+    """Record what the parts of a model's blocks give, as means over all tokens of the last call, padding included: of an
+    attention layer its heads' mixed values, side by side; of a network its output; of its layer "down" the neurons; of a block
+    what it adds. The context yields a dict of the means by name."""
+    recorded: dict[str, Tensor] = {}
 
     def keep(name: str, of: Callable[[Any, Any], Any]) -> Hook:
         def record(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            found[name] = of(inputs, output).detach().mean((0, 1))
+            recorded[name] = of(inputs, output).detach().mean((0, 1))
 
         return record
 
@@ -228,25 +225,25 @@ def recording_means(model: Module) -> Iterator[dict[str, Tensor]]:
         elif isinstance(module, Block):
             watched.append((module, "forward", keep(name, lambda inputs, output: output - inputs[0])))
     with hooked(watched):
-        yield found
+        yield recorded
 
 
 def _instead(by: str, means: Means, name: str) -> Callable[[Tensor], Tensor]:
-    """A function that gives what takes the place of what a part gives."""
+    """Return a function that gives the replacement of a part's output."""
     if by not in WAYS:
-        raise UserError(f"by must be one of {', '.join(WAYS)}, not {by!r}")
+        raise UserError(f"by must be one of {', '.join(WAYS)}, got {by!r}")
     if by == "mean" and name not in means:
-        raise UserError(f"there is no mean of {name}: run the model within recording_means, and pass what it yields")
+        raise UserError(f"means has no {name}: run the model within recording_means, and pass the dict that it yields")
     return lambda output: tt.zeros_like(output) + means[name] if by == "mean" else tt.zeros_like(output)
 
 
-def _part(model: Module, name: str, kind: type[Kind]) -> Kind:
-    """The model's part of this name. Raises UserError if there is none of its kind."""
-    parts = {name: module for name, module in model.named_modules() if isinstance(module, kind)}
+def _part(model: Module, name: str, part_type: type[Part]) -> Part:
+    """Return the model's part of this name. Raises UserError if there is none of this type."""
+    parts = {name: module for name, module in model.named_modules() if isinstance(module, part_type)}
     if not parts:
-        raise UserError(f"{type(model).__name__} has no {kind.__name__}: interventions are for Transformers")
+        raise UserError(f"{type(model).__name__} has no {part_type.__name__}: interventions are for Transformers")
     if name not in parts:
-        raise UserError(f"{type(model).__name__} has no {kind.__name__} {name!r}: choose one of {', '.join(parts)}")
+        raise UserError(f"{type(model).__name__} has no {part_type.__name__} {name!r}: choose one of {', '.join(parts)}")
     return parts[name]
 
 
@@ -256,6 +253,6 @@ def _head_of(model: Module, name: str, head: int) -> MultiHeadAttention:
     return layer
 
 
-def _check_number(what: str, number: int, count: int) -> None:
+def _check_number(name: str, number: int, count: int) -> None:
     if not 0 <= number < count:
-        raise UserError(f"{what} must be from 0 to {count - 1}, not {number}")
+        raise UserError(f"{name} must be from 0 to {count - 1}, got {number}")

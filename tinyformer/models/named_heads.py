@@ -1,13 +1,12 @@
-"""Named heads: what an attention head does, by how much of its attention goes where that name says.
+"""Named heads: what an attention head does, measured by how much it attends to the keys that a name means.
 
-With A the weights of a head, (queries, keys), and K(q) the keys that a name means for the query q, the score of the name is
+With A the weights of a head, (queries, keys), and K(q) the keys that a name means for the query q, its score is
 
-    mean over the queries q for which K(q) is not empty of the sum over k in K(q) of A[q, k],
+    mean over the queries q with non-empty K(q) of the sum over k in K(q) of A[q, k].
 
-which is from 0 to 1. KINDS has each name with its K(q). Induction is measured as Olsson et al. (2022) measure prefix
-matching: on random tokens that are repeated, where nothing but the repetition tells what comes next. ``repeated_tokens`` makes
-such. The score of a "positional" head is another one (Voita et al. 2019): the share of queries whose largest weight is at one
-and the same distance.
+KINDS lists the names. Induction is measured as prefix matching on ``repeated_tokens`` (Olsson et al. 2022), where only the
+repetition tells what comes next. The score of a "positional" head is the share of queries whose largest weight is at its most
+common distance (Voita et al. 2019).
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from tinytensor.device.backend import host
 
 @dataclass(frozen=True)
 class HeadKind:
-    """A name of heads: its ``short`` form for small pictures, how TransformerLens names them ("" where it does not), the score
-    from which on a head has the name, and what the score is, in words."""
+    """A name for heads: a ``short`` form, TransformerLens's name for it ("" if none), the score from which a head has the name,
+    and the definition of the score in words."""
 
     name: str
     short: str
@@ -60,15 +59,15 @@ KINDS = (
 
 
 def head_scores(weights: Any, ids: Any, causal: bool) -> tuple[Any, Any]:
-    """The scores (heads, len(KINDS)) of the heads of a self-attention, and the distances (heads,) of the "positional" one: how
-    far before a query the key is to which most queries attend most, negative for a key behind.
+    """Return the scores (heads, len(KINDS)) of a self-attention's heads, and the most common distance (heads,) of the
+    "positional" score: how far the key is before the query, negative for a later key.
 
-    ``weights`` (texts, heads, length, length) are those of texts with these ``ids`` (texts, length). A score is NaN where the
-    texts have no query that it is about.
+    ``weights`` (texts, heads, length, length) are those of texts with these ``ids`` (texts, length). A score is NaN if no query
+    has keys that the name means.
 
     >>> import numpy as np
     >>> from tinyformer.models.named_heads import KINDS, head_scores
-    >>> previous = np.eye(4, k=-1)[None, None]  # each token looks at the one before
+    >>> previous = np.eye(4, k=-1)[None, None]  # each token attends to the one before
     >>> scores, distances = head_scores(previous, np.array([[5, 6, 7, 8]]), causal=True)
     >>> dict(zip((kind.name for kind in KINDS), scores[0].tolist()))["previous token"], distances[0].item()
     (1.0, 1)
@@ -80,15 +79,15 @@ def head_scores(weights: Any, ids: Any, causal: bool) -> tuple[Any, Any]:
         attended = host.einsum("thqk,tqk->h", weights, keys.astype(weights.dtype))
         by_name[name] = attended / queries if queries else host.full(weights.shape[1], host.nan)
     by_name["positional"], distances = _positional(weights, causal)
-    return host.stack([by_name[kind.name] for kind in KINDS], -1), distances
+    return host.stack([by_name[label.name] for label in KINDS], -1), distances
 
 
 def _keys(ids: Any, causal: bool) -> dict[str, Any]:
-    """For each name, which keys it means for each query: booleans (texts, length, length)."""
+    """Return the keys that each name means for each query: booleans (texts, length, length)."""
     texts, length = ids.shape
-    places = host.arange(length)
-    before = places[:, None] > places  # (queries, keys)
-    seen = before if causal else places[:, None] != places
+    positions = host.arange(length)
+    before = positions[:, None] > positions  # (queries, keys)
+    seen = before if causal else positions[:, None] != positions
     same = ids[:, :, None] == ids[:, None, :]
     after_same = host.zeros_like(same)
     after_same[:, :, 1:] = same[:, :, :-1]  # the token before the key is the query's
@@ -96,15 +95,15 @@ def _keys(ids: Any, causal: bool) -> dict[str, Any]:
     return {
         "induction": after_same & before & causal,
         "same token": same & seen,
-        "previous token": everywhere & (places[:, None] == places + 1),
-        "first token": everywhere & (places[:, None] > 0) & (places == 0),
+        "previous token": everywhere & (positions[:, None] == positions + 1),
+        "first token": everywhere & (positions[:, None] > 0) & (positions == 0),
     }
 
 
 def _positional(weights: Any, causal: bool) -> tuple[Any, Any]:
-    """The share of queries whose largest weight is at the commonest distance, and that distance, of each head."""
+    """Return the share of queries whose largest weight is at the most common distance, and that distance, for each head."""
     texts, heads, length, _ = weights.shape
-    first = 1 if causal else 0  # the first token of a text sees itself alone
+    first = 1 if causal else 0  # the first token attends only to itself
     if length <= first:
         return host.full(heads, host.nan), host.zeros(heads, dtype=int)
     distances = host.arange(first, length) - weights[:, :, first:].argmax(-1)  # (texts, heads, queries)
@@ -114,8 +113,8 @@ def _positional(weights: Any, causal: bool) -> tuple[Any, Any]:
 
 
 def repeated_tokens(vocabulary: Sequence[int], room: int, rows: int, length: int = 25, copies: int = 4, seed: int = 0) -> Any:
-    """Ids (rows, at most ``room``): in each row different random ids of the vocabulary, ``length`` of them or fewer, and that
-    many ``copies`` of them, as Olsson et al. (2022) take 25 and 4. Where less than 8 fit into a copy, there are two copies."""
+    """Return ids (rows, at most ``room``): each row repeats up to ``length`` random different ids of the vocabulary this many
+    times (``copies``), or twice if a copy would have fewer than 8 ids. Olsson et al. (2022) use 25 and 4."""
     if room < 8 * copies:
         copies = 2
     count = min(length, room // copies, len(vocabulary))
@@ -125,5 +124,5 @@ def repeated_tokens(vocabulary: Sequence[int], room: int, rows: int, length: int
 
 
 def names_of(scores: Any) -> list[str]:
-    """The names of a head with these scores (len(KINDS),): those whose threshold they reach."""
-    return [kind.name for kind, score in zip(KINDS, scores) if score >= kind.threshold]
+    """Return the names of a head with these scores (len(KINDS),): those whose threshold they reach."""
+    return [label.name for label, score in zip(KINDS, scores) if score >= label.threshold]

@@ -1,4 +1,4 @@
-"""How a Transformer knows the position of each token: sinusoidal, learned, or rotary positions."""
+"""Positions for the Transformer: sinusoidal, learned, relative and rotary."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ KINDS = ("learned", "sinusoidal", "sinusoidal_halves", "rotary")
 
 
 def sinusoidal(length: int, d_model: int, halves: bool = False) -> Tensor:
-    """The table of sinusoidal positions (Vaswani et al. 2017, section 3.5): (length, d_model), float32.
+    """Return the table of sinusoidal positions (Vaswani et al. 2017, section 3.5): (length, d_model), float32.
 
-    Dimension 2i of position p is sin(p / 10000^(2i/d_model)). Dimension 2i+1 is the cosine of the same angle. With ``halves``
-    the sines are not beside their cosines, but all before them, as in Tensor2Tensor and Marian.
+    Dimension 2i of position p is sin(p / 10000^(2i/d_model)), and dimension 2i+1 is the cosine of the same angle. With
+    ``halves`` all sines come before all cosines, as in Tensor2Tensor and Marian.
     """
     even = host.arange(0, d_model, 2)
     angles = host.arange(length)[:, None] / 10000.0 ** (even / d_model)
@@ -39,7 +39,7 @@ def sinusoidal(length: int, d_model: int, halves: bool = False) -> Tensor:
 
 
 class SinusoidalPositions(Module):
-    """``sinusoidal`` as a module. It keeps the table, and makes a longer one when a longer text comes."""
+    """``sinusoidal`` as a module. Its table grows with the longest text."""
 
     def __init__(self, d_model: int, halves: bool = False):
         self.d_model = d_model
@@ -47,15 +47,15 @@ class SinusoidalPositions(Module):
         self.table = sinusoidal(0, d_model, halves)
 
     def forward(self, length: int, start: int = 0) -> Tensor:
-        """The positions start to start + length - 1: (length, d_model)."""
+        """Return the positions start to start + length - 1: (length, d_model)."""
         return self.table_for(start + length)[start : start + length]
 
     def table_for(self, length: int) -> Tensor:
-        """The table, with at least ``length`` positions."""
+        """Return the table, with at least ``length`` positions."""
         table = self.table
         if length > table.shape[0]:
             table = sinusoidal(max(length, 2 * len(table)), self.d_model, self.halves).astype(table.dtype)
-            self.table = table  # another thread may replace it at any time, so this one returns its own
+            self.table = table  # another thread may replace it, so return the local one
         return table
 
 
@@ -63,43 +63,41 @@ class LearnedPositions(Embedding):
     """A learned vector for each of ``num_embeddings`` positions (Gehring et al. 2017; GPT, BERT)."""
 
     def forward(self, length: int, start: int = 0) -> Tensor:  # type: ignore[override]
-        """The positions start to start + length - 1: (length, d_model). Raises ValueError past the last."""
+        """Return the positions start to start + length - 1: (length, d_model). Raises ValueError past the last."""
         return self.table_for(start + length)[start : start + length]
 
     def table_for(self, length: int) -> Tensor:
-        """The table, with at least ``length`` positions. Raises ValueError if it has fewer."""
+        """Return the table. Raises ValueError if it has fewer than ``length`` positions."""
         if length > self.weight.shape[0]:
-            raise ValueError(
-                f"the table has {counted(len(self.weight), 'learned position')}: a text of {counted(length, 'token')} is too "
-                "long, crop it"
-            )
+            limit = counted(len(self.weight), "learned position")
+            raise ValueError(f"a text of {counted(length, 'token')} is too long for {limit}: crop it")
         return self.weight
 
 
 class RelativePositions(Embedding):
-    """How much more each head attends to tokens at a distance (Raffel et al. 2020; MPNet): a learned number for each of
-    ``num_embeddings`` ranges of distances and each head. Half of the ranges are for tokens before, half for those behind; of
-    each half, half hold one distance, and the others become wider up to a distance of 128, behind which the last one begins.
+    """A learned attention bias for each head and each of ``num_embeddings`` ranges of distances (Raffel et al. 2020; MPNet).
+    Half of the ranges are for later tokens. In each half, half of the ranges hold one distance; the others widen up to a
+    distance of 128, from which the last one covers all.
 
-    Raises ValueError for less than 4 ranges, or for more than 256.
+    Raises ValueError for fewer than 4 ranges or more than 256.
     """
 
     FARTHEST = 128
 
     def __init__(self, num_embeddings: int, num_heads: int):
         if not 4 <= num_embeddings <= 2 * self.FARTHEST:
-            raise ValueError(f"relative positions have 4 to {2 * self.FARTHEST} ranges of distances, not {num_embeddings}")
+            raise ValueError(f"num_embeddings must be from 4 to {2 * self.FARTHEST}, got {num_embeddings}")
         super().__init__(num_embeddings, num_heads)
 
     def forward(self, length: int) -> Tensor:  # type: ignore[override]
-        """What is added to the scores of a text's tokens, (1, num_heads, length, length)."""
-        places, farthest = tt.arange(length), self.FARTHEST
-        ranges = tt.tensor(self.ranges(host.arange(-farthest, farthest + 1)))  # those of longer distances are the last ones
-        distances = tt.clip(places - places[:, None], -farthest, farthest)
+        """Return the biases of a text's attention scores, (1, num_heads, length, length)."""
+        positions, farthest = tt.arange(length), self.FARTHEST
+        ranges = tt.tensor(self.ranges(host.arange(-farthest, farthest + 1)))  # longer distances share the last ones
+        distances = tt.clip(positions - positions[:, None], -farthest, farthest)
         return super().forward(ranges[distances + farthest]).transpose(2, 0, 1)[None]
 
     def ranges(self, distances: Any) -> Any:
-        """The number of the range of each distance, which is positive for a token behind."""
+        """Return the index of each distance's range. Distances of later tokens are positive."""
         half = len(self.weight) // 2
         exact, away = half // 2, abs(distances)
         logarithms = host.log(host.maximum(away, 1).astype(host.float32) / exact) / math.log(self.FARTHEST / exact)
@@ -108,8 +106,8 @@ class RelativePositions(Embedding):
 
 
 def add_positions(x: Tensor, positions: Any, cache: Cache | None = None) -> Tensor:
-    """Add to x (batch, length, d_model) its positions. They start at 0, or with a cache after the tokens that it holds. Without
-    positions, None, x stays as it is."""
+    """Add positions to x (batch, length, d_model), from 0 or with a cache after its tokens. Without positions (None), return
+    x."""
     if positions is None:
         return x
     return x + (positions(x.shape[1]) if cache is None else _later_positions(positions, cache, x.shape[1]))
@@ -121,32 +119,32 @@ def _later_positions(positions: Any, cache: Cache, count: int) -> Any:
     return positions.table_for(stop).data[cache.length : stop]
 
 
-def check_positions(config: Any, d_head: int, kinds: Sequence[str] = KINDS) -> None:
-    """Raise SettingError unless a configuration's ``positions`` are of these kinds, and heads of this width can have them."""
-    one_of(config, "positions", kinds)
+def check_positions(config: Any, d_head: int, choices: Sequence[str] = KINDS) -> None:
+    """Raise SettingError unless ``positions`` is one of ``choices`` and works with heads of this width."""
+    one_of(config, "positions", choices)
     if config.positions == "rotary" and d_head % 2:
-        message = f"d_model / num_heads must be even for rotary positions, not {d_head}"
+        message = f"d_model / num_heads must be even for rotary positions, got {d_head}"
         raise SettingError(message, "d_model", "num_heads")
 
 
-def absolute_positions(kind: str, max_length: int, d_model: int) -> SinusoidalPositions | LearnedPositions | None:
-    """A module of positions that are added to the embeddings: "sinusoidal" ones, "sinusoidal_halves" (see ``sinusoidal``), or
-    ``max_length`` "learned" ones. None for "rotary" ones, which are not added."""
-    if kind == "rotary":
+def absolute_positions(positions: str, max_length: int, d_model: int) -> SinusoidalPositions | LearnedPositions | None:
+    """Return a module of positions to add to embeddings: "sinusoidal" or "sinusoidal_halves" (see ``sinusoidal``), or
+    ``max_length`` "learned" ones. "rotary" positions, which are not added, give None."""
+    if positions == "rotary":
         return None
-    if kind == "learned":
+    if positions == "learned":
         return LearnedPositions(max_length, d_model)
-    return SinusoidalPositions(d_model, halves=kind == "sinusoidal_halves")
+    return SinusoidalPositions(d_model, halves=positions == "sinusoidal_halves")
 
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """How rotary frequencies are made smaller, for a context longer than the ``original_length`` of the first training.
+    """How rotary frequencies shrink for a context longer than the training's ``original_length``.
 
-    ``kind`` "linear": all are divided by ``factor`` (Chen et al. 2023, section 2.2). "llama3" (Llama 3.1): those that turn at
-    least ``high_frequency_factor`` times within the original length stay, those that turn at most ``low_frequency_factor``
-    times are divided by ``factor``, and between these the change is gradual. Raises SettingError for a value that is not
-    allowed.
+    With ``kind`` "linear" all are divided by ``factor`` (Chen et al. 2023, section 2.2). With "llama3" (Llama 3.1) those that
+    turn at least ``high_frequency_factor`` times within the original length stay, those that turn at most
+    ``low_frequency_factor`` times are divided by ``factor``, and others are interpolated. Raises SettingError for an invalid
+    value.
     """
 
     kind: str
@@ -159,10 +157,10 @@ class RotaryScaling:
         check_fields(self)
         one_of(self, "kind", ("linear", "llama3"))
         if not (self.factor > 0 and 0 < self.low_frequency_factor < self.high_frequency_factor and self.original_length > 0):
-            raise SettingError(f"rotary scaling needs positive numbers, and a low factor below the high one, not {self}")
+            raise SettingError(f"rotary scaling needs positive values and a low factor below the high one, got {self}")
 
     def __call__(self, frequencies: Any) -> Any:
-        """The frequencies (d_head / 2,), in radians a position, after scaling."""
+        """Return the frequencies (d_head / 2,), in radians per position, after scaling."""
         if self.kind == "linear":
             return frequencies / self.factor
         turns = self.original_length * frequencies / (2 * math.pi)
@@ -172,47 +170,47 @@ class RotaryScaling:
 
 
 class RotaryPositions:
-    """Rotary positions (Su et al. 2021, equation 34): queries and keys are rotated by angles proportional to their position, so
-    that their dot product depends only on their distance. Dimension i is rotated together with dimension i + d_head/2, by
-    base^(-2i/d_head) radians a position, or what ``scaling`` makes of that.
+    """Rotary positions (RoPE; Su et al. 2021, equation 34): queries and keys are rotated by angles proportional to their
+    positions, so that their dot product depends only on their distance. Dimensions i and i + d_head/2 are rotated together, by
+    base^(-2i/d_head) radians per position, after any ``scaling``.
 
     Raises ValueError if ``d_head`` is odd.
     """
 
     def __init__(self, d_head: int, base: float = 10000.0, scaling: RotaryScaling | None = None):
         if d_head % 2:
-            raise ValueError(f"rotary positions need an even number of dimensions a head, not {d_head}")
+            raise ValueError(f"d_head must be even for rotary positions, got {d_head}")
         frequencies = base ** (-host.arange(0, d_head, 2) / d_head)
         self.frequencies = frequencies if scaling is None else scaling(frequencies)
         self.table: Tensor | None = None
 
     def rotate(self, x: Tensor, start: int = 0) -> Tensor:
-        """x (..., length, d_head), rotated by its positions: start to start + length - 1."""
+        """Return x (..., length, d_head), rotated by its positions start to start + length - 1."""
         table = self.table_for(start + x.shape[-2], x.dtype)[start : start + x.shape[-2]]
         half = len(self.frequencies)
         return tt.rotate_pairs(x, table[:, :half], table[:, half:])
 
     def rotation(self, length: int, dtype: Any, cache: KeyValueCache | None = None) -> Tensor:
-        """What ``tt.norm_and_rotate`` takes, (length, d_head): for each position the cosines of the angles, and then their
-        sines. The positions start at 0, or with a cache after the tokens that it holds."""
+        """Return the argument of ``tt.norm_and_rotate``, (length, d_head): for each position the cosines of the angles, then
+        the sines, from 0 or with a cache after its tokens."""
         return self.table_for(length, dtype)[:length] if cache is None else _later_rotation(self, length, dtype, cache)
 
     def table_for(self, length: int, dtype: Any) -> Tensor:
-        """The rows of at least ``length`` positions."""
+        """Return the table, with at least ``length`` positions."""
         table = self.table
         if table is None or len(table) < length or table.dtype != dtype:
             longest = length if table is None else max(length, 2 * len(table))
             angles = host.arange(longest)[:, None] * self.frequencies
             table = tt.tensor(host.concatenate([host.cos(angles), host.sin(angles)], axis=1), dtype=dtype)
-            self.table = table  # another thread may replace it at any time, so this one returns its own
+            self.table = table  # another thread may replace it, so return the local one
         return table
 
 
 def rotary_positions(
-    kind: str, d_head: int, base: float = 10000.0, scaling: RotaryScaling | None = None
+    positions: str, d_head: int, base: float = 10000.0, scaling: RotaryScaling | None = None
 ) -> RotaryPositions | None:
-    """What rotates the queries and keys of all blocks of a model, if its positions are "rotary"."""
-    return RotaryPositions(d_head, base, scaling) if kind == "rotary" else None
+    """Return the rotation of all blocks' queries and keys if a model's positions are "rotary", otherwise None."""
+    return RotaryPositions(d_head, base, scaling) if positions == "rotary" else None
 
 
 @tt.opaque

@@ -1,4 +1,4 @@
-"""Models with low-precision weights: they take less memory and generate faster, and are not trained."""
+"""Models with low-precision weights: they take less memory and generate faster, but cannot be trained."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ AnyModule = TypeVar("AnyModule", bound=Module)
 
 
 def quantize(model: AnyModule, dtype: str = "int8") -> AnyModule:
-    """Round the weights of a model's linear layers and embeddings of tokens to "int8", "int4" or "bfloat16", in place.
+    """Round the weights of a model's linear layers and token embeddings to "int8", "int4" or "bfloat16", in place.
 
-    Returns the model, in evaluation mode: only what ``tt.nn.add_lora`` adds can then be trained.
+    Returns the model in evaluation mode. Afterwards only what ``tt.nn.add_lora`` adds can be trained. An int8 weight takes
+    about a quarter of its memory, an int4 weight a seventh, and generation is up to that much faster; see ``tt.nn.quantize_``.
 
-    In int8 a weight takes about a quarter of its memory, in int4 a seventh, and generation is up to that much faster; see
-    ``tt.nn.quantize_``. Raises UserError for another dtype, for weights that are NaN or infinite, and for a model with layers
-    that cannot be quantized, such as an LSTM.
+    Raises UserError for another dtype, for weights that are NaN or infinite, and for layers that cannot be quantized, such as
+    an LSTM.
 
     >>> from tinyformer import GPT, GPTConfig, quantize
     >>> quantize(GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32))).blocks[0].feed_forward.up
@@ -39,42 +39,42 @@ def quantize(model: AnyModule, dtype: str = "int8") -> AnyModule:
 
 
 def names_to_round(model: Module, dtype: str) -> list[str]:
-    """The names of the weights that ``quantize`` rounds. Raises UserError as it does."""
+    """Return the names of the weights that ``quantize`` rounds. Raises UserError as it does."""
     with plain_errors_of_quantizing():
         return quantizable(model, dtype, _tables(model))
 
 
 def dtype_of(model: Module) -> str:
-    """The dtype of a model's weights: "float32", unless they are quantized. Of several, that with the fewest bits."""
+    """Return the dtype of a model's weights: "float32", or the quantized dtype with the fewest bits."""
     return quantization.quantized_dtype(model) or "float32"
 
 
 def num_weights(model: Module) -> int:
-    """The number of a model's parameters, those that are quantized among them."""
+    """Return the number of a model's parameters, including quantized ones."""
     return model.num_parameters() + sum(math.prod(weight.shape) for _, weight in quantized_weights(model))
 
 
-def refuse_quantized(model: Module, what: str, remedy: str) -> None:
-    """Raise UserError for a model whose weights are quantized: it ``cannot be trained``, with a ``remedy``."""
+def refuse_quantized(model: Module, action: str, remedy: str) -> None:
+    """Raise UserError for a model with quantized weights, such as that it cannot be "trained", with a ``remedy``."""
     if (dtype := dtype_of(model)) != "float32":
-        raise UserError(f"a model in {dtype} cannot be {what}: {remedy}")
+        raise UserError(f"a model in {dtype} cannot be {action}: {remedy}")
 
 
-def refuse_additions(model: Module, what: str) -> None:
-    """Raise UserError for a model with additions to its weights: it ``cannot be exported`` before they are merged."""
+def refuse_additions(model: Module, action: str) -> None:
+    """Raise UserError for a model with LoRA additions, such as that it cannot be "exported" before they are merged."""
     if any(lora_weights(model)):
-        raise UserError(f"a model with additions to its weights cannot be {what}: tt.nn.merge_lora(model) merges them")
+        raise UserError(f"a model with LoRA additions cannot be {action}: merge them with tt.nn.merge_lora(model)")
 
 
 def _tables(model: Module) -> list[Tensor]:
-    """The weights of the embeddings of tokens, of which one may be that of the output layer."""
+    """Return the weights of the token embeddings, one of which may be tied to the output layer."""
     tables = [module for name, module in model.named_modules() if name.rpartition(".")[2] in _TABLES]
     return [module.weight for module in tables if isinstance(module, Embedding) and isinstance(module.weight, Tensor)]
 
 
 @contextmanager
 def plain_errors_of_quantizing(where: object = "") -> Iterator[None]:
-    """A context in which what cannot be quantized is a UserError, which begins with the file ``where``."""
+    """Turn the ValueErrors of quantization into UserErrors that begin with the file ``where``."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a model computes inside: outputs of its modules, the residual stream between its blocks, and what reaches the end."""
+"""A model's inner values: outputs of modules, residual streams, and the flow of information to the output."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ __all__ = ["below_output", "recording_outputs", "residual_streams"]
 
 
 def below_output(model: Module) -> Callable[..., Any]:
-    """What computes all of a model but its predictions from ids (batch, length), for those who look inside: over a large
-    vocabulary these take as long as several blocks. The model itself, where the rest cannot be had alone."""
+    """Return the function that computes a model's values without predictions (which are slow with a large vocabulary) from ids
+    (batch, length), or the model itself if there is none."""
     return model.vectors if isinstance(model, GPT) else getattr(model, "bert", model)
 
 
 def residual_streams(model: Module, *inputs: Any) -> dict[str, list[Tensor]]:
-    """What flows through a model from block to block, as it computes ``model(*inputs)`` in evaluation mode. (Of ids alone, a
-    GPT or a Bert computes no predictions.)
+    """Record the values that flow from block to block in ``model(*inputs)``, in evaluation mode. (From ids alone, a GPT or Bert
+    computes no predictions.)
 
-    For each stack of blocks, the residual stream (batch, length, d_model) before the first block and after each one. A GPT has
-    the stack "blocks", a ``Transformer`` has "encoder" and "decoder", and each kind of Bert has "encoder".
+    For each stack of blocks, return the residual stream (batch, length, d_model) before the first block and after each one. A
+    GPT has the stack "blocks", a ``Transformer`` "encoder" and "decoder", and every Bert "encoder".
 
-    For a recurrent model, the states of each layer after each token, (batch, length, width): "hidden" of a language model, and
-    "cell" if it has LSTMs. An encoder-decoder has "encoder.hidden", "decoder.hidden" and so on; the directions of an encoder
-    that reads in both are side by side, and one that reads from the end (``reverse_source``) has its states in that order.
+    For a recurrent model, return each layer's states after each token, (batch, length, width): "hidden", and "cell" with LSTMs,
+    or "encoder.hidden" and so on of an encoder-decoder. Its directions are side by side. A ``reverse_source`` encoder has its
+    states in reading order.
 
     Raises TypeError for a model with neither blocks nor recurrent layers.
 
@@ -42,7 +42,7 @@ def residual_streams(model: Module, *inputs: Any) -> dict[str, list[Tensor]]:
     [(1, 5, 32), (1, 5, 32), (1, 5, 32)]
     """
     streams: dict[str, list[Tensor]] = {}
-    calls: dict[str, list[Any]] = {}  # of recurrent layers: the states that each call of each layer computed
+    calls: dict[str, list[Any]] = {}  # the states of each call of each recurrent layer
     watched: list[tuple[Module, str, Hook]] = []
     recurrent: dict[str, Recurrent[Any]] = {}
     for name, module in model.named_modules():
@@ -58,13 +58,13 @@ def residual_streams(model: Module, *inputs: Any) -> dict[str, list[Tensor]]:
         (below_output(model) if len(inputs) == 1 else model)(*inputs)
     for name, layers in recurrent.items():
         prefix = "" if name == "layers" else f"{name}."
-        for kind, label in zip(range(layers.num_states), ("hidden", "cell")):
-            streams[prefix + label] = _states(calls[name], layers, kind)
+        for index, label in zip(range(layers.num_states), ("hidden", "cell")):
+            streams[prefix + label] = _states(calls[name], layers, index)
     return streams
 
 
 def _stack_of(name: str) -> str:
-    """The stack to which the block of this name belongs: "encoder" for "bert.encoder.blocks.3"."""
+    """Return the stack of the block with this name: "encoder" for "bert.encoder.blocks.3"."""
     *above, _, _ = ["blocks", *name.split(".")]
     return above[-1]
 
@@ -80,44 +80,44 @@ def _keep_output(outputs: list[Any]) -> Hook:
     return lambda module, inputs, output: outputs.append(output)
 
 
-def _states(calls: list[Any], layers: Recurrent[Any], kind: int) -> list[Tensor]:
-    """The states of each layer over time, (batch, length, directions * width), from what each call returned."""
+def _states(calls: list[Any], layers: Recurrent[Any], index: int) -> list[Tensor]:
+    """Return each layer's states over time, (batch, length, directions * width), from the results of its calls."""
     each_time = layers.num_layers * layers.directions
-    ways = [tt.concatenate([states[kind] for states in calls[i::each_time]]).swapaxes(0, 1) for i in range(each_time)]
-    return [tt.concatenate(ways[i : i + layers.directions], -1) for i in range(0, each_time, layers.directions)]
+    by_direction = [tt.concatenate([states[index] for states in calls[i::each_time]]).swapaxes(0, 1) for i in range(each_time)]
+    return [tt.concatenate(by_direction[i : i + layers.directions], -1) for i in range(0, each_time, layers.directions)]
 
 
-# -------------------------------------------------------------------------------------------------------- what reaches the end
+# ----------------------------------------------------------------------------------------------------------- flow to the output
 
 
 def attention_rollout(weights: Sequence[Tensor]) -> list[Tensor]:
-    """For each layer of a stack, how much of each input token is in each position after it: (batch, length, length), rows of
-    queries that sum to 1 (Abnar and Zuidema 2020, equation 1).
+    """Return, for each layer of a stack, how much of each input token is in each position after it: (batch, length, length),
+    with query rows that sum to 1 (Abnar and Zuidema 2020, equation 1).
 
-    ``weights`` are those of the self-attention of each layer, the first one first, (batch, heads, length, length), as
-    ``recording_attention`` gives them. Their mean over the heads counts for one half, and the residual connection for the
-    other. Norms and feed-forward networks are left out, so this is an estimate. Raises ValueError for other shapes.
+    ``weights`` are the self-attention weights of each layer, first to last, (batch, heads, length, length), as from
+    ``recording_attention``. Their mean over heads and the residual connection count one half each; norms and feed-forward
+    networks are ignored. Raises ValueError for other shapes.
 
     >>> from tinyformer import attention_rollout
     >>> uniform = tt.full((1, 1, 2, 2), 0.5)
     >>> [x.tolist() for x in attention_rollout([uniform, uniform])]
     [[[[0.75, 0.25], [0.25, 0.75]]], [[[0.625, 0.375], [0.375, 0.625]]]]
     """
-    found: list[Tensor] = []
+    rollouts: list[Tensor] = []
     for layer in weights:
         if layer.ndim != 4 or layer.shape[-1] != layer.shape[-2] or layer.shape[0::2] != weights[0].shape[0::2]:
-            raise ValueError(f"the weights must be (batch, heads, length, length), as of self-attention, not {layer.shape}")
+            raise ValueError(f"weights must be (batch, heads, length, length), as of self-attention, got {layer.shape}")
         mixed = 0.5 * (layer.mean(axis=1) + tt.eye(layer.shape[-1], dtype=layer.dtype))
         mixed = mixed / mixed.sum(axis=-1, keepdims=True)
-        found.append(mixed @ found[-1] if found else mixed)
-    return found
+        rollouts.append(mixed @ rollouts[-1] if rollouts else mixed)
+    return rollouts
 
 
 def input_gradients(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Any:
-    """The norm of the gradient of the outputs with respect to the input of each step: a NumPy array (batch, length).
+    """Return the norm of the gradient of the outputs with respect to each step's input: a NumPy array (batch, length).
 
-    ``function`` turns inputs (batch, length, width) into outputs (batch, n), each row by itself. The norm is that of the
-    whole matrix of n * width derivatives (Frobenius), so it does not matter which of the outputs is the right one.
+    ``function`` maps inputs (batch, length, width) to outputs (batch, n), each row by itself. The norm is the Frobenius norm of
+    the n * width derivatives, so it does not depend on which output is correct.
     """
     inputs = tt.tensor(inputs.detach(), requires_grad=True)
     outputs = function(inputs)

@@ -1,4 +1,4 @@
-"""A recurrent language model: embedding, recurrent layers, output layer. And what all recurrent models share."""
+"""A recurrent language model (embedding, recurrent layers, output layer), and what all recurrent models share."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ CELLS: dict[str, type[RNN] | type[GRU] | type[LSTM]] = {"rnn": RNN, "gru": GRU, 
 
 
 def check_dropout(dropout: float) -> None:
-    """Raise SettingError unless it is a probability below 1."""
+    """Raise SettingError unless dropout is at least 0 and less than 1."""
     if not 0.0 <= dropout < 1.0:
-        raise SettingError(f"dropout must be at least 0 and less than 1, not {dropout}")
+        raise SettingError(f"dropout must be at least 0 and less than 1, got {dropout}")
 
 
 def make_layers(
     cell: str, inputs: int, width: int, num_layers: int, dropout: float = 0.0, bidirectional: bool = False
 ) -> RNN | GRU | LSTM:
-    """Recurrent layers of this kind of cell. The forget gates of an LSTM begin almost open, with a bias of 1, so that a new
-    network remembers (Jozefowicz et al. 2015)."""
+    """Make recurrent layers of this cell. An LSTM's forget gates start with a bias of 1, almost open, so that a new network
+    remembers (Jozefowicz et al. 2015)."""
     dropout = dropout if num_layers > 1 else 0.0
     layers = CELLS[cell](inputs, width, num_layers, dropout=dropout, bidirectional=bidirectional)
     if cell == "lstm":
@@ -40,7 +40,7 @@ def make_layers(
 
 
 def count_parameters(cell: str, inputs: int, width: int, num_layers: int, directions: int = 1) -> int:
-    """The number of parameters of recurrent layers, computed without making them."""
+    """Return the number of parameters of recurrent layers, computed without making them."""
     inputs, width, num_layers = int(inputs), int(width), int(num_layers)  # NumPy's integers would overflow
     all_inputs = directions * (inputs + (num_layers - 1) * directions * width)
     gates = CELLS[cell].gates
@@ -49,7 +49,7 @@ def count_parameters(cell: str, inputs: int, width: int, num_layers: int, direct
 
 @dataclass(frozen=True)
 class State:
-    """What a recurrent model carries from token to token: for each kind of state of its cells (layers, batch, width)."""
+    """What a recurrent model carries from token to token: a tensor (layers, batch, width) for each state of its cells."""
 
     hidden: Sequence[Tensor]
 
@@ -59,27 +59,27 @@ class State:
         return self.hidden[0].shape[1]
 
     def select(self, rows: Any) -> State:
-        """The state of these rows of the batch, in this order. A row may occur several times."""
+        """Return the state of these rows of the batch, in this order. A row may occur several times."""
         index = tt.tensor(rows)
-        return replace(self, hidden=[kind[:, index] for kind in self.hidden])
+        return replace(self, hidden=[tensor[:, index] for tensor in self.hidden])
 
     def detached(self) -> State:
-        """The same state, through which no gradients flow back."""
-        return replace(self, hidden=[kind.detach() for kind in self.hidden])
+        """Return the same state, cut off from the backward pass."""
+        return replace(self, hidden=[tensor.detach() for tensor in self.hidden])
 
     def as_cells_take_it(self) -> Any:
-        """The state as ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` take it."""
+        """Return the state in the form of ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM``."""
         return tuple(self.hidden) if len(self.hidden) > 1 else self.hidden[0]
 
 
 def kinds_of(state: Any) -> Sequence[Tensor]:
-    """The kinds of state that recurrent layers returned: one, or an LSTM's two."""
+    """Return the state tensors of recurrent layers: one, or an LSTM's two."""
     return state if isinstance(state, tuple) else (state,)
 
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """The shape of a recurrent language model. Raises SettingError for a value that is not allowed."""
+    """The settings of a recurrent language model. Raises SettingError for an invalid value."""
 
     vocab_size: int
     cell: str
@@ -96,18 +96,19 @@ class RecurrentConfig:
         check_dropout(self.dropout)
 
     def num_parameters(self) -> int:
-        """The number of parameters of the model, computed without building it."""
+        """Return the number of parameters, computed without building the model."""
         width = int(self.d_model)
         return 2 * int(self.vocab_size) * width + count_parameters(self.cell, width, width, self.num_layers)
 
     def saved_numbers(self) -> int:
-        """A lower bound for how many numbers training keeps for each token of a batch: the gates and states of each layer."""
+        """Return a lower bound of how many values per token training keeps for the backward pass: each layer's gates and
+        states."""
         return int(self.num_layers) * (CELLS[self.cell].gates + 1) * int(self.d_model)
 
 
 class RecurrentLM(Module):
-    """A language model that reads a text token by token, and keeps what it needs of it in a state of fixed size (Mikolov et al.
-    2010; with an LSTM, Graves 2013). Raises SettingError if the model does not fit in memory.
+    """A language model that reads a text token by token and summarizes it in a state of fixed size (Mikolov et al. 2010; with
+    an LSTM, Graves 2013). Raises SettingError if the model does not fit in memory.
 
     >>> from tinyformer import RecurrentConfig, RecurrentLM
     >>> model = RecurrentLM(RecurrentConfig(65, cell="gru", num_layers=1, d_model=32))
@@ -129,31 +130,31 @@ class RecurrentLM(Module):
     def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size), and the state after the last.
 
-        The ids follow the tokens that led to ``state``, if there is one. For truncated backpropagation through time, pass on
+        The ids follow the tokens that led to ``state``, if any. For truncated backpropagation through time, pass
         ``state.detached()``.
         """
         features, state = self._features(ids, state)
         return self.logits_of(features).swapaxes(0, 1), state
 
     def logits_of(self, x: Tensor) -> Tensor:
-        """The logits (..., vocab_size) that the output layer makes of hidden states x (..., d_model): of the last layer for the
-        model's own, of an earlier one as with ``GPT.logits_of``."""
+        """Return the logits (..., vocab_size) of the output layer for hidden states x (..., d_model). Those of an earlier layer
+        show what it would predict, as with ``GPT.logits_of``."""
         return tt.linear(x, self.output.weight)
 
     def step(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """The next ids (batch, length) -> the logits after the last of them, (batch, vocab_size), and the state."""
+        """Return the logits after the last of the next ids (batch, length), (batch, vocab_size), and the state."""
         features, state = self._features(ids, state)
         return self.logits_of(features[-1]), state
 
     @checked
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-        """The cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of the last ids.
+        """Return the cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow the last ids.
 
-        If there are more ids than targets, the first ones only set the state: backpropagation through time is truncated there
-        (Williams and Peng 1990). Raises ValueError for shapes that do not fit.
+        Additional ids at the front only set the state: backpropagation through time is truncated there (Williams and Peng
+        1990). Raises ValueError for shapes that do not fit.
         """
         if not ids.ndim == targets.ndim == 2 or len(ids) != len(targets) or ids.shape[1] < targets.shape[1]:
-            raise ValueError(f"targets must be (batch, length), at most as long as the ids {ids.shape}, not {targets.shape}")
+            raise ValueError(f"targets must be (batch, length), at most as long as the ids {ids.shape}, got {targets.shape}")
         context = ids.shape[1] - targets.shape[1]
         state = None
         if context:
@@ -163,9 +164,9 @@ class RecurrentLM(Module):
         return tt.linear_cross_entropy(features, self.output.weight, targets.swapaxes(0, 1), reduction=reduction)
 
     def _features(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """The input of the output layer, (length, batch, d_model), and the state after the last token."""
+        """Return the input of the output layer, (length, batch, d_model), and the state after the last token."""
         if ids.ndim != 2 or not ids.shape[1]:
-            raise ValueError(f"a language model takes ids (batch, length), with a length of at least 1, not {ids.shape}")
+            raise ValueError(f"ids must be (batch, length) with a length of at least 1, got {ids.shape}")
         x = self.dropout(self.token_embedding(ids.swapaxes(0, 1)))
         x, last = self.layers(x, None if state is None else state.as_cells_take_it())
         return self.dropout(x), State(kinds_of(last))

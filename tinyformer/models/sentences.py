@@ -1,4 +1,4 @@
-"""Sentences as vectors (Reimers and Gurevych 2019): an encoder gives each token a vector, and pooling makes one of them."""
+"""Sentence vectors (Reimers and Gurevych 2019): pooling makes one vector of an encoder's token vectors."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from tinytensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.nn import Linear, Module, ModuleList
 
-# How much each token counts beside others: of the numbers (batch, length) that are 1 for tokens that count and 0 for others,
-# how many count up to each token, and in all, and the place of each token, the first being 1.
+# Token weights (batch, length) from ``counted`` (1 for tokens that count, 0 for others), its running sum, its total
+# (batch, 1), and the positions from 1.
 Weighting = Callable[[Any, Any, Any, Any], Any]
 WEIGHTINGS: dict[str, Weighting] = {
-    "cls": lambda counted, number, total, places: (
-        counted * (number <= 1.0).astype("float32") + (total <= 0.0).astype("float32") * (places <= 1.0).astype("float32")
-    ),  # where none counts the first of all, as in sentence-transformers
-    "mean": lambda counted, number, total, places: counted,
-    "mean_sqrt_len_tokens": lambda counted, number, total, places: counted,
-    "weightedmean": lambda counted, number, total, places: counted * places,
-    "lasttoken": lambda counted, number, total, places: counted * (total <= number).astype("float32"),
+    "cls": lambda counted, number, total, positions: (
+        counted * (number <= 1.0).astype("float32") + (total <= 0.0).astype("float32") * (positions <= 1.0).astype("float32")
+    ),  # if none counts, the first token, as in sentence-transformers
+    "mean": lambda counted, number, total, positions: counted,
+    "mean_sqrt_len_tokens": lambda counted, number, total, positions: counted,
+    "weightedmean": lambda counted, number, total, positions: counted * positions,
+    "lasttoken": lambda counted, number, total, positions: counted * (total <= number).astype("float32"),
 }
-# In the order in which sentence-transformers puts their vectors side by side.
+# In the order of sentence-transformers, which concatenates their vectors.
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
 class Pooling(Module):
-    """One vector of a text from those of its tokens: the first ("cls"), the last ("lasttoken"), the largest value in each place
-    ("max"), or a mean; "weightedmean" weighs later tokens more, and "mean_sqrt_len_tokens" divides the sum by the root of their
-    number. With several ``kinds`` the vectors lie side by side. Raises SettingError for another kind, or without any."""
+    """One vector per text from its token vectors: the first ("cls"), the last ("lasttoken"), the maximum of each feature
+    ("max"), or a mean; "weightedmean" weighs later tokens more, and "mean_sqrt_len_tokens" divides the sum by the square root
+    of their number. With several ``kinds`` the vectors are concatenated. Raises SettingError for an unknown kind or none."""
 
     def __init__(self, kinds: Sequence[str] = ("mean",)):
-        for kind in kinds or ("",):
-            if kind not in POOLINGS:
-                raise SettingError(f"the pooling {shortened(repr(kind), 40)} is not known; there are {', '.join(POOLINGS)}")
+        for name in kinds or ("",):
+            if name not in POOLINGS:
+                raise SettingError(f"unknown pooling {shortened(repr(name), 40)}: choose from {', '.join(POOLINGS)}")
         self.kinds = tuple(kinds)
 
     def forward(self, x: Tensor, is_token: Tensor, counted: Tensor) -> Tensor:
-        """x (batch, length, width) -> (batch, width * number of kinds). ``is_token`` and ``counted`` are those of
-        ``SentenceModel``, as numbers."""
-        number, places = tt.cumsum(counted, axis=1), tt.cumsum(is_token, axis=1)
+        """x (batch, length, width) -> (batch, width * number of kinds). ``is_token`` and ``counted`` are the masks of
+        ``SentenceModel`` as 0 and 1."""
+        number, positions = tt.cumsum(counted, axis=1), tt.cumsum(is_token, axis=1)
         total = number[:, -1:]
         parts = []
-        for kind in self.kinds:
-            if kind == "max":
+        for name in self.kinds:
+            if name == "max":
                 parts.append(tt.where((counted > 0)[:, :, None], x, float("-inf")).max(1))
             else:
-                weights = WEIGHTINGS[kind](counted, number, total, places)
-                size = tt.sqrt(total) if kind == "mean_sqrt_len_tokens" else weights.sum(1, keepdims=True)
+                weights = WEIGHTINGS[name](counted, number, total, positions)
+                size = tt.sqrt(total) if name == "mean_sqrt_len_tokens" else weights.sum(1, keepdims=True)
                 parts.append(((weights / tt.maximum(size, 1e-9))[:, None] @ x)[:, 0])
         return parts[0] if len(parts) == 1 else tt.concatenate(parts, axis=1)
 
 
 class Projection(Module):
-    """A linear layer of a text's vector, and a function of what it gives."""
+    """A linear layer on a text's vector, and an activation."""
 
     FUNCTIONS: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
         "Identity": lambda x: x,
@@ -71,7 +71,7 @@ class Projection(Module):
     def __init__(self, width: int, new_width: int, bias: bool = True, function: str = "Tanh"):
         if function not in self.FUNCTIONS:
             known = ", ".join(self.FUNCTIONS)
-            raise SettingError(f"the function {shortened(repr(function), 40)} is not known; there are {known}")
+            raise SettingError(f"unknown function {shortened(repr(function), 40)}: choose from {known}")
         self.linear = Linear(width, new_width, bias)
         self.function = function
 
@@ -81,7 +81,7 @@ class Projection(Module):
 
 
 class Normalize(Module):
-    """Vectors of length 1, so that their products are cosines."""
+    """Division by the vector's length, so that products of vectors are cosines."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, width) -> the same shape."""
@@ -89,7 +89,7 @@ class Normalize(Module):
 
 
 class SentenceModel(Module):
-    """An encoder, pooling, and the ``layers`` that follow: each a ``Projection`` or ``Normalize``.
+    """An encoder, pooling, and more ``layers``, each a ``Projection`` or ``Normalize``.
 
     >>> from tinyformer import Bert, BertConfig, SentenceModel
     >>> model = SentenceModel(Bert(BertConfig(100, num_layers=1, num_heads=4, d_model=32, d_ff=64)))
@@ -110,8 +110,8 @@ class SentenceModel(Module):
     ) -> Tensor:
         """Ids (batch, length) -> the vector of each text, (batch, width).
 
-        ``mask`` (batch, length) is True for tokens, and False for padding, which follows them; without it all are tokens.
-        ``counted`` is True for those that pooling counts; by default these are all tokens. ``segments`` are those of ``Bert``.
+        ``mask`` (batch, length) is True for tokens and False for the padding after them (default: all tokens). ``counted`` is
+        True for the tokens to pool (default: all). ``segments`` are those of ``Bert``.
         """
         mask = tt.ones(ids.shape, dtype=bool) if mask is None else mask
         x = self.vectors(ids, mask, segments)
@@ -122,7 +122,7 @@ class SentenceModel(Module):
         return pooled
 
     def vectors(self, ids: Tensor, mask: Tensor, segments: Tensor | None = None) -> Tensor:
-        """The vector of each token, (batch, length, d_model). In a GPT no token sees the padding behind it."""
+        """Return each token's vector, (batch, length, d_model). In a GPT no token attends to the padding after it."""
         if isinstance(self.encoder, Bert):
             return self.encoder(ids, segments, mask)
         return self.encoder.vectors(ids) if isinstance(self.encoder, GPT) else self.encoder(ids)

@@ -1,9 +1,9 @@
-"""Translation before the Transformer: a recurrent encoder reads the source, and a recurrent decoder writes the target.
+"""Recurrent translation: an encoder reads the source, and a decoder writes the target.
 
-- ``ContextVectorModel`` (Sutskever, Vinyals and Le 2014): the decoder starts from the encoder's last state. Whatever the source
-  says has to fit in there.
-- ``AdditiveAttentionModel`` (Bahdanau, Cho and Bengio 2015): before each word the decoder looks at the encoder's states of all
-  source words, and takes a mean of them, weighted by how well each fits its own state.
+- ``ContextVectorModel`` (Sutskever, Vinyals and Le 2014): the decoder starts from the encoder's last state, which must hold the
+  entire source.
+- ``AdditiveAttentionModel`` (Bahdanau, Cho and Bengio 2015): before each word the decoder takes a mean of the encoder's
+  outputs, weighted by how well each fits the decoder's state.
 
 Both have the same ``forward``, ``loss``, ``encode`` and ``step``. Inside, time is the first axis.
 """
@@ -19,7 +19,7 @@ from tinyformer.common.memory import check_model_fits
 from tinyformer.common.settings import at_least, check_fields, one_of, setting
 from tinyformer.models.attention import RecordsAttention
 from tinyformer.models.recurrent import CELLS, State, check_dropout, count_parameters, kinds_of, make_layers
-from tinyformer.models.transformer import check_batch
+from tinyformer.models.transformer import check_batch, check_shared_vocabulary
 from tinytensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.functional.attention import masked_softmax
@@ -28,7 +28,7 @@ from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """The shape of a recurrent encoder-decoder. Raises SettingError for a value that is not allowed."""
+    """The settings of a recurrent encoder-decoder. Raises SettingError for an invalid value."""
 
     source_vocab_size: int
     target_vocab_size: int
@@ -49,17 +49,13 @@ class Seq2SeqConfig:
         one_of(self, "cell", CELLS)
         check_dropout(self.dropout)
         if not 0.0 <= self.teacher_forcing <= 1.0:
-            raise SettingError(f"teacher_forcing must be from 0 to 1, not {self.teacher_forcing}")
+            raise SettingError(f"teacher_forcing must be from 0 to 1, got {self.teacher_forcing}")
         if self.reverse_source and self.attention:
-            raise SettingError(
-                "reverse_source does nothing with attention, whose encoder reads in both directions: leave it out"
-            )
-        if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
-            both = f"{self.source_vocab_size} and of {self.target_vocab_size}"
-            raise SettingError(f"share_embeddings needs one vocabulary for both languages, not of {both} tokens")
+            raise SettingError("reverse_source has no effect with attention (the encoder is bidirectional): leave it out")
+        check_shared_vocabulary(self)
 
     def num_parameters(self) -> int:
-        """The number of parameters of the model, computed without building it."""
+        """Return the number of parameters, computed without building the model."""
         width, embedding, target = int(self.d_model), int(self.d_embedding), int(self.target_vocab_size)
         tables = (target if self.share_embeddings else target + int(self.source_vocab_size)) + target
         memory = 2 * width if self.attention else 0
@@ -70,12 +66,13 @@ class Seq2SeqConfig:
         return tables * embedding + layers + bridges + scores + (width + memory + embedding) * 2 * embedding + 2 * embedding
 
     def saved_numbers(self) -> int:
-        """A lower bound for how many numbers training keeps for each token of a batch: the gates and states of each layer."""
+        """Return a lower bound of how many values per token training keeps for the backward pass: each layer's gates and
+        states."""
         return int(self.num_layers) * (CELLS[self.cell].gates + 1) * int(self.d_model)
 
 
 class Maxout(Module):
-    """A linear layer with two outputs for each, of which the larger one counts (Goodfellow et al. 2013)."""
+    """A linear layer with two values per output, of which the larger is the result (Goodfellow et al. 2013)."""
 
     def __init__(self, in_features: int, out_features: int):
         self.linear = Linear(in_features, 2 * out_features)
@@ -87,16 +84,16 @@ class Maxout(Module):
 
 
 class EncoderDecoder(Module):
-    """What both models share: the embeddings, the output layer, the loss, and writing token by token.
+    """The base of both models: embeddings, output layer, loss, and decoding.
 
-    The last layer before the logits is a maxout of the decoder's state, the word that it has just read and, with attention, the
-    context (Bahdanau et al. 2015, appendix A.2.2). Raises SettingError if the model does not fit in memory, and if the
-    configuration is that of the other model.
+    The last layer before the logits is a maxout of the decoder's state, its last input word and, with attention, the context
+    (Bahdanau et al. 2015, appendix A.2.2). Raises SettingError if the model does not fit in memory, or for the
+    ``config.attention`` of the other model.
     """
 
     def __init__(self, config: Seq2SeqConfig, context: int):
         if config.attention != bool(context):
-            raise SettingError(f"attention must be {bool(context)} for {type(self).__name__}, not {config.attention}")
+            raise SettingError(f"attention must be {bool(context)} for {type(self).__name__}, got {config.attention}")
         settings = ("d_model", "d_embedding", "num_layers")
         check_model_fits(config.num_parameters(), 2 * config.num_layers, *settings)
         self.config = config
@@ -117,23 +114,23 @@ class EncoderDecoder(Module):
         raise TypeError(f"{type(self).__name__} has no encoder: use ContextVectorModel or AdditiveAttentionModel")
 
     def _read(self, words: Tensor, state: State) -> tuple[Tensor, State]:
-        """Embedded target words (length, batch, d_embedding) -> the decoder's outputs, with the context if there is attention,
-        (length, batch, d_model + context), and its state after the last word."""
+        """Return the decoder's outputs for embedded target words (length, batch, d_embedding), with the context if there is
+        attention: (length, batch, d_model + context). Also return its state after the last word."""
         raise TypeError(f"{type(self).__name__} has no decoder: use ContextVectorModel or AdditiveAttentionModel")
 
     @checked
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token,
-        (batch, target length, target_vocab_size). Padding must follow the tokens; it changes nothing."""
+        """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token, (batch, target
+        length, target_vocab_size). Padding must follow the tokens, and has no effect."""
         check_batch(target, "target ids")
         features, _ = self._features(target, self.encode(source))
         return self._logits(features).swapaxes(0, 1)
 
     def step(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """The next target ids (batch, length) -> the logits after the last of them, (batch, target_vocab_size), and the state
-        after it. The first state is that of ``encode``: raises ValueError without one."""
+        """Return the logits after the last of the next target ids (batch, length), (batch, target_vocab_size), and the new
+        state. The first state is that of ``encode``. Raises ValueError without a state."""
         if state is None:
-            raise ValueError("the decoder starts from a state: pass model.encode(source)")
+            raise ValueError("the decoder needs a state to start from: pass model.encode(source)")
         features, state = self._features(ids, state)
         return self._logits(features[-1]), state
 
@@ -146,8 +143,8 @@ class EncoderDecoder(Module):
         label_smoothing: float = 0.0,
         reduction: str = "mean",
     ) -> Tensor:
-        """The cross-entropy of the predictions for ``target_outputs`` (batch, target length). Outputs that equal
-        ``ignore_index`` do not count.
+        """Return the cross-entropy of the predictions for ``target_outputs`` (batch, target length), except where they equal
+        ``ignore_index``.
 
         In training the decoder reads each word of ``target_inputs`` with the probability ``teacher_forcing``, and its own best
         guess otherwise (Bengio et al. 2015).
@@ -163,35 +160,34 @@ class EncoderDecoder(Module):
         )
 
     def _features(self, target: Tensor, state: State) -> tuple[Tensor, State]:
-        """Target ids (batch, length) -> the input of the output layer, (length, batch, d_embedding), and the state after the
-        last of them."""
+        """Return the input of the output layer for target ids (batch, length), (length, batch, d_embedding), and the state
+        after the last of them."""
         if target.ndim != 2 or len(target) != state.batch_size or not target.shape[1]:
             rows = f"({state.batch_size}, length)"
-            raise ValueError(
-                f"the target ids must be {rows}, a row of one or more for each source, not of shape {target.shape}"
-            )
+            raise ValueError(f"target ids must be {rows} with a length of at least 1, got {target.shape}")
         words = self.dropout(self.target_embedding(target.swapaxes(0, 1)))
         outputs, state = self._read(words, state)
         return self.dropout(self.readout(tt.concatenate([outputs, words], -1))), state
 
     def _features_of_guesses(self, target: Tensor, state: State) -> Tensor:
-        """``_features`` where the decoder reads some of its own guesses instead of the target."""
+        """Return ``_features`` with a decoder that reads some of its own guesses instead of the target."""
         features, state = self._features(target[:, :1], state)
-        found = [features]
+        steps = [features]
         for i in range(1, target.shape[1]):
             with tt.no_grad():
                 guess = self._logits(features[0]).argmax(-1)
                 is_right_one = tt.random.uniform(len(guess)) < self.config.teacher_forcing
                 ids = tt.where(is_right_one, target[:, i], guess)[:, None]
             features, state = self._features(ids, state)
-            found.append(features)
-        return tt.concatenate(found)
+            steps.append(features)
+        return tt.concatenate(steps)
 
     def _logits(self, features: Tensor) -> Tensor:
         return tt.linear(features, self.output.weight)
 
     def _embedded(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Source ids (batch, length) -> their embeddings (length, batch, d_embedding), and the number of tokens of each row."""
+        """Return the embeddings of source ids (batch, length), (length, batch, d_embedding), and the number of tokens in each
+        row."""
         check_batch(source, "source ids")
         lengths = (source != self.config.source_pad).sum(1)
         if self.config.reverse_source:
@@ -200,15 +196,15 @@ class EncoderDecoder(Module):
 
 
 def reversed_words(source: Tensor, lengths: Tensor) -> Tensor:
-    """The words of each row (batch, length) in reverse order. The end token, which is the last of so many, and the padding stay
-    where they are."""
-    place = tt.arange(source.shape[1])
+    """Reverse the words of each row (batch, length). The end token, which is the last of ``lengths``, and the padding stay in
+    place."""
+    position = tt.arange(source.shape[1])
     last = lengths[:, None] - 2
-    return tt.take_along_axis(source, tt.where(place <= last, last - place, place), 1)
+    return tt.take_along_axis(source, tt.where(position <= last, last - position, position), 1)
 
 
 class ContextVectorModel(EncoderDecoder):
-    """The encoder-decoder of Sutskever et al. (2014): recurrent layers on both sides, and nothing between them but a state."""
+    """The encoder-decoder of Sutskever et al. (2014): only a state connects the encoder with the decoder."""
 
     def __init__(self, config: Seq2SeqConfig):
         super().__init__(config, context=0)
@@ -218,7 +214,7 @@ class ContextVectorModel(EncoderDecoder):
 
     @checked
     def encode(self, source: Tensor) -> State:
-        """Source ids (batch, length) -> the state from which the decoder starts: the encoder's last one."""
+        """Source ids (batch, length) -> the encoder's last state, from which the decoder starts."""
         words, lengths = self._embedded(source)
         _, last = self.encoder(words, lengths=lengths)
         return State(kinds_of(last))
@@ -230,27 +226,27 @@ class ContextVectorModel(EncoderDecoder):
 
 @dataclass(frozen=True)
 class AttentionState(State):
-    """The decoder's state, and what it attends to: the encoder's outputs (batch, source length, 2 * d_model), their keys
-    (batch, source length, d_model), and which of them are tokens (batch, source length)."""
+    """The decoder's state and its memory: the encoder's outputs (batch, source length, 2 * d_model), their keys (batch, source
+    length, d_model), and the mask of tokens (batch, source length)."""
 
     memory: Tensor
     keys: Tensor
     mask: Tensor
 
     def select(self, rows: Any) -> AttentionState:
-        """The state of these rows of the batch, in this order. A row may occur several times."""
+        """Return the state of these rows of the batch, in this order. A row may occur several times."""
         index = tt.tensor(rows)
         hidden = super().select(rows).hidden
         return AttentionState(hidden, self.memory[index], self.keys[index], self.mask[index])
 
     def detached(self) -> AttentionState:
-        """The same state, through which no gradients flow back, nor to the encoder."""
+        """Return the same state, cut off from the backward pass, also to the encoder."""
         hidden = super().detached().hidden
         return AttentionState(hidden, self.memory.detach(), self.keys.detach(), self.mask)
 
 
 class AdditiveAttention(RecordsAttention):
-    """Attention by a small network with a hidden layer: score = v · tanh(W query + U memory) (Bahdanau et al. 2015, A.1.2)."""
+    """Additive attention: score = v · tanh(W query + U memory) (Bahdanau et al. 2015, A.1.2)."""
 
     def __init__(self, query_width: int, memory_width: int, width: int):
         super().__init__()
@@ -259,9 +255,9 @@ class AdditiveAttention(RecordsAttention):
         self.score = Linear(width, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        """query (batch, query_width), keys = self.key(memory) (batch, length, width), memory (batch, length, memory_width) and
-        mask (batch, length) -> the context: the mean of the memory, weighted by the softmax of the scores,
-        (batch, memory_width)."""
+        """Return the context (batch, memory_width): the mean of the memory (batch, length, memory_width), weighted by the
+        softmax of the scores of query (batch, query_width) and keys = self.key(memory) (batch, length, width), with a mask
+        (batch, length)."""
         scores = self.score(tt.tanh(keys + self.query(query)[:, None]))  # (batch, length, 1)
         weights = masked_softmax(scores.swapaxes(-1, -2), mask[:, None])  # (batch, 1, length)
         return (self.record(weights[:, None])[:, 0] @ memory)[:, 0]
@@ -270,7 +266,7 @@ class AdditiveAttention(RecordsAttention):
 class AdditiveAttentionModel(EncoderDecoder):
     """The encoder-decoder of Bahdanau et al. (2015): a bidirectional encoder, and a decoder that attends to all its outputs.
 
-    The context goes into the recurrence, beside the last word, and into the output.
+    The context is an input of the recurrence, beside the last word, and of the output layer.
     """
 
     def __init__(self, config: Seq2SeqConfig):
@@ -284,20 +280,20 @@ class AdditiveAttentionModel(EncoderDecoder):
 
     @checked
     def encode(self, source: Tensor) -> AttentionState:
-        """Source ids (batch, length) -> the encoder's outputs, and the state from which the decoder starts: a layer on that in
-        which the backward direction ends, at the first word (section A.2.2)."""
+        """Source ids (batch, length) -> the encoder's outputs and the decoder's first state: a layer on the last state of the
+        backward direction, at the first word (section A.2.2)."""
         words, lengths = self._embedded(source)
         outputs, last = self.encoder(words, lengths=lengths)
-        hidden = [tt.tanh(bridge(kind[1::2])) for bridge, kind in zip(self.bridges, kinds_of(last))]
+        hidden = [tt.tanh(bridge(tensor[1::2])) for bridge, tensor in zip(self.bridges, kinds_of(last))]
         memory = outputs.swapaxes(0, 1)
         return AttentionState(hidden, memory, self.cross_attention.key(memory), source != self.config.source_pad)
 
     def _read(self, words: Tensor, state: State) -> tuple[Tensor, State]:
         assert isinstance(state, AttentionState)
-        found = []
+        results = []
         for word in words:
             context = self.cross_attention(state.hidden[0][-1], state.keys, state.memory, state.mask)
             outputs, last = self.decoder(tt.concatenate([word, context], -1)[None], state.as_cells_take_it())
-            found.append(tt.concatenate([outputs[0], context], -1))
+            results.append(tt.concatenate([outputs[0], context], -1))
             state = replace(state, hidden=kinds_of(last))
-        return tt.stack(found), state
+        return tt.stack(results), state

@@ -1,9 +1,10 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017): an encoder reads, a decoder writes."""
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017): an encoder reads, and a decoder writes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
@@ -22,13 +23,13 @@ from tinytensor.nn.weights import linear, linear_cross_entropy
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The shape of an encoder-decoder. The defaults are the paper's base model. Raises SettingError for a value that is not
-    allowed.
+    """The settings of an encoder-decoder. The defaults are the paper's base model. Raises SettingError for an invalid value.
 
-    Marian's models differ from the paper's in the last four settings: see ``TokenAndPosition`` and ``Transformer``.
+    ``scale_embeddings``, ``learn_padding`` and ``output_bias`` are for Marian's models: see ``TokenAndPosition`` and
+    ``Transformer``.
 
-    With ``source_features`` the encoder reads vectors of so many numbers instead of ids (see ``Vectors``), and makes one
-    position of every ``source_stride`` of them. There is no source vocabulary then: ``source_vocab_size`` is 0.
+    With ``source_features`` the encoder reads vectors with that many values instead of ids (see ``Vectors``), and makes one
+    position of every ``source_stride`` of them. ``source_vocab_size`` must then be 0.
     """
 
     source_vocab_size: int
@@ -64,30 +65,28 @@ class TransformerConfig:
         at_least(self, source_features=0, source_stride=1)
         self._check_source()
         at_least(self, target_vocab_size=1, encoder_layers=1, decoder_layers=1, max_length=1)
-        _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks the settings that both have
+        _, d_head = self.block.head_sizes  # making ``block`` checks the settings of BlockConfig
         check_positions(self, d_head)
-        if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
-            both = f"{self.source_vocab_size} and of {self.target_vocab_size}"
-            raise SettingError(f"share_embeddings needs one vocabulary for both languages, not of {both} tokens")
+        check_shared_vocabulary(self)
 
     def _check_source(self) -> None:
-        """Raise SettingError for settings of a source that fit only the other kind of source."""
+        """Raise SettingError for source settings that do not fit the type of source, ids or vectors."""
         if not self.source_features:
             at_least(self, source_vocab_size=1)
             check_padding(self.source_pad, self.source_vocab_size)
             if self.source_stride > 1:
-                raise SettingError(f"source_stride must be 1 without source_features, not {self.source_stride}")
+                raise SettingError(f"source_stride must be 1 without source_features, got {self.source_stride}")
         elif self.source_vocab_size or self.share_embeddings:
             names = ("source_vocab_size", "share_embeddings", "source_features")
             raise SettingError("with source_features, source_vocab_size must be 0, and share_embeddings off", *names)
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block: the model's settings of the same names."""
+        """The settings of each block: the model's settings of the same names."""
         return settings_from(BlockConfig, vars(self))
 
     def num_parameters(self) -> int:
-        """The number of parameters of the model, computed without building it."""
+        """Return the number of parameters, computed without building the model."""
         width, source, target = int(self.d_model), int(self.source_vocab_size), int(self.target_vocab_size)
         if self.source_features:  # the matrix and the bias of the convolution
             source = (2 * int(self.source_stride) - 1) * int(self.source_features) + 1
@@ -100,30 +99,36 @@ class TransformerConfig:
         return tables * width + norms + encoder + decoder
 
     def saved_numbers(self) -> int:
-        """A lower bound for how many numbers training keeps for each token or vector of a batch, of the source or the target.
-        Cross-attention keeps keys and values for the encoder's tokens, and queries and results for the decoder's."""
+        """Return a lower bound of how many values per token or vector, of the source or the target, training keeps for the
+        backward pass. Cross-attention keeps keys and values for the encoder's tokens, and queries and results for the
+        decoder's."""
         block, width = self.block.saved_numbers(), int(self.d_model)
         encoder, decoder = int(self.encoder_layers), int(self.decoder_layers)
         return min((encoder * block + decoder * 2 * width) // int(self.source_stride), decoder * (block + 3 * width))
 
 
+def check_shared_vocabulary(config: Any) -> None:
+    """Raise SettingError for ``share_embeddings`` with two vocabularies."""
+    if config.share_embeddings and config.source_vocab_size != config.target_vocab_size:
+        sizes = f"{config.source_vocab_size} and {config.target_vocab_size}"
+        raise SettingError(f"share_embeddings needs one vocabulary for both languages, got sizes {sizes}")
+
+
 def check_padding(source_pad: int, source_vocab_size: int) -> None:
-    """Raise SettingError unless the padding is an id of the source."""
+    """Raise SettingError unless the padding is a source id."""
     if not 0 <= source_pad < source_vocab_size:
-        raise SettingError(f"source_pad must be an id of the {source_vocab_size} of the source, not {source_pad}")
+        raise SettingError(f"source_pad must be a source id from 0 to {source_vocab_size - 1}, got {source_pad}")
 
 
-def check_batch(ids: Tensor, what: str) -> None:
+def check_batch(ids: Tensor, name: str) -> None:
     """Raise ValueError unless the ids are (batch, length)."""
     if ids.ndim != 2:
-        raise ValueError(f"the {what} must be (batch, length), not of shape {ids.shape}: one text is a batch of one, ids[None]")
+        raise ValueError(f"{name} must be (batch, length), got {ids.shape}: pass a single text as a batch of one, ids[None]")
 
 
 class TokenAndPosition(Module):
-    """Token embeddings times sqrt(d_model), plus positions that are not rotary, then dropout (sections 3.4, 3.5 and 5.4).
-
-    Without ``scale_embeddings`` they are not multiplied.
-    """
+    """Token embeddings times sqrt(d_model), plus positions (unless rotary), then dropout (sections 3.4, 3.5 and 5.4). Without
+    ``scale_embeddings`` the factor is 1."""
 
     def __init__(self, tokens: Embedding, config: TransformerConfig):
         self.tokens = tokens
@@ -133,12 +138,12 @@ class TokenAndPosition(Module):
 
     @checked
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """Ids (batch, length) -> (batch, length, d_model). The ids follow the tokens that the cache holds, if there is one."""
+        """Ids (batch, length) -> (batch, length, d_model). With a cache, the ids follow the tokens in it."""
         return self.dropout(add_positions(self.tokens(ids) * self.scale, self.positions, cache))
 
 
 class Stack(Module):
-    """Blocks one after the other. With ``norm_first`` a norm follows the last block, because a block's sum is not normed."""
+    """A sequence of blocks. With ``norm_first`` a norm follows the last one."""
 
     def __init__(
         self, config: BlockConfig, num_layers: int, cross_attention: bool = False, rotary: RotaryPositions | None = None
@@ -167,18 +172,18 @@ class Stack(Module):
         memory_mask: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """``forward`` without the norm after the last block."""
+        """Return ``forward`` without the norm after the last block."""
         for i, block in enumerate(self.blocks):
             x = block(x, mask, is_causal, memory, memory_mask, None if cache is None else cache.blocks[i])
         return x
 
     def normed(self, x: Tensor) -> Tensor:
-        """What comes out of the last block, (..., d_model), after the norm that follows it, if there is one."""
+        """Apply the norm after the last block, if there is one, to its output (..., d_model)."""
         return x if self.norm is None else self.norm(x)
 
 
 class Transformer(Module):
-    """Encoder, decoder and output layer. ``forward`` is for training; ``encode`` and ``decode`` are for translating.
+    """Encoder, decoder and output layer. Train with ``forward``; translate with ``encode`` and ``decode``.
 
     With ``output_bias`` a fixed bias (target_vocab_size,) is added to the logits. Without ``learn_padding`` the embeddings of
     ``source_pad`` get no gradient, not even where a decoder starts with it.
@@ -217,7 +222,7 @@ class Transformer(Module):
         self.apply(self._initialise)
 
     def _initialise(self, module: Module) -> None:
-        """Xavier for linear layers. Embeddings have variance 1 / d_model, so that it is 1 after scaling by sqrt(d_model)."""
+        """Initialise linear layers with Xavier. Embeddings get variance 1 / d_model, which scaling by sqrt(d_model) makes 1."""
         if isinstance(module, Embedding):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
         elif isinstance(module, Linear):
@@ -227,18 +232,18 @@ class Transformer(Module):
 
     @checked
     def forward(self, source: Tensor | Vectors, target: Tensor) -> Tensor:
-        """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token,
-        (batch, target length, target_vocab_size). Padding must follow the tokens; no token attends to it. With
-        ``source_features`` the source is ``Vectors``."""
+        """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token, (batch, target
+        length, target_vocab_size). Padding must follow the tokens; no token attends to it. With ``source_features`` the source
+        is ``Vectors``."""
         memory, memory_mask = self.encode(source)
         return self.decode(target, memory, memory_mask)
 
     @checked
     def encode(self, source: Tensor | Vectors, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Source ids (batch, length), or vectors -> the memory (batch, length, d_model), and its padding mask
-        (batch, 1, 1, length). Of vectors, the length is that after the stride.
+        """Source ids (batch, length), or vectors -> the memory (batch, length, d_model), and its padding mask (batch, 1, 1,
+        length). For vectors, the length is that after the stride.
 
-        A boolean ``mask`` (batch, length), True for the ids that may be attended to, replaces that of the padding.
+        A boolean ``mask`` (batch, length), True for the ids to attend to, replaces the padding mask.
         """
         check_vectors(source, self.config.source_features)
         if isinstance(source, Vectors):
@@ -253,14 +258,14 @@ class Transformer(Module):
     def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
         """Target ids (batch, length) -> logits for the token after each, (batch, length, target_vocab_size).
 
-        With a ``cache``, the target holds only new tokens. Padding at the end of a target needs no mask, because no token
-        attends to later ones.
+        With a ``cache``, the target holds only new tokens. Padding at its end needs no mask, since no token attends to later
+        ones.
         """
         return self.logits_of(self._residual_stream(target, memory, memory_mask, cache))
 
     def logits_of(self, x: Tensor) -> Tensor:
-        """The logits (..., target_vocab_size) that the decoder's final norm, if it has one, and the output layer make of a
-        residual stream x (..., d_model) of the decoder. For that after an earlier block: see ``GPT.logits_of``."""
+        """Return the logits (..., target_vocab_size) that the decoder's final norm, if any, and the output layer compute from a
+        residual stream x (..., d_model) of the decoder. For an earlier block's stream, see ``GPT.logits_of``."""
         return linear(self.decoder.normed(x), self.output_weight(), self.output_bias)
 
     def loss(
@@ -272,12 +277,8 @@ class Transformer(Module):
         label_smoothing: float = 0.0,
         reduction: str = "mean",
     ) -> Tensor:
-        """The cross-entropy of ``forward``'s logits for ``target_outputs`` (batch, target length). Outputs that equal
-        ``ignore_index`` do not count.
-
-        Without ``output_bias`` the logits are computed in parts, never all at once: with a large vocabulary they would take
-        most of the memory.
-        """
+        """Return the cross-entropy of ``forward``'s logits for ``target_outputs`` (batch, target length), except where they
+        equal ``ignore_index``. Without ``output_bias`` the logits are computed in chunks to save memory."""
         if self.output_bias is not None:
             logits = self.forward(source, target_inputs)
             return tt.cross_entropy(logits, target_outputs, ignore_index, label_smoothing, reduction)
@@ -285,18 +286,18 @@ class Transformer(Module):
         return linear_cross_entropy(features, self.output_weight(), target_outputs, ignore_index, label_smoothing, reduction)
 
     def _residual_stream(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
-        """What comes out of the decoder's last block: (batch, target length, d_model)."""
+        """Return the output of the decoder's last block: (batch, target length, d_model)."""
         check_batch(target, "target ids")
         x = self.target_embedding(target, cache)
         return self.decoder.residual_stream(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
 
     def output_weight(self) -> Tensor:
-        """The weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
+        """Return the weight (vocab_size, d_model) of the output layer, which may be that of the token embedding."""
         return self.target_embedding.tokens.weight if self.output is None else self.output.weight
 
     def new_cache(self, capacity: int, memory_length: int) -> Cache:
-        """An empty cache for up to ``capacity`` target tokens and a memory of ``memory_length`` tokens. Raises SettingError if
-        it does not fit in memory."""
+        """Return an empty cache for up to ``capacity`` target tokens and a memory of ``memory_length`` tokens. Raises
+        SettingError if it does not fit in memory."""
         numbers = 2 * int(self.config.decoder_layers) * int(capacity) * int(self.config.d_model)
         check_cache_fits(numbers, self.target_embedding.tokens.weight.dtype, "max_tokens")
         return Cache(self.config.decoder_layers, capacity, memory_length)
@@ -307,35 +308,32 @@ class Transformer(Module):
 
 @checked
 def length_mask(lengths: Tensor, count: int) -> Tensor:
-    """Lengths (batch,) -> a mask (batch, count), True for the places before each length."""
+    """Return a mask (batch, count), True before each of the lengths (batch,)."""
     return tt.arange(count) < lengths.reshape(-1, 1)
 
 
 class StridedConvolution(Module):
-    """A convolution over time that shortens it. Its windows are centred on every ``stride``-th frame, and overlap: each ends
-    one frame before the middle of the next. With a stride of 1 it is a linear layer of each frame.
-
-    Frames before the beginning and behind the end of a sequence count as zeros.
-    """
+    """A convolution over time with windows centred on every ``stride``-th frame, each ending one frame before the next centre.
+    With a stride of 1 it is a linear layer. Frames outside the sequence count as zeros."""
 
     def __init__(self, features: int, width: int, stride: int):
         self.stride = stride
         self.projection = Linear((2 * stride - 1) * features, width)
 
     def forward(self, source: Vectors) -> Vectors:
-        """Vectors (batch, frames, features) -> (batch, frames / stride, width), rounded up; so are the lengths."""
+        """Vectors (batch, frames, features) -> (batch, frames / stride, width), rounded up, as are the lengths."""
         values, lengths = source
         batch, frames, features = values.shape
         count, reach = -(-frames // self.stride), self.stride - 1
         values = tt.where(length_mask(lengths, frames).reshape(batch, frames, 1), values, 0.0)
         padded = tt.pad(values.astype(self.projection.weight.dtype), ((0, 0), (reach, reach), (0, 0)))
-        places = self.stride * tt.arange(count)[:, None] + tt.arange(2 * self.stride - 1)
-        windows = padded[:, places].reshape(batch, count, (2 * self.stride - 1) * features)
+        indices = self.stride * tt.arange(count)[:, None] + tt.arange(2 * self.stride - 1)
+        windows = padded[:, indices].reshape(batch, count, (2 * self.stride - 1) * features)
         return Vectors(self.projection(windows), (lengths + reach) // self.stride)
 
 
 class VectorAndPosition(Module):
-    """Vectors through a ``StridedConvolution``, plus positions, then dropout: for vectors what token embeddings are for ids."""
+    """Vectors through a ``StridedConvolution``, plus positions, then dropout: the counterpart of ``TokenAndPosition``."""
 
     def __init__(self, config: TransformerConfig):
         self.convolution = StridedConvolution(config.source_features, config.d_model, config.source_stride)

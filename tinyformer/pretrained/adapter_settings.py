@@ -1,4 +1,4 @@
-"""adapter_config.json: what PEFT says of a LoRA adapter, read and written."""
+"""adapter_config.json, PEFT's description of a LoRA adapter: reading and writing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import regex
 
 from tinyformer.common.errors import UserError, shortened
+from tinyformer.pretrained.families import PretrainedSettings
 from tinyformer.pretrained.folders import ADAPTER
-from tinyformer.pretrained.settings import PretrainedSettings
 from tinytensor.nn.lora import Addition
 
 WEIGHTS = "adapter_model.safetensors"
-# Settings that are read here, and those that say how it was made. With any other an adapter is more than products of matrices.
+# Settings that are read here or only document the training. Any other makes an adapter more than low-rank products.
 _KNOWN = {
     "peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save", "bias",
     "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights", "revision", "task_type",
@@ -26,17 +26,17 @@ _KNOWN = {
     "megatron_core", "qalora_group_size", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config",
     "runtime_config",
 }  # fmt: skip
-_CHANGE_THE_BASE = re.compile(r"(pissa|olora|corda|lora_ga|loftq).*")  # ways to begin that leave other weights in the base
-_MOST_LETTERS, _SECONDS = 2000, 1.0  # of a regular expression, and that it may take
+_CHANGE_THE_BASE = re.compile(r"(pissa|olora|corda|lora_ga|loftq).*")  # initializations that change the base's weights
+_MOST_LETTERS, _SECONDS = 2000, 1.0  # limits of a regular expression: its length and time
 _SECONDS_OF_ALL = 10.0
-REMEDY = "merge it with PEFT (model.merge_and_unload().save_pretrained(FOLDER)), and load FOLDER with from_pretrained"
+REMEDY = "merge it with PEFT (model.merge_and_unload().save_pretrained(FOLDER)), then load FOLDER with from_pretrained"
 
 Value = TypeVar("Value")
 
 
 class AdapterSettings:
-    """What an adapter_config.json says. Raises UserError for an adapter of another kind than LoRA, and for what LoRA can be in
-    PEFT and not here."""
+    """The settings in an adapter_config.json. Raises UserError for adapters other than LoRA, and for LoRA features that only
+    PEFT supports."""
 
     def __init__(self, folder: Path):
         path = folder / ADAPTER
@@ -44,14 +44,14 @@ class AdapterSettings:
             raise UserError(f"{folder} has no {ADAPTER}: pass the folder of a LoRA adapter in PEFT's layout")
         self._settings = settings = PretrainedSettings(path)
         self._known, self._left = dict[str, Any](), _SECONDS_OF_ALL
-        kind = settings.read(str, "peft_type")
-        if kind != "LORA":
-            raise self.refused(f"adapters of the type {shortened(repr(kind), 40)}", ", only 'LORA'")
-        others = [name for name, value in settings.values.items() if value and name not in _KNOWN]
-        others += ["bias"] if settings.values.get("bias", "none") not in ("none", None) else []
-        begun = settings.values.get("init_lora_weights")
-        if others or (isinstance(begun, str) and _CHANGE_THE_BASE.fullmatch(begun)):
-            name = others[0] if others else "init_lora_weights"
+        peft_type = settings.read(str, "peft_type")
+        if peft_type != "LORA":
+            raise self.refused(f"peft_type {shortened(repr(peft_type), 40)}")
+        unsupported = [name for name, value in settings.values.items() if value and name not in _KNOWN]
+        unsupported += ["bias"] if settings.values.get("bias", "none") not in ("none", None) else []
+        init = settings.values.get("init_lora_weights")
+        if unsupported or (isinstance(init, str) and _CHANGE_THE_BASE.fullmatch(init)):
+            name = unsupported[0] if unsupported else "init_lora_weights"
             raise self.refused(f"{name} {shortened(repr(settings.values[name]), 40)}")
         self.rank = settings.read(int, "r", 8)
         self.alpha = settings.read(float, "lora_alpha", 8.0)
@@ -67,59 +67,60 @@ class AdapterSettings:
         self._numbers, self._lists = (one if isinstance(one, list) else [one] for one in (numbers, lists))
 
     def error(self, problem: str) -> UserError:
-        """An error about these settings."""
+        """Return an error about these settings."""
         return self._settings.error(problem)
 
-    def refused(self, what: str, but: str = "") -> UserError:
-        """The error for what an adapter can be in PEFT and not here."""
-        return self.error(f"{what} cannot be used here{but}: {REMEDY}")
+    def refused(self, feature: str) -> UserError:
+        """Return the error for a feature that only PEFT supports."""
+        return self.error(f"{feature} is not supported: {REMEDY}")
 
     def rank_of(self, path: str) -> int:
-        """The rank of a layer."""
+        """Return the rank of a layer."""
         return self._of(path, self._ranks, self.rank)
 
     def alpha_of(self, path: str) -> float:
-        """The alpha of a layer."""
+        """Return the alpha of a layer."""
         return self._of(path, self._alphas, self.alpha)
 
     def is_saved(self, name: str) -> bool:
-        """Whether the tensor of this name is of a layer that was trained as a whole. PEFT compares ends of names, not words."""
+        """Return True if a tensor belongs to a layer that was trained in full. Like PEFT, compare the ends of names as
+        strings."""
         above = list(accumulate(name.split(".")[:-1], lambda path, word: f"{path}.{word}"))
         return any(path.endswith(saved) for path in above for saved in self._saved)
 
     def targets(self, paths: Collection[str], outputs: Collection[str]) -> list[str]:
-        """The layers among these ``paths`` that must have an adapter. "all-linear" leaves out ``outputs``, the output layers.
-        Empty where nothing is said."""
+        """Return the layers among these ``paths`` that must have an adapter; none if the settings name none. "all-linear"
+        excludes ``outputs``, the output layers."""
         if self._targets == "all-linear":
-            found = [path for path in paths if path not in outputs]
+            targets = [path for path in paths if path not in outputs]
         else:
-            found = [path for path in paths if self._is_among(path, self._targets)]
-        whole = [rf"(|.*\.){name}(|\..*)" for name in self._saved]  # with all that is in it; these have no adapter
-        found = [path for path in found if not self._is_among(path, self._excluded)]
-        found = [path for path in found if not any(self._matches(pattern, path) for pattern in whole)]
+            targets = [path for path in paths if self._is_among(path, self._targets)]
+        in_full = [rf"(|.*\.){name}(|\..*)" for name in self._saved]  # trained in full, so without adapter
+        targets = [path for path in targets if not self._is_among(path, self._excluded)]
+        targets = [path for path in targets if not any(self._matches(pattern, path) for pattern in in_full)]
         if not self._numbers or isinstance(self._targets, str):
-            return found
-        return [path for path in found if path in self._targets or self._number_of(path) in self._numbers]
+            return targets
+        return [path for path in targets if path in self._targets or self._number_of(path) in self._numbers]
 
     def _number_of(self, path: str) -> int | None:
-        """The number of the block that a layer is in: the first, or that behind the name of one of the lists of blocks."""
+        """Return the number of a layer's block: the first in its path, or the one after the name of a list of blocks."""
         pairs = enumerate(pairwise(path.split(".")[:-1]))
         return next((int(n) for i, (name, n) in pairs if n.isdigit() and (name in self._lists if self._lists else i)), None)
 
     def _is_among(self, path: str, names: str | Sequence[str]) -> bool:
-        """Whether one of these names is the end of a path, or the whole path matches the regular expression."""
+        """Return True if a path ends in one of these names, or matches the regular expression completely."""
         if isinstance(names, str):
             return self._matches(names, path)
         return any(path == name or path.endswith(f".{name}") for name in names)
 
     def _of(self, path: str, by_pattern: Mapping[str, Value], usual: Value) -> Value:
-        """The value for a path, of the first pattern that matches its end."""
+        """Return the value of the first pattern that matches the end of a path."""
         return next((value for key, value in by_pattern.items() if self._matches(rf"(.*\.)?({key})", path)), usual)
 
     def _matches(self, pattern: str, path: str) -> bool:
-        """Whether a regular expression, which is a program by others, matches a whole path. It gets little room and time, and
-        so do all of them together."""
-        begun = time.monotonic()
+        """Return True if a regular expression, which is untrusted, matches a path completely. Its time is limited, and that of
+        all expressions together."""
+        start = time.monotonic()
         try:
             if pattern not in self._known:
                 self._known[pattern] = self._compiled(pattern)
@@ -129,12 +130,12 @@ class AdapterSettings:
         except (re.error, regex.error, RecursionError) as error:
             raise self._bad(pattern, f"is wrong ({error})") from None
         finally:
-            self._left -= time.monotonic() - begun
+            self._left -= time.monotonic() - start
 
     def _compiled(self, pattern: str) -> Any:
         if len(pattern) > _MOST_LETTERS or "{" in pattern:
-            raise self._bad(pattern, "cannot be used here")
-        re.compile(pattern)  # as in PEFT: without regex's recursion, which takes memory without end
+            raise self._bad(pattern, "is not supported")
+        re.compile(pattern)  # re, as in PEFT, refuses regex's recursion, which may take unlimited memory
         return regex.compile(pattern)
 
     def _bad(self, pattern: str, why: str) -> UserError:
@@ -149,8 +150,8 @@ def described(
     fan_in_fan_out: bool,
     task: str | None,
 ) -> dict[str, Any]:
-    """The adapter_config.json of what is added to the layers of a model, by their paths. ``paths`` are those of all its linear
-    layers, and ``saved`` of layers that are saved as a whole."""
+    """Return the adapter_config.json of the additions to a model's layers, by path. ``paths`` are those of all its linear
+    layers, and ``saved`` those of the layers that are saved in full."""
     stabilized = all(addition.rank_stabilized for addition in additions.values())
     ranks = {path: len(addition.down) for path, addition in additions.items()}
     alphas = {
@@ -178,13 +179,13 @@ def described(
 
 
 def _shortest(chosen: Sequence[str], paths: Collection[str]) -> list[str]:
-    """The ends of names by which these are chosen among all ``paths``, or their whole names."""
+    """Return the shortest ends of names that select the chosen layers among all ``paths``, or else their full names."""
     in_block: Callable[[str], str] = lambda path: re.sub(r".*\.\d+\.", "", path)  # noqa: E731
     last: Callable[[str], str] = lambda path: path.rpartition(".")[2]  # noqa: E731
-    found = dict[str, None]()
+    names = dict[str, None]()
     for path in chosen:
         alike = {in_block(other) for other in paths if last(other) == last(path)}
         end = last(path) if len(alike) == 1 else in_block(path)
         meant = [other for other in paths if other == end or other.endswith(f".{end}")]
-        found[end if set(meant) <= set(chosen) else path] = None
-    return list(found)
+        names[end if set(meant) <= set(chosen) else path] = None
+    return list(names)

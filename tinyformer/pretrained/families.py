@@ -1,43 +1,161 @@
-"""A family: how models of one architecture, in Hugging Face's layout, correspond to models here."""
+"""A family: the tables that map the settings and tensors of one architecture, in Hugging Face's layout, to a model here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from tinyformer.models.gpt import GPT, GPTConfig, GPTVectors
-from tinyformer.pretrained.settings import PretrainedSettings
+from tinyformer.common.errors import UserError, shortened
+from tinyformer.common.files import read_json
+from tinyformer.common.settings import read_value
+from tinyformer.models.activations import names_of_published, published_names
+from tinyformer.models.gpt import GPT, GPTVectors
 from tinytensor.device.backend import Array, default_dtype
 from tinytensor.nn import Module
 
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a block, in the name of a layer
+ACTIVATION, PROBABILITY = "activation", "probability"  # setting types read by the methods of these names
+
+
+class Row(NamedTuple):
+    """A setting of a model here and in a config.json, with transformers' ``default`` (None: required).
+
+    ``theirs`` is one name or several, separated by spaces: all are written, and the first is read. In a file, the ``common``
+    name, which transformers accepts for every architecture, takes precedence.
+    """
+
+    ours: str
+    theirs: str
+    type: Any
+    default: Any = None
+    common: str = ""
+
+
+class PretrainedSettings:
+    """The settings in a JSON file. Each method raises UserError, which names the file and the setting."""
+
+    def __init__(self, path: str | Path, values: Mapping[str, Any] | None = None):
+        self.path = Path(path)
+        self.values = read_json(self.path) if values is None else values
+
+    def error(self, problem: str) -> UserError:
+        """Return an error about these settings."""
+        return UserError(f"{self.path}: {problem}")
+
+    def read(self, expected: Any, name: str, default: Any = None) -> Any:
+        """Return the setting, of the type ``expected``, or the default if it is missing or null. Without one it is required."""
+        value = self.values.get(name)
+        if value is None:
+            if default is None and expected is not None:
+                raise self.error(f"{name} is missing: is the file complete?")
+            return default
+        try:
+            return read_value(expected, value, name)
+        except UserError as error:
+            raise self.error(str(error)) from None
+
+    def by_own_names(self, rows: Sequence[Row]) -> PretrainedSettings:
+        """Return the same settings, with the common names replaced by the architecture's own."""
+        common = {row.theirs.split()[0]: self.values.get(row.common) for row in rows if row.common}
+        renamed = {name: value for name, value in common.items() if value is not None}
+        return PretrainedSettings(self.path, {**self.values, **renamed})
+
+    def ours(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Return the settings of a model here that the rows name."""
+        settings, values = self.by_own_names(rows), dict[str, Any]()
+        for ours, theirs, dtype, default, _ in rows:
+            name = theirs.split()[0]
+            values[ours] = (
+                getattr(settings, dtype)(name, default) if isinstance(dtype, str) else settings.read(dtype, name, default)
+            )
+        return values
+
+    def probability(self, name: str, default: float | None) -> Any:
+        """Return a dropout probability, or the default (which may be None) if it is missing or null."""
+        value = default if self.values.get(name) is None else self.read(float, name)
+        if value is not None and not 0.0 <= value < 1.0:
+            raise self.error(f"{name} must be at least 0 and less than 1, got {value}")
+        return value
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that are not null."""
+        return {name: value for name, value in self.values.items() if value is not None}
+
+    def activation(self, name: str, default: str) -> str:
+        """Return our name of the activation that a setting names."""
+        published = self.read(str, name, default)
+        known = names_of_published()
+        if published not in known:
+            raise self.error(f"unknown {name} {shortened(repr(published), 40)}: only {', '.join(sorted(known))} can be loaded")
+        return known[published]
+
+    def refuse(self, **allowed: Any) -> None:
+        """Check that each setting is missing or has the one value that the models here support."""
+        for name, value in allowed.items():
+            actual = self.values.get(name)
+            if actual is not None and actual != value:
+                raise self.error(f"{name} {shortened(repr(actual), 40)} is not supported: it must be {value!r}")
+
+    def refuse_others(self, *known: str) -> None:
+        """Check that all settings but the known ones are off: null, false, 0 or empty."""
+        self.refuse(**{name: None for name, value in self.values.items() if name not in known and value})
+
+    def same(self, *names: str) -> None:
+        """Check that these settings, where present, have the same value."""
+        present = {name: self.values[name] for name in names if self.values.get(name) is not None}
+        if len(set(map(str, present.values()))) > 1:
+            values = ", ".join(shortened(str(value), 40) for value in present.values())
+            raise self.error(f"{' and '.join(present)} must be equal, got {values}")
+
+
+def described(rows: Sequence[Row], config: Any) -> dict[str, Any]:
+    """Return the settings of a config.json that the rows name, from a model here."""
+    values = dict[str, Any]()
+    for row in rows:
+        value = getattr(config, row.ours)
+        values |= dict.fromkeys(row.theirs.split(), published_names()[value] if row.type == ACTIVATION else value)
+    return values
+
+
+def must_be(architecture: str, config: Any, **values: Any) -> None:
+    """Raise UserError if a setting of a model here is not the value, or one of the values, that this architecture supports."""
+    for name, value in values.items():
+        actual, allowed = getattr(config, name), value if isinstance(value, tuple) else (value,)
+        if actual not in allowed:
+            choices = " or ".join(map(repr, allowed))
+            raise UserError(f"cannot save this model as {architecture}: {name} must be {choices}, got {actual!r}")
+
+
+# ------------------------------------------------------------------------------------------------------------------ the tensors
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # the number of a block in a layer's name
 
 
 @dataclass(frozen=True)
 class Family:
-    """What is known of one architecture, with one head or without.
+    """An architecture, with one head or none.
 
-    ``names`` maps the name of a layer here to theirs, or of a tensor that belongs to no layer. In it:
+    ``names`` maps a layer's name here, or that of a tensor outside layers, to the name in the file. In it:
 
     - ``*`` stands for the number of a block.
-    - ``[q,k,v]`` stands for several layers, which here are one: their outputs lie side by side.
-    - ``^T`` at the end says that their weight is stored as (inputs, outputs), ``^1`` that a vector is stored as (1, n), and
-      ``^-1`` that a weight is stored less 1.
+    - ``[q,k,v]`` stands for several layers that are one here: their outputs are concatenated.
+    - ``^T`` at the end: the weight is stored as (inputs, outputs). ``^1``: a vector is stored as (1, n). ``^-1``: a weight is
+      stored less 1.
 
-    ``make`` builds the model for the settings of a config.json. ``describe`` gives those settings for a model of the class
-    ``kind`` for which ``suits`` is true, or raises UserError if the architecture cannot be that model.
+    ``make`` builds the model from the settings of a config.json. ``describe`` does the reverse for a model of the class
+    ``model_class`` for which ``suits`` is true, or raises UserError if the architecture cannot express it.
 
-    A config.json is of this family if its ``model_type`` and one of its ``architectures`` are here. Where no family has these
-    architectures, it is the first for which ``found`` is true, of the settings and the names of the file's tensors.
+    A config.json belongs to the family with its ``model_type`` and one of its ``architectures``, or else to the first for which
+    ``matches`` is true, given the settings and the names of the file's tensors.
 
-    ``prefix`` begins the names of all layers but heads, and some files leave it out. ``copies`` maps the name of a tensor to
-    that of another which it shares its values with: files have both, or either.
+    ``prefix`` starts all names but those of heads; some files omit it. ``copies`` maps the name of a tensor to that of another
+    with the same values; files have both or either.
 
-    Four are regular expressions: ``ignored`` of names in files that say nothing new, ``unused`` of those whose layers are left
-    out, which is told, ``optional`` of names here that a file may lack, and ``biases`` of the names that biases have here and
-    that files must have, even where a model has none.
+    Four are regular expressions: ``ignored`` matches names in files to skip, ``unused`` names of layers to leave out with a
+    warning, ``optional`` names here that a file may lack, and ``biases`` names here of biases that files must have, even for a
+    model without them.
     """
 
     name: str
@@ -45,10 +163,10 @@ class Family:
     names: Mapping[str, str]
     make: Callable[[PretrainedSettings], Module]
     describe: Callable[[Any], dict[str, Any]]
-    kind: type[Module]
+    model_class: type[Module]
     suits: Callable[[Any], bool] = lambda model: True
     architectures: tuple[str, ...] = ()
-    found: Callable[[PretrainedSettings, Collection[str]], bool] = lambda settings, names: True
+    matches: Callable[[PretrainedSettings, Collection[str]], bool] = lambda settings, names: True
     prefix: str = ""
     copies: Mapping[str, str] = field(default_factory=dict)
     ignored: str = r"(?!)"
@@ -57,22 +175,22 @@ class Family:
     biases: str = r"(?!)"
 
     def ignores(self, name: str, pattern: str) -> bool:
-        """Whether the name of a tensor in a file, with the prefix or without, is one of those of a pattern."""
-        return any(re.fullmatch(pattern, whole) for whole in (name, self.prefix + name))
+        """Return True if a tensor's name in a file, with or without the prefix, matches the pattern."""
+        return any(re.fullmatch(pattern, spelling) for spelling in (name, self.prefix + name))
 
     def source(self, name: str) -> Source:
-        """Where the tensor ``name`` of a model here comes from."""
-        layer, _, kind = name.rpartition(".")
+        """Return the source of the tensor ``name`` of a model here."""
+        layer, _, parameter = name.rpartition(".")
         if name in self.names:
-            layer, kind = name, ""
+            layer, parameter = name, ""
         theirs, _, layout = self.names[_NUMBER.sub("*", layer)].partition("^")
         for number in _NUMBER.findall(layer):
             theirs = theirs.replace("*", number, 1)
-        ending = f".{kind}" if kind else ""
-        return Source(tuple(part + ending for part in _expanded(theirs)), "" if kind == "bias" else layout)
+        ending = f".{parameter}" if parameter else ""
+        return Source(tuple(part + ending for part in _expanded(theirs)), "" if parameter == "bias" else layout)
 
 
-# Of each layout: from ours to theirs, and back.
+# For each layout, the functions from ours to theirs and back.
 _LAYOUTS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "": (lambda x: x, lambda x: x),
     "T": (lambda x: x.T, lambda x: x.T),
@@ -83,62 +201,30 @@ _LAYOUTS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 @dataclass(frozen=True)
 class Source:
-    """The tensors of a file that are one tensor here, one after the other along its first axis. ``layout`` says how the file
-    has each: "T" transposed, "1" with a first axis of 1, "-1" less 1, "" as it is here."""
+    """The tensors of a file that are concatenated into one tensor here. ``layout`` is the form of each in the file: "T"
+    transposed, "1" with a first axis of 1, "-1" less 1, or "" as it is here."""
 
     names: tuple[str, ...]
     layout: str = ""
 
     def as_theirs(self, part: Array) -> Array:
-        """A part of the tensor here, as the file has it."""
+        """Return a part of the tensor here as the file stores it."""
         return _LAYOUTS[self.layout][0](part)
 
     def as_ours(self, part: Array) -> Array:
-        """A tensor of the file, as it is here."""
+        """Return a tensor of the file as it is here."""
         return _LAYOUTS[self.layout][1](part)
 
     def lengths(self, model: Module, length: int) -> list[int]:
-        """How long each part is of a tensor of ``model`` whose first axis has this length."""
+        """Return the length of each part of a tensor of ``model`` whose first axis has this length."""
         parts = len(self.names)
-        if isinstance(model, (GPT, GPTVectors)) and parts == 3:  # queries, and fewer keys and values
+        if isinstance(model, (GPT, GPTVectors)) and parts == 3:  # queries, and perhaps fewer keys and values
             key_value_heads, d_head = model.config.block.head_sizes
             return [length - 2 * key_value_heads * d_head, key_value_heads * d_head, key_value_heads * d_head]
         return [length // parts] * parts
 
 
 def _expanded(name: str) -> list[str]:
-    """The names that a name with a list in brackets stands for."""
-    found = re.fullmatch(r"(.*)\[(.*)\](.*)", name)
-    return [name] if found is None else [f"{found[1]}{choice}{found[3]}" for choice in found[2].split(",")]
-
-
-# ------------------------------------------------------------------------------------------------------------- language models
-
-# With an output layer they are a ``GPT``, and without one a ``GPTVectors``.
-OTHER_HEADS = r"(score|classifier|qa_outputs|multiple_choice_head|v_head)\..*"
-_WITH_OUTPUT = ("ForCausalLM", "LMHeadModel")
-
-
-def has_output(name: str, is_tied: bool) -> Callable[[PretrainedSettings, Collection[str]], bool]:
-    """A function that tells by the settings of a folder, and by the names of its tensors, whether the model has an output
-    layer. ``name`` is that of the layer's weight, and ``is_tied`` says if it is the token embedding where nothing is said."""
-
-    def is_there(settings: PretrainedSettings, names: Collection[str]) -> bool:
-        if settings.read(bool, "tie_word_embeddings", is_tied) or name in names:
-            return True
-        return any(named.endswith(_WITH_OUTPUT) for named in settings.read(list[str], "architectures", []))
-
-    return is_there
-
-
-def without_output(family: Family, config_of: Callable[[PretrainedSettings], GPTConfig]) -> Family:
-    """The same family for models without output layer."""
-    return replace(
-        family,
-        names={f"gpt.{name}": theirs for name, theirs in family.names.items()},
-        make=lambda settings: GPTVectors(config_of(settings)),
-        kind=GPTVectors,
-        found=lambda settings, names: True,
-        copies={},
-        biases=r"gpt\.(" + family.biases + ")",
-    )
+    """Return the names that a name with a list in brackets stands for."""
+    match = re.fullmatch(r"(.*)\[(.*)\](.*)", name)
+    return [name] if match is None else [f"{match[1]}{choice}{match[3]}" for choice in match[2].split(",")]

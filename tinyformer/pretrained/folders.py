@@ -1,7 +1,7 @@
-"""Opening the folder of a pretrained model: where it is, its settings, and its tensors.
+"""Opening a pretrained model's folder: its path, settings and tensors.
 
-It is a folder in Hugging Face's layout, a GGUF file, or a name of the Hugging Face hub, from which it is downloaded once. The
-settings are those of a config.json and the tensors have Hugging Face's names, whatever the file is. Nothing here knows a model.
+A model is a folder in Hugging Face's layout, a GGUF file, or a name on the Hugging Face hub, which is downloaded once. In every
+case the settings are those of a config.json, and the tensors have Hugging Face's names. Nothing here knows an architecture.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import damaged, open_file, read_json
 from tinyformer.common.makers import PRETRAINED, contents_of
 from tinyformer.common.settings import read_value
+from tinyformer.pretrained.families import PretrainedSettings
 from tinyformer.pretrained.gguf import gguf_settings, gguf_weights
-from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.weights import Weights, listed, packed
 from tinytensor.device.backend import Array
 from tinytensor.device.caches import has_home, of_this_run
@@ -27,20 +27,20 @@ from tinytensor.io import load_mapped
 GGUF = ".gguf"
 ADAPTER = "adapter_config.json"
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-# The files that are needed: settings, weights, tokenizers. A repository may hold the same weights in other formats, too.
+# Settings, weights and tokenizers. A repository may also hold the weights in other formats.
 FILES = ["*.json", "*.safetensors", "*.txt", "*.spm", "*.model", "*.jinja"]
 
 
 def find_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
-    """The folder itself or the GGUF file, if there is one, or else the local copy of this repository of the Hugging Face hub.
+    """Return the folder or GGUF file itself, or the local copy of this repository of the Hugging Face hub.
 
-    The copy is downloaded if it is not there yet, which needs the package huggingface_hub. ``revision`` is a branch, a tag or a
-    commit. With HF_HUB_OFFLINE=1 nothing is downloaded. Raises UserError if there is neither.
+    Downloading the copy needs the package huggingface_hub. ``revision`` is a branch, tag or commit. HF_HUB_OFFLINE=1 prevents
+    downloads. Raises UserError if there is no such folder, file or repository.
     """
     folder = Path(path_or_name)
     if os.path.isdir(folder):  # and not folder.is_dir(), which raises an error if the name is too long
         if revision is not None:
-            raise UserError(f"{folder} is a folder, and has no revision {revision!r}: leave it out")
+            raise UserError(f"{folder} is a folder and has no revision {revision!r}: leave it out")
         return folder
     if os.path.exists(folder) or folder.suffix.lower() == GGUF:
         if gguf_at(folder) is None:
@@ -49,45 +49,45 @@ def find_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
         return folder
     if len(str(path_or_name)) > 96 or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(path_or_name), re.ASCII):
         shown = shortened(str(path_or_name), 100)
-        raise UserError(f"{shown!r} does not exist, and is no name of a model on the Hugging Face hub, such as org/model")
+        raise UserError(f"folder not found: {shown!r}. Pass a folder, a GGUF file, or a model's name on the Hugging Face hub")
     return _download(str(path_or_name), revision)
 
 
 def gguf_at(path: Path) -> Path | None:
-    """The GGUF file that a path is, or that lies in a folder as its only one and without config.json; otherwise None."""
+    """Return the path if it is a GGUF file, the only GGUF file of a folder without config.json, or None."""
     if os.path.isfile(path):
         return path if path.suffix.lower() == GGUF else None
     if not os.path.isdir(path) or (path / "config.json").exists():
         return None
-    found = ggufs_in(path)
-    return found[0] if len(found) == 1 else None
+    files = ggufs_in(path)
+    return files[0] if len(files) == 1 else None
 
 
 def ggufs_in(folder: Path) -> list[Path]:
-    """The GGUF files in a folder."""
+    """Return the GGUF files in a folder."""
     return sorted(file for file in folder.iterdir() if file.suffix.lower() == GGUF and file.is_file())
 
 
 def model_folder(folder: Path) -> Path:
-    """The folder itself, or if it holds an adapter and no model, that of the model which the adapter belongs to. Raises
-    UserError if it does not say which, or names another adapter, and as ``find_folder`` does."""
+    """Return the folder itself, or if it holds an adapter and no model, the folder of the adapter's base model. Raises
+    UserError if the adapter names none, or another adapter, and as ``find_folder`` does."""
     if not _is_adapter(folder):
         return folder
     settings = PretrainedSettings(folder / ADAPTER)
     base, revision = settings.read(str, "base_model_name_or_path", ""), settings.read(str, "revision", "")
     if not base:
-        raise settings.error("base_model_name_or_path is empty: load that model, and then load_adapter(model, FOLDER)")
+        raise settings.error("base_model_name_or_path is empty: load the base model, then call load_adapter(model, FOLDER)")
     try:
-        found = find_folder(base, None if os.path.isdir(base) else revision or None)  # a folder has no revision, as in PEFT
+        target = find_folder(base, None if os.path.isdir(base) else revision or None)  # a folder has no revision, as in PEFT
     except UserError as error:
         raise settings.error(f"base_model_name_or_path: {error}") from None
-    if _is_adapter(found):
-        raise settings.error(f"base_model_name_or_path: {found} holds an adapter, too: name the model that both belong to")
-    return found
+    if _is_adapter(target):
+        raise settings.error(f"base_model_name_or_path: {target} holds an adapter, too: name its base model instead")
+    return target
 
 
 def _is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and no model. The config.json of a model may lie beside an adapter."""
+    """Return True if a folder holds an adapter and no model, whose config.json may still lie beside it."""
     weights = ("model*.safetensors", "pytorch_model*.bin") if (folder / "config.json").exists() else ()
     return (folder / ADAPTER).exists() and not any(any(folder.glob(pattern)) for pattern in weights)
 
@@ -97,16 +97,16 @@ def _download(name: str, revision: str | None) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise UserError(
-            f'the folder {name} does not exist. To download {name} from the Hugging Face hub: pip install "tinyformer[hub]"'
+            f'folder not found: {name}. To download {name} from the Hugging Face hub: pip install "tinyformer[hub]"'
         ) from None
-    is_said = any(os.environ.get(variable) for variable in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"))
-    where: dict[str, Any] = {} if is_said or has_home() else {"cache_dir": of_this_run()}
+    has_cache = any(os.environ.get(variable) for variable in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"))
+    where: dict[str, Any] = {} if has_cache or has_home() else {"cache_dir": of_this_run()}
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=FILES, **where))
-    except Exception as error:  # many kinds, of several packages: no connection, no such model, no access, a download cut short
+    except Exception as error:  # several packages' errors: no connection, no such model, no access, a partial download
         reason = " ".join(str(error).split())
         raise UserError(
-            f"the folder {name} does not exist, and it cannot be had from the Hugging Face hub: {shortened(reason, 300)}"
+            f"folder not found: {name}, and the Hugging Face hub cannot provide it: {shortened(reason, 300)}"
         ) from None
 
 
@@ -114,16 +114,16 @@ def _download(name: str, revision: str | None) -> Path:
 
 
 def read_settings(folder: Path) -> PretrainedSettings:
-    """The config.json of a folder, or what a GGUF file says instead. Raises UserError if there is none, and if it is that of a
-    run."""
+    """Return the config.json of a folder, or the equivalent of a GGUF file. Raises UserError if there is none, or if it belongs
+    to a run."""
     if (file := gguf_at(folder)) is not None:
         return gguf_settings(file)
-    found = contents_of(folder)
-    if found is not None and found.kind != PRETRAINED:
-        raise found.refusal(folder, f"a {PRETRAINED}")
+    run = contents_of(folder)
+    if run is not None and run.kind != PRETRAINED:
+        raise run.refusal(folder, f"a {PRETRAINED}")
     if not (folder / "config.json").exists():
         if folder.is_dir() and (files := ggufs_in(folder)):
-            raise UserError(f"{folder} has no config.json, but {len(files)} GGUF files: pass one of them, such as {files[0]}")
+            raise UserError(f"{folder} has no config.json but {len(files)} GGUF files: pass one of them, such as {files[0]}")
         raise UserError(f"{folder} has no config.json: pass the folder of a pretrained model in Hugging Face's layout")
     return PretrainedSettings(folder / "config.json")
 
@@ -132,11 +132,10 @@ def read_settings(folder: Path) -> PretrainedSettings:
 
 
 def read_weights(folder: Path) -> Weights:
-    """All tensors of the weights in a folder, or in a GGUF file, by name. They are read from the files when they are used.
+    """Return all tensors of a folder or a GGUF file, by name. They are read from the files when used.
 
-    An index decides which file each tensor comes from; what else its files hold is not used. Raises UserError if there are no
-    weights, or only such as a program could hide in (pytorch_model.bin), if a file is missing or damaged, and if a file lacks a
-    tensor that the index says it has.
+    With an index, only the tensors that it lists are used. Raises UserError if there are no weights, or only pickled ones
+    (pytorch_model.bin), which can run code, and if a file or a listed tensor is missing or damaged.
     """
     if (file := gguf_at(folder)) is not None:
         return {**gguf_weights(file)}
@@ -148,10 +147,10 @@ def read_weights(folder: Path) -> Weights:
     with damaged(folder / INDEX):
         file_of = read_value(dict[str, str], index.get("weight_map"), "weight_map")
     if any(Path(name).name != name or not name.endswith(".safetensors") for name in file_of.values()):
-        raise UserError(f"{folder / INDEX} is damaged: it names files that are not safetensors files in its folder")
+        raise UserError(f"{folder / INDEX} is damaged: all files in weight_map must be safetensors files in its folder")
     names = sorted(set(file_of.values()))
     if missing := [name for name in names if not (folder / name).exists()]:
-        raise UserError(f"{folder} lacks {listed(missing, ', ')}: download all files that {INDEX} names")
+        raise UserError(f"{folder} has no {listed(missing, ', ')}: download all files that {INDEX} names")
     shards = {name: read_tensors(folder / name) for name in names}
     if absent := [f"{file} has no {tensor}" for tensor, file in file_of.items() if tensor not in shards[file]]:
         raise UserError(f"{folder / INDEX} does not fit its files: {listed(absent, '; ')}. Download all of them again")
@@ -159,14 +158,14 @@ def read_weights(folder: Path) -> Weights:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of weights in a folder, whole or in parts, or the GGUF file."""
+    """Return the files of weights in a folder, or the GGUF file."""
     if (file := gguf_at(folder)) is not None:
         return [file]
     return [file for file in sorted(folder.glob("*.safetensors")) if file.is_file()]
 
 
 def read_tensors(path: Path) -> dict[str, Array]:
-    """The tensors of a safetensors file, mapped, by name. Raises UserError for a file that is none."""
+    """Return the tensors of a safetensors file, mapped, by name. Raises UserError for another file."""
     try:
         return load_mapped(path)
     except FileError as error:
@@ -174,26 +173,26 @@ def read_tensors(path: Path) -> dict[str, Array]:
 
 
 def _pointer(path: Path) -> UserError | None:
-    """The error for a file that only says where Git has the weights, as a clone without Git LFS leaves them."""
+    """Return the error for a Git LFS pointer, which a clone without Git LFS leaves in place of the weights."""
     beginning = b"version https://git-lfs"
     if not path.is_file():
         return None
     with open_file(path) as file:
         if file.read(len(beginning)) != beginning:
             return None
-    return UserError(f"{path} is only a pointer of Git LFS: get the weights with `git lfs pull`")
+    return UserError(f"{path} is a Git LFS pointer, not the weights: download them with `git lfs pull`")
 
 
 def _no_weights(folder: Path) -> UserError:
     pickled = sorted(path.name for path in folder.glob("*.bin"))
     if not pickled:
-        return UserError(f"{folder} has no {WHOLE}, and no {INDEX}: download the weights in this format")
+        return UserError(f"{folder} has no {WHOLE} or {INDEX}: download the weights in this format")
     named = read_json(folder / "config.json").get("architectures")
-    kind = str(named[0]) if isinstance(named, list) and named else ""
-    kind = kind if kind.isidentifier() and len(kind) <= 80 else "AutoModel"
-    convert = f"import sys; from transformers import {kind} as A; A.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])"
+    model = str(named[0]) if isinstance(named, list) and named else ""
+    model = model if model.isidentifier() and len(model) <= 80 else "AutoModel"
+    convert = f"import sys; from transformers import {model} as A; A.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])"
     return UserError(
-        f"{folder} has its weights in {pickled[0]} only, a format in which a program may hide, so it is not opened. Where you "
-        "trust it, convert it with PyTorch and transformers:",
+        f"{folder} has its weights only in {pickled[0]}, which could run code when opened. If you trust it, convert it with "
+        "PyTorch and transformers:",
         shlex.join(["python", "-c", convert, str(folder)]),
     )

@@ -1,4 +1,4 @@
-"""Tokenizers in GGUF files, described as tokenizer.json describes them."""
+"""Tokenizers in GGUF files, converted to tokenizer.json's format."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tinyformer.common.errors import shortened
-from tinyformer.pretrained.gguf import read_gguf, whole
-from tinyformer.pretrained.settings import PretrainedSettings
+from tinyformer.pretrained.families import PretrainedSettings
+from tinyformer.pretrained.gguf import plain_errors, read_gguf
 from tinyformer.tokenizers.bpe import GPT2_WORDS
 from tinyformer.tokenizers.pipeline import PipelineTokenizer, Section, read_from
 from tinyformer.tokenizers.tokenizer_json import (
@@ -23,8 +23,8 @@ from tinyformer.tokenizers.tokenizer_json import (
 from tinytensor.device.backend import host
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # types of tokens
-_SPACE = "▁"  # what SentencePiece has in place of spaces
-_MOST_MERGES = 3_000_000  # of SentencePiece's tokens; those of published ones have up to 600,000
+_SPACE = "▁"  # SentencePiece's space
+_MOST_MERGES = 3_000_000  # of a SentencePiece tokenizer; published ones have up to 600,000
 
 _ONE_CASE_WORDS = "|".join(  # Mistral's: a word ends where a small letter is followed by a capital one
     rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]{first}[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]{second}"
@@ -33,9 +33,9 @@ _ONE_CASE_WORDS = "|".join(  # Mistral's: a word ends where a small letter is fo
 
 
 class _Words(NamedTuple):
-    """How a byte-level tokenizer cuts texts into words: by ``patterns``, one after the other, and in a ``normal_form``. With
-    ``ignore_merges`` a word that is a token is that, whatever its merges are. With ``has_start`` a token begins a text where
-    the file does not say whether, as in llama.cpp."""
+    """How a byte-level tokenizer splits a text into words: by ``patterns``, one after the other, after a ``normal_form``. With
+    ``ignore_merges`` a word that is a token is not merged. ``has_start`` is llama.cpp's default of whether a token starts a
+    text."""
 
     patterns: tuple[str, ...]
     normal_form: str = ""
@@ -43,7 +43,7 @@ class _Words(NamedTuple):
     has_start: bool = False
 
 
-# By the name in tokenizer.ggml.pre; each as the model's own tokenizer.json has it.
+# By the name in tokenizer.ggml.pre, each as in the model's tokenizer.json.
 _LLAMA3 = _Words((LLAMA3_WORDS,), ignore_merges=True, has_start=True)
 _QWEN2 = _Words((QWEN2_WORDS,), "NFC")
 WORDS = {
@@ -60,14 +60,14 @@ WORDS = {
 
 
 def gguf_chat_template(path: str | Path) -> tuple[str, dict[str, str]] | None:
-    """The template in a GGUF file that makes a text of the messages of a chat, and the special tokens that it may name, such as
-    {"bos_token": "<s>"}; None if it has none. Raises UserError as ``read_gguf`` does."""
-    said = PretrainedSettings(path, read_gguf(path).metadata)
-    template = said.read(str, "tokenizer.chat_template", "")
+    """Return the chat template in a GGUF file, and the special tokens that it may name, such as {"bos_token": "<s>"}, or None
+    if it has none. Raises UserError as ``read_gguf`` does."""
+    settings = PretrainedSettings(path, read_gguf(path).metadata)
+    template = settings.read(str, "tokenizer.chat_template", "")
     if not template:
         return None
-    tokens = said.read(list[str], "tokenizer.ggml.tokens", [])
-    ids = {name: said.values.get(f"tokenizer.ggml.{given}_token_id") for name, given in _IN_TEMPLATES.items()}
+    tokens = settings.read(list[str], "tokenizer.ggml.tokens", [])
+    ids = {name: settings.values.get(f"tokenizer.ggml.{role}_token_id") for name, role in _IN_TEMPLATES.items()}
     return template, {name: tokens[i] for name, i in ids.items() if isinstance(i, int) and 0 <= i < len(tokens)}
 
 
@@ -75,47 +75,46 @@ _IN_TEMPLATES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown",
 
 
 def gguf_tokenizer(path: Path) -> PipelineTokenizer:
-    """The tokenizer of a GGUF file: byte pairs of bytes, or of characters as SentencePiece makes them.
+    """Return the tokenizer of a GGUF file: byte pairs of bytes, or of characters as in SentencePiece.
 
-    Raises UserError, which names the file, if it has none or one of another kind, and as ``read_gguf`` does.
+    Raises UserError, which names the file, if it has none or another type, and as ``read_gguf`` does.
     """
-    said = PretrainedSettings(path, read_gguf(path).metadata)
-    kind = said.read(str, "tokenizer.ggml.model")
-    if kind not in _MODELS:
-        raise said.error(f"the tokenizer {shortened(repr(kind), 40)} is not known; there are {', '.join(_MODELS)}. {_REMEDY}")
-    with whole(path):
-        tokens = said.read(list[str], "tokenizer.ggml.tokens")
-        types = said.values.get("tokenizer.ggml.token_type", host.full(len(tokens), _NORMAL)).tolist()
+    settings = PretrainedSettings(path, read_gguf(path).metadata)
+    model = settings.read(str, "tokenizer.ggml.model")
+    if model not in _MODELS:
+        raise settings.error(
+            f"unknown tokenizer {shortened(repr(model), 40)}: only {', '.join(_MODELS)} can be loaded. {_REMEDY}"
+        )
+    with plain_errors(path):
+        tokens = settings.read(list[str], "tokenizer.ggml.tokens")
+        types = settings.values.get("tokenizer.ggml.token_type", host.full(len(tokens), _NORMAL)).tolist()
         if len(types) != len(tokens) or len(set(tokens)) < len(tokens):
-            raise ValueError("its tokens have not one type each, or one of them occurs twice")
-        kinds = {i: kind for i, kind in enumerate(types) if kind != _UNUSED}
-        content = _MODELS[kind](said, tokens, kinds)
+            raise ValueError("its tokens must be distinct and have one type each")
+        used = {i: token_type for i, token_type in enumerate(types) if token_type != _UNUSED}
+        content = _MODELS[model](settings, tokens, used)
         content["added_tokens"] = [
-            added_token(tokens[i], special=kind != _USER_DEFINED) | {"id": i}
-            for i, kind in kinds.items()
-            if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
+            added_token(tokens[i], special=token_type != _USER_DEFINED) | {"id": i}
+            for i, token_type in used.items()
+            if token_type in (_UNKNOWN, _CONTROL, _USER_DEFINED)
         ]
-        content["post_processor"] = _around(said, tokens, kind)
+        content["post_processor"] = _around(settings, tokens, model)
     with read_from(path):
         return PipelineTokenizer({"version": "1.0", **content})
 
 
-_REMEDY = "Where the model's own tokenizer.json lies beside the file, pass the folder: it counts then"
+_REMEDY = "If the model's tokenizer.json is beside the file, pass their folder, to use it instead"
 
 
-def _of_bytes(said: PretrainedSettings, tokens: Sequence[str], kinds: dict[int, int]) -> Section:
-    name = said.read(str, "tokenizer.ggml.pre", "default")
+def _of_bytes(settings: PretrainedSettings, tokens: Sequence[str], types: dict[int, int]) -> Section:
+    name = settings.read(str, "tokenizer.ggml.pre", "default")
     if name not in WORDS:
         known = ", ".join(WORDS)
-        raise said.error(
-            f"how the tokenizer cuts words, {shortened(repr(name), 40)} (tokenizer.ggml.pre), is not known; there are {known}. "
-            f"{_REMEDY}"
-        )
+        raise settings.error(f"unknown tokenizer.ggml.pre {shortened(repr(name), 40)}: only {known} can be loaded. {_REMEDY}")
     words = WORDS[name]
     model = {
         "type": "BPE",
-        "vocab": {tokens[i]: i for i, kind in kinds.items() if kind in (_NORMAL, _BYTE)},
-        "merges": said.read(list[str], "tokenizer.ggml.merges"),
+        "vocab": {tokens[i]: i for i, token_type in types.items() if token_type in (_NORMAL, _BYTE)},
+        "merges": settings.read(list[str], "tokenizer.ggml.merges"),
         "ignore_merges": words.ignore_merges,
     }
     return {
@@ -126,18 +125,18 @@ def _of_bytes(said: PretrainedSettings, tokens: Sequence[str], kinds: dict[int, 
     }
 
 
-def _of_characters(said: PretrainedSettings, tokens: Sequence[str], kinds: dict[int, int]) -> Section:
-    """SentencePiece's byte pairs. A space comes before a text, and characters that are no token become bytes."""
-    has_space = said.read(bool, "tokenizer.ggml.add_space_prefix", True)
-    vocabulary = {tokens[i]: i for i, kind in kinds.items() if kind in (_NORMAL, _UNKNOWN, _BYTE)}
-    scores = said.values["tokenizer.ggml.scores"]
-    made = {token: float(scores[i]) for token, i in vocabulary.items() if kinds[i] == _NORMAL}
+def _of_characters(settings: PretrainedSettings, tokens: Sequence[str], types: dict[int, int]) -> Section:
+    """Return SentencePiece's byte pairs: a space comes before a text, and unknown characters become bytes."""
+    has_space = settings.read(bool, "tokenizer.ggml.add_space_prefix", True)
+    vocabulary = {tokens[i]: i for i, token_type in types.items() if token_type in (_NORMAL, _UNKNOWN, _BYTE)}
+    scores = settings.values["tokenizer.ggml.scores"]
+    made = {token: float(scores[i]) for token, i in vocabulary.items() if types[i] == _NORMAL}
     before = [{"type": "Prepend", "prepend": _SPACE}] if has_space else []
     model = {
         "type": "BPE",
         "vocab": vocabulary,
         "merges": _merges(made, vocabulary),
-        "unk_token": tokens[said.read(int, "tokenizer.ggml.unknown_token_id", 0)],
+        "unk_token": tokens[settings.read(int, "tokenizer.ggml.unknown_token_id", 0)],
         "byte_fallback": True,
         "fuse_unk": True,
     }
@@ -153,30 +152,30 @@ _MODELS = {"gpt2": _of_bytes, "llama": _of_characters}
 
 
 def _merges(scores: dict[str, float], vocabulary: dict[str, int]) -> list[list[str]]:
-    """The merges that SentencePiece does not write down: of all pairs of neighbors it merges the one whose token has the
+    """Return the merges that SentencePiece leaves implicit: of all neighboring pairs it merges the one whose token has the
     highest score."""
-    found: list[tuple[float, str, str]] = []
-    prefixes: list[str] = []  # all tokens that a token begins with, as in the order of the alphabet they come before it
+    merges: list[tuple[float, str, str]] = []
+    prefixes: list[str] = []  # the tokens that a token starts with; sorted, they come before it
     for token in sorted(vocabulary):
         while prefixes and not token.startswith(prefixes[-1]):
             prefixes.pop()
         if token in scores:
-            found += [(scores[token], left, right) for left in prefixes if (right := token[len(left) :]) in vocabulary]
+            merges += [(scores[token], left, right) for left in prefixes if (right := token[len(left) :]) in vocabulary]
         prefixes.append(token)
-        if len(found) > _MOST_MERGES:
-            raise ValueError(f"its tokens can be divided in more than {_MOST_MERGES:,} ways")
-    rank = {token: place for place, token in enumerate(scores)}
-    ordered = sorted(found, key=lambda merge: (-merge[0], rank[merge[1] + merge[2]], len(merge[1])))
+        if len(merges) > _MOST_MERGES:
+            raise ValueError(f"its tokens can be split in more than {_MOST_MERGES:,} ways")
+    rank = {token: i for i, token in enumerate(scores)}
+    ordered = sorted(merges, key=lambda merge: (-merge[0], rank[merge[1] + merge[2]], len(merge[1])))
     return [[left, right] for _, left, right in ordered]
 
 
-def _around(said: PretrainedSettings, tokens: Sequence[str], kind: str) -> Section | None:
-    """What puts the tokens that begin and end a text around it. Where a file says nothing, one of SentencePiece has the one
-    that begins it, and so do some of bytes."""
-    has_start = kind == "llama" or WORDS[said.read(str, "tokenizer.ggml.pre")].has_start
+def _around(settings: PretrainedSettings, tokens: Sequence[str], model: str) -> Section | None:
+    """Return the post-processor that adds the tokens around a text. By default SentencePiece and some byte-level tokenizers add
+    one at the start."""
+    has_start = model == "llama" or WORDS[settings.read(str, "tokenizer.ggml.pre")].has_start
     sides: list[list[tuple[str, int]]] = []
     for name, default in (("bos", has_start), ("eos", False)):
-        i = said.values.get(f"tokenizer.ggml.{name}_token_id")
-        is_there = said.read(bool, f"tokenizer.ggml.add_{name}_token", default)
+        i = settings.values.get(f"tokenizer.ggml.{name}_token_id")
+        is_there = settings.read(bool, f"tokenizer.ggml.add_{name}_token", default)
         sides.append([(tokens[i], int(i))] if is_there and i is not None else [])
     return around(*sides)

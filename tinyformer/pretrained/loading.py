@@ -1,30 +1,47 @@
-"""Loading a pretrained model, step by step.
+"""Loading a pretrained model, step by step, and saving one.
 
 ``folders`` opens its settings and tensors, ``choosing`` finds its family, the family makes the model from the settings, and
-``weights`` puts the tensors into it.
+``weights`` loads the tensors into it.
 """
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError, shortened
+from tinyformer.common.files import write_json
 from tinyformer.common.memory import only_as_large_as
 from tinyformer.models.bert import Bert, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTVectors
+from tinyformer.models.quantizing import refuse_additions
 from tinyformer.pretrained.adapters import load_adapter
-from tinyformer.pretrained.choosing import PretrainedModel, families_of, family_among
-from tinyformer.pretrained.folders import ADAPTER, find_folder, gguf_at, model_folder, read_settings, read_weights
-from tinyformer.pretrained.weights import kept_for, load_into
+from tinyformer.pretrained.choosing import PretrainedModel, families_of, family_among, family_for
+from tinyformer.pretrained.families import Family, Source
+from tinyformer.pretrained.folders import ADAPTER, INDEX, WHOLE, find_folder, gguf_at, model_folder, read_settings, read_weights
+from tinyformer.pretrained.weights import described, kept_for, load_into, weight_beside
+from tinyformer.pretrained.writing import Writing
+from tinytensor import Tensor
+from tinytensor.device.backend import Array, host
+from tinytensor.device.disk import make_folder, remove
+from tinytensor.io import save
+from tinytensor.kernels.numpy.quantized import cut
 from tinytensor.nn import Module, init
+from tinytensor.nn.quantization import quantized_weights
+from tinytensor.nn.weights import BlockWeight
 
 ENCODERS = (Bert, GPT, GPTVectors)
 
 
 def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype: str | None = None) -> PretrainedModel:
-    """The model in a folder in Hugging Face's layout, in a GGUF file, or of this name on the Hugging Face hub, for evaluation.
+    """Load the model in a folder in Hugging Face's layout, in a GGUF file, or of this name on the Hugging Face hub, for
+    evaluation.
 
     A folder has config.json and model.safetensors, or the files that model.safetensors.index.json names. The architectures are
 
@@ -34,28 +51,28 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None, dtype
       ``BertForNextSentence``;
     - Marian: a ``Transformer``.
 
-    A GGUF file, whose name ends in .gguf or which is the only one of a folder without config.json, holds a Llama, Qwen2,
-    Qwen3 or Gemma, with weights of any type that the package gguf makes numbers of, such as Q8_0, Q4_0 or Q4_K.
+    A GGUF file (.gguf, or the only one in a folder without config.json) holds a Llama, Qwen2, Qwen3 or Gemma, with weights of
+    any type that the package gguf can dequantize, such as Q8_0, Q4_0 or Q4_K.
 
-    A folder with a LoRA adapter in PEFT's layout is the model that the adapter names, with the adapter in it, as by
-    ``load_adapter``. Where the model's weights lie in that folder, too, it is the model alone, and a warning says so.
+    A folder with a LoRA adapter in PEFT's layout gives the adapter's base model with the adapter in it, as by ``load_adapter``.
+    If the folder also holds the model's weights, it gives the model alone, with a warning.
 
-    ``assert isinstance(model, GPT)`` tells a type checker which it is. Weights that can be used as they are stay mapped: they
-    are read when they are used. Nothing is unpickled. A warning of the logger "tinyformer" names layers that are not used.
+    To tell a type checker the class, write ``assert isinstance(model, GPT)``. Weights that fit as they are stay memory-mapped,
+    and nothing is unpickled. A warning of the logger "tinyformer" names unused layers.
 
-    ``dtype`` is what the weights become: "float32", or for a model that is not trained "int8", "int4" or "bfloat16", as by
-    ``quantize``. By default they stay as they are in the file if it has them in blocks of 8 or 4 bits: those that
-    ``save_pretrained`` wrote, and types BF16, Q8_0, Q4_0, Q4_1, Q4_K and Q6_K in a GGUF file. All others become float32.
+    ``dtype`` is the new dtype of the weights: "float32", or for a model that is not trained "int8", "int4" or "bfloat16", as by
+    ``quantize``. By default, weights stored in blocks of 8 or 4 bits stay so: those that ``save_pretrained`` wrote, and types
+    BF16, Q8_0, Q4_0, Q4_1, Q4_K and Q6_K in a GGUF file. All others become float32.
 
-    Raises UserError for an unknown dtype, for a folder without these files, another architecture, settings that cannot be had
-    here, weights that are not those of the settings, or cannot be rounded, and for a GGUF file without the package gguf.
+    Raises UserError for an unknown dtype, a folder without these files, an architecture or setting that is not supported,
+    weights that do not fit the settings or cannot be rounded, and a GGUF file without the package gguf.
     """
     folder = find_folder(path_or_name, revision)
     base = model_folder(folder)
     if base != folder:
         return load_adapter(_load(base, dtype), folder)
     if (folder / ADAPTER).exists():
-        logging.getLogger("tinyformer").warning("%s has an adapter, too, which is not used: load_adapter reads it", folder)
+        logging.getLogger("tinyformer").warning("%s also has an adapter, which is not used: load it with load_adapter", folder)
     return _load(folder, dtype)
 
 
@@ -66,34 +83,111 @@ def load_differentiable(path_or_name: str | Path) -> PretrainedModel:
 
 
 def load_encoder(folder: Path, dtype: str | None = None) -> Bert | GPT | GPTVectors:
-    """The model in a folder without its head, as far as it gives tokens vectors. Raises UserError as ``from_pretrained`` does,
-    and for a model that gives none, such as a translator."""
+    """Load the model in a folder without its head, to compute token vectors. Raises UserError as ``from_pretrained`` does, and
+    for a model without token vectors, such as a translator."""
     base = model_folder(folder)
     model = _load(base, dtype, ENCODERS)
     assert isinstance(model, ENCODERS)
     return model if base == folder else load_adapter(model, folder)
 
 
-def _load(folder: Path, dtype: str | None, kinds: tuple[type[Module], ...] = ()) -> PretrainedModel:
-    """The model in a folder, of one of these kinds, if there are any."""
+def _load(folder: Path, dtype: str | None, types: tuple[type[Module], ...] = ()) -> PretrainedModel:
+    """Load the model in a folder, restricted to ``kinds`` if there are any."""
     settings = read_settings(folder)
     families = families_of(settings)
-    if kinds:
-        families = [family for family in families if family.kind in kinds]
+    if types:
+        families = [family for family in families if family.model_class in types]
         if not families:
-            raise settings.error("a model of this architecture gives tokens no vectors: take a BERT, a GPT or their like")
+            raise settings.error("this architecture has no token vectors: pass a BERT, GPT or a relative")
     kept = kept_for(settings, dtype)
     weights = read_weights(folder)
     family = family_among(families, settings, weights)
     try:
         with init.skipped(), only_as_large_as(sum(array.nbytes for array in weights.values()), settings.path):
             model: Any = family.make(settings)
-    except UserError as error:  # the names in a SettingError are those of the settings here
+    except UserError as error:  # a SettingError names settings of ours
         raise settings.error(str(error)) if isinstance(error, SettingError) else error from None
-    except (ValueError, OverflowError) as error:  # of a layer that cannot be made
+    except (ValueError, OverflowError) as error:  # from a layer that cannot be made
         raise settings.error(shortened(str(error))) from None
     left_out = load_into(model, family, weights, folder, kept)
     bert = model.bert if isinstance(model, BertForMaskedLM) else model
     if any(name.endswith("weight") for name in left_out) and isinstance(bert, Bert) and bert.pooler is not None:
         bert.config.initialise(bert.pooler)
     return model.eval()
+
+
+# ----------------------------------------------------------------------------------------------------------------------- saving
+
+_SHARD = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")  # as Hugging Face's libraries name them
+
+
+def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing | None = None) -> None:
+    """Write config.json and model.safetensors to a folder, created if needed. ``from_pretrained`` reads them, and so do Hugging
+    Face's classes, such as AutoModelForCausalLM, with the same logits. Weights in int8 or int4 are written as their blocks,
+    which only ``from_pretrained`` reads.
+
+    ``writing`` becomes generation_config.json. A GPT becomes a GPT-2, or with rotary positions a Llama, Mistral, Qwen2, Qwen3
+    or Gemma; a Bert becomes a BERT, without segments a DistilBERT, or with ``skip_padding`` a RoBERTa. Raises UserError for a
+    model that fits no architecture of ``from_pretrained``, and OSError if the files cannot be written. Shards of an earlier
+    model in the folder are removed at the end.
+    """
+    refuse_additions(model, "saved here (save_adapter saves the additions alone)")
+    family = family_for(model)
+    settings = {**family.describe(model), **described(model)}
+    tensors = dict(_tensors(model, family))
+    folder = Path(folder)
+    make_folder(folder)
+    save(tensors, folder / WHOLE, {"format": "pt"})  # Hugging Face's reader requires this
+    write_json(folder / "generation_config.json", {} if writing is None else writing.settings())
+    write_json(folder / "config.json", settings)
+    _remove_shards(folder)
+
+
+def _remove_shards(folder: Path) -> None:
+    """Remove the index and shards of an earlier model in the folder, now that the new files are complete."""
+    with suppress(FileNotFoundError):
+        remove(folder / INDEX)
+    for path in folder.iterdir():
+        if _SHARD.fullmatch(path.name):
+            with suppress(OSError):  # Windows keeps a mapped file, which is harmless without the index
+                remove(path)
+
+
+def _tensors(model: PretrainedModel, family: Family) -> Iterator[tuple[str, Tensor]]:
+    """Yield a model's tensors by the names of its family, with zeros for the biases that only the family has, and with copies
+    of the biases that files hold twice."""
+    state: dict[str, Any] = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    for name, weight in quantized_weights(model):
+        del state[f"{name}.values"]
+        state[name] = weight.numpy() if weight.kind == "bfloat16" else weight
+    for name, values in state.items():
+        source = family.source(name)
+        if isinstance(values, BlockWeight):
+            yield from _blocks(model, source, values)
+        else:
+            yield from ((theirs, tt.tensor(source.as_theirs(part))) for theirs, part in _parts(model, source, values))
+        for copy, original in family.copies.items():
+            if source.names == (weight_beside(copy),):
+                yield (
+                    copy,
+                    next(tensor for ours, tensor in model.state_dict().items() if family.source(ours).names == (original,)),
+                )
+        bias = re.sub("weight$", "bias", name)
+        if bias not in state and re.fullmatch(family.biases, bias):
+            yield family.source(bias).names[0], tt.zeros(values.shape[0])
+
+
+def _parts(model: PretrainedModel, source: Source, values: Array) -> Iterator[tuple[str, Array]]:
+    """Split a tensor here into the parts of a file, with their names there."""
+    ends = list(accumulate(source.lengths(model, len(values))))
+    return zip(source.names, host.split(values, ends[:-1]))
+
+
+def _blocks(model: PretrainedModel, source: Source, weight: BlockWeight) -> Iterator[tuple[str, Tensor]]:
+    """Split the bytes of a weight in blocks into the parts of a file, each with blocks of one type."""
+    values = weight.values.numpy()
+    by_row = [(block_type, row) for block_type, _, rows in cut(values, weight.parts, weight.inputs) for row in rows]
+    ends = [*accumulate(source.lengths(model, len(by_row)))]
+    for name, first, last in zip(source.names, [0, *ends], ends):
+        types, rows = zip(*by_row[first:last])
+        yield f"{name}.{types[0]}", tt.tensor(host.stack(rows))

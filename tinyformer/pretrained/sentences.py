@@ -1,4 +1,4 @@
-"""Models of sentence-transformers: sentences as vectors, such that those of like meaning lie close together."""
+"""Models of sentence-transformers: vectors of sentences, close together for similar meanings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tinyformer.models.bert import Bert
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT, GPTVectors
 from tinyformer.models.sentences import POOLINGS, Normalize, Projection, SentenceModel
+from tinyformer.pretrained.families import PretrainedSettings
 from tinyformer.pretrained.folders import WHOLE, find_folder, read_weights
 from tinyformer.pretrained.loading import load_encoder
-from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.pretrained.weights import numbers_of
 from tinyformer.tokenizers import Tokenizer
@@ -30,9 +30,9 @@ from tinytensor.parallel import default_shards
 from tinytensor.parallel.threads import call_together
 
 MODULES = "modules.json"
-_PROMPTS = {"query": "", "document": ""}  # where a model has no others
+_PROMPTS = {"query": "", "document": ""}  # defaults
 _FILES = [f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta")]
-# The settings of a Transformer that are read or change nothing, and its values: it reads texts, and gives tokens vectors.
+# The settings of a Transformer that are read or have no effect, and the values that others must have.
 _READ = ("max_seq_length", "do_lower_case", "unpad_inputs")
 _TEXTS: dict[str, Any] = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
 _TEXTS["modality_config"] = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
@@ -44,18 +44,17 @@ SIMILARITIES: dict[str, Callable[[Array, Array], Array]] = {
     "euclidean": lambda x, y: -host.stack([host.linalg.norm(row - y, axis=1) for row in x]),
     "manhattan": lambda x, y: -host.stack([host.abs(row - y).sum(1) for row in x]),
 }
-_TOKENS_AT_ONCE = 1024  # of a batch, padding included: what one core computes while its values stay close by
+_TOKENS_AT_ONCE = 1024  # of a batch, padding included, so that its values stay in a core's cache
 
 
 @dataclass
 class SentenceEncoder:
-    """A model of sentences with its tokenizer.
+    """A sentence model with its tokenizer.
 
-    ``max_length`` is how many tokens of a text are read, those around it included. ``prompts`` are texts to be put before a
-    sentence, by their names, such as "query"; ``default_prompt`` is the name of one that is used where nothing is said. With
-    ``lowercase`` texts are lowercased first, and without ``count_prompt`` pooling leaves a prompt's tokens out. Vectors are cut
-    to ``truncate_dim`` values, if that is given. ``similarity_fn_name`` is "cosine", "dot", "euclidean" or "manhattan"; another
-    one raises SettingError.
+    ``max_length`` is the maximum number of tokens of a text, special ones included. ``prompts`` are texts to prepend to a
+    sentence, by name, such as "query", and ``default_prompt`` is the name of the default. ``lowercase`` lowercases texts first.
+    Without ``count_prompt`` pooling leaves out a prompt's tokens. Vectors are cut to ``truncate_dim`` values, if set.
+    ``similarity_fn_name`` is "cosine", "dot", "euclidean" or "manhattan". Raises SettingError for another.
     """
 
     model: SentenceModel
@@ -71,7 +70,7 @@ class SentenceEncoder:
     def __post_init__(self) -> None:
         if self.similarity_fn_name not in SIMILARITIES:
             shown, known = shortened(repr(self.similarity_fn_name), 40), ", ".join(SIMILARITIES)
-            raise SettingError(f"similarity_fn_name {shown} is not known; there are {known}")
+            raise SettingError(f"similarity_fn_name must be one of {known}, got {shown}")
 
     def encode(
         self,
@@ -80,20 +79,21 @@ class SentenceEncoder:
         prompt: str | None = None,
         truncate_dim: int | None = None,
     ) -> Array:
-        """The vectors of sentences, a NumPy array (number of sentences, width) in float32; of a single one, (width,).
+        """Return the vectors of sentences, a NumPy array (number of sentences, width) in float32; for a single sentence,
+        (width,).
 
-        ``prompt_name`` names one of the ``prompts``, or ``prompt`` is itself put before each sentence. The name of a special
+        ``prompt_name`` names one of the ``prompts``; ``prompt`` is itself prepended to each sentence. The name of a special
         token in a text is that token, as in "Title[SEP]Abstract". Vectors are cut to their first ``truncate_dim`` values.
-        Sentences of about the same length are computed together, on several cores. Raises UserError for anything but texts, for
-        a prompt's name that is not known, and for a ``truncate_dim`` below 1.
+        Batches of sentences of similar length are computed on several cores. Raises UserError for anything but strings, an
+        unknown prompt name, and a ``truncate_dim`` below 1.
         """
         if isinstance(sentences, str):
             return self.encode([sentences], prompt_name, prompt, truncate_dim)[0]
         if not isinstance(sentences, Iterable) or isinstance(sentences, (bytes, Mapping)):
-            raise UserError(f"sentences are a text or a list of texts, not {shortened(repr(sentences), 40)}")
+            raise UserError(f"sentences must be a string or a list of strings, got {shortened(repr(sentences), 40)}")
         size = self.truncate_dim if truncate_dim is None else truncate_dim
         if size is not None and size < 1:
-            raise UserError(f"truncate_dim must be at least 1, not {size}")
+            raise UserError(f"truncate_dim must be at least 1, got {size}")
         before = self._prompt(prompt_name) if prompt is None else prompt
         texts = [self.ids_of(before, sentence) for sentence in sentences]
         skipped = 0
@@ -103,24 +103,24 @@ class SentenceEncoder:
         batches = _batches([len(ids) for ids in texts])
         shards = [batches[i :: default_shards()] for i in range(default_shards())]
         work = functools.partial(self._vectors, texts, skipped)
-        found = call_together([functools.partial(work, shard) for shard in shards if shard])
-        rows = host.concatenate([row for part in found for row in part] or [host.empty((0, self.width), host.float32)])
+        parts = call_together([functools.partial(work, shard) for shard in shards if shard])
+        rows = host.concatenate([row for part in parts for row in part] or [host.empty((0, self.width), host.float32)])
         order = [i for shard in shards for batch in shard for i in batch]
         result = host.empty(rows.shape, rows.dtype)
         result[order] = rows
         return result[:, :size]
 
     def encode_query(self, sentences: str | Iterable[str], prompt_name: str | None = None, **settings: Any) -> Array:
-        """The vectors of questions: ``encode``, with the prompt "query" where none is given."""
+        """Return ``encode`` of questions, with the prompt "query" by default."""
         return self.encode(sentences, prompt_name or "query", **settings)
 
     def encode_document(self, sentences: str | Iterable[str], prompt_name: str | None = None, **settings: Any) -> Array:
-        """The vectors of texts that questions are about: ``encode``, with the prompt "document" where none is given."""
+        """Return ``encode`` of the texts that questions are about, with the prompt "document" by default."""
         return self.encode(sentences, prompt_name or "document", **settings)
 
     def similarity(self, vectors: Any, others: Any) -> Array:
-        """How alike vectors are, (n, width) and (m, width) -> (n, m) in float32: their cosine or dot product, or their distance
-        below zero, as ``similarity_fn_name`` says."""
+        """Return the similarity of vectors, (n, width) and (m, width) -> (n, m) in float32: their cosine, dot product or
+        negative distance, as ``similarity_fn_name`` says."""
         x, y = (host.atleast_2d(host.asarray(rows, host.float32)) for rows in (vectors, others))
         return SIMILARITIES[self.similarity_fn_name](x, y)
 
@@ -132,9 +132,9 @@ class SentenceEncoder:
         return int(min(width, self.truncate_dim or width))
 
     def ids_of(self, prompt: str, sentence: str) -> list[int]:
-        """The ids of a sentence behind a prompt, with those that the model expects around it."""
+        """Return the ids of a sentence after a prompt, with the special tokens around it."""
         if not isinstance(sentence, str):
-            raise UserError(f"a sentence is a text, not {shortened(repr(sentence), 40)}: pass a list of texts")
+            raise UserError(f"a sentence must be a string, got {shortened(repr(sentence), 40)}: pass a list of strings")
         text = prompt + sentence
         around = self.tokenizer.before, self.tokenizer.after
         room = max(self.max_length - sum(map(len, around)), 0)
@@ -142,15 +142,15 @@ class SentenceEncoder:
             parts = cut_at_special(text, self.tokenizer.special)
             text = "".join(part if special is not None else "".join(map(str.lower, part)) for part, special in parts)
         ids = self.tokenizer.encode(text, allow_special=True)[:room].tolist()
-        return [*around[0], *ids, *around[1]] or [self.pad]  # no model reads nothing
+        return [*around[0], *ids, *around[1]] or [self.pad]  # models need at least one token
 
     @property
     def pad(self) -> int:
-        """The id that fills up shorter texts. A GPT has none, and no token of it sees those behind it."""
+        """The padding id. A GPT has none, and none of its tokens attends to later ones."""
         return self.model.encoder.config.pad if isinstance(self.model.encoder, Bert) else 0
 
     def padded(self, texts: Sequence[str], prompt: str = "") -> tuple[Tensor, Tensor]:
-        """The ids of texts behind a prompt, and the mask of their tokens, (number of texts, length) each, for the model."""
+        """Return the ids of texts after a prompt, and the mask of their tokens, (number of texts, length) each."""
         rows = [self.ids_of(prompt, text) for text in texts]
         return tt.tensor(padded(rows, self.pad)), tt.tensor(_is_token(rows))
 
@@ -159,30 +159,30 @@ class SentenceEncoder:
         prompts = {**_PROMPTS, **self.prompts}
         if name is not None and name not in prompts:
             shown, known = shortened(repr(name), 40), ", ".join(prompts)
-            raise UserError(f"there is no prompt {shown}; there are {known}. prompt= takes any text")
+            raise UserError(f"prompt_name must be one of {known}, got {shown}: pass any other text as prompt=")
         return "" if name is None else prompts[name]
 
     def _vectors(self, texts: Sequence[Sequence[int]], skipped: int, batches: Sequence[Sequence[int]]) -> list[Array]:
-        """The vectors of the texts in each batch, which are given by their places."""
-        found = []
+        """Return the vectors of the texts in each batch of indices."""
+        vectors = []
         with tt.no_grad(), evaluating(self.model):
             for batch in batches:
                 rows = [texts[i] for i in batch]
                 is_token = _is_token(rows)
                 counted = is_token & (host.arange(is_token.shape[1]) >= skipped)
-                given = tt.tensor(padded(rows, self.pad)), tt.tensor(is_token), tt.tensor(counted) if skipped else None
-                found.append(self.model(*given).numpy())
-        return found
+                inputs = tt.tensor(padded(rows, self.pad)), tt.tensor(is_token), tt.tensor(counted) if skipped else None
+                vectors.append(self.model(*inputs).numpy())
+        return vectors
 
 
 def _is_token(rows: Sequence[Sequence[int]]) -> Array:
-    """Where padded rows have ids of their own: booleans (number of rows, length of the longest)."""
+    """Return the mask of padded rows: booleans (number of rows, length of the longest)."""
     lengths = host.array([len(row) for row in rows])
     return host.arange(lengths.max()) < lengths[:, None]
 
 
 def _batches(lengths: Sequence[int]) -> list[list[int]]:
-    """The places of texts, the longest first, in batches of about as many tokens, padding included."""
+    """Return the indices of texts, longest first, in batches of similar numbers of tokens, padding included."""
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > _TOKENS_AT_ONCE:
@@ -192,38 +192,40 @@ def _batches(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def sentence_encoder(path_or_name: str | Path, revision: str | None = None, dtype: str | None = None) -> SentenceEncoder:
-    """The model of sentence-transformers in a folder, or of this name on the Hugging Face hub, with its tokenizer.
+    """Load a sentence-transformers model with its tokenizer, from a folder or of this name on the Hugging Face hub.
 
-    The folder has a modules.json, which names a Transformer (of a family that ``from_pretrained`` reads, without its head),
-    Pooling, and then Dense and Normalize in any order. ``dtype`` is that of ``from_pretrained``.
+    The modules.json of the folder names a Transformer (of a family that ``from_pretrained`` reads, without its head), Pooling,
+    and then Dense and Normalize in any order. ``dtype`` is that of ``from_pretrained``.
 
     Raises UserError for other modules and settings, and as ``from_pretrained`` and ``pretrained_tokenizer`` do.
     """
-    return encoder_around(find_folder(path_or_name, revision), lambda place: load_encoder(place, dtype))
+    return encoder_around(find_folder(path_or_name, revision), lambda path: load_encoder(path, dtype))
 
 
 def encoder_around(folder: Path, load: Callable[[Path], Bert | GPT | GPTVectors]) -> SentenceEncoder:
-    """What ``sentence_encoder`` gives for a folder, with the encoder that ``load`` has for the Transformer's own."""
-    (_, place), (_, of_pooling), *others = _modules(folder)
+    """Return ``sentence_encoder`` of a folder, with the encoder that ``load`` returns for the folder of its Transformer."""
+    (_, transformer), (_, of_pooling), *more = _modules(folder)
     pooling, count_prompt = _pooling(PretrainedSettings(of_pooling / "config.json"))
-    encoder = load(place)
-    for path in [path for kind, path in others if kind == "Normalize"]:
+    encoder = load(transformer)
+    for path in [path for name, path in more if name == "Normalize"]:
         _settings(path / "config.json", (), **_OF_SENTENCES)
-    layers = [_projection(path) if kind == "Dense" else Normalize() for kind, path in others]
+    layers = [_projection(path) if name == "Dense" else Normalize() for name, path in more]
     model = SentenceModel(encoder, pooling, layers).eval()
-    tokenizer = pretrained_tokenizer(place)
-    own = _settings(next((place / name for name in _FILES if (place / name).exists()), place / _FILES[0]), _READ, **_TEXTS)
+    tokenizer = pretrained_tokenizer(transformer)
+    settings = _settings(
+        next((transformer / name for name in _FILES if (transformer / name).exists()), transformer / _FILES[0]), _READ, **_TEXTS
+    )
     shared = _settings(folder / "config_sentence_transformers.json", _SHARED, model_type="SentenceTransformer")
-    of_tokenizer = _settings(place / "tokenizer_config.json", truncation_side="right")
+    of_tokenizer = _settings(transformer / "tokenizer_config.json", truncation_side="right")
     longest = encoder.config.max_length if isinstance(encoder, Bert) else encoder.config.block_size
     usual = of_tokenizer.read(float, "model_max_length", float(longest))
-    max_length = int(min(own.read(int, "max_seq_length", 0) or usual, longest))
+    max_length = int(min(settings.read(int, "max_seq_length", 0) or usual, longest))
     if max_length <= len(tokenizer.before) + len(tokenizer.after):
-        raise own.error(f"max_seq_length {max_length} leaves no room for a text")
+        raise settings.error(f"max_seq_length must leave room for a text, got {max_length}")
     prompts = shared.read(dict[str, str | None], "prompts", {})
     default = shared.read(str, "default_prompt_name", "")
     if default and default not in _PROMPTS | prompts:
-        raise shared.error(f"default_prompt_name {shortened(repr(default), 40)} is not one of the prompts")
+        raise shared.error(f"default_prompt_name must be one of the prompts, got {shortened(repr(default), 40)}")
     try:
         return SentenceEncoder(
             model,
@@ -231,7 +233,7 @@ def encoder_around(folder: Path, load: Callable[[Path], Bert | GPT | GPTVectors]
             max_length=max_length,
             prompts={name: text or "" for name, text in prompts.items()},
             default_prompt=default or None,
-            lowercase=own.read(bool, "do_lower_case", False),
+            lowercase=settings.read(bool, "do_lower_case", False),
             count_prompt=count_prompt,
             truncate_dim=shared.read(int, "truncate_dim", 0) or None,
             similarity_fn_name=shared.read(str, "similarity_fn_name", "cosine"),
@@ -241,7 +243,8 @@ def encoder_around(folder: Path, load: Callable[[Path], Bert | GPT | GPTVectors]
 
 
 def _settings(path: Path, known: Sequence[str] | None = None, **allowed: Any) -> PretrainedSettings:
-    """The settings of a file that may be missing: with ``known`` no others, and these, if they are there, with one value."""
+    """Return the settings of a file, which may be missing. If present, ``allowed`` settings must have their one value, and with
+    ``known`` all others must be off."""
     settings = PretrainedSettings(path, read_json(path) if path.exists() else {})
     settings.refuse(**allowed)
     if known is not None:
@@ -250,52 +253,51 @@ def _settings(path: Path, known: Sequence[str] | None = None, **allowed: Any) ->
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
-    """The kinds and the folders of the modules that modules.json names: a Transformer, a Pooling, and others."""
+    """Return the types and folders of the modules in modules.json: a Transformer, a Pooling, and others."""
     path = folder / MODULES
     if not path.exists():
-        raise UserError(
-            f"{folder} has no {MODULES}: pass a folder of sentence-transformers. Of another model, SentenceModel makes vectors"
-        )
+        raise UserError(f"{folder} has no {MODULES}: pass a sentence-transformers folder, or build a SentenceModel")
     with damaged(path):
-        found = read_value(list[dict[str, Any]], parse_json(f'{{"modules": {read_utf8(path, "JSON")}}}')["modules"], "modules")
-        kinds = [read_value(str, module.get("type"), "type").rpartition(".")[2] for module in found]
-        places = [folder / read_value(str, module.get("path"), "path") for module in found]
-    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= {"Dense", "Normalize"}:
-        shown = shortened(", ".join(kinds), 80) or "nothing"
-        raise UserError(f"{path} names {shown}; here it can be Transformer and Pooling, then Dense and Normalize in any order")
-    if outside := [place for place in places if not place.resolve().is_relative_to(folder.resolve())]:
-        raise UserError(f"{path} is damaged: {outside[0]} is not in its folder")
-    return list(zip(kinds, places))
+        modules = read_value(
+            list[dict[str, Any]], parse_json(f'{{"modules": {read_utf8(path, "JSON")}}}')["modules"], "modules"
+        )
+        names = [read_value(str, module.get("type"), "type").rpartition(".")[2] for module in modules]
+        paths = [folder / read_value(str, module.get("path"), "path") for module in modules]
+    if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= {"Dense", "Normalize"}:
+        shown = shortened(", ".join(names), 80) or "nothing"
+        raise UserError(f"{path} must list Transformer and Pooling, then Dense and Normalize in any order, got {shown}")
+    if outside := [inner for inner in paths if not inner.resolve().is_relative_to(folder.resolve())]:
+        raise UserError(f"{path} is damaged: {outside[0]} is outside its folder")
+    return list(zip(names, paths))
 
 
 def _pooling(settings: PretrainedSettings) -> tuple[tuple[str, ...], bool]:
-    """The kinds of pooling, and whether it counts the tokens of a prompt. Older files have a switch for each kind."""
+    """Return the kinds of pooling, and whether it counts the tokens of a prompt. Older files have a switch for each kind."""
     named = settings.values.get("pooling_mode")
     endings = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens", "weightedmean": "weightedmean_tokens"}
-    switches = {kind: f"pooling_mode_{endings.get(kind, kind)}" for kind in POOLINGS}
+    switches = {name: f"pooling_mode_{endings.get(name, name)}" for name in POOLINGS}
     sizes = ("embedding_dimension", "word_embedding_dimension")
     settings.refuse_others("pooling_mode", "include_prompt", *sizes, *switches.values())
     if named is None:
-        named = [kind for kind, switch in switches.items() if settings.read(bool, switch, False)] or ["mean"]
-    kinds = [named] if isinstance(named, str) else settings.read(list[str], "pooling_mode", named)
-    if not kinds:
-        raise settings.error(f"pooling_mode names no pooling; there are {', '.join(POOLINGS)}")
-    if unknown := [kind for kind in kinds if kind not in POOLINGS]:
-        raise settings.error(f"pooling_mode {shortened(repr(unknown[0]), 40)} is not known; there are {', '.join(POOLINGS)}")
-    return tuple(kinds), settings.read(bool, "include_prompt", True)
+        named = [name for name, switch in switches.items() if settings.read(bool, switch, False)] or ["mean"]
+    names = [named] if isinstance(named, str) else settings.read(list[str], "pooling_mode", named)
+    for name in names or ("",):
+        if name not in POOLINGS:
+            raise settings.error(f"pooling_mode must be one of {', '.join(POOLINGS)}, got {shortened(repr(name), 40)}")
+    return tuple(names), settings.read(bool, "include_prompt", True)
 
 
 def _projection(folder: Path) -> Projection:
-    """The layer of a folder of Dense."""
+    """Return the layer of a Dense folder."""
     names = ("in_features", "out_features", "bias", "activation_function")
     settings = _settings(folder / "config.json", names, use_residual=False, **_OF_SENTENCES)
     path, _, function = settings.read(str, "activation_function", "torch.nn.Tanh").rpartition(".")
     if function not in Projection.FUNCTIONS or path.partition(".")[0] != "torch":
         known = ", ".join(Projection.FUNCTIONS)
         shown = shortened(repr(settings.values["activation_function"]), 60)
-        raise settings.error(f"activation_function {shown} is not known; there are torch.nn's {known}")
+        raise settings.error(f"activation_function must be one of torch.nn's {known}, got {shown}")
     if not (folder / WHOLE).exists():
-        remedy = "SentenceTransformer(folder).save(folder) of sentence-transformers writes one, if you trust the folder"
+        remedy = "if you trust the folder, write it with SentenceTransformer(folder).save(folder) of sentence-transformers"
         raise UserError(f"{folder} has no {WHOLE}; {remedy}")
     sizes = [settings.read(int, name) for name in ("in_features", "out_features")]
     layer: Any = Projection(sizes[0], sizes[1], settings.read(bool, "bias", True), function)
@@ -303,10 +305,10 @@ def _projection(folder: Path) -> Projection:
 
 
 def layer_with_weights(layer: Any, folder: Path) -> Any:
-    """A module with the weights of a folder, which has them by the same names. Raises UserError if they do not fit."""
-    found = read_weights(folder)
+    """Load the weights of a folder into a module with the same names. Raises UserError if they do not fit."""
+    tensors = read_weights(folder)
     expected = {name: tensor.shape for name, tensor in layer.state_dict().items()}
-    if {name: array.shape for name, array in found.items()} != expected:
-        raise UserError(f"the weights in {folder} are not those of its settings: they are not {expected}")
-    layer.load_state_dict({name: numbers_of(array).astype(host.float32) for name, array in found.items()}, assign=True)
+    if {name: array.shape for name, array in tensors.items()} != expected:
+        raise UserError(f"the weights in {folder} do not fit its config.json: expected {expected}")
+    layer.load_state_dict({name: numbers_of(array).astype(host.float32) for name, array in tensors.items()}, assign=True)
     return layer

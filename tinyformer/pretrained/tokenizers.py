@@ -1,39 +1,50 @@
-"""The tokenizer of a folder in Hugging Face's layout, by what lies in the folder; and writing one there."""
+"""The tokenizer of a folder in Hugging Face's layout, read as transformers reads it, and written there.
+
+transformers builds a tokenizer of the classes in ``CLASSES`` from the vocabulary, the merges and tokenizer_config.json, even
+where tokenizer.json says something else. So does this module.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import read_json, read_utf8
+from tinyformer.pretrained.families import PretrainedSettings
 from tinyformer.pretrained.folders import gguf_at, model_folder
 from tinyformer.pretrained.gguf_tokenizers import gguf_tokenizer
-from tinyformer.pretrained.settings import PretrainedSettings
-from tinyformer.pretrained.tokenizer_classes import CLASSES, CONFIG, ROLES, check_settings, class_name, content_of
 from tinyformer.tokenizers import CharTokenizer, MarianTokenizer, PipelineTokenizer, Tokenizer
 from tinyformer.tokenizers.pipeline import Around, Section, parts_of, read_from
-from tinyformer.tokenizers.tokenizer_json import added_token, tokenizer_json, write_tokenizer_files
+from tinyformer.tokenizers.tokenizer_json import (
+    BYTE_LEVEL,
+    METASPACE,
+    QWEN2_WORDS,
+    added_token,
+    berts,
+    characters_decoder,
+    split_by,
+    tokenizer_json,
+    write_tokenizer_files,
+)
 from tinytensor.common.wording import a_or_an, counted
 
-# What says how to write tokenizer.json, from which all details can be read.
-REMEDY = (
-    "transformers writes one that says all: AutoTokenizer.from_pretrained(folder).save_pretrained(folder) makes tokenizer.json"
-)
+REMEDY = "write tokenizer.json with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
 
 
 def pretrained_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer of a folder with the files of a published model.
+    """Return the tokenizer of a folder with the files of a published model.
 
-    It may have source.spm, target.spm and vocab.json (Marian); tokenizer.json; vocab.json and merges.txt (GPT-2, RoBERTa,
-    Qwen); or vocab.txt (BERT). The first of these that is there counts, with the settings and tokens that
-    tokenizer_config.json, added_tokens.json and special_tokens_map.json name. Without them it is the tokenizer of a GGUF file:
-    ``folder`` itself, or the only one there; or that of the model which an adapter in the folder belongs to.
+    The first of these files decides: source.spm, with target.spm and vocab.json (Marian); tokenizer.json; merges.txt, with
+    vocab.json (GPT-2, RoBERTa, Qwen); vocab.txt (BERT). Its settings and added tokens come from tokenizer_config.json,
+    added_tokens.json and special_tokens_map.json. Without any of them, the tokenizer is that of a GGUF file (``folder`` itself
+    or the only one in it), or of the base model of an adapter in the folder.
 
-    Raises UserError if none is there, if a file is missing or damaged, or if it asks for something that is not supported. A
-    warning of the logger "tinyformer" tells if it has another number of tokens than the model, as a file that was cut off has.
+    Raises UserError if there is no tokenizer, or if a file is missing, damaged or not supported. A warning of the logger
+    "tinyformer" reports a vocabulary that does not fit the model's, as after a partial download.
     """
     folder = Path(folder)
     tokenizer = _read(folder)
@@ -43,17 +54,17 @@ def pretrained_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def _read(folder: Path) -> Tokenizer:
-    there = {name for name in ("source.spm", "tokenizer.json", "merges.txt", "vocab.txt") if (folder / name).exists()}
-    if "source.spm" in there:
+    if (folder / "source.spm").exists():
         return _marian(folder)
-    if there:
+    if any((folder / name).exists() for name in ("tokenizer.json", "merges.txt", "vocab.txt")):
         return published_tokenizer(folder)
     if (file := gguf_at(folder)) is not None:
         return gguf_tokenizer(file)
     if (base := model_folder(folder)) != folder:
         return pretrained_tokenizer(base)
-    if found := [name for name in ("tokenizer.model", "sentencepiece.bpe.model", "spiece.model") if (folder / name).exists()]:
-        raise UserError(f"{folder} has {found[0]}, of SentencePiece, and no tokenizer.json; {REMEDY}")
+    for name in ("tokenizer.model", "sentencepiece.bpe.model", "spiece.model"):
+        if (folder / name).exists():
+            raise UserError(f"{folder} has {name} (SentencePiece), but no tokenizer.json; {REMEDY}")
     raise UserError(
         f"{folder} has no tokenizer: looked for tokenizer.json; vocab.json and merges.txt (GPT-2); vocab.txt (BERT); "
         "source.spm, target.spm and vocab.json (Marian)"
@@ -61,25 +72,24 @@ def _read(folder: Path) -> Tokenizer:
 
 
 def _lacking(tokenizer: Tokenizer, folder: Path) -> str:
-    """What a tokenizer seems to lack, in words: tokens that the model has, or merges that make its tokens. "" for nothing."""
-    found = json_of(folder, "config.json").get("vocab_size")
-    there = tokenizer.vocab_size
-    # Published models have some more outputs than tokens, as sizes that can be divided by 128 are faster.
-    if isinstance(found, int) and not there <= found <= there + max(256, there // 10):
-        return f"the tokenizer has {counted(there, 'token')}, but config.json says {found:,} (vocab_size): is a file cut off?"
-    if isinstance(tokenizer, PipelineTokenizer) and tokenizer.num_merges is not None:
-        merges, tokens = counted(tokenizer.num_merges, "merge"), counted(there, "token")
-        if 2 * tokenizer.num_merges < there - 256 - len(tokenizer.added):
-            return f"there are only {merges} for the tokenizer's {tokens}: is the file of merges cut off?"
+    """Return a description of the tokens or merges that a tokenizer seems to lack, or ""."""
+    vocab_size = json_of(folder, "config.json").get("vocab_size")
+    size = tokenizer.vocab_size
+    # Published models may have more outputs than tokens: multiples of 128 are faster.
+    if isinstance(vocab_size, int) and not size <= vocab_size <= size + max(256, size // 10):
+        return f"the tokenizer has {counted(size, 'token')}, but config.json has vocab_size {vocab_size:,}: is a file cut off?"
+    merges, added = (tokenizer.num_merges, tokenizer.added) if isinstance(tokenizer, PipelineTokenizer) else (None, {})
+    if merges is not None and 2 * merges < size - 256 - len(added):
+        return f"the tokenizer has {counted(size, 'token')}, but only {counted(merges, 'merge')}: are the merges cut off?"
     return ""
 
 
 def save_pretrained_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json, with which transformers' ``AutoTokenizer.from_pretrained(folder)`` gives
-    the same ids and the same text.
+    """Write tokenizer.json and tokenizer_config.json for transformers' ``AutoTokenizer.from_pretrained(folder)``, which then
+    encodes and decodes alike.
 
-    The names of special tokens count as such there, as with ``allow_special`` here. Raises UserError for a tokenizer whose
-    rules tokenizer.json cannot express, such as one of whole words, which guesses the spaces between them.
+    Names of special tokens in a text become those tokens there, as with ``allow_special`` here. Raises UserError for a
+    tokenizer whose rules tokenizer.json cannot express, such as one of whole words, which guesses the spaces between them.
     """
     write_tokenizer_files(tokenizer, Path(folder))
 
@@ -90,15 +100,161 @@ def _marian(folder: Path) -> MarianTokenizer:
     return MarianTokenizer.from_files(*(folder / name for name in files))
 
 
+# ------------------------------------------------------------------------------------------------------------------ the classes
+
+CONFIG = "tokenizer_config.json"
+GENERIC = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")  # these follow tokenizer.json
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True)
+class TokenizerClass:
+    """The rules of a tokenizer class of transformers.
+
+    ``sections`` makes the sections of a tokenizer.json from the files (a ``vocab``, and perhaps ``merges`` and a
+    ``normalizer``) and the settings. ``tokens`` are the default special tokens. ``ends`` names the two tokens that always
+    surround a text. ``own_files`` are the files that replace a missing tokenizer.json.
+    """
+
+    model: str
+    sections: Callable[[Section, PretrainedSettings], Section]
+    tokens: Mapping[str, Any] = field(default_factory=dict)
+    ends: tuple[str, ...] = ()
+    own_files: tuple[str, ...] = ("vocab.json", "merges.txt")
+
+
+def _berts(files: Section, settings: PretrainedSettings) -> Section:
+    return berts(
+        files["vocab"],
+        settings.read(bool, "do_lower_case", True),
+        content_of(settings.values.get("unk_token", "[UNK]")),
+        cleanup=True,
+        strip_accents=None if settings.values.get("strip_accents") is None else settings.read(bool, "strip_accents"),
+        handle_chinese_chars=settings.read(bool, "tokenize_chinese_chars", True),
+    )
+
+
+def _byte_pairs(pattern: str | None = None, normal_form: str = "") -> Callable[[Section, PretrainedSettings], Section]:
+    def sections(files: Section, settings: PretrainedSettings) -> Section:
+        has_space = settings.read(bool, "add_prefix_space", False)
+        gpt2s = {**BYTE_LEVEL, "add_prefix_space": has_space, "use_regex": True}
+        return {
+            "normalizer": {"type": normal_form} if normal_form else None,
+            "pre_tokenizer": split_by(pattern, space_before=has_space) if pattern else gpt2s,
+            "decoder": BYTE_LEVEL,
+            "model": {"type": "BPE", "vocab": files["vocab"], "merges": files["merges"]},
+        }
+
+    return sections
+
+
+def _llamas(files: Section, settings: PretrainedSettings) -> Section:
+    has_space = settings.read(bool, "add_prefix_space", True)
+    where = "never" if not has_space else "always" if settings.read(bool, "legacy", False) else "first"
+    flags = {"fuse_unk": True, "byte_fallback": True}
+    return {
+        "normalizer": None,
+        "pre_tokenizer": {**METASPACE, "prepend_scheme": where, "split": False},
+        "decoder": characters_decoder(has_space),
+        "model": {"type": "BPE", "vocab": files["vocab"], "merges": files["merges"], **flags},
+    }
+
+
+def _gemmas(files: Section, settings: PretrainedSettings) -> Section:
+    flags = {"fuse_unk": True, "byte_fallback": True, "unk_token": content_of(settings.values.get("unk_token", "<unk>"))}
+    return {
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": METASPACE["replacement"]},
+        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
+        "decoder": characters_decoder(has_space=False),
+        "model": {"type": "BPE", "vocab": files["vocab"], "merges": files["merges"], **flags},
+    }
+
+
+def _xlm_robertas(files: Section, settings: PretrainedSettings) -> Section:
+    scheme = "always" if settings.read(bool, "add_prefix_space", True) else "never"
+    marks = {**METASPACE, "prepend_scheme": scheme, "split": True}
+    normalizers = parts_of(files.get("normalizer"), "normalizers")
+    return {
+        "normalizer": next((part for part in normalizers if part["type"] == "Precompiled"), None),
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, marks]},
+        "decoder": marks,
+        "model": {"type": "Unigram", "vocab": files["vocab"], "unk_id": 3, "byte_fallback": False},
+    }
+
+
+_ENDS, _VOCABULARY = ("cls_token", "sep_token"), ("vocab.txt",)
+_BERTS = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+_LLAMAS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+_GEMMAS = {"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>"}
+_ROBERTAS = {**_LLAMAS, "sep_token": "</s>", "cls_token": "<s>", "pad_token": "<pad>", "mask_token": "<mask>"}
+_MPNETS = {**_ROBERTAS, "unk_token": "[UNK]", "mask_token": added_token("<mask>", lstrip=True)}
+_GPT2S = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
+_QWENS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
+CLASSES = {
+    "BertTokenizer": TokenizerClass("WordPiece", _berts, _BERTS, _ENDS, _VOCABULARY),
+    "DistilBertTokenizer": TokenizerClass("WordPiece", _berts, _BERTS, _ENDS, _VOCABULARY),
+    "MPNetTokenizer": TokenizerClass("WordPiece", _berts, _MPNETS, _ENDS, _VOCABULARY),
+    "GPT2Tokenizer": TokenizerClass("BPE", _byte_pairs(), _GPT2S),
+    "RobertaTokenizer": TokenizerClass("BPE", _byte_pairs(), _ROBERTAS, _ENDS),
+    "Qwen2Tokenizer": TokenizerClass("BPE", _byte_pairs(QWEN2_WORDS, "NFC"), _QWENS),
+    "GPTNeoXTokenizer": TokenizerClass("BPE", _byte_pairs(normal_form="NFC"), {**_GPT2S, "pad_token": "<|padding|>"}),
+    "XLMRobertaTokenizer": TokenizerClass("Unigram", _xlm_robertas, _ROBERTAS, ("bos_token", "eos_token"), ()),
+    "LlamaTokenizer": TokenizerClass("BPE", _llamas, _LLAMAS, own_files=()),
+    "GemmaTokenizer": TokenizerClass("BPE", _gemmas, _GEMMAS, own_files=()),
+}
+# The default class of each model type.
+OF_MODELS = {
+    "bert": "BertTokenizer", "electra": "BertTokenizer", "distilbert": "BertTokenizer", "mpnet": "MPNetTokenizer",
+    "gpt2": "GPT2Tokenizer", "roberta": "RobertaTokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer",
+    "gpt_neox": "GPTNeoXTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "mistral": "TokenizersBackend",
+    "phi3": "TokenizersBackend", "gemma": "GemmaTokenizer",
+}  # fmt: skip
+
+
+def class_name(settings: PretrainedSettings, config: Mapping[str, Any], of_bytes: bool) -> str:
+    """Return the name of the class that transformers chooses, or "" if no file tells. ``of_bytes``: tokenizer.json has a
+    ByteLevel part."""
+    declared = str(settings.values.get("tokenizer_class") or config.get("tokenizer_class") or "").removesuffix("Fast")
+    registered = OF_MODELS.get(str(config.get("model_type")), "")
+    if registered in GENERIC or config.get("model_type") == "qwen2":  # many Qwen2 folders name a wrong class
+        return registered
+    return GENERIC[0] if declared == "LlamaTokenizer" and of_bytes else declared or registered
+
+
+def check_settings(name: str, settings: PretrainedSettings, file: Section | None) -> None:
+    """Raise UserError for unsupported settings that would change ids."""
+    unsupported = {
+        "split_special_tokens": (None, False), "never_split": (None, []), "do_basic_tokenize": (None, True),
+        "fix_mistral_regex": (None, False),
+    }  # fmt: skip
+    for key, allowed in unsupported.items():
+        if settings.values.get(key) not in allowed:
+            raise settings.error(f"{key} {shortened(repr(settings.values[key]), 40)} is not supported")
+    if name in CLASSES or name in GENERIC or file is None:
+        return
+    lowers = [part.get("lowercase", True) for part in parts_of(file.get("normalizer"), "normalizers")
+              if part["type"] in ("Lowercase", "BertNormalizer")]  # fmt: skip
+    cutters = parts_of(file.get("pre_tokenizer"), "pretokenizers")
+    spaces = [part.get("prepend_scheme", "always") != "never" for part in cutters if part["type"] == "Metaspace"]
+    spaces += [part["add_prefix_space"] for part in cutters if part["type"] == "ByteLevel"]
+    for key, value in (("do_lower_case", any(lowers)), ("add_prefix_space", any(spaces))):
+        if settings.read(bool, key, value) is not value:
+            raise settings.error(f"{key} {not value} contradicts tokenizer.json, where it is {value}: make them agree")
+
+
+def content_of(token: Any) -> str:
+    """Return the text of a special token in the settings: a string, or the description of an added token."""
+    return str(token["content"] if isinstance(token, Mapping) else token)
+
+
 # ------------------------------------------------------------------------------------------- as its class and its settings say
 
 
 def published_tokenizer(folder: Path) -> PipelineTokenizer | CharTokenizer:
-    """The tokenizer of tokenizer.json, or of vocab.json and merges.txt, or of vocab.txt, as its class and its settings say. One
-    of characters, as ``save_pretrained_tokenizer`` writes it, becomes a CharTokenizer.
+    """Return the tokenizer of tokenizer.json, of vocab.json and merges.txt, or of vocab.txt, following its class and settings.
+    A character tokenizer that ``save_pretrained_tokenizer`` wrote becomes a CharTokenizer.
 
-    Raises UserError if a file is damaged, for a class that is not known without tokenizer.json, and for settings that are not
-    supported.
+    Raises UserError for a damaged file, an unknown class without tokenizer.json, and unsupported settings.
     """
     path = folder / "tokenizer.json"
     file = read_json(path) if path.exists() else None
@@ -114,12 +270,12 @@ def published_tokenizer(folder: Path) -> PipelineTokenizer | CharTokenizer:
         if name in CLASSES and (file or CLASSES[name].own_files):
             tokenizer = _of_class(folder, name, settings, file)
         elif file is not None:
-            there = {token["content"] for token in file.get("added_tokens") or []}
-            tokenizer = PipelineTokenizer(file, _added(folder, settings, file, there))
+            listed = {token["content"] for token in file.get("added_tokens") or []}
+            tokenizer = PipelineTokenizer(file, _added(folder, settings, file, listed))
         else:
             whose = a_or_an(shortened(name, 40)) if name else f"model_type {shortened(repr(config['model_type']), 40)}"
             known = ", ".join(name for name, rules in CLASSES.items() if rules.own_files)
-            raise UserError(f"{folder} has no tokenizer.json, and only {known} are known without; it has {whose}; {REMEDY}")
+            raise UserError(f"{folder} has {whose} but no tokenizer.json, which only {known} can lack; {REMEDY}")
         _check_ids(tokenizer, folder, settings)
     return tokenizer
 
@@ -136,7 +292,7 @@ def _characters(file: Section) -> CharTokenizer | None:
 
 
 def json_of(folder: Path, name: str) -> dict[str, Any]:
-    """The content of a JSON file in a folder; empty where there is none."""
+    """Return the content of a JSON file in a folder, or {} if there is none."""
     return read_json(folder / name) if (folder / name).exists() else {}
 
 
@@ -144,21 +300,21 @@ def _of_class(folder: Path, name: str, settings: PretrainedSettings, file: Secti
     rules = CLASSES[name]
     if file is not None and (model := file["model"].get("type", rules.model)) != rules.model:
         problem = f"tokenizer_class is {name}, but tokenizer.json has the model {shortened(repr(model), 40)}"
-        raise settings.error(f'{problem}: set tokenizer_class to "PreTrainedTokenizerFast" to read it as it is')
+        raise settings.error(f'{problem}: set tokenizer_class to "PreTrainedTokenizerFast" to use tokenizer.json alone')
     files = _files(folder, name) if file is None else {"merges": [], **file, **file["model"]}
-    whole = PretrainedSettings(settings.path, {**rules.tokens, **settings.values})
-    if null := [role for role in rules.ends if whole.values[role] is None]:
-        raise settings.error(f"{null[0]} is null, and that token belongs around a text")
-    added = _added(folder, whole, file or {}, set())
+    full = PretrainedSettings(settings.path, {**rules.tokens, **settings.values})
+    if null := [role for role in rules.ends if full.values[role] is None]:
+        raise settings.error(f"{null[0]} must not be null: {a_or_an(name)} puts it around a text")
+    added = _added(folder, full, file or {}, set())
     if name == "Qwen2Tokenizer":
-        added += [added_token(content_of(token)) for tokens in _special(whole.values) for token in tokens]
+        added += [added_token(content_of(token)) for tokens in _special(full.values) for token in tokens]
     ends: Section | None = (file or {}).get("post_processor")
     around: Around | None = None
     if rules.ends:
-        around = _named(whole, rules.ends[0]), _named(whole, rules.ends[1])
+        around = _named(full, rules.ends[0]), _named(full, rules.ends[1])
     elif file is None or ends is None or name == "GPTNeoXTokenizer":
         adds = (file is None and settings.read(bool, f"add_{role}_token", False) for role in ("bos", "eos"))
-        before, after = (_named(whole, f"{role}_token") if add else [] for role, add in zip(("bos", "eos"), adds))
+        before, after = (_named(full, f"{role}_token") if add else [] for role, add in zip(("bos", "eos"), adds))
         around = before, after
     content = {"version": "1.0", "added_tokens": [], "post_processor": ends, **rules.sections(files, settings)}
     return PipelineTokenizer(content, added, around)
@@ -170,11 +326,10 @@ def _named(settings: PretrainedSettings, role: str) -> list[str]:
 
 
 def _files(folder: Path, name: str) -> Section:
-    """The vocabulary and the merges of a folder without tokenizer.json, for a class that can do without."""
+    """Return the vocabulary and merges of a folder without tokenizer.json, for a class that does not need it."""
     files = CLASSES[name].own_files
     if missing := [file for file in files if not (folder / file).exists()]:
-        needs = f"which {a_or_an(name)} needs where there is no tokenizer.json"
-        raise UserError(f"{folder} has no {' and no '.join(missing)}, {needs}; {REMEDY}")
+        raise UserError(f"{folder} has no tokenizer.json, so {a_or_an(name)} needs {' and '.join(missing)}; {REMEDY}")
     if files == ("vocab.txt",):
         lines = read_utf8(folder / "vocab.txt", "pass BERT's vocab.txt").split("\n")  # splitlines would cut at rare characters
         return {"vocab": {line.rstrip(): i for i, line in enumerate(lines[:-1] if lines[-1] == "" else lines)}}
@@ -185,7 +340,7 @@ def _files(folder: Path, name: str) -> Section:
 
 
 def settings_of(folder: Path) -> PretrainedSettings:
-    """The settings of a tokenizer, with what special_tokens_map.json says where they do not list the added tokens."""
+    """Return the tokenizer's settings. special_tokens_map.json adds to settings that do not list the added tokens."""
     settings = json_of(folder, CONFIG)
     if "additional_special_tokens" in settings and not settings.get("extra_special_tokens"):
         settings["extra_special_tokens"] = settings.pop("additional_special_tokens")
@@ -203,7 +358,7 @@ def _is_of_bytes(file: Section) -> bool:
 
 
 def _special(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The special tokens in the settings: those with a role, the usual ones first, and the others."""
+    """Return the special tokens in the settings: those with a role, the usual roles first, and the others."""
     extra = values.get("extra_special_tokens") or []
     names = [*ROLES, *(key for key in values if key.endswith("_token") and key not in ROLES)]
     roles = [values[key] for key in names if isinstance(values.get(key), str | dict)]
@@ -211,7 +366,7 @@ def _special(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _added(folder: Path, settings: PretrainedSettings, file: Section, there: set[str]) -> list[Section]:
-    """The added tokens that the settings and the other files list, and then the special ones that are not among them, nor
+    """Return the added tokens that the settings and files list, then the special tokens that are neither among them nor in
     ``there``."""
     roles, extra = _special(settings.values)
     listed: dict[int, Section] = {int(i): _token(token) for i, token in settings.values.get("added_tokens_decoder", {}).items()}
@@ -230,7 +385,7 @@ def _added(folder: Path, settings: PretrainedSettings, file: Section, there: set
 
 
 def _token(token: Mapping[str, Any]) -> Section:
-    """An added token of the settings as the package describes it."""
+    """Return an added token of the settings in tokenizer.json's format."""
     keys = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
     return {key: token[key] for key in keys if key in token}
 
@@ -241,4 +396,4 @@ def _check_ids(tokenizer: PipelineTokenizer, folder: Path, settings: PretrainedS
     for content, i in (listed or json_of(folder, "added_tokens.json")).items():
         if ids.get(content) != i:
             name = shortened(repr(content), 40)
-            raise settings.error(f"the added token {name} has the id {i}, but {ids.get(content)} in transformers; {REMEDY}")
+            raise settings.error(f"added token {name} has id {i}, but transformers gives it {ids.get(content)}; {REMEDY}")

@@ -1,4 +1,4 @@
-"""How a pretrained model writes: what its generation_config.json says, obeyed as ``generate`` of transformers does it."""
+"""How a pretrained model generates: generation_config.json, applied as ``generate`` of transformers does."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tinyformer.decoding.sampling import (
     RepetitionPenalty,
     Sampling,
 )
+from tinyformer.pretrained.decoders import MARIAN
+from tinyformer.pretrained.families import PretrainedSettings
 from tinyformer.pretrained.folders import model_folder, read_settings
-from tinyformer.pretrained.marian import MARIAN
-from tinyformer.pretrained.settings import PretrainedSettings
 
-TOP_K = 50  # of transformers, where a model samples and its settings do not say
-# Settings that would change the text and cannot be had here, each with the values with which it changes nothing.
+TOP_K = 50  # transformers' default when sampling
+# Unsupported settings, each with the values that have no effect.
 UNSUPPORTED: Mapping[str, Sequence[Any]] = {
     "assistant_early_exit": (), "constraints": (), "diversity_penalty": (0,), "dola_layers": (),
     "encoder_no_repeat_ngram_size": (0,), "encoder_repetition_penalty": (1,), "exponential_decay_length_penalty": (),
@@ -38,7 +38,7 @@ ONLY_SAMPLING: Mapping[str, Sequence[Any]] = {
     "epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": ()
 }  # fmt: skip
 
-# The settings of ``Writing`` that have the same names in the file; and those that are written also where they are the default.
+# The settings with the same names in ``Writing`` and the file, and those that are written even with their default.
 SAME_NAMES = (
     "max_length", "length_penalty", "early_stopping", "max_new_tokens", "num_beams", "min_length", "min_new_tokens",
     "repetition_penalty", "no_repeat_ngram_size", "renormalize_logits", "do_sample", "temperature", "top_k", "top_p", "min_p",
@@ -49,21 +49,20 @@ TELLING = ("length_penalty", "early_stopping", "do_sample", "temperature", "top_
 
 @dataclass(frozen=True)
 class Writing:
-    """How a model writes.
+    """How a model generates.
 
-    - ``start`` is the id that a text starts with, ``ends`` are those that end it, and the ``forbidden`` ids are never written.
-    - ``forced_end``, one of the ``ends``, is written where a text reaches ``max_length`` tokens, the start included.
-      ``max_new_tokens`` goes before that: it does not count the prompt.
+    - ``start`` is the id that starts a text, ``ends`` are those that end it, and the ``forbidden`` ids are never generated.
+    - ``forced_end``, one of the ``ends``, is generated when a text reaches ``max_length`` tokens, the start included.
+      ``max_new_tokens``, which does not count the prompt, takes precedence.
     - ``length_penalty`` and ``early_stopping`` are those of ``HuggingFaceRule``, for beam search with ``num_beams``.
-    - ``forced_start`` follows a prompt of one token. The ids in ``forbidden_first`` are not the first that is written, and the
-      ``forbidden_sequences`` are not written anywhere.
-    - No text ends before it has ``min_length`` tokens, the prompt included, and ``min_new_tokens`` new ones. Where a file has
+    - ``forced_start`` follows a prompt of one token. The ids in ``forbidden_first`` are never the first new token, and the
+      ``forbidden_sequences`` never occur.
+    - No text ends before it has ``min_length`` tokens, the prompt included, and ``min_new_tokens`` new ones. If a file has
       both, only the second counts.
-    - ``repetition_penalty`` makes the tokens that a text has less likely, and no run of ``no_repeat_ngram_size`` tokens occurs
-      twice. With ``renormalize_logits`` the probabilities of what the rules leave sum to 1 again.
-    - ``do_sample``, ``temperature``, ``top_k``, ``top_p``, ``min_p`` and ``typical_p`` say how a token is picked; None where
-      nothing is said.
-    - ``unsupported`` are the names of settings that cannot be had here.
+    - ``repetition_penalty`` makes tokens that already occurred less likely, and no run of ``no_repeat_ngram_size`` tokens
+      occurs twice. With ``renormalize_logits`` the remaining probabilities are scaled to sum to 1.
+    - ``do_sample``, ``temperature``, ``top_k``, ``top_p``, ``min_p`` and ``typical_p`` choose a token; None: not set.
+    - ``unsupported`` lists the settings that have no effect here.
     """
 
     start: int | None = None
@@ -92,8 +91,8 @@ class Writing:
     unsupported: tuple[str, ...] = ()
 
     def rules(self) -> tuple[LogitsRule, ...]:
-        """What changes the scores of tokens, besides the ``forbidden`` ones and a forced end: for ``generate``, ``sample`` and
-        ``beam_search``."""
+        """Return the rules that change the scores of tokens, besides the ``forbidden`` ones and a forced end, for ``generate``,
+        ``sample`` and ``beam_search``."""
         needs_length = self.ends and (self.min_length or self.min_new_tokens)
         rules: list[LogitsRule | None] = [
             RepetitionPenalty(self.repetition_penalty) if self.repetition_penalty != 1 else None,
@@ -107,8 +106,8 @@ class Writing:
         return tuple(rule for rule in rules if rule is not None)
 
     def sampling(self) -> dict[str, Any]:
-        """The settings of ``Sampling`` that are given. A model that is said not to sample is greedy; one that is said to has
-        transformers' own values where nothing else is given."""
+        """Return the settings of ``Sampling`` that are set. Without sampling a model is greedy; with ``do_sample``
+        transformers' defaults fill the gaps."""
         if self.do_sample is False:
             return {"temperature": 0.0}
         usual: dict[str, Any] = {"temperature": 1.0, "top_k": TOP_K, "top_p": 1.0} if self.do_sample else {}
@@ -116,14 +115,14 @@ class Writing:
         return usual | {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def length(self, prompt: int, usual: int) -> int:
-        """How many tokens follow a prompt of so many where nobody says it: ``max_new_tokens``. Where that is not given either,
-        it is the ``usual`` number, or what ``max_length`` leaves room for if that is less, but at least 1."""
+        """Return the number of new tokens after a prompt of this length: ``max_new_tokens``, or else the ``usual`` number, or
+        what ``max_length`` leaves if that is less, but at least 1."""
         if self.max_new_tokens:
             return self.max_new_tokens
         return usual if self.max_length is None else max(1, min(usual, self.max_length - prompt))
 
     def settings(self) -> dict[str, Any]:
-        """The settings of a generation_config.json that say this."""
+        """Return the settings for a generation_config.json."""
         words = [[word] for word in self.forbidden if word not in self.ends]
         named: dict[str, Any] = {
             "bos_token_id": self.start,
@@ -145,63 +144,62 @@ class Writing:
 
 
 class _Reader:
-    """Reads the settings of some files: of the first that has one. ``size`` is that of the vocabulary: ids beyond it count for
-    nothing."""
+    """Reads each setting from the first file that has it. Ids of ``size`` (the vocabulary's) or more are ignored."""
 
     def __init__(self, files: Sequence[PretrainedSettings], size: int):
         self.files = files
         self.size = size
 
     def said(self, name: str) -> PretrainedSettings:
-        """The first file that has the setting."""
+        """Return the first file that has the setting."""
         return next((file for file in self.files if file.values.get(name) is not None), self.files[-1])
 
-    def value(self, kind: Any, name: str, default: Any) -> Any:
-        """A setting of this type."""
-        return self.said(name).read(kind, name, default)
+    def value(self, expected: Any, name: str, default: Any) -> Any:
+        """Return a setting of this type."""
+        return self.said(name).read(expected, name, default)
 
-    def optional(self, kind: Any, name: str) -> Any:
-        """A setting of this type, or None."""
-        return self.value(kind, name, None) if self.said(name).values.get(name) is not None else None
+    def optional(self, expected: Any, name: str) -> Any:
+        """Return a setting of this type, or None."""
+        return self.value(expected, name, None) if self.said(name).values.get(name) is not None else None
 
     def count(self, name: str, default: int | None = 0) -> Any:
-        """A number of at least 0."""
-        found = self.optional(int, name)
-        if found is not None and found < 0:
-            raise self.said(name).error(f"{name} must be at least 0, not {found}")
-        return default if found is None else found
+        """Return a number that must be at least 0."""
+        value = self.optional(int, name)
+        if value is not None and value < 0:
+            raise self.said(name).error(f"{name} must be at least 0, got {value}")
+        return default if value is None else value
 
     def ids(self, name: str) -> list[int]:
-        """A setting that is one id, several, or none."""
-        found = self.value(int | list[int], name, [])
-        return [i for i in (found if isinstance(found, list) else [found]) if 0 <= i < self.size]
+        """Return a setting that is one id, several, or none, as a list."""
+        value = self.value(int | list[int], name, [])
+        return [i for i in (value if isinstance(value, list) else [value]) if 0 <= i < self.size]
 
     def names_of(self, settings: Mapping[str, Sequence[Any]]) -> list[str]:
-        """Which of these settings have a value that is not one of theirs."""
-        found = {name: self.said(name).values.get(name) for name in settings}
-        return [name for name, value in found.items() if value not in (None, [], {}, *settings[name])]
+        """Return the names of the settings with a value that has an effect."""
+        values = {name: self.said(name).values.get(name) for name in settings}
+        return [name for name, value in values.items() if value not in (None, [], {}, *settings[name])]
 
 
 def read_writing(folder: Path, with_beams: bool = False) -> Writing:
-    """How the model in a folder writes, from its generation_config.json and, where that says nothing of the tokens at the ends
-    and of beam search, its config.json. Ids that are not in the vocabulary count for nothing: a small model may have kept the
-    ids of a larger one. Settings that cannot be had here are named in a warning of the logger "tinyformer". ``with_beams``: the
-    caller of a model that does not translate searches with ``num_beams``, unless the model samples."""
+    """Return how the model in a folder generates, from generation_config.json, and for the tokens around a text and beam search
+    also from config.json. Ids outside the vocabulary are ignored: a small model may have kept those of a larger one. A warning
+    of the logger "tinyformer" names unsupported settings. ``with_beams``: the caller of a model that does not translate
+    searches with ``num_beams``, unless the model samples."""
     folder = model_folder(folder)
     config = read_settings(folder)
     size = config.read(int, "decoder_vocab_size", config.read(int, "vocab_size", sys.maxsize))
     path = folder / "generation_config.json"
-    own = PretrainedSettings(path) if path.exists() else config
-    either, rules = _Reader([own, config], size), _Reader([own], size)
+    generation = PretrainedSettings(path) if path.exists() else config
+    either, rules = _Reader([generation, config], size), _Reader([generation], size)
     ends = tuple(either.ids("eos_token_id"))
     words = either.value(list[list[int]], "bad_words_ids", [])
     if [] in words:
-        raise either.said("bad_words_ids").error("bad_words_ids has a sequence without tokens")
+        raise either.said("bad_words_ids").error("bad_words_ids has an empty sequence: remove it")
     words = [word for word in words if all(0 <= i < size for i in word)]
-    single = [i for i, *more in words if not more and i not in ends]  # transformers lets a text end, too
+    single = [i for i, *more in words if not more and i not in ends]  # transformers also lets a text end
     translates = config.values.get("model_type") in MARIAN.model_types
     forced_ends = either.ids("forced_eos_token_id")
-    forces_others = not set(forced_ends) <= set(ends)  # tokens that end no text
+    forces_others = not set(forced_ends) <= set(ends)  # not an end of a text
     writing = Writing(
         start=next(iter(either.ids("decoder_start_token_id") or either.ids("bos_token_id")), None),
         ends=ends,
@@ -232,25 +230,25 @@ def read_writing(folder: Path, with_beams: bool = False) -> Writing:
         writing.rules()
         Sampling(**writing.sampling())
     except SettingError as error:
-        raise own.error(str(error)) from None
+        raise generation.error(str(error)) from None
     if writing.unsupported:
         listed = escaped(", ".join(writing.unsupported))
         logging.getLogger("tinyformer").warning(
-            "%s: not supported here, so that texts may differ from those of transformers: %s", escaped(own.path), listed
+            "%s: these settings have no effect, so texts may differ from transformers': %s", escaped(generation.path), listed
         )
     return writing
 
 
 def _early_stopping(reader: _Reader) -> bool | str:
-    found: bool | str = reader.value(bool | str, "early_stopping", False)
-    if found not in (True, False, "never"):
-        problem = f"early_stopping must be true, false or 'never', not {shortened(repr(found), 40)}"
+    value: bool | str = reader.value(bool | str, "early_stopping", False)
+    if value not in (True, False, "never"):
+        problem = f"early_stopping must be true, false or 'never', got {shortened(repr(value), 40)}"
         raise reader.said("early_stopping").error(problem)
-    return found
+    return value
 
 
 def _unsupported(reader: _Reader, translates: bool, with_beams: bool) -> list[str]:
-    """The names of the settings that cannot be had here: a translator does not sample, and nothing does among beams."""
+    """Return the names of unsupported settings. A translator does not sample, and nothing else samples among beams."""
     settings, samples = dict(UNSUPPORTED), reader.files[0].values.get("do_sample")
     settings |= {"do_sample": (False,)} if translates else {"num_beams": (1,)} if samples or not with_beams else {}
     if not translates and samples is not False:

@@ -291,5 +291,5 @@ def test_ids_out_of_range() -> None:
             np.testing.assert_array_equal(decoder.next_logits(new), untouched.next_logits(new))
     with pytest.raises(UserError, match="the prompt is empty"):
         RecurrentDecoder(language_model("rnn")).next_logits([[]])
-    with pytest.raises(ValueError, match=r"the decoder starts from a state: pass model.encode\(source\)"):
+    with pytest.raises(ValueError, match=r"the decoder needs a state to start from: pass model.encode\(source\)"):
         RecurrentDecoder(translator("rnn", False)).next_logits([[1]])

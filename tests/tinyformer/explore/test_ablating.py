@@ -247,7 +247,7 @@ def test_what_cannot_be_is_refused(opened: dict[str, Opened]) -> None:
     run, bert = opened["gpt"], opened["masked"]
     with pytest.raises(UserError, match="kind must be head, choice, network, neuron or block, not 'layer'"):
         run.ask("ablated", passage=run.passage, off=[{"kind": "layer", "name": "blocks.0"}])
-    with pytest.raises(UserError, match="head must be from 0 to 1, not 7"):
+    with pytest.raises(UserError, match="head must be from 0 to 1, got 7"):
         run.ask("ablated", passage=run.passage, off=[{"kind": "head", "name": "blocks.0.attention", "index": 7}])
     with pytest.raises(UserError, match="there is no mask in the text"):
         bert.ask("ablated", passage=bert.of("the fox"))

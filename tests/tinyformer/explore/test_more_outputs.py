@@ -13,7 +13,7 @@ from tinyformer.decoding.filling import fill_masks
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.bert import BertConfig, BertForMaskedLM
-from tinyformer.pretrained.saving import save_pretrained
+from tinyformer.pretrained.loading import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
 from tinyformer.tokenizers import WordPieceTokenizer
 

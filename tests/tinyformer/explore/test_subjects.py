@@ -14,7 +14,7 @@ from explored import RUNS, gpt_run, masked_run, translation_run
 from tinyformer.common.errors import UserError
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.pretrained.saving import save_pretrained
+from tinyformer.pretrained.loading import save_pretrained
 from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
 from tinyformer.tokenizers import BPETokenizer
 from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint

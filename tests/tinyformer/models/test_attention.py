@@ -268,7 +268,7 @@ def test_a_cache_holds_one_batch() -> None:
     cache = KeyValueCache(4)
     cache.append(xp.zeros((3, 2, 1, 4)), xp.zeros((3, 2, 1, 4)))
     for batch in (1, 2):  # of one, the keys would be stored for all
-        with pytest.raises(ValueError, match=f"a cache of 3 texts got keys of {batch}"):
+        with pytest.raises(ValueError, match=f"this cache holds a batch of 3, got keys for a batch of {batch}"):
             cache.append(xp.zeros((batch, 2, 1, 4)), xp.zeros((batch, 2, 1, 4)))
     assert cache.length == 1
 

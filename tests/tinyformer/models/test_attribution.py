@@ -129,11 +129,11 @@ def test_a_model_that_does_more_after_its_norm_has_another_logit_than_the_sum() 
 
 
 def test_what_no_shares_are_known_of_is_refused() -> None:
-    with pytest.raises(UserError, match="Other has a forward of its own: override _residual_stream or logits_of instead"):
+    with pytest.raises(UserError, match="Other overrides forward: override _residual_stream or logits_of instead"):
         pass_over(make(Other), IDS)
     model = make()
     model.norm = tt.nn.Tanh()
-    with pytest.raises(UserError, match="the final norm must be a LayerNorm or an RMSNorm, not a Tanh"):
+    with pytest.raises(UserError, match="the final norm must be a LayerNorm or an RMSNorm, got a Tanh"):
         shares_of(model, 0, 2)
 
 

@@ -155,7 +155,7 @@ def test_the_logits_from_embeddings_blocks_and_norm(make_gpt) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 9), (1, 0), (8,), (1, 2, 3)])
 def test_ids_of_a_wrong_shape(make_gpt, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"GPT takes ids \(batch, length\), length 1 to 8") as caught:
+    with pytest.raises(ValueError, match=r"ids must be \(batch, length\) with length 1 to 8") as caught:
         make_gpt()(tt.tensor(np.zeros(shape, dtype=np.int64)))
     assert str(shape) in str(caught.value)
 
@@ -271,8 +271,8 @@ def test_a_cache_is_as_large_as_the_heads_of_keys_and_values(make_gpt, monkeypat
         ({"d_head": -1}, "d_head must be at least 0"),
         ({"d_ff": -1}, "d_ff must be at least 0"),
         ({"norm_eps": -1.0}, "norm_eps must be at least 0"),
-        ({"positions": "rotary", "d_head": 5}, "must be even for rotary positions, not 5"),
-        ({"positions": "rotary", "rotary_base": 1.0}, "rotary_base must be above 1, not 1.0"),
+        ({"positions": "rotary", "d_head": 5}, "must be even for rotary positions, got 5"),
+        ({"positions": "rotary", "rotary_base": 1.0}, "rotary_base must be above 1, got 1.0"),
         ({"rotary_base": 500.0}, "rotary_base and rotary_scaling are for rotary positions, not learned ones"),
         ({"rotary_scaling": RotaryScaling("linear", 2.0)}, "rotary_base and rotary_scaling are for rotary positions"),
         ({"rotary_scaling": 2.0}, "rotary_scaling must be an object of settings or null, not 2.0"),
@@ -351,15 +351,15 @@ def test_every_parameter_gets_a_gradient(make_gpt, choices: dict[str, Any]) -> N
         ({"block_size": 0}, "block_size must be at least 1, not 0"),
         ({"d_model": -4}, "d_model must be at least 1, not -4"),
         ({"vocab_size": 0}, "vocab_size must be at least 1, not 0"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
-        ({"dropout": -0.1}, "dropout must be at least 0 and less than 1, not -0.1"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
+        ({"dropout": -0.1}, "dropout must be at least 0 and less than 1, got -0.1"),
         ({"num_heads": 2.0}, "num_heads must be an integer, not 2.0"),
         ({"d_model": True}, "d_model must be an integer, not True"),
         ({"dropout": math.inf}, "dropout must be a finite number, not inf"),
         ({"dropout": "0.1"}, "dropout must be a finite number, not '0.1'"),
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
         ({"positions": "absolute"}, "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
-        ({"positions": "rotary", "d_model": 12}, "d_model / num_heads must be even for rotary positions, not 3"),
+        ({"positions": "rotary", "d_model": 12}, "d_model / num_heads must be even for rotary positions, got 3"),
         ({"norm": "batch"}, f"norm must be one of {', '.join(NORMS)}, not 'batch'"),
         ({"activation": "tanh"}, f"activation must be one of {', '.join(ACTIVATIONS)}, not 'tanh'"),
     ],

@@ -287,18 +287,18 @@ def test_quantized_weights(dtype: str) -> None:
     ("intervention", "said"),
     [
         (HeadOff("blocks.9.attention", 0), "has no MultiHeadAttention 'blocks.9.attention': choose one of blocks.0.attention"),
-        (HeadOff("blocks.0.attention", 2), "head must be from 0 to 1, not 2"),
-        (HeadOff("blocks.0.attention", 0, "half"), "by must be one of zero, mean, not 'half'"),
-        (HeadOff("blocks.0.attention", 0, "mean"), "there is no mean of blocks.0.attention"),
+        (HeadOff("blocks.0.attention", 2), "head must be from 0 to 1, got 2"),
+        (HeadOff("blocks.0.attention", 0, "half"), "by must be one of zero, mean, got 'half'"),
+        (HeadOff("blocks.0.attention", 0, "mean"), "means has no blocks.0.attention"),
         (NetworkOff("blocks.0"), "has no FeedForward 'blocks.0'"),
-        (NeuronOff("blocks.0.feed_forward", 64), "neuron must be from 0 to 63, not 64"),
+        (NeuronOff("blocks.0.feed_forward", 64), "neuron must be from 0 to 63, got 64"),
         (BlockOff("blocks.2"), "has no Block 'blocks.2'"),
-        (MeanAttention("blocks.0.attention", -1), "head must be from 0 to 1, not -1"),
-        (AttentionRow("blocks.0.attention", 0, 6, [1.0]), "query must be from 0 to 5, not 6"),
-        (AttentionRow("blocks.0.attention", 0, 1, [0.5, 0.5]), "6 weights, one a key, not 2"),
-        (AttentionRow("blocks.0.attention", 0, 1, [0.5, 0.0, 0.5, 0, 0, 0]), "cannot see all keys"),
-        (BlockOutput("blocks.0", [6], tt.zeros((1, 16))), "place must be from 0 to 5, not 6"),
-        (BlockOutput("blocks.0", [0, 1], tt.zeros((2, 16))), "a place and a vector for each text, so 1 of each"),
+        (MeanAttention("blocks.0.attention", -1), "head must be from 0 to 1, got -1"),
+        (AttentionRow("blocks.0.attention", 0, 6, [1.0]), "query must be from 0 to 5, got 6"),
+        (AttentionRow("blocks.0.attention", 0, 1, [0.5, 0.5]), "6 weights, one for each key, got 2"),
+        (AttentionRow("blocks.0.attention", 0, 1, [0.5, 0.0, 0.5, 0, 0, 0]), "cannot attend to all keys"),
+        (BlockOutput("blocks.0", [6], tt.zeros((1, 16))), "place must be from 0 to 5, got 6"),
+        (BlockOutput("blocks.0", [0, 1], tt.zeros((2, 16))), "places and vectors must have one row per text, 1: got 2 places"),
     ],
 )
 def test_what_is_not_there_is_refused(intervention: Any, said: str) -> None:
@@ -310,7 +310,7 @@ def test_what_is_not_there_is_refused(intervention: Any, said: str) -> None:
 
 def test_weights_that_are_no_row_are_refused() -> None:
     for weights in ([0.5, 0.4], [1.5, -0.5], [float("nan"), 1.0]):
-        with pytest.raises(UserError, match="must be at least 0 and sum to 1"):
+        with pytest.raises(UserError, match="must be non-negative and sum to 1"):
             AttentionRow("blocks.0.attention", 0, 1, weights)
 
 

@@ -76,7 +76,7 @@ def test_learned_positions() -> None:
 
 @pytest.mark.parametrize(("length", "start"), [(6, 0), (2, 4), (1, 5)])
 def test_learned_positions_end(length: int, start: int) -> None:
-    with pytest.raises(ValueError, match=f"the table has 5 learned positions: a text of {length + start} tokens? is too long"):
+    with pytest.raises(ValueError, match=f"a text of {length + start} tokens? is too long for 5 learned positions"):
         LearnedPositions(5, 3)(length, start)
 
 
@@ -136,7 +136,7 @@ def test_rotary_gradient_turns_back(x: np.ndarray) -> None:
 
 
 def test_rotary_needs_pairs() -> None:
-    with pytest.raises(ValueError, match="an even number of dimensions a head, not 5"):
+    with pytest.raises(ValueError, match="d_head must be even for rotary positions, got 5"):
         RotaryPositions(5)
 
 
@@ -203,11 +203,11 @@ def test_llama3_scaling() -> None:
     ("arguments", "message"),
     [
         (("yarn", 2.0), "kind must be one of linear, llama3, not 'yarn'"),
-        (("linear", 0.0), "positive numbers"),
-        (("linear", -1.0), "positive numbers"),
+        (("linear", 0.0), "positive values"),
+        (("linear", -1.0), "positive values"),
         (("linear", float("nan")), "factor must be a finite number"),
         (("llama3", 8.0, 4.0, 4.0), "a low factor below the high one"),
-        (("llama3", 8.0, 1.0, 4.0, 0), "positive numbers"),
+        (("llama3", 8.0, 1.0, 4.0, 0), "positive values"),
         (("llama3", 8.0, 1.0, 4.0, 1.5), "original_length must be an integer"),
     ],
 )

@@ -145,7 +145,7 @@ def test_dropout_acts_in_training_only() -> None:
     "ids", [random_ids(5), random_ids(2, 3, 4), np.zeros((2, 0), np.int64)], ids=lambda ids: str(ids.shape)
 )
 def test_ids_that_are_no_batch(ids: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=r"a language model takes ids \(batch, length\), with a length of at least 1, not \("):
+    with pytest.raises(ValueError, match=r"ids must be \(batch, length\) with a length of at least 1, got \("):
         make()(tt.tensor(ids))
 
 
@@ -195,7 +195,7 @@ def test_the_context_sets_the_state_and_gets_no_gradient(cell: str, context: int
 
 @pytest.mark.parametrize(("ids", "targets"), [((3, 6), (3, 7)), ((3, 6), (2, 6)), ((3, 6), (6,)), ((6,), (6,))])
 def test_targets_that_do_not_fit_the_ids(ids: tuple[int, ...], targets: tuple[int, ...]) -> None:
-    message = re.escape(f"targets must be (batch, length), at most as long as the ids {ids}, not {targets}")
+    message = re.escape(f"targets must be (batch, length), at most as long as the ids {ids}, got {targets}")
     with pytest.raises(ValueError, match=message):
         make().loss(tt.tensor(random_ids(*ids)), tt.tensor(random_ids(*targets)))
 
@@ -275,8 +275,8 @@ def test_copies_for_worker_processes(cell: str) -> None:
         ({"d_model": 0}, "d_model must be at least 1, not 0"),
         ({"d_model": 2.0}, "d_model must be an integer, not 2.0"),
         ({"num_layers": True}, "num_layers must be an integer, not True"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
-        ({"dropout": -0.1}, "dropout must be at least 0 and less than 1, not -0.1"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
+        ({"dropout": -0.1}, "dropout must be at least 0 and less than 1, got -0.1"),
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
     ],
 )

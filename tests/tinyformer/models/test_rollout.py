@@ -32,5 +32,5 @@ def test_rows_that_do_not_sum_to_one_are_normalised() -> None:
 def test_only_self_attention_has_a_rollout() -> None:
     square = tt.ones((1, 2, 3, 3))
     for wrong in ([tt.ones((1, 2, 3, 4))], [square[0]], [square, tt.ones((1, 2, 4, 4))]):
-        with pytest.raises(ValueError, match="the weights must be"):
+        with pytest.raises(ValueError, match="weights must be"):
             attention_rollout(wrong)

@@ -226,7 +226,7 @@ def test_in_parts_the_logits_are_the_same(choices: dict[str, Any], steps: list[i
 
 def test_a_step_needs_the_state_of_a_source() -> None:
     for attention in (False, True):
-        with pytest.raises(ValueError, match=r"the decoder starts from a state: pass model.encode\(source\)"):
+        with pytest.raises(ValueError, match=r"the decoder needs a state to start from: pass model.encode\(source\)"):
             make(attention=attention).step(tt.tensor([[START]]), None)
 
 
@@ -548,13 +548,13 @@ def test_copies_for_worker_processes(choices: dict[str, Any]) -> None:
         ({"num_layers": 0}, "num_layers must be at least 1, not 0"),
         ({"num_layers": 1.5}, "num_layers must be an integer, not 1.5"),
         ({"attention": 1}, "attention must be true or false, not 1"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
-        ({"teacher_forcing": -0.1}, "teacher_forcing must be from 0 to 1, not -0.1"),
-        ({"teacher_forcing": 1.1}, "teacher_forcing must be from 0 to 1, not 1.1"),
+        ({"teacher_forcing": -0.1}, "teacher_forcing must be from 0 to 1, got -0.1"),
+        ({"teacher_forcing": 1.1}, "teacher_forcing must be from 0 to 1, got 1.1"),
         ({"teacher_forcing": math.nan}, "teacher_forcing must be a finite number, not nan"),
-        ({"reverse_source": True, "attention": True}, "reverse_source does nothing with attention"),
-        ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, not of 13 and of 11 tokens"),
+        ({"reverse_source": True, "attention": True}, "reverse_source has no effect with attention"),
+        ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, got sizes 13 and 11"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, Any], message: str) -> None:
@@ -566,7 +566,7 @@ def test_settings_that_make_no_model(changes: dict[str, Any], message: str) -> N
 
 @pytest.mark.parametrize(("kind", "attention"), [(ContextVectorModel, True), (AdditiveAttentionModel, False)])
 def test_a_configuration_of_the_other_model(kind: type[EncoderDecoder], attention: bool) -> None:
-    with pytest.raises(SettingError, match=f"attention must be {not attention} for {kind.__name__}, not {attention}"):
+    with pytest.raises(SettingError, match=f"attention must be {not attention} for {kind.__name__}, got {attention}"):
         kind(Seq2SeqConfig(**{**SMALL, "attention": attention}))
 
 
@@ -581,11 +581,11 @@ def test_a_model_that_cannot_fit_in_memory_is_refused_before_it_is_made(name: st
 def test_ids_that_are_no_batch() -> None:
     for attention in (False, True):
         model, one, batch = make(attention=attention), tt.tensor(random_ids(5)), tt.tensor(random_ids(1, 5))
-        with pytest.raises(ValueError, match=r"the source ids must be \(batch, length\), not of shape \(5,\): .* ids\[None\]"):
+        with pytest.raises(ValueError, match=r"source ids must be \(batch, length\), got \(5,\): .* ids\[None\]"):
             model(one, batch)
-        with pytest.raises(ValueError, match=r"the target ids must be \(batch, length\), not of shape \(5,\)"):
+        with pytest.raises(ValueError, match=r"target ids must be \(batch, length\), got \(5,\)"):
             model(batch, one)
-        with pytest.raises(ValueError, match=r"the target ids must be \(batch, length\), not of shape \(5,\)"):
+        with pytest.raises(ValueError, match=r"target ids must be \(batch, length\), got \(5,\)"):
             model.loss(batch, one, one)
 
 
@@ -601,9 +601,7 @@ def test_targets_that_do_not_fit_the_sources(attention: bool, teacher_forcing: f
         lambda: model.step(target, model.encode(source)),
     ]
     for call in calls:
-        with pytest.raises(
-            ValueError, match=r"the target ids must be \(2, length\), a row of one or more for each source, not of"
-        ):
+        with pytest.raises(ValueError, match=r"target ids must be \(2, length\) with a length of at least 1, got"):
             call()
 
 

@@ -342,7 +342,7 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path) -> None:
         ({"max_length": 0}, "max_length must be at least 1, not 0"),
         ({"source_vocab_size": 0}, "source_vocab_size must be at least 1, not 0"),
         ({"target_vocab_size": 0}, "target_vocab_size must be at least 1, not 0"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
         ({"num_heads": 2.0}, "num_heads must be an integer, not 2.0"),
         ({"d_model": True}, "d_model must be an integer, not True"),
         ({"norm_eps": -1.0}, "norm_eps must be at least 0, not -1.0"),
@@ -354,7 +354,7 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path) -> None:
         ({"d_model": 12, "num_heads": 4, "positions": "rotary"}, "d_model / num_heads must be even for rotary positions"),
         ({"norm": "batch"}, f"norm must be one of {', '.join(NORMS)}, not 'batch'"),
         ({"activation": "tanh"}, f"activation must be one of {', '.join(ACTIVATIONS)}, not 'tanh'"),
-        ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, not of 13 and of 11 tokens"),
+        ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, got sizes 13 and 11"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, Any], message: str) -> None:
@@ -397,13 +397,13 @@ def test_a_cache_that_cannot_fit_in_memory_is_refused() -> None:
 
 def test_sentences_longer_than_the_learned_positions() -> None:
     model = make(positions="learned", max_length=4)
-    with pytest.raises(ValueError, match=r"the table has 4 learned positions: a text of 5 tokens? is too long"):
+    with pytest.raises(ValueError, match=r"a text of 5 tokens? is too long for 4 learned positions"):
         model.encode(tt.tensor(random_ids(1, 5)))
 
 
 def test_ids_that_are_no_batch() -> None:
     model, one, batch = make(), tt.tensor(random_ids(1, 5))[0], tt.tensor(random_ids(1, 5))
-    with pytest.raises(ValueError, match=r"the source ids must be \(batch, length\), not of shape \(5,\): .* ids\[None\]"):
+    with pytest.raises(ValueError, match=r"source ids must be \(batch, length\), got \(5,\): .* ids\[None\]"):
         model(one, batch)
-    with pytest.raises(ValueError, match=r"the target ids must be \(batch, length\), not of shape \(5,\)"):
+    with pytest.raises(ValueError, match=r"target ids must be \(batch, length\), got \(5,\)"):
         model(batch, one)

@@ -133,7 +133,7 @@ def test_a_head_that_was_trained_goes_with_it(tmp_path):
     learned = {name for name, p in again.named_parameters() if p.requires_grad and "additions" not in name}
     assert learned == {"output.weight", "output.bias"}
     for dtype in ("int8", "int4"):
-        message = rf"classifier\.weight is a whole weight, which cannot take the place of one in {dtype}"
+        message = rf"classifier\.weight is a full weight, which cannot replace one in {dtype}"
         with pytest.raises(UserError, match=message):
             load_adapter(quantize(classifier(), dtype), tmp_path)
 
@@ -157,7 +157,7 @@ def test_an_embedding_that_is_also_the_output(folder):
     trained = {"base_model.model.model.embed_tokens.weight": tt.random.normal((50, 16))}
     change_tensors(folder, lambda tensors: tensors.update(trained))
     change(folder, modules_to_save=["embed_tokens"])
-    message = r"model\.embed_tokens\.weight is also lm_head\.weight, and the adapter changes one alone: train it with ensure_"
+    message = r"model\.embed_tokens\.weight and lm_head\.weight are tied, but the adapter changes only one: train with ensure_"
     with pytest.raises(UserError, match=message):
         load_adapter(gpt(**LLAMA), folder)
     (embedding,) = trained.values()
@@ -207,7 +207,7 @@ def test_a_folder_that_has_the_settings_of_the_model_too(named, tmp_path, caplog
     assert not caplog.records
     shutil.copy(tmp_path / "base" / "model.safetensors", named)
     np.testing.assert_array_equal(from_pretrained(named)(tt.tensor(IDS)).numpy(), gpt(**LLAMA)(tt.tensor(IDS)).numpy())
-    assert "adapter has an adapter, too, which is not used: load_adapter reads it" in caplog.text
+    assert "adapter also has an adapter, which is not used: load it with load_adapter" in caplog.text
 
 
 def test_an_adapter_that_names_an_adapter(named, tmp_path):
@@ -216,7 +216,7 @@ def test_an_adapter_that_names_an_adapter(named, tmp_path):
     for base in (named, tmp_path / "other"):  # itself, and one that names it
         change(named, base_model_name_or_path=str(base))
         for read in (from_pretrained, pretrained_tokenizer):
-            with pytest.raises(UserError, match="holds an adapter, too: name the model that both belong to"):
+            with pytest.raises(UserError, match="holds an adapter, too: name its base model instead"):
                 read(named)
 
 
@@ -229,25 +229,25 @@ def test_a_target_is_a_whole_word(folder):
 # ------------------------------------------------------------------------------------------------------------- refused
 
 REFUSED = {
-    "peft_type": ({"peft_type": "IA3"}, r"adapters of the type 'IA3' cannot be used here, only 'LORA': merge it with PEFT"),
-    "DoRA": ({"use_dora": True}, "use_dora True cannot be used here: merge it with PEFT"),
-    "biases": ({"bias": "all"}, "bias 'all' cannot be used here"),
-    "a field of later": ({"use_made_up": {"a": 1}}, r"use_made_up \{'a': 1\} cannot be used here: merge it with PEFT"),
+    "peft_type": ({"peft_type": "IA3"}, r"peft_type 'IA3' is not supported: merge it with PEFT"),
+    "DoRA": ({"use_dora": True}, "use_dora True is not supported: merge it with PEFT"),
+    "biases": ({"bias": "all"}, "bias 'all' is not supported"),
+    "a field of later": ({"use_made_up": {"a": 1}}, r"use_made_up \{'a': 1\} is not supported: merge it with PEFT"),
     "saved": ({"modules_to_save": ["o_proj"]}, r"layers\.0\.self_attn\.o_proj\.weight is missing"),
     "list of blocks": (
         {"target_modules": ["q_proj", "up_proj"], "layers_to_transform": 1, "layers_pattern": "layers"},
         r"adapter_config.json: model.layers.1.mlp.up_proj.lora_A.weight is missing$",
     ),
-    "tokens": ({"trainable_token_indices": [1]}, r"trainable_token_indices \[1\] cannot be used here"),
-    "PiSSA": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' cannot be used here"),
-    "rank": ({"r": 3}, r"q_proj.lora_A.weight has shape \(2, 16\) instead of \(3, 16\)"),
+    "tokens": ({"trainable_token_indices": [1]}, r"trainable_token_indices \[1\] is not supported"),
+    "PiSSA": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' is not supported"),
+    "rank": ({"r": 3}, r"q_proj.lora_A.weight must have shape \(3, 16\), got \(2, 16\)"),
     "no rank": ({"r": "8"}, "r must be an integer, not '8'"),
-    "alpha": ({"lora_alpha": 0}, "rank and alpha of .* are 2 and 0.0, and must be positive"),
-    "dropout": ({"lora_dropout": 1.0}, "lora_dropout must be at least 0 and less than 1, not 1.0"),
+    "alpha": ({"lora_alpha": 0}, "rank and alpha of .* must be positive, got 2 and 0.0"),
+    "dropout": ({"lora_dropout": 1.0}, "lora_dropout must be at least 0 and less than 1, got 1.0"),
     "targets": ({"target_modules": ["q_proj", "up_proj"]}, "mlp.up_proj.lora_A.weight is missing"),
-    "all": ({"target_modules": "all-linear"}, r"o_proj.lora_A.weight is missing; .*down_proj.lora_A.weight is missing"),
+    "all": ({"target_modules": "all-linear"}, r"o_proj.lora_A.weight is missing; .*more"),
     "slow": ({"target_modules": "(?:.|[a-z._0-9])*[!?]"}, "takes too long: list the names"),
-    "large": ({"target_modules": "(?:a{1000}){1000}"}, "cannot be used here: list the names"),
+    "large": ({"target_modules": "(?:a{1000}){1000}"}, "is not supported: list the names"),
     "recursion": ({"target_modules": "(?R)"}, r"the regular expression '\(\?R\)' is wrong"),
     "deep": ({"target_modules": "(" * 1999}, r"is wrong \(maximum recursion depth"),
     "wrong": ({"target_modules": "("}, r"the regular expression '\(' is wrong"),
@@ -275,16 +275,16 @@ Q = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
 DAMAGES = {
     "missing": (lambda tensors: tensors.pop(f"{Q}B.weight"), r"layers\.0\.self_attn\.q_proj\.lora_B\.weight is missing"),
     "both": (lambda tensors: [tensors.pop(f"{Q}{x}.weight") for x in "AB"], r"q_proj\.lora_A\.weight is missing"),
-    "shape": (lambda tensors: tensors.update({f"{Q}B.weight": tt.ones((8, 2))}), r"has shape \(8, 2\) instead of \(16, 2\)"),
-    "NaN": (lambda tensors: tensors.update({f"{Q}A.weight": tt.full((2, 16), float("nan"))}), "has NaN or infinite numbers"),
+    "shape": (lambda tensors: tensors.update({f"{Q}B.weight": tt.ones((8, 2))}), r"must have shape \(16, 2\), got \(8, 2\)"),
+    "NaN": (lambda tensors: tensors.update({f"{Q}A.weight": tt.full((2, 16), float("nan"))}), "has NaN or infinite values"),
     "integers": (
         lambda tensors: tensors.update({f"{Q}A.weight": tt.tensor(np.ones((2, 16), np.int8))}),
-        r"q_proj\.lora_A\.weight is of int8 instead of floating-point values",
+        r"q_proj\.lora_A\.weight must be floating-point, got int8",
     ),
-    "unknown": (lambda tensors: tensors.update({"base_model.model.x": tt.ones(2)}), "x is not known"),
+    "unknown": (lambda tensors: tensors.update({"base_model.model.x": tt.ones(2)}), "x is not expected"),
     "embedding": (
         lambda tensors: tensors.update({"base_model.model.wte.lora_embedding_A": tt.ones(2)}),
-        "an addition to the embedding wte cannot be used here: merge it with PEFT",
+        "an addition to the embedding wte is not supported: merge it with PEFT",
     ),
     "half of a layer": (
         lambda tensors: tensors.update(
@@ -293,7 +293,7 @@ DAMAGES = {
                 "base_model.model.model.layers.1.self_attn.q_proj.weight": tt.ones((16, 16)),
             }
         ),
-        r"self_attn.q_proj.weight is a whole weight and model.layers.1.self_attn.k_proj.weight is not, but they are one here",
+        r"self_attn.q_proj.weight is a full weight and model.layers.1.self_attn.k_proj.weight is not, but they are one here",
     ),
 }
 
@@ -315,10 +315,10 @@ def test_a_file_that_is_cut_short(folder):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"d_model": 32}, r"lora_A.weight has shape \(2, 16\) instead of \(2, 32\)"),
+        ({"d_model": 32}, r"lora_A.weight must have shape \(2, 32\), got \(2, 16\)"),
         ({"layers": 3}, r"layers\.2\.self_attn\.q_proj\.lora_A\.weight is missing"),
         ({"layers": 1}, r"the model has no linear layer model\.layers\.1\.self_attn\.q_proj"),
-        ({"num_key_value_heads": 4}, r"k_proj\.lora_B\.weight has shape \(8, 2\) instead of \(16, 2\)"),
+        ({"num_key_value_heads": 4}, r"k_proj\.lora_B\.weight must have shape \(16, 2\), got \(8, 2\)"),
     ],
 )
 def test_an_adapter_of_another_model(settings, message, folder):
@@ -331,31 +331,31 @@ def test_not_a_valid_adapter(folder, tmp_path):
     with pytest.raises(UserError, match=r"has no adapter_config\.json: pass the folder of a LoRA adapter in PEFT's layout"):
         load_adapter(gpt(), tmp_path / "model")
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
-    with pytest.raises(UserError, match=r"has no adapter_model\.safetensors: save the adapter in this format"):
+    with pytest.raises(UserError, match=r"has no adapter_model\.safetensors: save the adapter with"):
         load_adapter(gpt(**LLAMA), folder)
 
 
 def test_what_cannot_be_written(tmp_path):
-    with pytest.raises(UserError, match="the model has nothing to save as an adapter"):
+    with pytest.raises(UserError, match="the model has no additions to save as an adapter"):
         save_adapter(gpt(), tmp_path)
-    with pytest.raises(UserError, match=r"PEFT has one addition for each layer, and transformer.h.0.attn.c_attn has 2"):
+    with pytest.raises(UserError, match=r"PEFT allows one addition per layer, got 2 for transformer.h.0.attn.c_attn"):
         save_adapter(adapted(adapted(gpt())), tmp_path)
     for part in ("weight.base", "bias"):
         model = adapted(gpt(bias=True))
         dict(model.named_parameters())[f"blocks.0.attention.query_key_value.{part}"].requires_grad = True
-        with pytest.raises(UserError, match=r"h\.0\.attn\.c_attn learns beside what is added: freeze it, or merge"):
+        with pytest.raises(UserError, match=r"h\.0\.attn\.c_attn beside its addition: freeze the layer, or merge"):
             save_adapter(model, tmp_path)
     model = adapted(gpt())
     model.token_embedding.requires_grad_()
-    with pytest.raises(UserError, match="an embedding that is also the output layer"):
+    with pytest.raises(UserError, match="embedding that is also the output layer"):
         save_adapter(model, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_additions_are_merged_before_other_files_are_written(tmp_path):
-    with pytest.raises(UserError, match=r"additions to its weights cannot be saved so .*merge_lora\(model\) merges them"):
+    with pytest.raises(UserError, match=r"LoRA additions cannot be saved here .*: merge them with tt\.nn\.merge_lora\(model\)"):
         save_pretrained(adapted(gpt()), tmp_path)
-    with pytest.raises(UserError, match=r"additions to its weights cannot be exported: tt\.nn\.merge_lora"):
+    with pytest.raises(UserError, match=r"LoRA additions cannot be exported: merge them"):
         export_onnx(adapted(gpt()), tmp_path / "model.onnx")
 
 

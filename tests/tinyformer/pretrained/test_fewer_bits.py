@@ -225,7 +225,7 @@ def test_a_bert_whose_folder_has_no_pooler(dtype: str, tmp_path: Path) -> None:
 
 def test_an_unknown_dtype_is_refused_and_the_known_ones_named(tmp_path: Path) -> None:
     save_pretrained(made("gpt2"), tmp_path)
-    with pytest.raises(UserError, match="dtype must be one of float32, int8, int4, bfloat16, not 'int2'"):
+    with pytest.raises(UserError, match="dtype must be one of float32, int8, int4, bfloat16, got 'int2'"):
         from_pretrained(tmp_path, dtype="int2")
     with pytest.raises(UserError, match="dtype must be int8 or int4 or bfloat16, got 'float16'"):
         quantize(made("gpt2"), "float16")
@@ -264,7 +264,7 @@ def test_weights_that_others_quantized_are_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     for described in ({"quant_method": "gptq"}, {"bits": 4}, True, [1]):
         (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": described}))
-        with pytest.raises(UserError, match="quantized weights cannot be read"):
+        with pytest.raises(UserError, match="quantization_config is not supported"):
             from_pretrained(tmp_path)
 
 
@@ -275,14 +275,14 @@ def blocks(rows: int, width: int, block_type: str = "Q8_0") -> tt.Tensor:
 HEAD, NORM = "lm_head.weight", "model.norm.weight"
 DAMAGES: dict[str, tuple[Any, str]] = {
     "missing": (lambda x: x.pop(f"{HEAD}.Q8_0"), r"lm_head\.weight is missing"),
-    "too few rows": (lambda x: x.update({f"{HEAD}.Q8_0": blocks(3, 16)}), r"weight has shape \(3, 16\) instead of \(11, 16\)"),
-    "too wide": (lambda x: x.update({f"{HEAD}.Q8_0": blocks(11, 40)}), r"weight has shape \(11, 64\) instead of \(11, 16\)"),
-    "half a block": (lambda x: x.update({f"{HEAD}.Q8_0": tt.zeros((11, 33), dtype="uint8")}), r"weight\.Q8_0 is not known"),
-    "no bytes": (lambda x: x.update({f"{HEAD}.Q8_0": tt.zeros((11, 34))}), r"lm_head\.weight\.Q8_0 is not known"),
-    "signed bytes": (lambda x: x.update({f"{HEAD}.Q8_0": tt.zeros((11, 34), dtype="int8")}), r"weight\.Q8_0 is not known"),
-    "an unknown type": (lambda x: x.update({f"{HEAD}.Q2_K": x.pop(f"{HEAD}.Q8_0")}), r"lm_head\.weight\.Q2_K is not known"),
-    "an unknown tensor": (lambda x: x.update({"x.weight.Q8_0": blocks(11, 16)}), r"x\.weight is not known"),
-    "a norm": (lambda x: [x.pop(NORM), x.update({f"{NORM}.Q8_0": blocks(1, 16)})], r"shape \(1, 16\) instead of \(16,\)"),
+    "too few rows": (lambda x: x.update({f"{HEAD}.Q8_0": blocks(3, 16)}), r"weight must have shape \(11, 16\), got \(3, 16\)"),
+    "too wide": (lambda x: x.update({f"{HEAD}.Q8_0": blocks(11, 40)}), r"weight must have shape \(11, 16\), got \(11, 64\)"),
+    "half a block": (lambda x: x.update({f"{HEAD}.Q8_0": tt.zeros((11, 33), dtype="uint8")}), r"weight\.Q8_0 is not expected"),
+    "no bytes": (lambda x: x.update({f"{HEAD}.Q8_0": tt.zeros((11, 34))}), r"lm_head\.weight\.Q8_0 is not expected"),
+    "signed bytes": (lambda x: x.update({f"{HEAD}.Q8_0": tt.zeros((11, 34), dtype="int8")}), r"weight\.Q8_0 is not expected"),
+    "an unknown type": (lambda x: x.update({f"{HEAD}.Q2_K": x.pop(f"{HEAD}.Q8_0")}), r"lm_head\.weight\.Q2_K is not expected"),
+    "an unknown tensor": (lambda x: x.update({"x.weight.Q8_0": blocks(11, 16)}), r"x\.weight is not expected"),
+    "a norm": (lambda x: [x.pop(NORM), x.update({f"{NORM}.Q8_0": blocks(1, 16)})], r"shape \(16,\), got \(1, 16\)"),
     "in float32, too": (lambda x: x.update({HEAD: tt.ones((11, 16))}), r"lm_head\.weight"),
     "in two types": (lambda x: x.update({f"{HEAD}.Q4_1": blocks(11, 16, "Q4_1")}), r"lm_head\.weight"),
 }

@@ -116,17 +116,17 @@ def changed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[
 
 DAMAGES: dict[str, tuple[Callable[[Tensors], object], str]] = {
     "no values": (lambda x: x.pop(HEAD), r"lm_head\.weight is missing"),
-    "no scales": (lambda x: x.pop(f"{HEAD}_scale"), r"lm_head\.weight is of int8 instead of floating-point values"),
-    "too few scales": (changed(f"{HEAD}_scale", lambda x: x[:-1]), r"lm_head\.weight_scale are not int8 values and a scale"),
-    "scales of columns": (changed(f"{HEAD}_scale", lambda x: x[:, None]), r"lm_head\.weight_scale are not int8 values"),
+    "no scales": (lambda x: x.pop(f"{HEAD}_scale"), r"lm_head\.weight must be floating-point, got int8"),
+    "too few scales": (changed(f"{HEAD}_scale", lambda x: x[:-1]), r"lm_head\.weight_scale must be int8 values and a scale"),
+    "scales of columns": (changed(f"{HEAD}_scale", lambda x: x[:, None]), r"lm_head\.weight_scale must be int8 values"),
     "scales that are integers": (changed(f"{HEAD}_scale", lambda x: (9 * x).astype(np.int8)), r"lm_head\.weight_scale"),
     "scales that are NaN": (changed(f"{HEAD}_scale", lambda x: x * np.float32("nan")), r"has NaN or infinite values"),
-    "values in float32": (changed(HEAD, lambda x: x.astype(np.float32)), r"lm_head\.weight_scale are not int8 values"),
-    "bytes without a sign": (changed(HEAD, lambda x: x.view(np.uint8)), r"lm_head\.weight_scale are not int8 values"),
-    "too few rows": (changed(HEAD, lambda x: x[:3]), r"lm_head\.weight has shape \(3, 48\) instead of \(23, 48\)"),
+    "values in float32": (changed(HEAD, lambda x: x.astype(np.float32)), r"lm_head\.weight_scale must be int8 values"),
+    "bytes without a sign": (changed(HEAD, lambda x: x.view(np.uint8)), r"lm_head\.weight_scale must be int8 values"),
+    "too few rows": (changed(HEAD, lambda x: x[:3]), r"lm_head\.weight must have shape \(23, 48\), got \(3, 48\)"),
     "scales of a norm": (lambda x: x.update({f"{NORM}_scale": np.ones(48, np.float32)}), r"model\.norm\.weight_scale"),
-    "scales of nothing": (lambda x: x.update({"x.weight_scale": np.ones(48, np.float32)}), r"x\.weight_scale is not known"),
-    "queries without scales": (lambda x: x.pop(f"{QUERIES}_scale"), r"q_proj\.weight is of int8 instead of floating"),
+    "scales of nothing": (lambda x: x.update({"x.weight_scale": np.ones(48, np.float32)}), r"x\.weight_scale is not expected"),
+    "queries without scales": (lambda x: x.pop(f"{QUERIES}_scale"), r"q_proj\.weight must be floating-point"),
 }
 
 

@@ -137,12 +137,14 @@ def test_prompts(folder: Path) -> None:
     np.testing.assert_array_equal(encoder.encode(sentence, prompt_name="query"), expected)
     np.testing.assert_array_equal(encoder.encode(sentence, prompt="query: "), expected)
     np.testing.assert_array_equal(encoder.encode(sentence, prompt_name="none"), encoder.encode(sentence))
-    with pytest.raises(UserError, match=r"there is no prompt 'other'; there are query, document, none. prompt= takes any text"):
+    with pytest.raises(
+        UserError, match=r"prompt_name must be one of query, document, none, got 'other': pass any other text as prompt="
+    ):
         encoder.encode(sentence, prompt_name="other")
     write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"})
     np.testing.assert_array_equal(sentence_encoder(folder).encode(sentence), expected)
     write(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "other"})
-    assert "default_prompt_name 'other' is not one of the prompts" in refused(folder)
+    assert "default_prompt_name must be one of the prompts, got 'other'" in refused(folder)
 
 
 def test_questions_and_the_texts_that_they_are_about(folder: Path) -> None:
@@ -173,7 +175,7 @@ def test_vectors_are_cut(folder: Path) -> None:
     np.testing.assert_allclose(encoder.encode(SENTENCES[0], truncate_dim=2), whole[0, :2], 1e-6)
     np.testing.assert_array_equal(encoder.encode(SENTENCES, truncate_dim=99), whole)
     assert encoder.width == 5 and encoder.encode([]).shape == (0, 5)
-    with pytest.raises(UserError, match="truncate_dim must be at least 1, not 0"):
+    with pytest.raises(UserError, match="truncate_dim must be at least 1, got 0"):
         encoder.encode(SENTENCES, truncate_dim=0)
 
 
@@ -191,7 +193,7 @@ def test_how_alike_vectors_are(folder: Path) -> None:
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, values, rtol=1e-6)
     assert sentence_encoder(folder).similarity(x[0], x).shape == (1, 2)
-    with pytest.raises(UserError, match=r"similarity_fn_name 'max' is not known; there are cosine, dot, euclidean, manhattan"):
+    with pytest.raises(UserError, match=r"similarity_fn_name must be one of cosine, dot, euclidean, manhattan, got 'max'"):
         SentenceEncoder(sentence_encoder(folder).model, TOKENIZER, 9, similarity_fn_name="max")
 
 
@@ -225,10 +227,10 @@ def test_a_prompt_that_pooling_leaves_out(folder: Path) -> None:
 def test_not_a_valid_sentence(folder: Path) -> None:
     encoder = sentence_encoder(folder)
     for wrong in ([1], [None], [["a"]], [b"a"]):
-        with pytest.raises(UserError, match=r"a sentence is a text, not .*: pass a list of texts"):
+        with pytest.raises(UserError, match=r"a sentence must be a string, got .*: pass a list of strings"):
             encoder.encode(wrong)  # type: ignore[arg-type]
     for wrong in (None, 1, b"a", {"a": "b"}):
-        with pytest.raises(UserError, match=r"sentences are a text or a list of texts, not "):
+        with pytest.raises(UserError, match=r"sentences must be a string or a list of strings, got "):
             encoder.encode(wrong)  # type: ignore[arg-type]
     np.testing.assert_array_equal(encoder.encode(text for text in ("a", "dog")), encoder.encode(["a", "dog"]))
 
@@ -289,11 +291,14 @@ def test_dense_layers_in_any_order_under_names_old_and_new(types: str, folder: P
     save({"linear.weight": tt.zeros((5, 9)), "linear.bias": tt.zeros(5)}, folder / "2_Dense/model.safetensors")
     assert "the weights in" in refused(folder)
     (folder / "2_Dense/model.safetensors").unlink()
-    assert "2_Dense has no model.safetensors; SentenceTransformer(folder).save(folder)" in refused(folder)
+    assert (
+        "2_Dense has no model.safetensors; if you trust the folder, write it with SentenceTransformer(folder).save(folder)"
+        in refused(folder)
+    )
     write(folder / "2_Dense/config.json", {"in_features": 8, "out_features": 5, "activation_function": "torch.nn.Softplus"})
-    assert "activation_function 'torch.nn.Softplus' is not known; there are torch.nn's Identity, Tanh, ReLU" in refused(folder)
+    assert "activation_function must be one of torch.nn's Identity, Tanh, ReLU" in refused(folder)
     write(folder / "2_Dense/config.json", {"in_features": 8, "out_features": 5, "use_residual": True})
-    assert "use_residual True cannot be used here; only False can" in refused(folder)
+    assert "use_residual True is not supported: it must be False" in refused(folder)
 
 
 def test_the_model_in_its_own_folder_with_a_head(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -316,25 +321,29 @@ def test_the_model_in_its_own_folder_with_a_head(folder: Path, tmp_path: Path, c
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("modules.json", modules(("", "Transformer"), ("1_CNN", "CNN")), "modules.json names Transformer, CNN; here it can be"),
+        (
+            "modules.json",
+            modules(("", "Transformer"), ("1_CNN", "CNN")),
+            "modules.json must list Transformer and Pooling, then Dense and Normalize in any order, got Transformer, CNN",
+        ),
         (
             "modules.json",
             modules(("", "Transformer")),
-            "modules.json names Transformer; here it can be Transformer and Pooling",
+            "modules.json must list Transformer and Pooling, then Dense and Normalize in any order, got Transformer",
         ),
-        ("modules.json", [], "modules.json names nothing; here it can be"),
+        (
+            "modules.json",
+            [],
+            "modules.json must list Transformer and Pooling, then Dense and Normalize in any order, got nothing",
+        ),
         ("modules.json", "{", "modules.json is damaged"),
         ("modules.json", {"a": 1}, "modules.json is damaged: modules must be a list, not"),
         ("modules.json", [{"type": 1, "path": ""}], "modules.json is damaged: type must be text, not 1"),
-        ("modules.json", modules(("", "Transformer"), ("../..", "Pooling")), "is not in its folder"),
-        (
-            "1_Pooling/config.json",
-            {"pooling_mode": "median"},
-            "config.json: pooling_mode 'median' is not known; there are cls,",
-        ),
+        ("modules.json", modules(("", "Transformer"), ("../..", "Pooling")), "is outside its folder"),
+        ("1_Pooling/config.json", {"pooling_mode": "median"}, "config.json: pooling_mode must be one of cls,"),
         ("1_Pooling/config.json", {"pooling_mode": 3}, "pooling_mode must be a list, not 3"),
         ("1_Pooling/config.json", {"pooling_mode_cls_token": "yes"}, "pooling_mode_cls_token must be true or false, not 'yes'"),
-        ("1_Pooling/config.json", {"pooling_mode": []}, "config.json: pooling_mode names no pooling; there are cls,"),
+        ("1_Pooling/config.json", {"pooling_mode": []}, "config.json: pooling_mode must be one of cls,"),
         (
             "config_sentence_transformers.json",
             {"prompts": {"query": 3}},
@@ -342,21 +351,25 @@ def test_the_model_in_its_own_folder_with_a_head(folder: Path, tmp_path: Path, c
         ),
         ("config_sentence_transformers.json", {"default_prompt_name": []}, "default_prompt_name must be text, not []"),
         ("sentence_bert_config.json", {"max_seq_length": "x"}, "max_seq_length must be an integer, not 'x'"),
-        ("sentence_bert_config.json", {"max_seq_length": -1}, "max_seq_length -1 leaves no room for a text"),
-        ("sentence_bert_config.json", {"query_length": 9}, "query_length 9 cannot be used here; only None can"),
-        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task 'fill-mask' cannot be used here"),
-        ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "modality_config {'message': {}} cannot be used"),
+        ("sentence_bert_config.json", {"max_seq_length": -1}, "max_seq_length must leave room for a text, got -1"),
+        ("sentence_bert_config.json", {"query_length": 9}, "query_length 9 is not supported: it must be None"),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task 'fill-mask' is not supported"),
+        ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "modality_config {'message': {}} is not supported"),
         ("config_sentence_transformers.json", {"truncate_dim": "8"}, "truncate_dim must be an integer, not '8'"),
-        ("config_sentence_transformers.json", {"similarity_fn_name": "maxsim"}, "similarity_fn_name 'maxsim' is not known"),
-        ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "model_type 'CrossEncoder' cannot be used here"),
-        ("1_Pooling/config.json", {"pooling_mode_median": True}, "pooling_mode_median True cannot be used here"),
+        (
+            "config_sentence_transformers.json",
+            {"similarity_fn_name": "maxsim"},
+            "similarity_fn_name must be one of cosine, dot, euclidean, manhattan, got 'maxsim'",
+        ),
+        ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "model_type 'CrossEncoder' is not supported"),
+        ("1_Pooling/config.json", {"pooling_mode_median": True}, "pooling_mode_median True is not supported"),
         (
             "2_Normalize/config.json",
             {"module_input_name": "token_embeddings"},
-            "module_input_name 'token_embeddings' cannot be",
+            "module_input_name 'token_embeddings' is not supported",
         ),
-        ("tokenizer_config.json", {"truncation_side": "left"}, "truncation_side 'left' cannot be used here; only 'right' can"),
-        ("config.json", {"model_type": "marian", "vocab_size": 5}, "a model of this architecture gives tokens no vectors"),
+        ("tokenizer_config.json", {"truncation_side": "left"}, "truncation_side 'left' is not supported: it must be 'right'"),
+        ("config.json", {"model_type": "marian", "vocab_size": 5}, "this architecture has no token vectors"),
     ],
 )
 def test_folders_that_are_refused(file: str, content: Any, message: str, folder: Path) -> None:
@@ -368,6 +381,4 @@ def test_files_that_are_missing(folder: Path, tmp_path: Path) -> None:
     (folder / "1_Pooling/config.json").unlink()
     assert "1_Pooling/config.json" in refused(folder)
     (folder / "modules.json").unlink()
-    assert refused(folder).endswith(
-        "has no modules.json: pass a folder of sentence-transformers. Of another model, SentenceModel makes vectors"
-    )
+    assert refused(folder).endswith("has no modules.json: pass a sentence-transformers folder, or build a SentenceModel")

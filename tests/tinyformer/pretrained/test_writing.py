@@ -155,7 +155,7 @@ def test_settings_that_cannot_be_had_are_named_once(tmp_path: Path, caplog: pyte
     assert read_writing(write(tmp_path, {}, said)).unsupported == names
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"{tmp_path / 'generation_config.json'}: not supported here, so that texts may differ from those of transformers: "
+        f"{tmp_path / 'generation_config.json'}: these settings have no effect, so texts may differ from transformers': "
         + ", ".join(names)
     )
     greedy = read_writing(write(tmp_path, {}, {**said, "do_sample": False}))
@@ -171,10 +171,10 @@ def test_settings_that_cannot_be_had_are_named_once(tmp_path: Path, caplog: pyte
         ({"eos_token_id": [1, None]}, r"eos_token_id.* must be .*"),
         ({"bos_token_id": 1.5}, r"bos_token_id must be .*, not 1\.5"),
         ({"bad_words_ids": 3}, "bad_words_ids must be a list, not 3"),
-        ({"bad_words_ids": [[]]}, "bad_words_ids has a sequence without tokens"),
+        ({"bad_words_ids": [[]]}, "bad_words_ids has an empty sequence"),
         ({"repetition_penalty": 0.0}, r"repetition_penalty must be a number above 0, not 0\.0"),
         ({"repetition_penalty": "x"}, "repetition_penalty must be a finite number, not 'x'"),
-        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be at least 0, not -1"),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be at least 0, got -1"),
         ({"min_new_tokens": 1.5}, r"min_new_tokens must be an integer, not 1\.5"),
         ({"suppress_tokens": "all"}, "suppress_tokens must be .*, not 'all'"),
         ({"do_sample": 1}, "do_sample must be true or false, not 1"),
@@ -184,7 +184,7 @@ def test_settings_that_cannot_be_had_are_named_once(tmp_path: Path, caplog: pyte
         ({"min_p": -0.1}, r"min_p must be between 0 and 1, not -0\.1"),
         ({"max_length": "long"}, "max_length must be an integer, not 'long'"),
         ({"length_penalty": "x"}, "length_penalty must be a finite number, not 'x'"),
-        ({"early_stopping": "soon"}, "early_stopping must be true, false or 'never', not 'soon'"),
+        ({"early_stopping": "soon"}, "early_stopping must be true, false or 'never', got 'soon'"),
     ],
 )
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
