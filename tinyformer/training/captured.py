@@ -12,7 +12,7 @@ from tinyformer.training.replica import Replica
 from tinytensor import Tensor
 from tinytensor.device.backend import is_host_array
 
-Step = Callable[[Replica, Sequence[Work], float], tuple[Tensor, Tensor]]
+StepFunction = Callable[[Replica, Sequence[Work], float], tuple[Tensor, Tensor]]
 
 
 class CapturedSteps:
@@ -24,7 +24,7 @@ class CapturedSteps:
     resumed at the end of an epoch.
     """
 
-    def __init__(self, step: Step):
+    def __init__(self, step: StepFunction):
         self._step = step
         self._kind: Any = None  # of the batches that are captured
         self._captured: Any = None

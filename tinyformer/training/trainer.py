@@ -22,7 +22,7 @@ from tinyformer.models.quantizing import refuse_quantized
 from tinyformer.runs.checkpoints import check_class, class_of, learned_state, load_checkpoint, put_weights, save_checkpoint
 from tinyformer.runs.run_folder import RunFolder
 from tinyformer.runs.snapshots import SnapshotFiles, Snapshots
-from tinyformer.training.captured import CapturedSteps, Step
+from tinyformer.training.captured import CapturedSteps, StepFunction
 from tinyformer.training.config import TrainingConfig, best_workers, training_dtype
 from tinyformer.training.evaluation import Work, accuracy, deal, evaluate, perplexity
 from tinyformer.training.logging import CsvLog, Logger, at_work, measured, tell
@@ -37,6 +37,7 @@ from tinytensor.distributed import Alone, RankError, Team
 from tinytensor.nn import Module
 from tinytensor.nn.lora import lora_weights
 from tinytensor.optim import norm_and_scale
+from tinytensor.parallel.threads import accumulate
 from tinytensor.replay import capture
 
 
@@ -50,16 +51,18 @@ def take_step(replica: Replica, work: Sequence[Work], rate: SupportsFloat) -> tu
     num_targets = max(sum(batch.num_targets for batch in work), 1)  # a batch may have none, as where all are ignored
     mean_loss: Tensor = tt.zeros(())
 
-    def forward(weight: float, shard: Any) -> Tensor:
-        return replica.loss_function(model, shard) * weight
+    def forward_and_backward(shard: Any, weight: float) -> Tensor:
+        loss = replica.loss_function(model, shard) * weight
+        loss.backward()
+        return loss.detach()
 
     optimizer.zero_grad()
     for batch in work:
         if batch.shards:
             # Weighted by its number of targets, so that the sum is the mean over all targets, as in one large batch.
-            loss = partial(forward, batch.num_targets / num_targets)
-            # For each shard loss(shard).backward(), in a thread of its own if there are several.
-            mean_loss = mean_loss + parallel.backward(loss, batch.shards, batch.seeds)
+            of_shard = partial(forward_and_backward, weight=batch.num_targets / num_targets)
+            # Calls it for each shard, in a thread of its own if there are several.
+            mean_loss = mean_loss + accumulate(of_shard, batch.shards, batch.seeds)
     ranks.sum_gradients(model.parameters(), [mean_loss.data])  # does nothing for a single rank
     norm, gradient_scale = norm_and_scale(model.parameters(), replica.clip)
     optimizer.step(rate, max(len(batch.shards) for batch in work) or 1, ranks, gradient_scale)
@@ -105,7 +108,7 @@ class Trainer:
         self.optimizer = optimizer_for(model, config)
         self.schedule = config.make_schedule()
         self._team = Team(Alone(), Replica(Alone(), model, self.optimizer, loss_function, config.clip))
-        self._take_step: Step = CapturedSteps(take_step) if capture.is_wanted and ranks == 1 else take_step
+        self._take_step: StepFunction = CapturedSteps(take_step) if capture.is_wanted and ranks == 1 else take_step
         self.snapshots = SnapshotFiles(folder, Snapshots(model, config.steps, config.snapshots))
         self.step = 0
         self.best_loss = math.inf

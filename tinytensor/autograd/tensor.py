@@ -16,6 +16,8 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinytensor.autograd import engine
@@ -328,16 +330,36 @@ def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: boo
     return output.node, gradient if create_graph else gradient._data
 
 
-def leaf_gradients(output: Tensor) -> dict[engine.Node, Array]:
-    """The derivative of ``output``, which has one element, by every leaf, as new arrays. No ``.grad`` changes."""
-    return engine.backpropagate(*start_of_backward(output, None, create_graph=False))
-
-
 _accumulating = free_in_forks(threading.RLock())  # several threads may run backward into the same leaves
+_collected: ContextVar[dict[engine.Node, Any] | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collected_gradients() -> Iterator[dict[engine.Node, Any]]:
+    """A context in which ``backward`` adds gradients to the dict that it returns, by leaf, instead of to ``.grad``."""
+    gradients: dict[engine.Node, Any] = {}
+    before = _collected.set(gradients)
+    try:
+        yield gradients
+    finally:
+        _collected.reset(before)
+
+
+def add_gradients(total: dict[engine.Node, Any], gradients: Mapping[engine.Node, Any]) -> None:
+    """Add gradients to those in ``total``, in place."""
+    with no_warnings():
+        for leaf, gradient in gradients.items():
+            if leaf in total:
+                total[leaf] += gradient
+            else:
+                total[leaf] = gradient
 
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
-    """Add gradients to the ``.grad`` of their leaves. They are tensors, or arrays that nobody else holds."""
+    """Add gradients, tensors or arrays that nobody else holds, to the ``.grad`` of their leaves."""
+    if (collected := _collected.get()) is not None:
+        add_gradients(collected, gradients)
+        return
     with _accumulating:
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()

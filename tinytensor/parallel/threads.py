@@ -20,11 +20,11 @@ from tinytensor import random
 from tinytensor.autograd import engine
 from tinytensor.autograd.modes import modes, restored
 from tinytensor.autograd.replaying import current_step, is_traced
-from tinytensor.autograd.tensor import Tensor, accumulate, leaf_gradients
+from tinytensor.autograd.tensor import Tensor, accumulate as accumulate_gradients, add_gradients, collected_gradients
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.device import backend, cores
-from tinytensor.device.backend import host, no_warnings
+from tinytensor.device.backend import host
 from tinytensor.device.forks import held_by_forks
 
 __all__ = ["backward", "blas_threads", "call_together", "default_shards", "new_seeds", "one_blas_thread", "run"]
@@ -111,12 +111,39 @@ def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
         return [first, *(other.result() for other in others)]
 
 
+def accumulate(function: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> Tensor:
+    """Return the sum of ``function(shard)`` over the shards, where ``function`` runs forward and ``backward`` for one shard.
+
+    Each shard runs in a thread of its own, as in ``run``. When all have ended, their gradients are added to ``.grad`` in the
+    order of the shards, so that the sums do not depend on which thread was first.
+
+    >>> x = tt.tensor(2.0, requires_grad=True)
+    >>> def forward_and_backward(factor):
+    ...     loss = x * factor
+    ...     loss.backward()
+    ...     return loss.detach()
+    >>> tt.parallel.threads.accumulate(forward_and_backward, [3.0, 4.0]), x.grad
+    (tensor(14.), tensor(7.))
+    """
+
+    def collect(shard: Shard) -> tuple[Tensor, dict[engine.Node, Any]]:
+        with collected_gradients() as gradients:
+            return function(shard), gradients
+
+    (total, gradients), *others = run(collect, shards, seeds)
+    for value, more in others:
+        total = total + value
+        add_gradients(gradients, more)
+    accumulate_gradients(gradients)
+    return total
+
+
 @checked
 def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> Tensor:
-    """The sum of ``loss(shard)`` over the shards, without a history. Its gradients are added to the ``.grad`` of every leaf.
+    """Return the sum of ``loss(shard)`` over the shards, without a history. Add its gradients to the ``.grad`` of every leaf.
 
-    It does what ``(loss(shard_1) + loss(shard_2) + ...).backward()`` does, but each shard's forward and backward pass runs in
-    a thread of its own, as in ``run``. Raises ValueError if there are no shards.
+    This is ``(loss(shard_1) + loss(shard_2) + ...).backward()``, but each shard's forward and backward pass runs in a thread
+    of its own, as in ``run``. Raises ValueError if there are no shards.
 
     >>> x = tt.tensor(2.0, requires_grad=True)
     >>> tt.parallel.backward(lambda factor: x * factor, [3.0, 4.0])
@@ -129,23 +156,14 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Se
     if len(shards) == 0:
         raise ValueError("backward over shards needs at least one shard: without any there is no loss")
 
-    def value_and_gradients(shard: Shard) -> tuple[Tensor, dict[engine.Node, Any]]:
+    def forward_and_backward(shard: Shard) -> Tensor:
         value = loss(shard)
         if not isinstance(value, Tensor):
             raise TypeError(f"backward: loss must return a tensor, not {shown(value)}")
-        return value.detach(), leaf_gradients(value)
+        value.backward()
+        return value.detach()
 
-    (total, gradients), *others = run(value_and_gradients, shards, seeds)
-    for value, found in others:
-        total = total + value
-        for leaf, gradient in found.items():
-            if leaf in gradients:
-                with no_warnings():
-                    gradients[leaf] += gradient
-            else:
-                gradients[leaf] = gradient
-    accumulate(gradients)
-    return total
+    return accumulate(forward_and_backward, shards, seeds)
 
 
 def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Result]:
