@@ -134,7 +134,8 @@ class GPTDecoder:
         self.ids: Any = None  # the last tokens, at most block_size
         self.cache: Cache | None = model.new_cache(max_tokens) if use_cache else None
         cache, logits = self.cache, _last_logits(model, lambda ids, cache: model(ids, cache, last_only=True))
-        self._logits = logits
+        self._logits = logits  # runs model.forward
+        # Computes the same logits: the first call records the kernels that model.forward runs, and later calls replay them.
         self._logits_of_one_token: Any = tt.trace(lambda ids: logits(ids, cache))
 
     def next_logits(self, new: Any) -> Any:
@@ -228,6 +229,7 @@ class TransformerDecoder:
         self.cache = model.new_cache(max_tokens, self.memory.shape[1]) if use_cache else None
         cache, memory, logits = self.cache, self.memory, _last_logits(model, model.decode)
         self._logits = logits
+        # Computes the same logits, by replaying the kernels of ``model.decode`` (see GPTDecoder).
         self._logits_of_one_token = tt.trace(lambda ids, memory_mask: logits(ids, memory, memory_mask, cache))
 
     def next_logits(self, new: Any) -> Any:

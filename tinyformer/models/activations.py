@@ -1,7 +1,7 @@
 """The activations of feed-forward networks: one table, which models and pretrained models read.
 
-To add one, add a row here. A new function is an op of tinytensor or a composition of ops. Decoding is joined into one compiled
-program only for the ops in ``_KNOWN`` (``tinytensor/replay/trace.py``) and ``_WRITERS`` (``kernels/numba/instructions.py``).
+To add one, add a row. The function is a tinytensor op or a composition of ops. To keep decoding in one compiled program, the
+ops must be in ``_WRITERS`` (``tinytensor/kernels/numba/instructions.py``); a test fails for an activation that is not.
 """
 
 from __future__ import annotations

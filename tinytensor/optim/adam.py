@@ -27,6 +27,7 @@ class Adam(Optimizer):
     checks = CHECKS | {"betas": check_betas, "amsgrad": check_flag}
     decoupled = False  # whether weight decay shrinks the parameter itself, as in AdamW
 
+    # ``rule`` is the definition. The kernels that ``fused.ADAM`` names compute the same step faster, and are tested against it.
     @fused.ADAM
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
         """Algorithm 1 of the paper, or with ``decoupled`` algorithm 2 of Loshchilov and Hutter."""

@@ -21,35 +21,8 @@ from tinytensor.autograd.tensor import Tensor, wrap
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import bool_dtype, default_dtype, host, no_warnings, xp
-from tinytensor.functional.attention import cached_attention, memory_attention
-from tinytensor.functional.normalization import layer_norm, rms_norm
-from tinytensor.functional.rotation import _norm_and_rotate
 from tinytensor.kernels.steps import Step
 from tinytensor.nn.hooks import any_hooks
-from tinytensor.ops.activations import _gelu_exact, _gelu_tanh, _silu, relu
-from tinytensor.ops.elementwise import add, multiply
-from tinytensor.ops.indexing import _getitem
-from tinytensor.ops.linear_algebra import linear
-from tinytensor.ops.quantized import linear_blocks
-
-# The ops and opaque functions that kernels/numba/instructions.py knows, and their names there.
-_KNOWN: dict[str, Any] = {
-    "linear": linear,
-    "linear_blocks": linear_blocks,
-    "add": add,
-    "multiply": multiply,
-    "relu": relu,
-    "silu": _silu,
-    "gelu_tanh": _gelu_tanh,
-    "gelu_exact": _gelu_exact,
-    "layer_norm": layer_norm,
-    "rms_norm": rms_norm,
-    "norm_and_rotate": _norm_and_rotate,
-    "cached_attention": cached_attention,
-    "memory_attention": memory_attention,
-    "getitem": _getitem,
-}
-_NAMES = {id(function): name for name, function in _KNOWN.items()}
 
 
 def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -140,7 +113,7 @@ class Tracer:
             for value in arguments:
                 self._refuse_arrays(value)
             return out
-        name, kernel, is_fused = _NAMES.get(id(op), ""), op.forward, False
+        name, kernel, is_fused = _name_for_kernels(op), op.forward, False
         if not _is_plain(op, arguments, out):
             if op.several:
                 arguments = [*arguments[0], *arguments[1:]]
@@ -224,6 +197,12 @@ class Tracer:
         return len(self._values) - 1
 
 
+def _name_for_kernels(function: Any) -> str:
+    """Return the name of an op or opaque function. A user's may have the name of one of ours, so kernels must not know it."""
+    is_ours = str(getattr(function, "__module__", "")).startswith("tinytensor.")
+    return getattr(function, "name", function.__name__) if is_ours else ""
+
+
 def parts_of(value: Any) -> Sequence[Any]:
     """The values inside of an argument of an op or an opaque function."""
     if isinstance(value, slice):
@@ -278,7 +257,7 @@ def opaque(function: Function) -> Function:
         with tracing(None), no_grad():
             out = wrap(function(*[x.data if isinstance(x, Tensor) else x for x in given]))
         if tracer is not None:
-            tracer.write(_NAMES.get(id(function), ""), function, given, out)
+            tracer.write(_name_for_kernels(function), function, given, out)
         return out
 
     return cast(Function, call)
