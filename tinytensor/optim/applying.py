@@ -1,8 +1,8 @@
-"""Everything around an optimizer's rule, so that the rule is the formula alone.
+"""Everything around an optimizer's rule, so that the rule is only the formula.
 
-``take_step`` multiplies the gradients by their scale, divides the parameters among ranks and threads, and groups those that are
-alike. ``update`` takes the step of such a group: by a fused kernel if the rule has one, and otherwise by the rule, with float32
-copies of low-precision parameters. What a captured step repeats is noted on the way (see ``autograd/replaying.py``).
+``take_step`` scales the gradients, divides the parameters among ranks and threads, and groups similar ones. ``update`` steps
+one group: by the rule's fused kernel if it has one, else by the rule itself, with float32 copies of low-precision parameters.
+Both note what a captured step repeats (see ``autograd/replaying.py``).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 def take_step(optimizer: Optimizer, updates: Sequence[Update], threads: int, ranks: Ranks | None, gradient_scale: Any) -> None:
-    """Change all these parameters. The arguments are those of ``Optimizer.step``."""
+    """Update all these parameters. ``Optimizer.step`` explains the arguments."""
     step = current_step()
     if step.is_captured:
         step.before_replays(_changes_since(optimizer, updates))
     if gradient_scale is not None:
         unscaled = [p for p, _, group, _ in updates if group["gradient_scale"] is None]
         scale_gradients([p.grad.data for p in unscaled if p.grad is not None], gradient_scale)
-    own, others = of_ranks(list(updates), threads, ranks)
-    parallel.call_together([partial(_update_all, optimizer, part) for part in own])
-    for p, state, group, _ in others:  # the arrays of these are another rank's work
+    of_threads, of_other_ranks = of_ranks(list(updates), threads, ranks)
+    parallel.call_together([partial(_update_all, optimizer, part) for part in of_threads])
+    for p, state, group, _ in of_other_ranks:  # which compute the values of these arrays
         if is_narrow(p):
             state.add_master(p.data)
         optimizer.advance(p.data, state, group)
@@ -45,11 +45,11 @@ def take_step(optimizer: Optimizer, updates: Sequence[Update], threads: int, ran
         for _, state, *_ in updates:
             _check_shared(optimizer, state)
         ranks.barrier()
-    step.repeat(partial(_note_changes, updates))  # not in the threads, which would only wait for each other
+    step.repeat(partial(_note_changes, updates))  # not in the threads, which would wait for each other
 
 
 def scale_gradients(gradients: Arrays, scale: Any) -> None:
-    """Multiply gradients in place, each array once, though two parameters may share it."""
+    """Multiply gradients in place, once even if two parameters share an array."""
     with no_warnings():
         kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)
     for gradient in gradients:
@@ -57,7 +57,7 @@ def scale_gradients(gradients: Arrays, scale: Any) -> None:
 
 
 def _update_all(optimizer: Optimizer, updates: Sequence[Update]) -> None:
-    """Change the parameters with as few calls of ``update`` as their groups, dtypes and states allow."""
+    """Update the parameters with one call of ``update`` for each group, dtype and state."""
     alike: dict[Any, list[Update]] = {}
     for update in updates:
         p, state, group, _ = update
@@ -76,7 +76,7 @@ def _update_all(optimizer: Optimizer, updates: Sequence[Update]) -> None:
 def update(
     optimizer: Optimizer, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float
 ) -> None:
-    """Take a step of parameters of one group. The arguments are those of ``Optimizer.update``."""
+    """Update parameters of one group. ``Optimizer.update`` explains the arguments."""
 
     def advance() -> None:
         for parameter, state in zip(parameters, states):
@@ -100,18 +100,18 @@ def update(
 
 
 def _check_shared(optimizer: Optimizer, state: State) -> None:
-    """Raise TypeError if a state that ranks share has got an array that is this rank's alone."""
-    own = [name for name, value in state.items() if isinstance(value, xp.ndarray) and not is_shared(value)]
-    if state.is_shared and own:
+    """Raise TypeError if a shared state has an array that only this rank sees."""
+    private = [name for name, value in state.items() if isinstance(value, xp.ndarray) and not is_shared(value)]
+    if state.is_shared and private:
         raise TypeError(
             f"{type(optimizer).__name__}.advance must make the state's arrays by state.new(name, like), and steps must change "
-            f"them in place, as other ranks need them, too: name them in state_names: {', '.join(own)}"
+            f"them in place, as other ranks need them, too: name them in state_names: {', '.join(private)}"
         )
 
 
 def _changes_since(optimizer: Optimizer, updates: Sequence[Update]) -> Callable[[], str]:
-    """A function that says what has changed since now, so that a captured step would go on with what is no longer there: arrays
-    of parameters, the optimizer's state, or settings other than the learning rate. It returns an empty string for nothing."""
+    """Return a function that describes changes from now on that a captured step would miss: replaced arrays of parameters or
+    state, and settings other than the learning rate. It returns "" if there are none."""
     parameters, state = [(p, p.data) for p, *_ in updates], optimizer.state
     settings = [_fixed_settings(group) for group in optimizer.param_groups]
 
@@ -120,14 +120,14 @@ def _changes_since(optimizer: Optimizer, updates: Sequence[Update]) -> Callable[
             return "a parameter was replaced"
         if optimizer.state is not state:
             return "another state of the optimizer was loaded"
-        same = [_fixed_settings(group) for group in optimizer.param_groups] == settings
-        return "" if same else "a setting of the optimizer was changed that is not the learning rate"
+        is_same = [_fixed_settings(group) for group in optimizer.param_groups] == settings
+        return "" if is_same else "a setting of the optimizer was changed that is not the learning rate"
 
     return changed
 
 
 def _fixed_settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's settings that a captured step does not read anew."""
+    """Return the group's settings that replays do not read again."""
     return {name: value for name, value in settings_of(group).items() if name != "lr"}
 
 

@@ -14,7 +14,7 @@ Update = tuple[Parameter, State, dict[str, Any], float]  # a parameter, its stat
 
 
 class Ranks(Protocol):
-    """What a step needs to know of a ``distributed.Communicator``."""
+    """The part of a ``distributed.Communicator`` that a step uses."""
 
     rank: int
     size: int
@@ -24,10 +24,10 @@ class Ranks(Protocol):
 
 
 def of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple[list[list[Update]], list[Update]]:
-    """The updates that are this rank's work, a list for each thread, and those that are another rank's."""
+    """Return this rank's updates, a list for each thread, and those of other ranks."""
     if ranks is None and any(is_in_use(parameter.data) for parameter, *_ in updates):
         raise RuntimeError(
-            "ranks share the memory of these parameters, and each would change all of them: call step(ranks=ranks)"
+            "ranks share the memory of these parameters, and each would update all of them: call step(ranks=ranks)"
         )
     if ranks is None or not ranks.shares_memory:
         return _divided(updates, threads), []
@@ -38,9 +38,8 @@ def of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple[
         parameter, state, *_ = update
         if state.is_shared and not is_shared(parameter.data):
             raise RuntimeError(
-                f"a parameter of shape {parameter.shape} was replaced since the ranks started, which share its memory and "
-                "its optimizer's state: change it in place (`p.data[...] = values`), on rank 0 alone, and then call "
-                "ranks.broadcast([p.data])"
+                f"a parameter of shape {parameter.shape} was replaced after ranks began to share its memory: change it in "
+                "place (`p.data[...] = values`), on rank 0 alone, and then call ranks.broadcast([p.data])"
             )
         if not is_shared(parameter.data):
             for_all.append(update)
@@ -48,13 +47,13 @@ def of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple[
             to_divide.append(update)
         else:
             for_rank_0.append(update)
-    parts = _divided(to_divide, ranks.size)  # first among ranks, as each may have another number of threads
-    own = parts.pop(ranks.rank) + for_all + (for_rank_0 if ranks.rank == 0 else [])
-    return _divided(own, threads), [*itertools.chain(*parts), *(for_rank_0 if ranks.rank else [])]
+    parts = _divided(to_divide, ranks.size)  # first among ranks, whose numbers of threads may differ
+    of_rank = parts.pop(ranks.rank) + for_all + (for_rank_0 if ranks.rank == 0 else [])
+    return _divided(of_rank, threads), [*itertools.chain(*parts), *(for_rank_0 if ranks.rank else [])]
 
 
 def _divided(updates: Sequence[Update], parts: int) -> list[list[Update]]:
-    """The updates in so many parts, whose parameters have about the same size together."""
+    """Divide the updates into parts of about equal total size."""
     divided: list[list[Update]] = [[] for _ in range(parts)]
     sizes = [0] * parts
     for update in sorted(updates, key=lambda update: update[0].size, reverse=True):

@@ -247,8 +247,8 @@ def _view(writer: Writer, step: Step, x: Any, *settings: Any) -> None:
     writer.same[step.result] = writer.root(step.arguments[0])
 
 
-# For each op that a compiled program can compute: the function that writes its instructions. A step with another name runs before
-# the program, or keeps it from being compiled.
+# For each op that a compiled program can compute: the function that writes its instructions. A step with another name runs
+# before the program, or keeps it from being compiled.
 _WRITERS: dict[str, Callable[..., None]] = {
     "linear": _linear_step,
     "linear_blocks": _blocks_step,
