@@ -713,7 +713,7 @@ def test_decoders_refuse_what_does_not_fit_them(model, make_transformer, use_cac
         decoder.next_logits(np.ones((3, 1), np.int64))
     gpt = GPTDecoder(model, use_cache)
     list(sample(gpt, [[1]] * 3, 2, Sampling()))
-    with pytest.raises(UserError, match="a decoder that writes 3 texts got ids for 2: make a new one for other texts"):
+    with pytest.raises(UserError, match="a decoder of 3 texts got ids for 2: make a new decoder for other texts"):
         list(sample(gpt, [[1]] * 2, 2, Sampling()))
 
 
