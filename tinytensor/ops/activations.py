@@ -23,6 +23,7 @@ from tinytensor.ops.shapes import normalize_axes, normalize_axis, split
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
+# compiled.py replaces the functions and rules of these ops by compiled ones, which compute the same values in one pass.
 __all__ = [
     "elu", "gelu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus", "swiglu",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from tinytensor.ops.elementwise import _safe_divisor, sqrt, where
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
+# compiled.py replaces the functions and rules of these ops by compiled ones, which compute the same values in one pass.
 __all__ = [
     "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "cos", "cosh", "degrees", "hypot", "radians",
     "sin", "sinh", "tan",

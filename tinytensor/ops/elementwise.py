@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Mask = Any  # a tensor or an array of booleans, which may be a list of them, or a single one
 
+# compiled.py replaces the functions and rules of these ops by compiled ones, which compute the same values in one pass.
 __all__ = [
     "abs", "add", "astype", "ceil", "clip", "copy", "divide", "erf", "exp", "exp2",
     "expm1", "floor", "floor_divide", "log", "log1p", "log2", "log10", "logaddexp", "masked_fill", "maximum", "minimum",
