@@ -6,7 +6,7 @@ mpiexec as it is.
 To read: first ``communicator`` (what ranks say to each other), then ``teams`` (how they work together). Then the three ways to
 be a rank: ``processes``, with its ``messages`` (sockets) and ``memory`` (what is shared); ``mpi``; ``nccl``, with ``gpus``
 (which rank takes which). Last ``agreement`` (whether all run the same). How an optimizer's step is divided among ranks is in
-``tinytensor/optim/dividing.py``, and what a rank does in training is ``take_step`` in ``tinyformer/training/trainer.py``.
+``tinytensor/optim/applying.py``, and what a rank does in training is ``take_step`` in ``tinyformer/training/trainer.py``.
 """
 
 import typing

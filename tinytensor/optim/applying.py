@@ -1,33 +1,47 @@
 """Everything around an optimizer's rule, so that the rule is only the formula.
 
-``take_step`` scales the gradients, divides the parameters among ranks and threads, and groups similar ones. ``update`` steps
+``update_all`` scales the gradients, divides the parameters among ranks and threads, and groups similar ones. ``update`` steps
 one group: by the rule's fused kernel if it has one, else by the rule itself, with float32 copies of low-precision parameters.
 Both note what a captured step repeats (see ``autograd/replaying.py``).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tinytensor import kernels, parallel
 from tinytensor.autograd.engine import note_change
 from tinytensor.autograd.replaying import current_step
 from tinytensor.device.backend import no_warnings, xp
 from tinytensor.kernels.numpy.optimizers import current
-from tinytensor.optim.dividing import Ranks, Update, of_ranks
+from tinytensor.nn.module import Parameter
 from tinytensor.optim.fused import Arrays, States, fused_of
 from tinytensor.optim.settings import settings_of
 from tinytensor.optim.state import State, is_narrow
-from tinytensor.parallel.shared import is_shared
+from tinytensor.parallel.shared import is_in_use, is_shared
 
 if TYPE_CHECKING:
     from tinytensor.optim.optimizer import Optimizer
 
 
-def take_step(optimizer: Optimizer, updates: Sequence[Update], threads: int, ranks: Ranks | None, gradient_scale: Any) -> None:
+Update = tuple[Parameter, State, dict[str, Any], float]  # a parameter, its state, its group's settings, and its learning rate
+
+
+class Ranks(Protocol):
+    """The part of a ``distributed.Communicator`` that a step uses."""
+
+    rank: int
+    size: int
+    shares_memory: bool
+
+    def barrier(self) -> None: ...
+
+
+def update_all(optimizer: Optimizer, updates: Sequence[Update], threads: int, ranks: Ranks | None, gradient_scale: Any) -> None:
     """Update all these parameters. ``Optimizer.step`` explains the arguments."""
     step = current_step()
     if step.is_captured:
@@ -35,8 +49,8 @@ def take_step(optimizer: Optimizer, updates: Sequence[Update], threads: int, ran
     if gradient_scale is not None:
         unscaled = [p for p, _, group, _ in updates if group["gradient_scale"] is None]
         scale_gradients([p.grad.data for p in unscaled if p.grad is not None], gradient_scale)
-    of_threads, of_other_ranks = of_ranks(list(updates), threads, ranks)
-    parallel.call_together([partial(_update_all, optimizer, part) for part in of_threads])
+    of_threads, of_other_ranks = _of_ranks(list(updates), threads, ranks)
+    parallel.call_together([partial(_update_part, optimizer, part) for part in of_threads])
     for p, state, group, _ in of_other_ranks:  # which compute the values of these arrays
         if is_narrow(p):
             state.add_master(p.data)
@@ -48,6 +62,46 @@ def take_step(optimizer: Optimizer, updates: Sequence[Update], threads: int, ran
     step.repeat(partial(_note_changes, updates))  # not in the threads, which would wait for each other
 
 
+def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple[list[list[Update]], list[Update]]:
+    """Return this rank's updates, a list for each thread, and those of other ranks."""
+    if ranks is None and any(is_in_use(parameter.data) for parameter, *_ in updates):
+        raise RuntimeError(
+            "ranks share the memory of these parameters, and each would update all of them: call step(ranks=ranks)"
+        )
+    if ranks is None or not ranks.shares_memory:
+        return _divided(updates, threads), []
+    for_all: list[Update] = []
+    for_rank_0: list[Update] = []
+    to_divide: list[Update] = []
+    for update in updates:
+        parameter, state, *_ = update
+        if state.is_shared and not is_shared(parameter.data):
+            raise RuntimeError(
+                f"a parameter of shape {parameter.shape} was replaced after ranks began to share its memory: change it in "
+                "place (`p.data[...] = values`), on rank 0 alone, and then call ranks.broadcast([p.data])"
+            )
+        if not is_shared(parameter.data):
+            for_all.append(update)
+        elif state.is_shared:
+            to_divide.append(update)
+        else:
+            for_rank_0.append(update)
+    parts = _divided(to_divide, ranks.size)  # first among ranks, whose numbers of threads may differ
+    of_rank = parts.pop(ranks.rank) + for_all + (for_rank_0 if ranks.rank == 0 else [])
+    return _divided(of_rank, threads), [*itertools.chain(*parts), *(for_rank_0 if ranks.rank else [])]
+
+
+def _divided(updates: Sequence[Update], parts: int) -> list[list[Update]]:
+    """Divide the updates into parts of about equal total size."""
+    divided: list[list[Update]] = [[] for _ in range(parts)]
+    sizes = [0] * parts
+    for update in sorted(updates, key=lambda update: update[0].size, reverse=True):
+        least = sizes.index(min(sizes))
+        divided[least].append(update)
+        sizes[least] += update[0].size
+    return divided
+
+
 def scale_gradients(gradients: Arrays, scale: Any) -> None:
     """Multiply gradients in place, once even if two parameters share an array."""
     with no_warnings():
@@ -56,7 +110,7 @@ def scale_gradients(gradients: Arrays, scale: Any) -> None:
         note_change(gradient)
 
 
-def _update_all(optimizer: Optimizer, updates: Sequence[Update]) -> None:
+def _update_part(optimizer: Optimizer, updates: Sequence[Update]) -> None:
     """Update the parameters with one call of ``update`` for each group, dtype and state."""
     alike: dict[Any, list[Update]] = {}
     for update in updates:

@@ -15,7 +15,7 @@ from tinytensor.nn.leaves import clear_gradients
 from tinytensor.nn.module import Parameter
 from tinytensor.nn.state import check_state
 from tinytensor.optim import applying
-from tinytensor.optim.dividing import Ranks, Update
+from tinytensor.optim.applying import Ranks, Update
 from tinytensor.optim.fused import Arrays, Rule, States, fused_of
 from tinytensor.optim.settings import CHECKS, check_count, plain, settings_of
 from tinytensor.optim.state import State, is_narrow, state_dtype
@@ -181,7 +181,7 @@ class Optimizer:
             settings["gradient_scale"] = gradient_scale if self._reads_gradient_scale(settings) else None
             lr = current_step().changing(partial(_learning_rate, group, scale))
             updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
-        applying.take_step(self, updates, threads, ranks, gradient_scale)
+        applying.update_all(self, updates, threads, ranks, gradient_scale)
 
     def _checked_settings(self) -> list[dict[str, Any]]:
         """Return the settings of each group. Raises ValueError or TypeError if one was set to an invalid value."""

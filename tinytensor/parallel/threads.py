@@ -1,7 +1,7 @@
 """Training on several cores: the batch is split into shards, and each shard runs in its own thread.
 
-So threads synchronize only twice per step. BLAS's own threads split every matrix product: they synchronize hundreds of times,
-and everything else runs on one core. In a shard, therefore, BLAS uses one thread.
+So threads synchronize only twice per step. BLAS's own threads would split every matrix product, synchronize hundreds of times,
+and leave everything else to one core. In a shard BLAS therefore uses one thread.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Seq
     """Return ``function(shard)`` for every shard. Each shard runs in its own thread, with this thread's modes such as
     ``no_grad``.
 
-    Each of several shards draws random numbers from its own generator. ``seeds``, by default from ``new_seeds``, make the
-    numbers reproducible for the same number of shards. An error in a shard, the first of several, is raised here after all
-    shards have ended. Inside a shard, where all cores are busy, and inside a traced function, shards run one after the other.
+    Each of several shards has its own random generator, with seeds that default to ``new_seeds``. The first error in a shard is
+    raised here after all shards have ended. Inside a shard, where all cores are busy, and in a traced function, shards run one
+    after the other.
 
     >>> tt.parallel.run(lambda shard: shard.sum().item(), tt.split(tt.arange(6), 2))
     [3, 12]
@@ -83,8 +83,7 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Seq
 
 
 def new_seeds(shards: int) -> list[int]:
-    """Return a seed for each of several shards, from this thread's generator. A single shard needs none: it draws from that
-    generator."""
+    """Draw a seed for each of several shards. A single shard needs none: it uses this thread's generator."""
     seeds: list[int] = random.generator().integers(0, 2**63, shards).tolist() if shards > 1 else []
     return seeds
 
@@ -92,8 +91,8 @@ def new_seeds(shards: int) -> list[int]:
 def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
     """Return the results of the functions. The first runs in this thread, each other one in its own.
 
-    Inside a shard, and in a captured step, they run one after the other. Raises RuntimeError in a child process that the first
-    function forked, when that function has ended.
+    Inside a shard, and in a captured step, they run one after the other. Raises RuntimeError after the first function in a
+    child that it forked.
     """
     if _here.is_a_shard or len(functions) < 2 or current_step().is_captured:
         return [function() for function in functions]

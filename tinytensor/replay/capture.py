@@ -1,7 +1,7 @@
 """A training step as one CUDA graph: Python runs it a few times, and then a GPU repeats it without Python.
 
-A step launches hundreds of kernels. Python needs a few microseconds for each, longer than the GPU for many of them. A CUDA
-graph holds all launches, with their addresses and numbers, and one call starts them all.
+A step launches hundreds of kernels. Python takes microseconds for each, often longer than the GPU. A CUDA graph holds all
+launches, with their addresses and numbers, and one call starts them all.
 
 So Python's decisions, the memory and the numbers stay as they were in the captured step. Whatever must change goes through the
 methods of ``CapturedStep``, which ``autograd/replaying.py`` explains.
