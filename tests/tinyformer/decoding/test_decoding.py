@@ -113,7 +113,7 @@ def test_only_what_has_a_probability_is_picked(sampling: Sampling) -> None:
 UNUSABLE = {
     "NaN": [[1.0, math.nan, 2.0], [math.nan] * 3, [math.inf, math.nan, 0.0], [-math.inf, math.nan, -math.inf]],
     "infinite": [[1.0, math.inf, 2.0], [math.inf] * 3, [-math.inf, 0.0, math.inf]],
-    "-inf for every token": [[-math.inf] * 3],
+    "-inf for every allowed token": [[-math.inf] * 3],
 }
 
 
