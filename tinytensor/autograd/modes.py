@@ -31,6 +31,7 @@ class Modes:
         "detecting_anomalies",
         "full_precision",
         "generator",
+        "gradients",
         "initialising",
         "keeping_values",
         "outer",
@@ -47,6 +48,7 @@ class Modes:
         self.keeping_values = False
         self.full_precision = _is_full_everywhere()  # how a GPU computes float32 products
         self.tracer: Any = None  # records every call of an op, if set: see replaying.py
+        self.gradients: Any = None  # a dict, by leaf, to which ``backward`` adds gradients instead of to ``.grad``
         self.step: Any = None  # the step that is being captured, if any: see replaying.py
         self.generator: Any = None  # of random numbers, inside ``random.using``
         self.switch: Switched | None = None  # the innermost context
@@ -61,6 +63,7 @@ class Modes:
         modes.keeping_values = self.keeping_values
         modes.full_precision = self.full_precision
         modes.tracer = self.tracer
+        modes.gradients = self.gradients
         modes.step = self.step
         modes.generator = self.generator
         modes.switch, modes.outer = switch, self

@@ -15,13 +15,11 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinytensor.autograd import engine
 from tinytensor.autograd.inputs import as_array, check_dtype, check_not_masked
-from tinytensor.autograd.modes import enable_grad
+from tinytensor.autograd.modes import enable_grad, modes
 from tinytensor.autograd.replaying import Replacements, current_step, read_values, refuse_in_trace
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import Count, missing
@@ -330,18 +328,6 @@ def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: boo
 
 
 _accumulating = free_in_forks(threading.RLock())  # several threads may run backward into the same leaves
-_collected: ContextVar[dict[engine.Node, Any] | None] = ContextVar("collected", default=None)
-
-
-@contextmanager
-def collected_gradients() -> Iterator[dict[engine.Node, Any]]:
-    """Yield a dict, by leaf, to which ``backward`` adds gradients in this context, instead of to ``.grad``."""
-    gradients: dict[engine.Node, Any] = {}
-    before = _collected.set(gradients)
-    try:
-        yield gradients
-    finally:
-        _collected.reset(before)
 
 
 def add_gradients(total: dict[engine.Node, Any], gradients: Mapping[engine.Node, Any]) -> None:
@@ -356,10 +342,9 @@ def add_gradients(total: dict[engine.Node, Any], gradients: Mapping[engine.Node,
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
     """Add gradients, tensors or arrays that nobody else holds, to the ``.grad`` of their leaves."""
-    if (collected := _collected.get()) is not None:
-        add_gradients(collected, gradients)
-        return
     with _accumulating:
+        if (collected := modes().gradients) is not None:
+            return add_gradients(collected, gradients)
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.autograd.fused import fused
-from tinytensor.autograd.op import op
+from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops, to the same values
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import xp
 from tinytensor.kernels.numpy.silu import FAR
@@ -23,7 +23,6 @@ from tinytensor.ops.shapes import normalize_axes, normalize_axis, split
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
-# compiled.py replaces the functions and rules of these ops by compiled ones, which compute the same values in one pass.
 __all__ = [
     "elu", "gelu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus", "swiglu",
 ]  # fmt: skip

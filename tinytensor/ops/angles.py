@@ -12,14 +12,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.autograd.op import op
+from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops, to the same values
 from tinytensor.device.backend import xp
 from tinytensor.ops.elementwise import _safe_divisor, sqrt, where
 
 if TYPE_CHECKING:
     from tinytensor.autograd.tensor import Tensor
 
-# compiled.py replaces the functions and rules of these ops by compiled ones, which compute the same values in one pass.
 __all__ = [
     "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "cos", "cosh", "degrees", "hypot", "radians",
     "sin", "sinh", "tan",

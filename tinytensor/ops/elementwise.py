@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor import kernels
 from tinytensor.autograd.inputs import check_divisor, check_fits
-from tinytensor.autograd.op import op
+from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops, to the same values
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import DType, default_dtype, host, index_dtype, is_floating, xp
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Mask = Any  # a tensor or an array of booleans, which may be a list of them, or a single one
 
-# compiled.py replaces the functions and rules of these ops by compiled ones, which compute the same values in one pass.
 __all__ = [
     "abs", "add", "astype", "ceil", "clip", "copy", "divide", "erf", "exp", "exp2",
     "expm1", "floor", "floor_divide", "log", "log1p", "log2", "log10", "logaddexp", "masked_fill", "maximum", "minimum",

@@ -18,9 +18,9 @@ import threadpoolctl
 
 from tinytensor import random
 from tinytensor.autograd import engine
-from tinytensor.autograd.modes import modes, restored
+from tinytensor.autograd.modes import Switched, modes, restored
 from tinytensor.autograd.replaying import current_step, is_traced
-from tinytensor.autograd.tensor import Tensor, accumulate as accumulate_gradients, add_gradients, collected_gradients
+from tinytensor.autograd.tensor import Tensor, accumulate as accumulate_gradients, add_gradients
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.device import backend, cores
@@ -125,7 +125,8 @@ def accumulate(function: Callable[[Shard], Tensor], shards: Sequence[Shard], see
     """
 
     def collect(shard: Shard) -> tuple[Tensor, dict[engine.Node, Any]]:
-        with collected_gradients() as gradients:
+        gradients: dict[engine.Node, Any] = {}
+        with Switched("gradients", gradients):
             return function(shard), gradients
 
     (total, gradients), *results = run(collect, shards, seeds)
