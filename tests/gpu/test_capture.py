@@ -7,7 +7,7 @@ from closeness import assert_close, assert_same_bits
 from test_device import waits
 
 from tinytensor import kernels
-from tinytensor.autograd.replaying import Step
+from tinytensor.autograd.replaying import TrainingStep
 from tinytensor.device.backend import xp
 from tinytensor.replay import capture
 
@@ -61,5 +61,5 @@ def test_ids_are_sorted_as_by_cupy(monkeypatch, count):
 
     ids = xp.array(np.random.default_rng(0).zipf(1.2, count).clip(max=50303))
     expected = order_of(ids, 50304).get()
-    monkeypatch.setattr(Step, "is_captured", True)
+    monkeypatch.setattr(TrainingStep, "is_captured", True)
     np.testing.assert_array_equal(order_of(ids, 50304).get(), expected)

@@ -223,7 +223,7 @@ def test_gradients_of_several_calls_do_not_add_up():
         step(X)
         weights.grad = None
     step(X)
-    with pytest.raises(CaptureError, match=r"cannot add to the gradient .* begin with zero_grad"):
+    with pytest.raises(CaptureError, match=r"cannot add to the gradient .* begin the step with zero_grad"):
         step(X)
     with pytest.raises(CaptureError, match="cannot add to the gradient"):
         for _ in range(2):

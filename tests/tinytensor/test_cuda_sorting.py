@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cuda_checks import in_each_order
 
-from tinytensor.autograd.replaying import Step
+from tinytensor.autograd.replaying import TrainingStep
 from tinytensor.device.backend import xp
 from tinytensor.kernels.cupy.embedding import order_of
 
@@ -27,13 +27,13 @@ def test_the_order_is_that_of_a_stable_sort(monkeypatch, name):
     want = np.argsort(ids.get(), kind="stable")
     limit = int(ids.get().max()) + 1
     assert (order_of(ids, limit).get() == want).all()  # CuPy's
-    monkeypatch.setattr(Step, "is_captured", True)
+    monkeypatch.setattr(TrainingStep, "is_captured", True)
     (got,) = in_each_order(monkeypatch, lambda: [order_of(ids, limit)])
     assert got.dtype == np.int64 and (got.get() == want).all()
 
 
 def test_ids_outside_of_the_limit_disturb_no_others(monkeypatch):
-    monkeypatch.setattr(Step, "is_captured", True)
+    monkeypatch.setattr(TrainingStep, "is_captured", True)
     ids = xp.array(np.array([4, -1, 2, 2**40, 2, 0, 7]))
     order = order_of(ids, 5).get()
     assert sorted(order) == list(range(7)) and [i for i in order if 0 <= ids.get()[i] < 5] == [5, 2, 4, 0]

@@ -854,7 +854,7 @@ def test_a_group_may_be_added_later():
 def test_the_learning_rate_of_all_groups():
     a, b = nn.Parameter([1.0]), nn.Parameter([1.0])
     optimizer = optim.SGD([{"params": [a]}, {"params": [b], "lr": 0.5}], lr=0.25)
-    with pytest.raises(ValueError, match=r"several learning rates, \[0\.25, 0\.5\]: read those of optimizer\.param_groups"):
+    with pytest.raises(ValueError, match=r"several learning rates, \[0\.25, 0\.5\]: read them from optimizer\.param_groups"):
         _ = optimizer.lr
     with pytest.raises(ValueError, match="lr must be finite and not negative"):
         optimizer.lr = -1.0
@@ -936,11 +936,15 @@ BAD = {
     "twice in groups": (lambda p: optim.SGD([{"params": [p]}, {"params": [p]}]), ValueError, "twice"),
     "unknown setting": (lambda p: optim.SGD([{"params": [p], "speed": 1}]), ValueError, "speed"),
     "clip": (lambda p: optim.clip_grad_norm([p], 0.0), ValueError, "positive"),
-    "a vector for Muon": (lambda p: optim.Muon([p]), ValueError, "shape (1,), not a matrix: put it into"),
+    "a vector for Muon": (
+        lambda p: optim.Muon([p]),
+        ValueError,
+        "expected matrices, got a parameter of shape (1,): put it into",
+    ),
     "parts that do not divide": (
         lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], parts=3),
         ValueError,
-        "4 rows cannot be divided into 3",
+        "cannot cut a parameter of shape (4, 2) into 3 parts",
     ),
     "no parts": (lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], parts=0), ValueError, "parts must be at least 1"),
     "parts and a half": (lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], parts=1.5), TypeError, "an integer, not 1.5"),
@@ -1002,8 +1006,8 @@ BAD = {
     "cooldown": (lambda p: optim.Plateau(cooldown=1.5), TypeError, "cooldown must be an integer, not 1.5"),
     "threshold": (lambda p: optim.Plateau(threshold=math.nan), ValueError, "threshold must be finite"),
     "final of a plateau": (lambda p: optim.Plateau(final=-1.0), ValueError, "final must be finite and not negative"),
-    "mode": (lambda p: optim.Plateau(mode="mean"), ValueError, "mode is 'min' or 'max'"),
-    "threshold_mode": (lambda p: optim.Plateau(threshold_mode="no"), ValueError, "'rel' or 'abs', not 'min' and 'no'"),
+    "mode": (lambda p: optim.Plateau(mode="mean"), ValueError, "mode must be 'min' or 'max'"),
+    "threshold_mode": (lambda p: optim.Plateau(threshold_mode="no"), ValueError, "'rel' or 'abs', got 'min' and 'no'"),
     "a loss in words": (lambda p: optim.Plateau().measure("low"), TypeError, "value must be a number, not 'low'"),
     "d_model": (lambda p: optim.InverseSquareRoot(d_model=0), ValueError, "d_model must be above 0"),
     "momentum of 1": (
@@ -1079,7 +1083,7 @@ def test_a_plateau_is_kept_with_a_run(tmp_path):
     other.load_state_dict(tt.load(tmp_path / "plateau"))
     assert {name: value for name, value in vars(other).items() if vars(plateau)[name] != value} == {"best": 2.0, "waiting": 1}
     for wrong in ({}, {**state, "more": 1.0}):
-        with pytest.raises(ValueError, match="the state of a Plateau has scale, best, bad, waiting, not"):
+        with pytest.raises(ValueError, match="the state of a Plateau must have scale, best, bad, waiting, got"):
             other.load_state_dict(wrong)
     p = nn.Parameter([1.0])
     p.grad = tt.ones(1)
@@ -1265,7 +1269,7 @@ def test_a_step_that_scales_has_the_bits_of_clipping_first(make, max_norm, dtype
 def test_the_scale_of_no_gradients_is_none_and_a_norm_must_be_positive():
     norm, scale = optim.norm_and_scale([nn.Parameter([1.0])], 1.0)
     assert norm.item() == 0 and scale is None
-    with pytest.raises(ValueError, match="norm_and_scale: max_norm must be positive, not 0"):
+    with pytest.raises(ValueError, match="norm_and_scale: max_norm must be positive, got 0"):
         optim.norm_and_scale([nn.Parameter([1.0])], 0.0)
 
 
@@ -1283,9 +1287,9 @@ def trained_state():
 @pytest.mark.parametrize(
     ("changes", "kind", "says"),
     [
-        ({"0.steps": tt.tensor(1.5)}, ValueError, "the state's number of steps must be whole and not negative, not 1.5"),
-        ({"0.steps": tt.tensor(-1)}, ValueError, "must be whole and not negative, not -1"),
-        ({"0.steps": tt.tensor(math.nan)}, ValueError, "must be whole and not negative, not nan"),
+        ({"0.steps": tt.tensor(1.5)}, ValueError, "the state's number of steps must be an integer of at least 0, got 1.5"),
+        ({"0.steps": tt.tensor(-1)}, ValueError, "must be an integer of at least 0, got -1"),
+        ({"0.steps": tt.tensor(math.nan)}, ValueError, "must be an integer of at least 0, got nan"),
         ({0: tt.ones(2)}, TypeError, "a state has tensors by name, and 0 cannot be a name"),
         ({"².first": tt.ones(2)}, ValueError, "the state's '².first' of shape (2,) does not fit this Adam"),
         ({"00.first": tt.ones(2)}, ValueError, "the state's '00.first' of shape (2,) does not fit this Adam"),
@@ -1329,3 +1333,31 @@ def test_a_setting_without_effect_is_refused() -> None:
         optimizer.param_groups[0].update(held)
     optimizer.param_groups[0]["weight_decay"] = 0.5
     optimizer.step()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_gradient_scale_of_shape_1_fits_a_parameter_of_shape_0(name: str) -> None:
+    parameters = []
+    for shape in ((), (1,)):
+        p = nn.Parameter(2.0)
+        p.grad = tt.tensor(4.0)
+        OPTIMIZERS[name]([p]).step(gradient_scale=xp.full(shape, 0.5))
+        parameters.append(p)
+    assert parameters[0].shape == parameters[1].shape == ()
+    assert parameters[0].item() == parameters[1].item() != 2.0
+
+
+def test_parts_that_do_not_fit_are_refused_before_anything_changes() -> None:
+    p = nn.Parameter(np.ones((4, 2), np.float32))
+    p.grad = tt.ones((4, 2))
+    optimizer = optim.Muon([p], parts=2)
+    state = optimizer.state_dict()
+    state["groups.0.parts"] = tt.tensor(3)
+    with pytest.raises(ValueError, match=r"cannot cut a parameter of shape \(4, 2\) into 3 parts"):
+        optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["parts"] == 2
+    optimizer.param_groups[0]["parts"] = 3
+    with pytest.raises(ValueError, match=r"cannot cut a parameter of shape \(4, 2\) into 3 parts"):
+        optimizer.step()
+    assert not optimizer.state[0]
+    assert p.tolist() == [[1, 1]] * 4

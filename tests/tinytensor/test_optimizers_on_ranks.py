@@ -242,7 +242,7 @@ def replaced_inside(ranks: Communicator, model: Several, optimizer: Optimizer) -
 
 
 def test_a_parameter_that_is_replaced_on_ranks() -> None:
-    with pytest.raises(RuntimeError, match=r"shape \(7, 5\) was replaced since the ranks started.* in place"):
+    with pytest.raises(RuntimeError, match=r"shape \(7, 5\) was replaced after ranks began.* in place"):
         distributed.run(replaced_inside, *CASES["adamw"](), workers=2)
 
 
@@ -253,7 +253,7 @@ def step_without_ranks(ranks: Communicator, model: Several, optimizer: Optimizer
 
 def test_a_step_that_knows_nothing_of_ranks() -> None:
     model, optimizer = CASES["adamw"]()
-    with pytest.raises(RuntimeError, match=r"each would change all of them: call step\(ranks=ranks\)$"):
+    with pytest.raises(RuntimeError, match=r"each would update all of them: call step\(ranks=ranks\)$"):
         distributed.run(step_without_ranks, model, optimizer, workers=2)
     optimizer.step()  # now there are no ranks any more
 

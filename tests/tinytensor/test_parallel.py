@@ -71,6 +71,50 @@ def test_gradients_are_added_to_those_there_are(parts: int) -> None:
     np.testing.assert_array_equal(first.numpy(), values)
 
 
+def test_gradients_of_shards_add_up_in_the_order_of_the_shards_whichever_thread_is_first() -> None:
+    """1 + 1e16 - 1e16 is 0, but 1e16 - 1e16 + 1 is 1."""
+    x, last = tt.tensor(np.ones(()), requires_grad=True), threading.Event()
+    factors, grads = [1.0, 1e16, -1e16], []
+
+    def forward_and_backward(shard: int) -> tt.Tensor:
+        if shard == 2 or last.wait(30):
+            loss = x * factors[shard]
+            loss.backward()
+            grads.append(x.grad)
+            last.set()
+        return loss.detach()
+
+    total = threads.accumulate(forward_and_backward, [0, 1, 2])
+    assert (total.item(), x.grad.item()) == (0.0, 0.0)
+    assert grads == [None] * 3  # .grad changes only when all shards have ended
+
+
+def test_the_gradients_of_a_shard_that_raises_are_dropped() -> None:
+    x = tt.tensor(np.ones(()), requires_grad=True)
+
+    def fail(shard: int) -> tt.Tensor:
+        (x * 2.0).backward()
+        raise KeyError(shard)
+
+    with pytest.raises(KeyError, match="0"):
+        threads.accumulate(fail, [0, 1])
+    assert x.grad is None
+    (x * 2.0).backward()
+    assert x.grad.item() == 2.0
+
+
+def test_a_shard_may_run_backward_twice_and_accumulate_inside() -> None:
+    x = tt.tensor(np.ones(()), requires_grad=True)
+
+    def twice(shard: int) -> tt.Tensor:
+        (x * 2.0).backward()
+        (x * 3.0).backward(create_graph=True)
+        return parallel.backward(lambda factor: x * factor, [10.0, 20.0])
+
+    assert threads.accumulate(twice, [0, 1]).item() == 60.0
+    assert x.grad.item() == 70.0
+
+
 def test_results_are_in_the_order_of_the_shards_which_run_at_the_same_time() -> None:
     everyone = threading.Barrier(3)  # opens only when all three threads wait at it
 

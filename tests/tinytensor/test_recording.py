@@ -116,7 +116,7 @@ def test_another_number_of_calls() -> None:
             x = x + 1
         return x
 
-    assert refusal(repeated) == "the function: it makes another number of calls for other sizes"
+    assert refusal(repeated) == "the function: the number of calls depends on the sizes"
 
 
 def test_another_call() -> None:

@@ -1,4 +1,4 @@
-"""Beam search: it extends several texts at once and keeps the best of them."""
+"""Beam search: extend several texts at each step, and keep the best."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tinytensor.device.backend import host
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text that beam search found: its ids, without the prompt and the end token, and its score. A higher score is better.
-    ``end`` is the token that ended it, None if it was cut off at ``max_tokens``."""
+    """A text from beam search: its ids, without the prompt and the end token, and its score; higher is better. ``end`` is the
+    token that ended it, or None if it was cut off at ``max_tokens``."""
 
     ids: tuple[int, ...]
     score: float
@@ -28,12 +28,11 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class BeamCandidate:
-    """A text that a step of beam search kept, or put aside because it ended.
+    """A text that a step of beam search kept, or set aside because it ended.
 
-    It is the text with the number ``parent`` of those that the step before kept, best first, and ``token``. Before the first
-    step there is one text, the prompt, with the number 0. ``log_probability`` is the sum over all tokens that were written.
-    ``kept`` is the text's own number among those that this step kept, and None if it ended, by an end token or at
-    ``max_tokens``. Only then it has a ``score``, that of the rule.
+    It extends text number ``parent`` of the step before, counted from the best, by ``token``. The first step extends text 0,
+    the prompt. ``log_probability`` is the sum over all generated tokens. ``kept`` is the text's number among those that this
+    step kept, or None if it ended, by an end token or at ``max_tokens``. Only then it has the rule's ``score``.
     """
 
     parent: int
@@ -47,7 +46,7 @@ class BeamCandidate:
 class BeamStep:
     """A step of beam search for one row of the batch: its candidates, the likeliest first. Steps count from 1.
 
-    The steps of a row make a tree: the children of a text are the candidates of the next step that have it as their parent.
+    The steps of a row form a tree, with each candidate below its parent.
     """
 
     row: int
@@ -68,19 +67,19 @@ def beam_search(
     watch: Callable[[BeamStep], None] | None = None,
     rules: Iterable[LogitsRule] = (),
 ) -> list[list[Hypothesis]]:
-    """For each of ``prompts`` (batch, length) the best texts that continue it, at most ``n_best``, best first.
+    """Return the best continuations, at most ``n_best``, of each of ``prompts`` (batch, length), best first.
 
     An encoder-decoder's prompts are start tokens, (batch, 1). ``TokenRules`` explains ``end``, ``forbidden``, ``force_end`` and
-    ``rules``. These are given the log-probabilities; with a beam of 1 the logits, as in sampling.
+    ``rules``. The rules get log-probabilities, or with a beam of 1 logits, as in sampling.
 
     Each step keeps the ``beam`` likeliest unfinished texts of a row, by the sum of their log-probabilities. A text that ends
-    is put aside with its score if it is among the ``beam`` likeliest; the end token counts in its length. A text that reaches
-    ``max_tokens`` without an end counts as finished. The ``rule``, by default ``WuRule()``, gives the scores and says when a
-    row is done. With a beam of 1 that is after the first text under every rule, so that this is greedy. ``watch`` is called
-    with a ``BeamStep`` after each step, for each row that was not done before it.
+    among the ``beam`` likeliest is set aside with its score; its length includes the end token. A text at ``max_tokens`` counts
+    as finished. The ``rule``, by default ``WuRule()``, scores texts and says when a row is done. With a beam of 1 the first
+    text completes a row, so the search is greedy. ``watch`` is called with a ``BeamStep`` after each step, for each row that
+    was not done before it.
 
-    Raises SettingError for a setting that is not allowed, and UserError if the prompts have no tokens or different lengths, if
-    the logits are NaN or infinite, and if no text is possible.
+    Raises SettingError for an invalid setting, and UserError if the prompts are empty or of different lengths, if the logits
+    are NaN or infinite, and if no text is possible.
 
     >>> from tinyformer import GPT, GPTConfig, beam_search, language_decoder
     >>> model = GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32)).eval()
@@ -125,21 +124,21 @@ def beam_search(
 def _parts(
     logits: Any, widths: Sequence[int], tokens: TokenRules, beam: int, is_last: bool, texts: Any, written: int
 ) -> Iterator[tuple[Any, Any]]:
-    """What ``_scored`` returns, in parts of so many rows. Without rules, which take the whole batch, each part is computed when
-    it is needed: then it stays in the processor's cache."""
+    """Return the results of ``_scored`` in parts of ``widths`` rows. Without rules, which need the complete batch, each part is
+    computed lazily and stays in the processor's cache."""
     ends = list(itertools.accumulate(widths))
-    places = [slice(end - width, end) for end, width in zip(ends, widths)]
+    parts = [slice(end - width, end) for end, width in zip(ends, widths)]
     if tokens.rules:
         scores, totals = _scored(logits, tokens, beam, is_last, texts, written)
-        return ((scores[place], totals[place]) for place in places)
-    return (_scored(logits[place], tokens, beam, is_last, texts, written) for place in places)
+        return ((scores[part], totals[part]) for part in parts)
+    return (_scored(logits[part], tokens, beam, is_last, texts, written) for part in parts)
 
 
 def _scored(logits: Any, tokens: TokenRules, beam: int, is_last: bool, texts: Any, written: int) -> tuple[Any, Any]:
-    """The scores (rows, vocab_size) of the next tokens after the rules, and for each row what is to be subtracted from them,
-    (rows,), to make them log-probabilities: all would take long, and few are needed.
+    """Return the scores (rows, vocab_size) of the next tokens after the rules, and what to subtract from each row, (rows,), to
+    get log-probabilities: few are needed, so subtracting from all would waste time.
 
-    The rules see log-probabilities, or the logits if only one text is kept.
+    The rules get log-probabilities, or logits if only one text is kept.
     """
     logits = logits.astype(host.promote_types(logits.dtype, host.float32), copy=False)
     totals = log_of_total(logits)
@@ -150,13 +149,13 @@ def _scored(logits: Any, tokens: TokenRules, beam: int, is_last: bool, texts: An
 
 
 def log_softmax(logits: Any) -> Any:
-    """The log-probabilities along the last axis of a NumPy array. Raises UserError if the highest logit is NaN or infinite."""
+    """Return log-probabilities along the last axis of a NumPy array. Raises UserError if the highest logit is not finite."""
     return logits - log_of_total(logits)[..., None]
 
 
 def log_of_total(logits: Any) -> Any:
-    """The logarithm of the sum of exp(logits) along the last axis of a NumPy array: float64 (...). Raises UserError if the
-    highest logit is NaN or infinite."""
+    """Return log(sum(exp(logits))) along the last axis of a NumPy array: float64 (...). Raises UserError if the highest logit
+    is not finite."""
     best = logits.max(axis=-1, keepdims=True)
     if not host.isfinite(best).all():
         raise useless_logits(best[~host.isfinite(best)][0])
@@ -166,7 +165,7 @@ def log_of_total(logits: Any) -> Any:
 
 
 def check_n_best(n_best: int, beam: int) -> None:
-    """Raise SettingError unless a beam of this width can find ``n_best`` texts, at least one."""
+    """Raise SettingError unless ``n_best`` is from 1 to the width of the beam."""
     check_counts(n_best=n_best)
     if n_best > beam:
         raise SettingError(f"n_best must be at most beam, {beam}, not {n_best}", "n_best", "beam")
@@ -183,21 +182,21 @@ class _Search:
         self.ends = ends
         self.beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # log-probabilities and ids, the likeliest first
         self.num_kept = rule.num_kept(beam, n_best)
-        self.finished: list[tuple[float, tuple[int, ...], int | None]] = []  # a heap of scored texts, the worst of them first
+        self.finished: list[tuple[float, tuple[int, ...], int | None]] = []  # a heap of scored texts, the worst first
         self.num_finished = 0
 
     def advance(self, scores: Any, totals: Any, seen: list[BeamCandidate] | None) -> tuple[list[int], list[int]]:
         """Extend each text by each token, and keep the best. ``scores`` minus ``totals`` are the log-probabilities of the
-        tokens. Returns two lists: for each kept text, the number of the text that it extends, and its new token. Both are empty
-        when the row is done. What is kept or ends is added to ``seen``."""
-        count = self.width * (1 + len(self.ends))  # so many that `width` of them do not end
+        tokens. Return two lists, empty when the row is done: for each kept text, the number of its parent, and its new token.
+        Texts that are kept or end are added to ``seen``."""
+        count = self.width * (1 + len(self.ends))  # enough that `width` of them do not end
         is_last = len(self.beams[0][1]) + 1 == self.max_tokens
         extended: list[tuple[float, tuple[int, ...]]] = []
         parents: list[int] = []
-        for place, (total, parent, token) in enumerate(self._extensions(scores, totals, count)):
+        for rank, (total, parent, token) in enumerate(self._extensions(scores, totals, count)):
             ids = self.beams[parent][1]
             if token in self.ends or is_last:
-                if place < self.width:  # a text is put aside only if it is among the `width` best
+                if rank < self.width:  # only texts among the `width` best are set aside
                     score = self._finish(total, ids, token)
                     if seen is not None:
                         seen.append(BeamCandidate(parent, token, total, score=score))
@@ -210,16 +209,16 @@ class _Search:
         return ([], []) if self._is_done() else (parents, [ids[-1] for _, ids in extended])
 
     def _extensions(self, scores: Any, totals: Any, count: int) -> list[tuple[float, int, int]]:
-        """The ``count`` likeliest texts with one token more, best first: log-probability, number of the text, and token."""
-        found = []
+        """Return the ``count`` likeliest extensions by one token, best first: log-probability, number of the text, token."""
+        extensions = []
         for parent, (row, total, (log_probability, _)) in enumerate(zip(scores, totals, self.beams)):
             best = likeliest(row, count)
             sums = log_probability + (row[best].astype(host.float64) - total)
-            found += [(x, parent, token) for x, token in zip(sums.tolist(), best.tolist())]
-        return sorted(found, key=lambda text: -text[0])[:count]
+            extensions += [(x, parent, token) for x, token in zip(sums.tolist(), best.tolist())]
+        return sorted(extensions, key=lambda text: -text[0])[:count]
 
     def _finish(self, log_probability: float, ids: tuple[int, ...], token: int) -> float:
-        """Put a text aside with its score, and return that."""
+        """Set a text aside, and return its score."""
         self.num_finished += 1
         score = self.rule.score(log_probability, len(ids) + 1)
         heapq.heappush(self.finished, (score, ids, token) if token in self.ends else (score, (*ids, token), None))
@@ -228,7 +227,7 @@ class _Search:
         return score
 
     def _is_done(self) -> bool:
-        """Whether no text is left to extend, enough have ended, or none of the others is expected to beat those."""
+        """Return True if no text is left to extend, enough have ended, or no other is expected to beat them."""
         if not self.beams:
             return True
         if self.num_finished >= self.width and (self.rule.stops_when_full or self.width == 1):
@@ -238,7 +237,7 @@ class _Search:
         return is_full and self.finished[0][0] >= self.rule.attainable(likeliest, len(ids), self.max_tokens)
 
     def best(self) -> list[Hypothesis]:
-        """The finished texts, best first. Raises UserError if there are none, which only forbidden tokens can cause."""
+        """Return the finished texts, best first. Raises UserError if there are none, which only forbidden tokens can cause."""
         if not self.finished:
             raise useless_logits(-host.inf)
         ranked = sorted(self.finished, key=lambda item: -item[0])[: self.n_best]
@@ -249,27 +248,27 @@ class _Search:
 
 
 class BeamRule(Protocol):
-    """A way to score texts. Lengths are in tokens that were written; the end token counts, the prompt does not."""
+    """A way to score texts. Lengths count generated tokens, including the end token."""
 
     @property
     def stops_when_full(self) -> bool:
-        """Whether a search is done as soon as as many texts have ended as the beam is wide."""
+        """Whether a search is done when ``beam`` texts have ended."""
 
     def num_kept(self, beam: int, n_best: int) -> int:
-        """How many of the best ended texts are kept. A text has to beat the worst of them to count."""
+        """Return how many of the best ended texts to keep. Another text must beat the worst of them."""
 
     def score(self, log_probability: float, length: int) -> float:
-        """The score of a text that has ended. A higher score is better."""
+        """Return the score of an ended text; higher is better."""
 
     def attainable(self, log_probability: float, length: int, max_tokens: int) -> float:
-        """The highest score that is expected of an unfinished text of this length. If that is not above the worst ended text
-        that is kept, the search is done."""
+        """Return the highest expected score of an unfinished text of this length. Unless it is above the worst kept score, the
+        search is done."""
 
 
 @dataclass(frozen=True)
 class WuRule:
-    """log P / ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14). A search never stops before an ended text that it would
-    still find among the n best, except that it stops when as many texts have ended as the beam is wide."""
+    """log P / ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14). A search stops when ``beam`` texts have ended, or when it
+    cannot find a better text for the n best."""
 
     alpha: float = 0.6
 
@@ -279,26 +278,25 @@ class WuRule:
         _check_exponent("alpha", self.alpha)
 
     def num_kept(self, beam: int, n_best: int) -> int:
-        """Only those that are asked for."""
+        """Return ``n_best``."""
         return n_best
 
     def score(self, log_probability: float, length: int) -> float:
-        """Without the division, short texts would have an advantage."""
+        """Return the score. Without the division, it would favor short texts."""
         return log_probability / ((5 + length) / 6) ** self.alpha
 
     def attainable(self, log_probability: float, length: int, max_tokens: int) -> float:
-        """A text that grows cannot become more probable. So its score can reach at most what its present probability gives at
-        the shortest or at the longest possible length, whichever is higher."""
+        """Return a bound: a longer text is never more probable, so take the present probability at the shortest or longest
+        possible length, whichever scores higher."""
         return max(self.score(log_probability, length + 1), self.score(log_probability, max_tokens))
 
 
 @dataclass(frozen=True)
 class HuggingFaceRule:
-    """log P / length^length_penalty, and the end of a search as in ``generate`` of Hugging Face's transformers.
+    """log P / length^length_penalty, with searches that end as in ``generate`` of Hugging Face's transformers.
 
-    ``early_stopping``: True: a search is done when as many texts have ended as the beam is wide. False: it is done when the
-    best unfinished text, scored as if it ended where it is, does not beat the worst ended text. "never": the same, but scored
-    with the length that favours it most. Both of the latter wait until as many texts have ended as the beam is wide.
+    ``early_stopping``: True: a search is done when ``beam`` texts have ended. False: when, besides, the best unfinished text,
+    scored as if it ended now, does not beat the worst of them. "never": the same, scored with the length that favors it most.
     """
 
     length_penalty: float = 1.0
@@ -311,24 +309,24 @@ class HuggingFaceRule:
 
     @property
     def stops_when_full(self) -> bool:
-        """Only with early stopping."""
+        """True only with early stopping."""
         return self.early_stopping is True
 
     def num_kept(self, beam: int, n_best: int) -> int:
-        """As many as the beam is wide, whatever is asked for."""
+        """Return ``beam``."""
         return beam
 
     def score(self, log_probability: float, length: int) -> float:
-        """A negative penalty favours short texts."""
+        """Return the score. A negative penalty favors short texts."""
         return float(log_probability / length**self.length_penalty)
 
     def attainable(self, log_probability: float, length: int, max_tokens: int) -> float:
-        """An estimate. A longer text may turn out better than it, unless ``early_stopping`` is "never"."""
+        """Return an estimate. A longer text may score higher, unless ``early_stopping`` is "never"."""
         is_longest_best = self.early_stopping == "never" and self.length_penalty > 0
         return self.score(log_probability, max_tokens if is_longest_best else length)
 
 
 def _check_exponent(name: str, value: float) -> None:
-    """Raise SettingError unless the value is a number whose powers do not overflow."""
+    """Raise SettingError for an exponent whose powers may overflow."""
     if not math.isfinite(value) or abs(value) > 50:
         raise SettingError(f"{name} must be a number from -50 to 50, not {value}")

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def fill_masks(
     model: BertForMaskedLM, tokenizer: FillingTokenizer, sentence: str, best: int = 5
 ) -> list[list[tuple[str, float]]]:
-    """For each [MASK] in the sentence, or <mask> of RoBERTa and MPNet, the ``best`` tokens, as ``token_texts`` shows them, with
-    their probabilities, the likeliest first. Outputs of the model that are no tokens of the tokenizer have no probability: some
-    published models have more outputs than tokens.
+    """Return the ``best`` tokens for each [MASK] in the sentence (<mask> for RoBERTa and MPNet), as ``token_texts`` shows them,
+    with their probabilities, the likeliest first. Some published models have more outputs than tokens; these outputs have no
+    probability.
 
     Raises UserError for a sentence without a mask, or with more tokens than the model can read.
     """
@@ -39,44 +39,42 @@ def fill_masks(
     ids = [*tokenizer.before, *tokenizer.encode(sentence, allow_special=True).tolist(), *tokenizer.after]
     if mask not in ids:
         raise UserError(f"there is no {name} to fill in: {sentence!r}")
-    places = [place for place, i in enumerate(ids) if i == mask]
-    logits = filling_logits(model, ids, places)[:, : tokenizer.vocab_size]
-    rows = log_softmax(logits.astype(host.float64))
-    found = [likeliest(row, best) for row in rows]
-    return [list(zip(token_texts(tokenizer, ids), host.exp(row[ids]).tolist())) for row, ids in zip(rows, found)]
+    positions = [position for position, i in enumerate(ids) if i == mask]
+    logits = filling_logits(model, ids, positions)[:, : tokenizer.vocab_size]
+    rows = [(row, likeliest(row, best)) for row in log_softmax(logits.astype(host.float64))]
+    return [list(zip(token_texts(tokenizer, tokens), host.exp(row[tokens]).tolist())) for row, tokens in rows]
 
 
-def filling_logits(model: BertForMaskedLM, ids: Sequence[int], places: Sequence[int]) -> Any:
-    """The logits of the tokens that could stand at n ``places`` of a text, a NumPy array (n, vocab_size). ``ids`` are those of
-    the whole text, with [CLS] and [SEP]. Raises UserError for a text with more tokens than the model can read, and for a place
-    that is not in it."""
+def filling_logits(model: BertForMaskedLM, ids: Sequence[int], positions: Sequence[int]) -> Any:
+    """Return the logits at n ``positions`` of a text, a NumPy array (n, vocab_size). ``ids`` include [CLS] and [SEP]. Raises
+    UserError for a text with more tokens than the model can read, and for a position outside of it."""
     longest = model.bert.config.max_length
     if len(ids) > longest:
         raise UserError(
             f"the sentence has {counted(len(ids) - 2, 'token')}, more than the {longest - 2} that this model reads: shorten it"
         )
-    wrong = [place for place in places if not 0 <= place < len(ids)]
-    if wrong:
-        raise UserError(f"there is no place {wrong[0]} in a text of {counted(len(ids), 'token')}")
+    outside = [position for position in positions if not 0 <= position < len(ids)]
+    if outside:
+        raise UserError(f"there is no position {outside[0]} in a text of {counted(len(ids), 'token')}")
     with tt.no_grad(), evaluating(model):
-        return model(tt.tensor([ids]), places=([0] * len(places), list(places))).numpy()
+        return model(tt.tensor([ids]), places=([0] * len(positions), list(positions))).numpy()
 
 
 def with_wordpieces(tokenizer: Tokenizer, path: str | Path) -> WordPieceTokenizer:
-    """The tokenizer, which was read from ``path``. Raises UserError for one of another kind."""
+    """Return the tokenizer, read from ``path``. Raises UserError for another type."""
     if tokenizer.kind != "wordpiece":
         raise UserError(f"{path} has no WordPieces: it is not the tokenizer of a BERT")
     return cast("WordPieceTokenizer", tokenizer)
 
 
 def with_mask(tokenizer: Tokenizer, path: str | Path) -> FillingTokenizer:
-    """The tokenizer, which was read from ``path``. Raises UserError for one without a token that hides another one."""
+    """Return the tokenizer, read from ``path``. Raises UserError if it has no mask token."""
     if mask_name(getattr(tokenizer, "special", ())) is None or not hasattr(tokenizer, "before"):
-        raise UserError(f"the tokenizer of {path} has no token [MASK] or <mask> among its special ones: it fills in nothing")
+        raise UserError(f"the tokenizer of {path} has no special token [MASK] or <mask>, so there is nothing to fill in")
     return cast("FillingTokenizer", tokenizer)
 
 
 def hide_words(text: str, passages: int = 4) -> list[str]:
-    """The first passages of a text, of seven words each, with a [MASK] in the place of the fourth."""
+    """Return the first passages of a text, of seven words each, with [MASK] for the fourth."""
     words = text.split()[: 7 * passages]
     return [" ".join([*words[i : i + 3], "[MASK]", *words[i + 4 : i + 7]]) for i in range(0, len(words) - 6, 7)]

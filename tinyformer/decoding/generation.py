@@ -1,7 +1,7 @@
 """Generation: a ``Decoder`` returns the logits of the next token, ``Sampling`` picks it, and the decoder takes it next.
 
-``sample`` is this loop. A decoder keeps what its model computed for the tokens so far, in a cache or a state, and takes only
-the newest ones. Sampling and beam search work with any decoder, on NumPy arrays: picking a token is cheap on the CPU.
+``sample`` is this loop. A decoder keeps its model's results for earlier tokens, in a cache or a state, and takes only new
+tokens. Sampling and beam search work with any decoder, on NumPy arrays: picking a token is cheap on the CPU.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def sample(
     force_end: bool = False,
     rules: Iterable[LogitsRule] = (),
 ) -> Iterator[Any]:
-    """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens. Yields the ids of each step, (batch,).
+    """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens. Yield the ids of each step, (batch,).
 
-    ``TokenRules`` explains ``end``, ``forbidden``, ``force_end`` and ``rules``. A row that has written an end token repeats it
-    from then on. The iteration stops when all rows have written one. Raises UserError if the prompts have no tokens or
-    different lengths, and if num_tokens is negative. A batch without rows yields nothing.
+    ``TokenRules`` explains ``end``, ``forbidden``, ``force_end`` and ``rules``. After its end token a row repeats it. The
+    iteration stops when all rows have ended. Raises UserError if the prompts are empty or of different lengths, or if
+    num_tokens is negative. A batch without rows yields nothing.
     """
     if num_tokens < 0:
         raise UserError(f"the length must be at least 0, not {num_tokens}")
@@ -78,9 +78,9 @@ def generate(
     force_end: bool = False,
     rules: Iterable[LogitsRule] = (),
 ) -> Iterator[int]:
-    """Continue ``prompt``, one token id or more, with a language model. Yields up to ``num_tokens`` ids one by one, and stops
-    after ``end``, an id or several; ``TokenRules`` explains ``forbidden``, ``force_end`` and ``rules``. Raises
-    UserError if the prompt is empty or num_tokens is negative.
+    """Continue ``prompt``, a sequence of token ids, with a language model. Yield up to ``num_tokens`` ids, and stop after
+    ``end``, an id or several. ``TokenRules`` explains ``forbidden``, ``force_end`` and ``rules``. Raises UserError if the
+    prompt is empty or num_tokens is negative.
 
     >>> from tinyformer import GPT, GPTConfig, Sampling, generate
     >>> model = GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32)).eval()
@@ -95,38 +95,37 @@ def generate(
 
 
 def compile_first(model: GPT | RecurrentLM, sampling: Sampling) -> None:
-    """Have the kernels compiled that writing takes, if any are: what is said of that on standard error then comes before a
-    text, and not in the middle of it."""
+    """Compile the kernels for generation, if any, so that messages about it appear before a text, not in the middle."""
     if kernels_name == "numba":
         list(generate(model, [0, 0], 3, replace(sampling, seed=0)))
 
 
 def note_on_length(model: GPT | RecurrentLM, length: int) -> str:
-    """What to tell about a prompt of so many tokens, if that is more than the model reads; "" otherwise."""
-    most = model.config.block_size
-    if isinstance(model, RecurrentLM) or length <= most:
+    """Return a note if a prompt of this length is longer than the model's context, else ""."""
+    limit = model.config.block_size
+    if isinstance(model, RecurrentLM) or length <= limit:
         return ""
-    return f"The prompt has {counted(length, 'token')}. The model reads {most:,}, and so only the end of it."
+    return f"The prompt has {counted(length, 'token')}. The model reads {limit:,}, and so only the end of it."
 
 
 # -------------------------------------------------------------------------------------------------------------------- decoders
 
 
 class Decoder(Protocol):
-    """The state of one batch of texts while they are written. Another batch needs another decoder."""
+    """The state of one batch of texts during generation. Another batch needs another decoder."""
 
     def next_logits(self, new: Any) -> Any:
-        """Take the newest ids (batch, count). Return the logits (batch, vocab_size) for the next token of each text."""
+        """Take the new ids (batch, count). Return the logits (batch, vocab_size) for the next token of each text."""
 
     def select(self, rows: Any) -> None:
-        """Go on with these rows of the batch, in this order. A row may occur several times."""
+        """Continue with these rows of the batch, in this order. A row may occur several times."""
 
 
 class GPTDecoder:
-    """A decoder for a GPT. It uses a cache while all tokens fit into the context of block_size tokens. After that, the position
-    of every token shifts with each step, so each step computes the last block_size tokens anew, without a cache.
+    """A decoder for a GPT. It uses a cache while all tokens fit into the context of block_size tokens. After that, each step
+    shifts the position of every token, and computes the last block_size tokens again, without a cache.
 
-    The cache has room for ``max_tokens`` tokens, if that is less: pass it where it is known and block_size is large.
+    The cache holds at most ``max_tokens`` tokens: pass this if it is known and block_size is large.
     """
 
     def __init__(self, model: GPT, use_cache: bool = True, max_tokens: int | None = None):
@@ -134,14 +133,15 @@ class GPTDecoder:
         self.ids: Any = None  # the last tokens, at most block_size
         self.cache: Cache | None = model.new_cache(max_tokens) if use_cache else None
         cache, logits = self.cache, _last_logits(model, lambda ids, cache: model(ids, cache, last_only=True))
-        self._logits = logits
+        self._logits = logits  # calls ``model.forward``
+        # Computes the same logits: the first call records the kernels that ``model.forward`` calls, and later calls replay
+        # them.
         self._logits_of_one_token: Any = tt.trace(lambda ids: logits(ids, cache))
 
     def next_logits(self, new: Any) -> Any:
-        """The logits (batch, vocab_size) after the new ids (batch, count).
+        """Return the logits (batch, vocab_size) after the new ids (batch, count).
 
-        The ids of the first call are checked: UserError if they are not ids of the vocabulary. Later calls raise UserError if
-        the number of rows differs from before.
+        The first call raises UserError for ids outside the vocabulary, and later calls if the number of rows differs.
         """
         block_size = self.model.config.block_size
         ids, new = _joined(self.ids, new, self.model.config.vocab_size)
@@ -158,9 +158,9 @@ class GPTDecoder:
         return logits.numpy()
 
     def keep_common(self, ids: Any) -> int:
-        """Go on with another text, ids (length,), in place of the one text so far: keep in the cache what both begin with, but
-        for the last token, and forget the rest. Returns how many tokens are kept: ``next_logits`` takes the others. Raises
-        UserError for numbers that are not ids of the vocabulary."""
+        """Continue with another text, ids (length,), in place of the only text. Keep the common beginning in the cache, but not
+        the last token. Return the number of tokens kept: ``next_logits`` takes the others. Raises UserError for ids outside the
+        vocabulary."""
         check_ids(ids, self.model.config.vocab_size)
         kept = 0
         if self.cache is not None:
@@ -171,14 +171,14 @@ class GPTDecoder:
         return kept
 
     def select(self, rows: Any) -> None:
-        """Go on with these rows of the batch."""
+        """Continue with these rows of the batch."""
         if self.cache is not None:
             self.cache.select(rows, _shared(self.ids, rows))
         self.ids = None if self.ids is None else self.ids[rows]
 
 
 def _shared(ids: Any, rows: Any) -> int:
-    """How many first ids (batch, length) are the same in each of these rows as in the row that had its place."""
+    """Return how many leading ids (batch, length) each of these rows shares with the row that it replaces."""
     if ids is None or len(rows) != len(ids):
         return 0
     same = (ids[rows] == ids).all(axis=0)
@@ -186,20 +186,18 @@ def _shared(ids: Any, rows: Any) -> int:
 
 
 def _joined(ids: Any, new: Any, vocab_size: int) -> tuple[Any, Any]:
-    """All ids including the new ones, and the new ones alone. ``ids`` are those so far, None at first."""
+    """Return all ids, and the new ones alone. ``ids`` are the earlier ones, None at first."""
     if ids is None:
         first = batch_of_ids(new, "prompts")
         check_ids(first, vocab_size)
         return first, first
     if len(new) != len(ids):
-        raise UserError(
-            f"a decoder that writes {counted(len(ids), 'text')} got ids for {len(new)}: make a new one for other texts"
-        )
+        raise UserError(f"a decoder of {counted(len(ids), 'text')} got ids for {len(new)}: make a new decoder for other texts")
     return host.concatenate([ids, new], axis=1), new
 
 
 def _last_logits(model: Module, logits: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function that computes ``logits`` in evaluation mode and without gradients, and returns those of the last position."""
+    """Return a function that computes ``logits`` in evaluation mode, without gradients, for the last position."""
     in_evaluation = evaluating(model)
 
     def last(*inputs: Any) -> Tensor:
@@ -210,10 +208,10 @@ def _last_logits(model: Module, logits: Callable[..., Tensor]) -> Callable[..., 
 
 
 class TransformerDecoder:
-    """A decoder for an encoder-decoder. It encodes ``source``, ids (batch, length) or ``Vectors``, once, then it writes.
+    """A decoder for an encoder-decoder. It encodes ``source``, ids (batch, length) or ``Vectors``, only once.
 
-    It takes up to ``max_tokens`` tokens in all. Raises UserError if the source has no tokens, for a number that is not an id of
-    the source vocabulary, and for vectors that the model cannot read.
+    It takes up to ``max_tokens`` tokens. Raises UserError if the source has no tokens or ids outside the vocabulary, and for
+    vectors that the model cannot read.
     """
 
     def __init__(self, model: Transformer, source: Any, max_tokens: int, use_cache: bool = True):
@@ -222,19 +220,20 @@ class TransformerDecoder:
         self.max_tokens = max_tokens
         with tt.no_grad(), evaluating(model):
             self.memory, self.memory_mask = model.encode(_sources(source, model))
-        self.sources = host.arange(len(self.memory))  # of each row of the memory, the number of its source
-        self.texts_of_each = 1  # so many texts of the batch, one after the other, translate the same row of the memory
+        self.sources = host.arange(len(self.memory))  # the source number of each row of the memory
+        self.texts_of_each = 1  # the number of consecutive texts that translate the same row of the memory
         self.ids: Any = None
         self.cache = model.new_cache(max_tokens, self.memory.shape[1]) if use_cache else None
         cache, memory, logits = self.cache, self.memory, _last_logits(model, model.decode)
         self._logits = logits
+        # Computes the same logits by replaying the kernels of ``model.decode``.
         self._logits_of_one_token = tt.trace(lambda ids, memory_mask: logits(ids, memory, memory_mask, cache))
 
     def next_logits(self, new: Any) -> Any:
-        """The logits (batch, vocab_size) after the new ids (batch, count).
+        """Return the logits (batch, vocab_size) after the new ids (batch, count).
 
-        The ids of the first call are checked: UserError if they are not ids of the vocabulary. Every call raises UserError if
-        the source has another number of rows, and after more than ``max_tokens`` tokens.
+        The first call raises UserError for ids outside the vocabulary. Every call raises UserError if the number of rows
+        differs from the source's, and after more than ``max_tokens`` tokens.
         """
         batch = len(self.memory) * self.texts_of_each
         if len(new) != batch:
@@ -254,7 +253,7 @@ class TransformerDecoder:
         return logits.numpy()
 
     def select(self, rows: Any) -> None:
-        """Go on with these rows of the batch. Neighbours that translate the same source share its memory as far as possible."""
+        """Continue with these rows of the batch. Neighbors that translate the same source share its memory if possible."""
         rows = host.asarray(rows)
         before = self.sources.repeat(self.texts_of_each)
         sources, kept = before[rows], rows // self.texts_of_each
@@ -271,36 +270,36 @@ class TransformerDecoder:
 
 
 def _repeats(numbers: Any) -> int:
-    """The greatest count such that the numbers (n,) are made of runs of so many equal ones."""
+    """Return the greatest count such that numbers (n,) are made of runs of ``count`` equal ones."""
     changes = host.flatnonzero(host.diff(numbers)) + 1
     return math.gcd(len(numbers), *changes.tolist()) or 1
 
 
 class RecurrentDecoder:
-    """A decoder for recurrent models, whose state is all that they keep of the tokens so far.
+    """A decoder for recurrent models, whose state summarizes the tokens so far.
 
-    A language model begins with no ``state``. An encoder-decoder begins with the state that its ``encode`` returned for a batch
-    of sources; it takes up to ``max_tokens`` tokens in all.
+    A language model begins without a ``state``, an encoder-decoder with the state that ``encode`` returned for a batch of
+    sources. It takes up to ``max_tokens`` tokens.
     """
 
     def __init__(self, model: RecurrentLM | EncoderDecoder, state: State | None = None, max_tokens: float = math.inf):
         self.model = model
         self.state = state
         self.max_tokens = max_tokens
-        self.num_tokens = 0  # of each text so far
+        self.num_tokens = 0  # so far
         self._in_evaluation = evaluating(model)
         config = model.config
         self._vocab_size = config.target_vocab_size if isinstance(config, Seq2SeqConfig) else config.vocab_size
 
     def next_logits(self, new: Any) -> Any:
-        """The logits (batch, vocab_size) after the new ids (batch, count).
+        """Return the logits (batch, vocab_size) after the new ids (batch, count).
 
-        The ids of the first call are checked: UserError if they are not ids of the vocabulary. Every call raises UserError if
-        the number of rows is not that of the state, and after more than ``max_tokens`` tokens.
+        The first call raises UserError for ids outside the vocabulary. Every call raises UserError if the number of rows
+        differs from the state's, and after more than ``max_tokens`` tokens.
         """
         if self.state is not None and len(new) != self.state.batch_size:
             raise UserError(
-                f"a decoder that writes {counted(self.state.batch_size, 'text')} got ids for {len(new)}: pass one row for each"
+                f"a decoder of {counted(self.state.batch_size, 'text')} got ids for {len(new)}: pass one row for each"
             )
         if not self.num_tokens:
             new = batch_of_ids(new, "prompts")
@@ -317,21 +316,21 @@ class RecurrentDecoder:
         return logits.numpy()
 
     def select(self, rows: Any) -> None:
-        """Go on with these rows of the batch."""
+        """Continue with these rows of the batch."""
         self.state = None if self.state is None else self.state.select(rows)
 
 
 def language_decoder(model: GPT | RecurrentLM, use_cache: bool = True, max_tokens: int | None = None) -> Decoder:
-    """A decoder that continues texts with this language model, to ``max_tokens`` in all if that is known. A recurrent one has
-    no cache to do without. Raises UserError for any other model."""
+    """Return a decoder that continues texts with this language model, up to ``max_tokens`` if it is known. ``use_cache`` is
+    ignored for a recurrent model. Raises UserError for other models."""
     if not isinstance(model, (GPT, RecurrentLM)):
         raise UserError(f"{a_or_an(type(model).__name__)} does not continue texts: take GPT-2, Llama or Qwen")
     return RecurrentDecoder(model) if isinstance(model, RecurrentLM) else GPTDecoder(model, use_cache, max_tokens)
 
 
 def translation_decoder(model: Transformer | EncoderDecoder, source: Any, max_tokens: int) -> Decoder:
-    """A decoder that translates ``source`` (batch, length), in at most ``max_tokens`` tokens, with this encoder-decoder. Raises
-    UserError as ``TransformerDecoder`` does."""
+    """Return a decoder that translates ``source`` (batch, length) into at most ``max_tokens`` tokens with this encoder-decoder.
+    Raises UserError as ``TransformerDecoder`` does."""
     if isinstance(model, Transformer):
         return TransformerDecoder(model, source, max_tokens)
     check_counts(max_tokens=max_tokens)
@@ -340,32 +339,31 @@ def translation_decoder(model: Transformer | EncoderDecoder, source: Any, max_to
     return RecurrentDecoder(model, state, max_tokens)
 
 
-def _sources(given: Any, model: Transformer | EncoderDecoder) -> Any:
-    """The source ids (batch, length) or vectors for the encoder. Raises UserError if the model cannot read them."""
-    check_vectors(given, getattr(model.config, "source_features", 0))
-    if isinstance(given, Vectors):
-        check_lengths(given)
-        return given
-    source = batch_of_ids(given, "sources")
-    check_ids(source, model.config.source_vocab_size)
-    return tt.tensor(source)
+def _sources(source: Any, model: Transformer | EncoderDecoder) -> Any:
+    """Return the source ids (batch, length) or vectors for the encoder. Raises UserError if the model cannot read them."""
+    check_vectors(source, getattr(model.config, "source_features", 0))
+    if isinstance(source, Vectors):
+        check_lengths(source)
+        return source
+    ids = batch_of_ids(source, "sources")
+    check_ids(ids, model.config.source_vocab_size)
+    return tt.tensor(ids)
 
 
-def batch_of_ids(given: Any, what: str) -> Any:
-    """The token ids as an int64 array (batch, length). Raises UserError if they do not make such an array, and if they have no
-    tokens. ``what`` names them in messages."""
-    given = given.numpy() if isinstance(given, Tensor) else given
-    lengths = sorted({len(row) for row in given if hasattr(row, "__len__")})
+def batch_of_ids(rows: Any, name: str) -> Any:
+    """Return token ids as an int64 array (batch, length). Raises UserError for another shape, and for no tokens. ``name`` is
+    the rows' name in messages, a plural."""
+    rows = rows.numpy() if isinstance(rows, Tensor) else rows
+    lengths = sorted({len(row) for row in rows if hasattr(row, "__len__")})
     if len(lengths) > 1:
         raise UserError(
-            f"the {what} have from {lengths[0]} to {counted(lengths[-1], 'token')}: all texts of a batch must have the "
-            "same length, so "
-            "make a batch for each length"
+            f"the {name} have from {lengths[0]} to {counted(lengths[-1], 'token')}: all texts of a batch must have the same "
+            "length, so make a batch for each length"
         )
-    ids = host.asarray(given)
+    ids = host.asarray(rows)
     if ids.ndim != 2:
-        raise UserError(f"the {what} must be (batch, length), not of shape {ids.shape}")
+        raise UserError(f"the {name} must be (batch, length), not of shape {ids.shape}")
     if lengths == [0]:
-        raise UserError(f"the {what[:-1]} is empty: give at least one token")
+        raise UserError(f"the {name[:-1]} is empty: give at least one token")
     check_integers(ids)
     return ids.astype(host.int64)

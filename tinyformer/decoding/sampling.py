@@ -1,9 +1,9 @@
-"""The next token, from a model's scores: which tokens may be written, and which of these is picked.
+"""The next token, from a model's scores: which tokens are allowed, and which of them is picked.
 
-``TokenRules`` leaves out tokens; the rules below it change scores by what was written so far, as those of Hugging Face's
-``generate`` do. ``Sampling`` picks one of what is left, greedily or at random.
+``TokenRules`` forbids tokens, and the rules below it change scores by the text so far, as in Hugging Face's ``generate``.
+``Sampling`` picks an allowed token, greedily or at random.
 
-Scores are logits when a token is sampled, and log-probabilities in beam search. -inf is a token that may not be written.
+Scores are logits in sampling and log-probabilities in beam search. A score of -inf forbids a token.
 """
 
 from __future__ import annotations
@@ -26,21 +26,19 @@ _GREEDY = {"temperature": [0], "top_k": [1]}
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is picked. Raises SettingError for a value that is not allowed.
+    """The settings for picking the next token. Raises SettingError for an invalid value.
 
-    - ``temperature`` divides the logits. Below 1 the choice is more careful. 0 is greedy: the likeliest token, or the first of
-      several that are equally likely.
+    - ``temperature`` divides the logits. Below 1 the choice is less random. 0 is greedy: the likeliest token, or the first of
+      equally likely ones.
     - ``top_k`` keeps only the k likeliest tokens. 0 keeps all.
-    - ``top_p`` then keeps the fewest tokens whose probabilities together reach p (Holtzman et al. 2020). 1 keeps all.
-    - ``min_p`` then leaves out the tokens that are less than p times as likely as the likeliest (Nguyen et al. 2024). 0 keeps
-      all.
-    - ``typical_p`` then keeps the fewest tokens that together reach p, those first whose surprise is closest to the expected
-      one (Meister et al. 2022). 1 keeps all.
-    - The same ``seed`` picks the same tokens. Without one the tokens come from the generator that ``tt.seed`` restarts.
+    - ``top_p`` then keeps the fewest tokens whose total probability reaches p (Holtzman et al. 2020). 1 keeps all.
+    - ``min_p`` then drops tokens less than p times as likely as the likeliest (Nguyen et al. 2024). 0 keeps all.
+    - ``typical_p`` then keeps the fewest tokens whose total probability reaches p, first those whose surprise is closest to the
+      expected one (Meister et al. 2022). 1 keeps all.
+    - The same ``seed`` picks the same tokens. By default ``tt.seed`` restarts the generator.
 
-    Among equally likely tokens, both top_k and top_p keep those with the smaller ids. So there are never more than k, and
-    ``top_k=1`` is greedy. (Hugging Face keeps all tokens that are as likely as the k-th.) typical_p keeps all that are as
-    typical as the last one.
+    Among equally likely tokens, top_k and top_p prefer smaller ids. So there are never more than k, and ``top_k=1`` is greedy.
+    (Hugging Face keeps all tokens as likely as the k-th.) typical_p keeps all tokens as typical as the last one.
 
     >>> import numpy
     >>> from tinyformer import Sampling
@@ -70,19 +68,17 @@ class Sampling:
         at_least(self, top_k=0, **({} if self.seed is None else {"seed": 0}))
 
     def pick(self, logits: Any, rng: Any) -> int:
-        """One token id, picked from logits (vocab_size,), a NumPy array. Raises UserError if the highest logit is NaN or
-        infinite."""
+        """Pick a token id from logits (vocab_size,), a NumPy array. Raises UserError if the highest logit is not finite."""
         if self.temperature == 0:
             return _highest(logits)
         weights = self._weights(logits)
-        # Pick where the cumulative weight passes a uniform random number. NumPy's choice() does the same, but needs weights
-        # that sum to exactly 1.
+        # Pick where the cumulative weight passes a uniform random number. NumPy's choice() needs weights that sum to exactly 1.
         cumulative = host.cumsum(weights)
         return int(host.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
     def probabilities(self, logits: Any) -> Any:
-        """The probability with which ``pick`` picks each token, (vocab_size,) float64, from logits (vocab_size,), a NumPy
-        array. It is 0 for the tokens that are left out. Raises UserError as ``pick`` does.
+        """Return the probability that ``pick`` picks each token, (vocab_size,) float64, from logits (vocab_size,), a NumPy
+        array. Dropped tokens have 0. Raises UserError as ``pick`` does.
 
         >>> import numpy
         >>> from tinyformer import Sampling
@@ -93,7 +89,7 @@ class Sampling:
         return weights / weights.sum()
 
     def _weights(self, logits: Any) -> Any:
-        """Unnormalised probabilities, float64: 1 for the likeliest token, and 0 for those that are left out."""
+        """Return unnormalized probabilities, float64: 1 for the likeliest token, 0 for dropped tokens."""
         highest = _highest(logits)
         if self.temperature == 0:
             return host.eye(1, len(logits), highest)[0]
@@ -103,7 +99,7 @@ class Sampling:
         kept = min(self.top_k, len(logits)) if self.top_k else len(logits)
         if kept < len(logits) or self.top_p < 1:
             order = likeliest(logits, kept)
-            if self.top_p < 1:  # at 1 rounding could leave tokens out, as a sum may reach 1 before its last term
+            if self.top_p < 1:  # at 1, rounding could drop tokens: a sum may reach 1 before its last term
                 order = order[: _that_reach(self.top_p, weights[order])]
             left = host.zeros_like(weights)
             left[order] = weights[order]
@@ -114,28 +110,28 @@ class Sampling:
 
 
 def _that_reach(share: float, weights: Any) -> int:
-    """How many of the weights, from the first on, it takes to reach this share of their sum."""
+    """Return how many of the first weights reach this share of the sum."""
     reached = host.cumsum(weights)
     return 1 + int(host.searchsorted(reached, share * reached[-1], side="left"))
 
 
 def _typical(weights: Any, share: float) -> Any:
-    """The weights of the most typical tokens, which together reach this share; 0 for the others. A token is typical if its
-    surprise, the negative logarithm of its probability, is close to the expected one, the entropy."""
-    places = host.flatnonzero(weights)
-    probabilities = weights[places] / weights.sum()
+    """Keep the weights of the most typical tokens, which reach this share; the others become 0. A token is typical if its
+    surprise, the negative logarithm of its probability, is close to the entropy."""
+    ids = host.flatnonzero(weights)
+    probabilities = weights[ids] / weights.sum()
     surprise = -host.log(probabilities)
     distance = abs(surprise - (probabilities * surprise).sum())
     order = host.argsort(distance, kind="stable")
-    count = min(_that_reach(share, probabilities[order]), len(places))
+    count = min(_that_reach(share, probabilities[order]), len(ids))
     left = host.zeros_like(weights)
-    typical = places[distance <= distance[order[count - 1]]]
+    typical = ids[distance <= distance[order[count - 1]]]
     left[typical] = weights[typical]
     return left
 
 
 def _highest(logits: Any) -> int:
-    """The id of the highest logit, the first of equal ones. Raises UserError if that logit is NaN or infinite."""
+    """Return the id of the highest logit, the first of equal ones. Raises UserError if that logit is not finite."""
     highest = int(logits.argmax())  # NumPy takes a NaN for the highest
     if not math.isfinite(logits[highest]):
         raise useless_logits(logits[highest])
@@ -143,8 +139,8 @@ def _highest(logits: Any) -> int:
 
 
 def useless_logits(highest: float) -> UserError:
-    """The error for logits from which no token can be picked, because the highest of them is NaN or infinite."""
-    problem = "-inf for every token that may be written, so that no token is possible"
+    """Return the error for logits whose highest is NaN or infinite, so that no token can be picked."""
+    problem = "-inf for every allowed token, so that no token is possible"
     if math.isnan(highest):
         problem = "NaN: its training diverged, or its weights are damaged"
     elif highest > 0:
@@ -156,20 +152,20 @@ _GROUPS = 1024
 
 
 def likeliest(scores: Any, count: int) -> Any:
-    """The places of the ``count`` highest of some scores (n,), a NumPy array: the highest first, and the first of equal ones
-    first. Those that are -inf, as the logarithm of probability 0 is, are left out. Returns int64 (count or fewer,)."""
+    """Return the indices of the ``count`` highest scores (n,), a NumPy array, as int64: the highest first, equal ones in order.
+    Scores of -inf, the logarithm of probability 0, are left out."""
     least = host.finfo(scores.dtype).min
     if count < len(scores):
         least = max(least, _reached(scores, count))
-    places = host.flatnonzero(scores >= least)
-    return places[host.argsort(-scores[places], kind="stable")][:count]
+    indices = host.flatnonzero(scores >= least)
+    return indices[host.argsort(-scores[indices], kind="stable")][:count]
 
 
 def _reached(scores: Any, count: int) -> Any:
-    """A number that at least ``count`` scores reach, and few more: it takes much less time than to sort all.
+    """Return a number that at least ``count`` scores reach, but few more. This is much faster than sorting all.
 
-    Of many scores, groups are compared by their highest. The highest of all seldom share a group, so that few scores besides
-    them reach the lowest of the ``count`` highest groups.
+    Many scores are compared in groups, by each group's highest. The highest scores seldom share a group, so few others reach
+    the lowest of the ``count`` highest groups.
     """
     size = len(scores) // _GROUPS
     if size > 1 and count <= _GROUPS // 4:
@@ -181,14 +177,14 @@ def _reached(scores: Any, count: int) -> Any:
 
 
 class TokenRules:
-    """What sampling and beam search may write.
+    """The tokens that sampling and beam search may generate.
 
-    - ``end``: a text ends with this token, or with any of these. None: no token ends a text.
-    - ``forbidden``: these tokens are never written. Forbidding an end token keeps texts from ending with it.
-    - ``rules``: what else changes the scores, by what was written so far; see ``logits_rules``.
-    - ``force_end``: the last token that there is room for is an end token, whatever the model says.
+    - ``end``: this token, or any of these tokens, ends a text. None: no token ends a text.
+    - ``forbidden``: these tokens are never generated, not even as an end.
+    - ``rules``: other changes of the scores that depend on the text so far; see ``LogitsRule``.
+    - ``force_end``: the last token that fits is always an end token.
 
-    Raises SettingError for ids that are not integers of at least 0, and if an end is forced and there is none.
+    Raises SettingError for ids that are not integers of at least 0, and if ``force_end`` has no end token.
     """
 
     def __init__(
@@ -207,13 +203,12 @@ class TokenRules:
             raise SettingError("force_end needs an end token: pass its id as end", "force_end", "end")
 
     def restrict(self, scores: Any, is_last: bool, texts: Any = None, written: int = 0) -> Any:
-        """The scores (batch, vocab_size) of the next tokens, logits or log-probabilities, with -inf for those that may not be
-        written. ``is_last`` says that there is room for one token only. The ``rules`` need the ids of the ``texts`` so far
-        (batch, length), and how many of them were ``written``.
+        """Return scores (batch, vocab_size) of the next tokens, logits or log-probabilities, with -inf for forbidden ones.
 
-        What is left of log-probabilities is not normalised again: the other tokens keep the model's probabilities. A forced end
-        counts as certain; its score is 0. Hugging Face's ``generate`` does both in the same way. Raises UserError for ids
-        outside the vocabulary, and if all of it is forbidden.
+        ``is_last`` says that only one more token fits. The ``rules`` need the ids of the ``texts`` so far (batch, length), and
+        how many of them were ``written``. Log-probabilities are not normalized again: allowed tokens keep the model's
+        probabilities. A forced end is certain, with a score of 0. Hugging Face's ``generate`` does the same. Raises UserError
+        for ids outside the vocabulary, and if all tokens are forbidden.
         """
         if is_last and self.force_end:
             _check_known(self.ends, scores.shape[1])
@@ -224,7 +219,7 @@ class TokenRules:
             _check_known(self.forbidden, scores.shape[1])
             if len(self.forbidden) == scores.shape[1]:
                 raise UserError(f"every token of the vocabulary is forbidden, {scores.shape[1]:,} in all: allow at least one")
-            scores = scores.copy()  # the decoder may go on using its logits
+            scores = scores.copy()  # the decoder may still use its logits
             scores[:, self.forbidden] = -host.inf
         for rule in self.rules:
             scores = rule(scores, texts, written)
@@ -232,11 +227,11 @@ class TokenRules:
 
 
 def _checked(name: str, ids: Iterable[int]) -> list[int]:
-    """The distinct ids. Raises SettingError for what is no id."""
+    """Return the distinct ids, sorted. Raises SettingError for an invalid id."""
     ids = list(ids)
     wrong = [i for i in ids if not isinstance(i, numbers.Integral) or isinstance(i, bool) or i < 0]
     if wrong:
-        raise SettingError(f"{name} must be ids of tokens, integers of at least 0, not {wrong[0]!r}")
+        raise SettingError(f"{name} must be token ids, integers of at least 0, not {wrong[0]!r}")
     return sorted({int(i) for i in ids})
 
 
@@ -254,14 +249,14 @@ class LogitsRule(Protocol):
     """A rule for the next token of each text of a batch."""
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """The new scores (batch, vocab_size). The given array is not changed, and is returned if nothing changes. ``texts`` are
-        the ids so far (batch, length), the prompt included, and ``written`` says how many of them were written."""
+        """Return the new scores (batch, vocab_size), or the same array if nothing changes. ``scores`` stays as it is. ``texts``
+        are the ids so far (batch, length), including the prompt, and ``written`` is the number of generated ones."""
 
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """Tokens that a text has are made less likely (Keskar et al. 2019): a positive score is divided by the penalty, and a
-    negative one multiplied. A penalty below 1 makes them more likely. Raises SettingError unless it is above 0."""
+    """A penalty on tokens that the text has (Keskar et al. 2019): it divides positive scores and multiplies negative ones.
+    Below 1 it makes them likelier. Raises SettingError unless it is positive."""
 
     penalty: float
 
@@ -270,7 +265,7 @@ class RepetitionPenalty:
             raise SettingError(f"repetition_penalty must be a number above 0, not {self.penalty}")
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """The scores with those of the tokens in each text changed."""
+        """Return the scores with the penalty."""
         seen = host.zeros(scores.shape, bool)
         host.put_along_axis(seen, texts, True, axis=1)
         return host.where(seen, host.where(scores < 0, scores * self.penalty, scores / self.penalty), scores)
@@ -278,7 +273,7 @@ class RepetitionPenalty:
 
 @dataclass(frozen=True)
 class NoRepeatedNgrams:
-    """No run of ``size`` tokens occurs twice in a text. Raises SettingError for a size below 1."""
+    """A rule that no n-gram of ``size`` tokens occurs twice in a text. Raises SettingError for a size below 1."""
 
     size: int
 
@@ -287,26 +282,26 @@ class NoRepeatedNgrams:
             raise SettingError(f"no_repeat_ngram_size must be at least 1, not {self.size}")
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """The scores without the tokens that would end a run that is there already."""
+        """Forbid the tokens that would complete an n-gram of the text."""
         length = texts.shape[1]
         if length < self.size:
             return scores
         runs = host.lib.stride_tricks.sliding_window_view(texts, self.size, axis=1)
-        begun = texts[:, length + 1 - self.size :]  # what the next token would make a run
-        rows, places = host.nonzero((runs[..., :-1] == begun[:, None]).all(axis=-1))
+        begun = texts[:, length + 1 - self.size :]  # the next token completes it
+        rows, starts = host.nonzero((runs[..., :-1] == begun[:, None]).all(axis=-1))
         scores = scores.copy()
-        scores[rows, runs[rows, places, -1]] = -host.inf
+        scores[rows, runs[rows, starts, -1]] = -host.inf
         return scores
 
 
 @dataclass(frozen=True)
 class ForbiddenSequences:
-    """None of these sequences of tokens is written."""
+    """A rule that none of these token sequences is generated."""
 
     sequences: tuple[tuple[int, ...], ...]
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """The scores without the tokens that would end one of the sequences."""
+        """Forbid the tokens that would complete one of the sequences."""
         scores = scores.copy()
         for *begun, last in self.sequences:
             if len(begun) <= texts.shape[1]:
@@ -317,26 +312,26 @@ class ForbiddenSequences:
 
 @dataclass(frozen=True)
 class MinimalLength:
-    """No text ends before it has ``length`` tokens, the prompt included, and ``new_tokens`` of them were written."""
+    """A rule that no text ends before it has ``length`` tokens, including the prompt, and ``new_tokens`` generated ones."""
 
     ends: tuple[int, ...]
     length: int = 0
     new_tokens: int = 0
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """The scores without the end tokens while a text is too short."""
+        """Forbid the end tokens while a text is too short."""
         too_short = texts.shape[1] < self.length or written < self.new_tokens
         return _without(scores, self.ends) if too_short else scores
 
 
 @dataclass(frozen=True)
 class ForcedAfterStart:
-    """This token follows a prompt of one token, such as the language that a translation is in."""
+    """A token that follows a prompt of one token, such as the language of a translation."""
 
     token: int
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """The scores of this token alone after one token: 0, as it is certain."""
+        """Forbid all other tokens after one token. The forced one is certain, with a score of 0."""
         if texts.shape[1] != 1:
             return scores
         forced = host.full_like(scores, -host.inf)
@@ -346,24 +341,24 @@ class ForcedAfterStart:
 
 @dataclass(frozen=True)
 class ForbiddenFirst:
-    """None of these tokens is the first that is written. ``after_forced``: a first token that ``ForcedAfterStart`` forces does
-    not count."""
+    """A rule that none of these tokens is generated first. With ``after_forced``, a token from ``ForcedAfterStart`` does not
+    count."""
 
     tokens: tuple[int, ...]
     after_forced: bool = False
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """The scores without these tokens at the beginning."""
+        """Forbid these tokens at the beginning."""
         prompt = texts.shape[1] - written
         return _without(scores, self.tokens) if written == (self.after_forced and prompt == 1) else scores
 
 
 @dataclass(frozen=True)
 class Renormalized:
-    """What the rules before it leave becomes log-probabilities whose probabilities sum to 1."""
+    """A rule that normalizes log-probabilities after the rules before it, so that the probabilities sum to 1."""
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
-        """The logarithm of the softmax of the scores. A row in which no token is possible stays."""
+        """Return log(softmax(scores)). A row without an allowed token stays."""
         highest = scores.max(axis=-1, keepdims=True)
         shifted = scores - host.where(host.isfinite(highest), highest, 0)
         total = host.exp(shifted).sum(axis=-1, keepdims=True)

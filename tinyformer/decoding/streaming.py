@@ -1,4 +1,4 @@
-"""Streaming: the text of ids while they are generated."""
+"""Streaming: decode ids during generation."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import Protocol
 
 
 class TextStreamer(Protocol):
-    """The part of a tokenizer that is needed here."""
+    """The part of a tokenizer that streaming uses."""
 
     def stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """The text of the ids in pieces, each as soon as it is certain."""
+        """Yield the text of the ids in pieces, each as soon as it is certain."""
 
 
 def stream_text(tokenizer: TextStreamer, ids: Iterable[int], after: Sequence[int] = ()) -> Iterator[str]:
-    """The text of ids in pieces, each as soon as it is certain. Together they are what the tokenizer decodes.
+    """Yield the text of ids in pieces, each as soon as it is certain. Together they are the decoded text.
 
-    A character may span several tokens. Some tokenizers put a space between words, but not before a comma, or before a piece
-    that continues a word. So the text may depend on what was there before: ``after`` are ids whose text was already shown, such
-    as those of a prompt.
+    A character may span several tokens, and some tokenizers put a space between words, but not before a comma or the
+    continuation of a word. So the text may depend on earlier ids: ``after`` are ids that were already shown, such as a prompt.
 
     >>> from tinyformer import WordTokenizer, stream_text
     >>> tokenizer = WordTokenizer.train("Don't stop!")
@@ -26,7 +25,7 @@ def stream_text(tokenizer: TextStreamer, ids: Iterable[int], after: Sequence[int
     >>> list(stream_text(tokenizer, new, after=prompt))
     [' stop', '!', " Don't"]
     """
-    is_shown = True  # what is decoded now
+    is_shown = True  # the current piece
 
     def all_ids() -> Iterator[int]:
         nonlocal is_shown
@@ -40,13 +39,12 @@ def stream_text(tokenizer: TextStreamer, ids: Iterable[int], after: Sequence[int
 
 
 def until(pieces: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
-    """Pieces of text up to the first of these strings, which may begin in one piece and end in another. No more pieces are
-    taken after it."""
+    """Yield pieces of text up to the first stop string, which may span pieces. Take no pieces after it."""
     held = ""
     for piece in pieces:
         held += piece
-        if found := [place for stop in stops if (place := held.find(stop)) >= 0]:
-            held = held[: min(found)]
+        if starts := [start for stop in stops if (start := held.find(stop)) >= 0]:
+            held = held[: min(starts)]
             break
         begun = max((n for stop in stops for n in range(1, len(stop)) if held.endswith(stop[:n])), default=0)
         if text := held[: len(held) - begun]:

@@ -28,18 +28,17 @@ TokenModel = GPT | RecurrentLM | Transformer | EncoderDecoder | BertForMaskedLM
 
 
 def token_losses(model: TokenModel, ids: Any, source: Any = None, mask: int | None = None) -> Array:
-    """The loss, in nats, of each token of a text, given those before it: (length,) float64, for ids (length,). The first token
-    has none: NaN.
+    """Return the loss, in nats, of each token given those before it: (length,) float64, for ids (length,). The first is NaN.
 
-    - A GPT reads a text of more than ``block_size`` tokens in windows that overlap by half. So each token after the first
+    - A GPT reads a text of more than ``block_size`` tokens in windows that overlap by half, so each token after the first
       window has at least half a block before it.
-    - A recurrent language model carries its state through the whole text.
+    - A recurrent language model carries its state through the text.
     - An encoder-decoder reads the ``source``, ids (length,) or ``Vectors`` of one row, and ``ids`` begins with the start token.
-    - A ``BertForMaskedLM`` sees all other tokens: each one in turn is replaced by the id ``mask`` (Salazar et al. 2020), also
-      the first. The negative sum of these losses is the pseudo-log-likelihood of the text.
+    - A ``BertForMaskedLM`` sees all other tokens: the id ``mask`` replaces each token in turn (Salazar et al. 2020), also the
+      first. The negative sum of the losses is the pseudo-log-likelihood of the text.
 
-    Raises UserError for ids that are not of the vocabulary, for a text without tokens, and if ``source`` or ``mask`` is missing
-    where the model needs it, or given where it does not.
+    Raises UserError for ids outside the vocabulary, a text without tokens, a missing ``source`` or ``mask``, and one that the
+    model does not take.
 
     >>> from tinyformer import GPT, GPTConfig, token_losses
     >>> model = GPT(GPTConfig(vocab_size=65, block_size=8, num_layers=1, d_model=32))
@@ -50,8 +49,8 @@ def token_losses(model: TokenModel, ids: Any, source: Any = None, mask: int | No
 
 
 def token_losses_in_parts(model: TokenModel, ids: Any, source: Any = None, mask: int | None = None) -> Iterator[Array]:
-    """What ``token_losses`` returns, cut into parts, each as soon as it is computed. So a program can show how far a long text
-    has got, and stop. Raises UserError as ``token_losses`` does, before the first part.
+    """Yield the result of ``token_losses`` in parts as they are computed, so that programs can show progress on a long text, or
+    stop. Raises UserError as ``token_losses`` does, before the first part.
 
     >>> from tinyformer import GPT, GPTConfig, token_losses_in_parts
     >>> model = GPT(GPTConfig(vocab_size=65, block_size=8, num_layers=1, d_model=32))
@@ -60,12 +59,12 @@ def token_losses_in_parts(model: TokenModel, ids: Any, source: Any = None, mask:
     """
     _check(model, "source", source, (Transformer, EncoderDecoder))
     _check(model, "mask", mask, BertForMaskedLM)
-    found = _ids(ids, "texts", _vocab_size(model.config))
+    tokens = _ids(ids, "texts", _vocab_size(model.config))
     if isinstance(model, BertForMaskedLM):
         mask = int(mask or 0)
         check_ids(host.array([mask]), model.config.vocab_size)
-        return _evaluated(model, _of_masked(model, found, mask))
-    inputs, targets = found[:-1], found[1:]
+        return _evaluated(model, _of_masked(model, tokens, mask))
+    inputs, targets = tokens[:-1], tokens[1:]
     if isinstance(model, GPT):
         parts = _of_windows(model, inputs, targets)
     elif isinstance(model, RecurrentLM):
@@ -78,7 +77,7 @@ def token_losses_in_parts(model: TokenModel, ids: Any, source: Any = None, mask:
 
 
 def _evaluated(model: TokenModel, parts: Iterator[Array]) -> Iterator[Array]:
-    """The parts, each computed in evaluation mode and without gradients. In between the model is as it was."""
+    """Yield the parts, each computed in evaluation mode and without gradients. In between the model keeps its mode."""
     in_evaluation = evaluating(model)
     while True:
         with tt.no_grad(), in_evaluation:
@@ -89,20 +88,20 @@ def _evaluated(model: TokenModel, parts: Iterator[Array]) -> Iterator[Array]:
 
 
 def _vocab_size(config: Any) -> int:
-    """The size of the vocabulary of the tokens that a model with this configuration predicts."""
+    """Return the size of the vocabulary that a model with this configuration predicts."""
     return int(config.target_vocab_size if isinstance(config, TransformerConfig | Seq2SeqConfig) else config.vocab_size)
 
 
-def _check(model: TokenModel, name: str, given: Any, kinds: Any) -> None:
-    if (given is not None) != isinstance(model, kinds):
-        problem = "needs a" if given is None else "takes no"
+def _check(model: TokenModel, name: str, value: Any, needed_by: Any) -> None:
+    if (value is not None) != isinstance(model, needed_by):
+        problem = "needs a" if value is None else "takes no"
         raise UserError(f"the loss of each token of {a_or_an(type(model).__name__)} {problem} {name}")
 
 
-def _ids(ids: Any, what: str, vocab_size: int) -> Array:
-    (found,) = batch_of_ids([ids.numpy() if isinstance(ids, Tensor) else ids], what)
-    check_ids(found, vocab_size)
-    return found
+def _ids(ids: Any, name: str, vocab_size: int) -> Array:
+    (tokens,) = batch_of_ids([ids.numpy() if isinstance(ids, Tensor) else ids], name)
+    check_ids(tokens, vocab_size)
+    return tokens
 
 
 def _batch(ids: Array) -> Tensor:
@@ -110,32 +109,32 @@ def _batch(ids: Array) -> Tensor:
 
 
 def _losses(logits: Tensor, targets: Array) -> Array:
-    """The loss of each target (...), from logits (..., vocab_size)."""
+    """Return the loss of each target (...), from logits (..., vocab_size)."""
     return tt.cross_entropy(logits, tt.tensor(targets), reduction="none").numpy()
 
 
 def _rows_at_once(tokens: int, logits: int) -> int:
-    """How many rows of a batch are computed together, which have so many tokens and logits each."""
+    """Return how many rows to compute together, given each row's numbers of tokens and logits."""
     return max(1, min(TOKENS_AT_ONCE // tokens, LOGITS_AT_ONCE // logits))
 
 
 def _of_windows(model: GPT, inputs: Array, targets: Array) -> Iterator[Array]:
-    """The losses of all targets (length,), from windows of at most block_size inputs."""
+    """Yield the losses of all targets (length,), from windows of at most block_size inputs."""
     size = min(model.config.block_size, len(inputs))
     last = len(inputs) - size
     starts = [*range(0, last, size - size // 2), last]
     step = _rows_at_once(size, size * model.config.vocab_size)
-    known = 0  # so many losses are
+    known = 0  # the number of losses so far
     for first in range(0, len(starts), step):
         some = starts[first : first + step]
-        places = host.array(some)[:, None] + host.arange(size)
-        for start, row in zip(some, _losses(model(tt.tensor(inputs[places])), targets[places])):
+        windows = host.array(some)[:, None] + host.arange(size)
+        for start, row in zip(some, _losses(model(tt.tensor(inputs[windows])), targets[windows])):
             yield row[known - start :]
             known = start + size
 
 
 def _of_parts(model: RecurrentLM, inputs: Array, targets: Array) -> Iterator[Array]:
-    """The losses of all targets (length,). The model reads the inputs in parts, and carries its state from one to the next."""
+    """Yield the losses of all targets (length,). The model reads the inputs in parts and carries its state along."""
     state: State | None = None
     for first in range(0, len(inputs), model.config.block_size):
         part = slice(first, first + model.config.block_size)
@@ -144,16 +143,16 @@ def _of_parts(model: RecurrentLM, inputs: Array, targets: Array) -> Iterator[Arr
 
 
 def _of_target(model: Transformer | EncoderDecoder, source: Any, inputs: Array, targets: Array) -> Iterator[Array]:
-    """The losses of all targets (length,), in one part."""
+    """Yield the losses of all targets (length,), in one part."""
     yield _losses(model(source, _batch(inputs)), targets[None])[0]
 
 
 def _of_masked(model: BertForMaskedLM, ids: Array, mask: int) -> Iterator[Array]:
-    """The loss of each token where it alone is masked, (length,)."""
+    """Yield the losses of all tokens (length,), each with only itself masked."""
     step = _rows_at_once(len(ids), model.config.vocab_size)
     for first in range(0, len(ids), step):
-        places = host.arange(first, min(first + step, len(ids)))
-        rows = host.tile(ids, (len(places), 1))
-        rows[host.arange(len(places)), places] = mask
-        hidden = tt.arange(len(places)), tt.tensor(places)
-        yield _losses(model(tt.tensor(rows), places=hidden), ids[places])
+        positions = host.arange(first, min(first + step, len(ids)))
+        rows = host.tile(ids, (len(positions), 1))
+        rows[host.arange(len(positions)), positions] = mask
+        hidden = tt.arange(len(positions)), tt.tensor(positions)
+        yield _losses(model(tt.tensor(rows), places=hidden), ids[positions])

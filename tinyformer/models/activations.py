@@ -1,7 +1,7 @@
 """The activations of feed-forward networks, in one table.
 
 To add one, add a row. The function is a tinytensor op or a composition of ops. To keep decoding in one compiled program, the
-ops must be in ``_KNOWN`` (``tinytensor/replay/trace.py``) and ``_WRITERS`` (``kernels/numba/instructions.py``).
+ops must be in ``_WRITERS`` (``tinytensor/kernels/numba/instructions.py``); a test fails for an activation that is not.
 """
 
 from __future__ import annotations

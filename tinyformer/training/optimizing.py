@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinyformer.common.errors import SettingError
 from tinyformer.models.attention import MultiHeadAttention
 from tinyformer.models.blocks import Block
-from tinytensor.common.wording import a_or_an
 from tinytensor.nn import Module, Parameter
 from tinytensor.optim import SGD, AdamW, Lion, Muon, Optimizer
 
@@ -17,12 +16,17 @@ if TYPE_CHECKING:
 
 
 def optimizer_for(model: Module, config: TrainingConfig) -> Optimizer:
-    """The optimizer that ``config`` names. Weights decay in matrices, but not in biases and norms, as in GPT-2's training.
-    Raises SettingError for Muon if the model has no blocks."""
+    """Return the optimizer that ``config`` names. As in GPT-2's training, matrices decay, and biases and norms do not.
+
+    Raises SettingError for Muon if the model has no blocks.
+    """
     make, names, _ = OPTIMIZERS[config.optimizer]
-    settings = {"betas": (config.beta1, config.beta2)} if "beta1" in names else {"momentum": config.momentum}
+    settings = {name: getattr(config, name) for name in names}
+    if "beta1" in settings:
+        settings["betas"] = settings.pop("beta1"), settings.pop("beta2")
     if make is muon_for:
-        return make(model, config.muon_learning_rate, config.learning_rate, weight_decay=config.weight_decay, **settings)
+        lr = settings.pop("muon_learning_rate")
+        return make(model, lr, config.learning_rate, weight_decay=config.weight_decay, **settings)
     groups = _with_decay_of_matrices(list(model.parameters()), config.weight_decay)
     return make(groups, lr=config.learning_rate, **settings)
 
@@ -30,22 +34,19 @@ def optimizer_for(model: Module, config: TrainingConfig) -> Optimizer:
 def muon_for(
     model: Module, lr: float, adamw_lr: float, betas: tuple[float, float] = (0.9, 0.95), weight_decay: float = 0.0
 ) -> Muon:
-    """Muon with the learning rate ``lr`` for the matrices in the blocks of a Transformer, and AdamW with ``adamw_lr``,
-    ``betas`` and ``weight_decay`` for all its other parameters. Raises SettingError if the model has no blocks.
+    """Return a ``Muon`` that trains the matrices in a Transformer's blocks, with the learning rate ``lr``, and all its other
+    parameters as AdamW, with ``adamw_lr``, ``betas`` and ``weight_decay``. Raises SettingError if the model has no blocks.
 
     >>> from tinyformer import GPT, GPTConfig, muon_for
     >>> optimizer = muon_for(GPT(GPTConfig(vocab_size=65)), lr=0.02, adamw_lr=0.01)
     """
-    of_blocks = matrices_of_blocks(model)
-    if not of_blocks:
-        message = (
-            f"optimizer muon is for the blocks of Transformers, and {a_or_an(type(model).__name__)} has none: choose another"
-        )
+    by_parts = matrices_of_blocks(model)
+    if not by_parts:
+        message = f"optimizer muon trains the blocks of Transformers, but {type(model).__name__} has none: choose another"
         raise SettingError(message, "optimizer")
-    taken = {id(p) for matrices in of_blocks.values() for p in matrices}
-    groups = _with_decay_of_matrices([p for p in model.parameters() if id(p) not in taken], weight_decay)
-    orthogonal = {"orthogonal": True, "lr": lr}
-    groups += [{"params": matrices, "parts": parts, **orthogonal} for parts, matrices in of_blocks.items()]
+    in_blocks = {id(p) for matrices in by_parts.values() for p in matrices}
+    groups = _with_decay_of_matrices([p for p in model.parameters() if id(p) not in in_blocks], weight_decay)
+    groups += [{"params": matrices, "parts": parts, "orthogonal": True, "lr": lr} for parts, matrices in by_parts.items()]
     return Muon(groups, lr=adamw_lr, betas=betas, orthogonal=False)
 
 
@@ -58,20 +59,19 @@ def _with_decay_of_matrices(parameters: list[Parameter], weight_decay: float) ->
 
 
 def matrices_of_blocks(model: Module) -> dict[int, list[Parameter]]:
-    """The matrices in the blocks of a model, by the number of matrices that each of them holds, one above another: queries,
-    keys and values are made by one layer."""
-    found: dict[int, list[Parameter]] = {}
+    """Return the matrices in a model's blocks by their number of parts: one weight may project queries, keys and values."""
+    matrices: dict[int, list[Parameter]] = {}
     for block in model.modules():
         if isinstance(block, Block):
-            together = {id(p): parts for layer in block.modules() for p, parts in _made_at_once(layer)}
+            num_parts = {id(p): parts for layer in block.modules() for p, parts in _joint_projection(layer)}
             for p in block.parameters():
                 if p.ndim == 2:
-                    found.setdefault(together.get(id(p), 1), []).append(p)
-    return found
+                    matrices.setdefault(num_parts.get(id(p), 1), []).append(p)
+    return matrices
 
 
-def _made_at_once(layer: Module) -> list[tuple[Parameter, int]]:
-    """The weight of an attention layer that makes several of queries, keys and values, if these are equally many."""
+def _joint_projection(layer: Module) -> list[tuple[Parameter, int]]:
+    """Return an attention layer's weight that projects to several of queries, keys and values of one size, and how many."""
     if not isinstance(layer, MultiHeadAttention):
         return []
     if layer.cross:
@@ -80,11 +80,11 @@ def _made_at_once(layer: Module) -> list[tuple[Parameter, int]]:
 
 
 class Choice(NamedTuple):
-    """An optimizer that a run can have."""
+    """A choice of ``--optimizer``."""
 
     make: Callable[..., Optimizer]
-    settings: tuple[str, ...]  # those that it reads, beside learning_rate and weight_decay
-    least_moments: int  # the least number of arrays that it keeps of a parameter
+    settings: tuple[str, ...]  # the fields of TrainingConfig that it reads, besides learning_rate and weight_decay
+    least_moments: int  # the least number of arrays in its state for each parameter
 
 
 OPTIMIZERS = {
@@ -96,5 +96,5 @@ OPTIMIZERS = {
 
 
 def unless_read(name: str) -> dict[str, list[str]]:
-    """The optimizers beside which a setting has no effect, as ``setting(unless=...)`` takes them."""
+    """Return the optimizers that ignore a setting, in the form that ``setting(unless=...)`` takes."""
     return {"optimizer": [optimizer for optimizer, choice in OPTIMIZERS.items() if name not in choice.settings]}

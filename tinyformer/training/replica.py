@@ -37,7 +37,7 @@ class Replica(Evaluator):
             check_same(self.ranks, "weights", self.model.state_dict(), remedy)
 
 
-Step = Callable[[Replica, Sequence[Work], float], tuple[Tensor, Tensor]]
+StepFunction = Callable[[Replica, Sequence[Work], float], tuple[Tensor, Tensor]]
 
 
 class CapturedSteps:
@@ -48,7 +48,7 @@ class CapturedSteps:
     alike follow each other before anything is captured, the step is captured for them: a run may resume at the end of an epoch.
     """
 
-    def __init__(self, step: Step):
+    def __init__(self, step: StepFunction):
         self._step = step
         self._layout: Any = None  # of the batches that are captured
         self._captured: Any = None

@@ -24,7 +24,7 @@ from tinyformer.training.evaluation import Work, accuracy, deal, evaluate, perpl
 from tinyformer.training.logging import CsvLog, Logger, TrainingState, at_work, measured, tell
 from tinyformer.training.losses import LossFunction, class_loss, next_token_loss
 from tinyformer.training.optimizing import OPTIMIZERS, optimizer_for
-from tinyformer.training.replica import CapturedSteps, Replica, Step
+from tinyformer.training.replica import CapturedSteps, Replica, StepFunction
 from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.snapshots import SnapshotFiles, Snapshots
 from tinytensor import Tensor, distributed, parallel
@@ -34,6 +34,7 @@ from tinytensor.distributed import Alone, RankError, Team
 from tinytensor.nn import Module
 from tinytensor.nn.lora import lora_weights
 from tinytensor.optim import norm_and_scale
+from tinytensor.parallel.threads import accumulate
 from tinytensor.replay import capture
 
 
@@ -47,16 +48,18 @@ def take_step(replica: Replica, work: Sequence[Work], rate: SupportsFloat) -> tu
     num_targets = max(sum(batch.num_targets for batch in work), 1)  # a batch may have none, as where all are ignored
     mean_loss: Tensor = tt.zeros(())
 
-    def forward(weight: float, shard: Any) -> Tensor:
-        return replica.loss_function(model, shard) * weight
+    def forward_and_backward(shard: Any, weight: float) -> Tensor:
+        loss = replica.loss_function(model, shard) * weight
+        loss.backward()
+        return loss.detach()
 
     optimizer.zero_grad()
     for batch in work:
         if batch.shards:
             # Weighted by its number of targets, so that the sum is the mean over all targets, as in one large batch.
-            loss = partial(forward, batch.num_targets / num_targets)
-            # For each shard loss(shard).backward(), in a thread of its own if there are several.
-            mean_loss = mean_loss + parallel.backward(loss, batch.shards, batch.seeds)
+            of_shard = partial(forward_and_backward, weight=batch.num_targets / num_targets)
+            # Calls it for each shard, in a thread of its own if there are several.
+            mean_loss = mean_loss + accumulate(of_shard, batch.shards, batch.seeds)
     ranks.sum_gradients(model.parameters(), [mean_loss.data])  # does nothing for a single rank
     norm, gradient_scale = norm_and_scale(model.parameters(), replica.clip)
     optimizer.step(rate, max(len(batch.shards) for batch in work) or 1, ranks, gradient_scale)
@@ -102,7 +105,7 @@ class Trainer:
         self.optimizer = optimizer_for(model, config)
         self.schedule = config.make_schedule()
         self._team = Team(Alone(), Replica(Alone(), model, self.optimizer, loss_function, config.clip))
-        self._take_step: Step = CapturedSteps(take_step) if capture.is_wanted and ranks == 1 else take_step
+        self._take_step: StepFunction = CapturedSteps(take_step) if capture.is_wanted and ranks == 1 else take_step
         self.snapshots = SnapshotFiles(folder, Snapshots(model, config.steps, config.snapshots))
         self.step = 0
         self.best_loss = math.inf

@@ -3,12 +3,12 @@
 It rests on two ideas:
 
 * A ``Node`` is one recorded call of an op. It points at the nodes of its inputs and holds arrays, not tensors. (A leaf has a
-  weak reference to its tensor; a checkpoint's node also holds its function.) So the graph has no reference cycles, and it is
-  freed as soon as the last tensor that needs it is gone.
-* Nodes are numbered in the order in which they are made, so a node's number is larger than those of all its ancestors.
-  Backward therefore needs no sort and no recursion: a heap gives the node with the largest number first.
+  weak reference to its tensor; a checkpoint's node also holds its function.) So the graph has no reference cycles, and is freed
+  with the last tensor that needs it.
+* Nodes are numbered in order of creation, so a node's number is larger than those of its ancestors. Backward needs no sort and
+  no recursion: a heap returns the node with the largest number first.
 
-See op.py for what an op is and how its gradient rules are declared.
+See op.py for ops and their gradient rules.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ __all__ = ["Node", "Part", "backpropagate", "check_finite", "leaf"]
 # ------------------------------------------------------------------------------------------------------------ nodes
 
 
-# The next number of one count, which nodes and changes in place share: the larger of two numbers came later.
+# Nodes and in-place changes share one count: the larger of two numbers is newer.
 next_number = itertools.count(1).__next__
 
 
 class Node:
-    """One recorded call of an op. If ``op`` is None it is a leaf: a tensor that a user asked gradients for."""
+    """One recorded call of an op. Without an ``op`` it is a leaf: a tensor that a user asked gradients for."""
 
     __slots__ = ("dtype", "line", "number", "op", "parents", "saved", "shape", "tensor", "value")
-    value: Any  # what the op computed; there is one only if the node was made inside ``keep_values``
+    value: Any  # the op's result; only set inside ``keep_values``
 
     def __init__(self, op: Op | None, parents: tuple[Node | None, ...], saved: Any, shape: tuple[int, ...], dtype: DType):
         self.op = op
-        self.parents = parents  # in the order of the op's inputs; None for an input that needs no gradient
-        self.saved = saved  # what the rules of those inputs need
+        self.parents = parents  # one for each input; None if it needs no gradient
+        self.saved = saved  # what the gradient rules need
         self.shape = shape
         self.dtype = dtype
         self.number = next_number()
-        self.tensor: weakref.ref[Tensor] | None = None  # only of a leaf: the tensor that gets the ``.grad``
+        self.tensor: weakref.ref[Tensor] | None = None  # a leaf's tensor, which gets the ``.grad``
         self.line = calling_line() if modes().detecting_anomalies and op is not None else ""
 
     def release(self) -> None:
-        """Forget the saved values and the parents. A second backward through this node is then an error."""
+        """Free the saved values and the parents. A second backward through this node raises an error."""
         self.parents = ()
         self.saved = None
 
 
 def leaf(tensor: Tensor) -> Node:
-    """A node for a tensor that a user asks gradients for. Raises TypeError unless it is floating-point."""
+    """Return a node for a tensor that a user asks gradients for. Raises TypeError unless it is floating-point."""
     array = tensor.data
     if not is_floating(array.dtype):
         raise TypeError(f"a tensor of {array.dtype} cannot require gradients: convert it with .astype('float32') first")
@@ -78,37 +78,37 @@ def leaf(tensor: Tensor) -> Node:
 
 
 class Part(NamedTuple):
-    """A gradient that is 0 except for the elements at ``index``. The index selects no element twice."""
+    """A gradient that is 0 except at ``index``, which selects no element twice."""
 
     index: Any
     values: Any
 
     def add_to(self, gradient: Any) -> None:
-        """Add it to a whole gradient, in place."""
+        """Add it to a full gradient, in place."""
         gradient[self.index] += self.values
 
 
 class _Pending:
-    """The gradients that have not been used yet, by node.
+    """The gradients that have reached each node but were not sent on.
 
-    A loop over it gives the newest node first. Its gradient is complete, because everything that was computed from it is newer.
+    The newest node comes first. Its gradient is complete, because everything computed from it is newer.
     """
 
     def __init__(self, in_place: bool):
-        self._heap: list[tuple[int, Node]] = []  # by the nodes' numbers, negative ones: the newest comes first
-        self.gradients: dict[Node | None, Any] = {}  # what has reached each node so far
+        self._heap: list[tuple[int, Node]] = []  # negative numbers of the nodes: the newest comes first
+        self.gradients: dict[Node | None, Any] = {}  # the sum that has reached each node
         self._in_place = in_place
-        self._owned: set[Node] = set()  # nodes whose gradient nobody else holds, so it may be changed in place
+        self._owned: set[Node] = set()  # nodes whose gradient nobody else holds, so it may change in place
 
     def newest_first(self, oldest: int) -> Iterator[tuple[Node, Any, bool]]:
-        """Take out each node down to the number ``oldest``, its gradient, and whether the gradient is an array that nobody else
-        holds. Gradients may be added meanwhile."""
+        """Yield each node down to the number ``oldest``, its gradient, and whether nobody else holds that array. Gradients may
+        be added meanwhile."""
         while self._heap and -self._heap[0][0] >= oldest:
             _, node = heappop(self._heap)
             yield node, self.gradients.pop(node), node in self._owned
 
     def add(self, node: Node, gradient: Any, fresh: bool) -> None:
-        """Add a gradient to those that have reached the node. ``fresh`` is False if others are known to hold the gradient."""
+        """Add a gradient to the node's sum. ``fresh`` is False if something else holds the gradient."""
         if isinstance(gradient, Part):
             self._add_part(node, gradient)
         elif node not in self.gradients:
@@ -124,7 +124,7 @@ class _Pending:
                 self._owned.add(node)
 
     def _add_part(self, node: Node, part: Part) -> None:
-        """Add a part to its own elements only. So all pieces that were cut from one tensor share one array of gradients."""
+        """Add a part to its elements only, so that all pieces cut from one tensor share one array of gradients."""
         if node not in self.gradients:
             self.add(node, xp.zeros(node.shape, node.dtype), fresh=True)
         elif node not in self._owned:
@@ -133,7 +133,7 @@ class _Pending:
         self._owned.add(node)
 
     def replace(self, node: Node, gradient: Any) -> None:
-        """Put another gradient, which nobody else holds, in place of what has reached the node so far."""
+        """Replace the node's sum by a gradient that nobody else holds."""
         self.gradients[node] = gradient
         self._owned.add(node)
 
@@ -149,12 +149,12 @@ def backpropagate(
 ) -> dict[Node, Any]:
     """Send ``gradient`` back from ``root``. Return the gradients that arrive at the ``wanted`` nodes (None: at every leaf).
 
-    ``gradient`` and the results are arrays; with ``create_graph`` they are tensors. With ``stop_at_wanted`` no gradient flows
-    on beyond a wanted node. Every node on the way is released unless ``retain_graph``; nothing else is changed.
+    ``gradient`` and the results are arrays, or tensors with ``create_graph``. With ``stop_at_wanted`` no gradient flows beyond
+    a wanted node. Visited nodes are released unless ``retain_graph``.
     """
     targets = None if wanted is None else set(wanted)
     oldest = 1 if wanted is None else min((node.number for node in wanted), default=root.number + 1)
-    found: dict[Node, Any] = {}
+    gradients: dict[Node, Any] = {}
     pending = _Pending(in_place=not create_graph)
     pending.add(root, gradient, fresh=False)
     with no_warnings(), Switched("recording", create_graph):
@@ -162,7 +162,7 @@ def backpropagate(
         for node, g, owned in pending.newest_first(oldest):
             is_wanted = node.op is None if targets is None else node in targets
             if is_wanted:
-                found[node] = g if create_graph or owned else g.copy()
+                gradients[node] = g if create_graph or owned else g.copy()
             if node.op is None or (is_wanted and (stop_at_wanted or node.number == oldest)):
                 continue
             _check_saved(node)
@@ -174,32 +174,32 @@ def backpropagate(
                     pending.add(parent, fitted, fresh=fitted is not g)
             if not retain_graph:
                 node.release()
-    return found
+    return gradients
 
 
 def _contributions(node: Node, g: Any, create_graph: bool, pending: _Pending) -> Sequence[Any]:
-    """What the node's op returns for each parent. Where a kernel adds to what has reached the first parent already, the sum is
-    put there at once, and None stands in its place: this saves a pass over both."""
+    """Return what the node's op returns for each parent. If a kernel adds to the first parent's sum itself, which saves a pass,
+    that sum is replaced and None is returned for this parent."""
     op, first = node.op, node.parents[0]
     assert op is not None
-    can_add = op.adds_to_first and not create_graph and not modes().detecting_anomalies  # which looks at each part by itself
+    can_add = op.adds_to_first and not create_graph and not modes().detecting_anomalies  # which checks each part
     before = pending.gradients.get(first) if can_add else None
     if before is None or first is None:
         return op.backward(node, g, create_graph)
-    total, *others = op.backward(node, g, create_graph, before)
+    total, *gradients = op.backward(node, g, create_graph, before)
     pending.replace(first, _fit(total, first, node))
-    return [None, *others]
+    return [None, *gradients]
 
 
 def _fit(gradient: Any, parent: Node, node: Node) -> Any:
-    """Give a gradient the shape and dtype of its tensor. Only here are broadcasting and type promotion undone."""
+    """Give a gradient its tensor's shape and dtype. Only this undoes broadcasting and type promotion."""
     if getattr(gradient, "shape", None) != parent.shape:
         gradient = _unbroadcast(gradient, parent, node)
     return gradient if gradient.dtype == parent.dtype else converted(gradient, parent.dtype)
 
 
 def _unbroadcast(gradient: Any, parent: Node, node: Node) -> Any:
-    """The gradient, summed over the axes along which its tensor was broadcast. Raises ValueError if the shapes do not fit."""
+    """Sum the gradient over the axes along which its tensor was broadcast. Raises ValueError if the shapes do not fit."""
     shape: Any = getattr(gradient, "shape", None)
     extra = -1 if shape is None else len(shape) - len(parent.shape)
     pairs = [] if extra < 0 else list(zip(shape[extra:], parent.shape))
@@ -232,20 +232,20 @@ def _check_saved(node: Node) -> None:
     check_unchanged(node, node.saved)
 
 
-def check_finite(value: Any, what: str) -> None:
-    """Raise FloatingPointError if a value, or a gradient, has an element that is NaN or infinite; ``what`` names it."""
+def check_finite(value: Any, name: str) -> None:
+    """Raise FloatingPointError if a value or gradient, which ``name`` describes, has an element that is NaN or infinite."""
     value = value.values if isinstance(value, Part) else value
     array = value.data if hasattr(value, "node") else value
     if is_floating(array.dtype) and not bool(xp.isfinite(array).all()):
-        kind = "NaN" if bool(xp.isnan(array).any()) else "infinite"
-        raise FloatingPointError(f"{what} is {kind}: it is the first such value since detect_anomaly() was entered")
+        problem = "NaN" if bool(xp.isnan(array).any()) else "infinite"
+        raise FloatingPointError(f"{name} is {problem}: it is the first such value since detect_anomaly() was entered")
 
 
 # ------------------------------------------------------------------------------------------------- changes in place
 
 
 class _Change:
-    """When some memory was last changed in place: its number is larger than those of all nodes recorded before."""
+    """The last in-place change of some memory. Its number is larger than those of all nodes recorded before."""
 
     __slots__ = ("memory", "number")
     latest = 0  # the number of the latest change of any memory
@@ -257,13 +257,13 @@ class _Change:
 
 
 _changes: dict[int, _Change] = {}  # by the id() of the array that owns the memory
-_changing = held_by_forks(threading.RLock())  # several threads of an optimizer's step may note changes at the same time
+_changing = held_by_forks(threading.RLock())  # several threads of an optimizer's step may note changes
 
 
 def note_change(array: Array) -> None:
-    """Note that an array's memory was changed in place, and with it every view of that memory.
+    """Note that an array's memory, which views share, was changed in place.
 
-    A graph that was recorded before, and that saved this memory, then refuses to run backward.
+    A graph that saved this memory before then refuses to run backward.
     """
     memory = owner(array)
     with _changing:
@@ -274,8 +274,8 @@ def note_change(array: Array) -> None:
 
 
 def check_unchanged(node: Node, saved: Any) -> None:
-    """Raise RuntimeError if one of the saved arrays was changed in place after the node was recorded."""
-    if node.number > _Change.latest:  # true of all nodes in a training step
+    """Raise RuntimeError if a saved array was changed in place after the node was recorded."""
+    if node.number > _Change.latest:  # usual in training
         return
     for array in arrays_in(saved):
         change = _changes.get(id(owner(array)))

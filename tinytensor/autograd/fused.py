@@ -1,4 +1,4 @@
-"""Fused ops. A composite of ops defines a fused op, and a pair of hand-written kernels computes it."""
+"""Fused ops: defined by a composite of ops, computed by a pair of hand-written kernels."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ def fused(
 ) -> Callable[[Function], Function]:
     """Declare the decorated composite as a fused op, computed by the kernels ``forward`` and ``backward``.
 
-    ``inputs`` names the parameters that get gradients. With ``is_loss`` the output stays float32 where the inputs have half
-    precision. ``check`` is called with the inputs and raises ValueError for shapes that do not fit. ``FusedOp`` states what the
-    kernels must do.
+    ``inputs`` names the parameters that get gradients. With ``is_loss`` the output of half-precision inputs stays float32.
+    ``check`` is called with the inputs and raises ValueError for shapes that do not fit. ``FusedOp`` describes the kernels.
     """
 
     def declare(reference: Function) -> Function:
@@ -40,27 +39,26 @@ def fused(
 
 
 class _Zeros(NamedTuple):
-    """What stands in a node for an input that is not saved."""
+    """A node's stand-in for an input that is not saved."""
 
     shape: tuple[int, ...]
     dtype: DType
 
 
 class FusedOp(Op):
-    """An op defined by a composite of ops, its ``reference``. Hand-written kernels compute it in one pass each way.
+    """An op defined by a composite of ops, its ``reference``, and computed by kernels in one pass each way.
 
-    ``kernel_forward(needed, *arguments)`` returns the output and the residuals, which are what the backward pass needs besides
-    the arguments. ``kernel_backward(g, residuals, needed, **arguments)`` returns one gradient for each input. ``needed`` says
-    which inputs need a gradient. If none does, the forward kernel need not save any residuals. A backward kernel may have a
-    parameter ``before``: a gradient of the first input that has arrived from elsewhere, or None. It returns the sum of this and
-    its own, in a new array.
+    ``kernel_forward(needed, *arguments)`` returns the output and the residuals: what the backward pass needs besides the
+    arguments. ``kernel_backward(g, residuals, needed, **arguments)`` returns one gradient for each input. ``needed`` says which
+    inputs need a gradient. If none does, the forward kernel may omit the residuals. A backward kernel may have a parameter
+    ``before``: the first input's gradient from elsewhere, or None. It returns the sum of both, in a new array.
 
-    First-order gradients come from the kernels. For higher orders the reference is run again and differentiated like any other
-    expression. The kernels and the reference get all inputs in one floating-point dtype. It is never float16, where squares and
-    sums soon overflow: float16 inputs are converted to float32.
+    The kernels compute first-order gradients. For higher orders the reference runs again and is differentiated like any
+    expression. Kernels and reference get all inputs in one floating-point dtype. float16 inputs, whose squares and sums soon
+    overflow, are converted to float32.
 
-    As with every op, the NAMES of the backward kernel's parameters say what is saved. It leaves out an input if no gradient of
-    any order depends on its values, as on those of what is only added to something: the reference then gets zeros for them.
+    As with every op, the NAMES of the backward kernel's parameters say what is saved. It omits an input if no gradient of any
+    order depends on its values, such as a term that is only added. The reference then gets zeros for it.
     """
 
     converts = True
@@ -81,7 +79,7 @@ class FusedOp(Op):
         self.kernel_backward = kernel_backward
         named = inspect.signature(kernel_backward).parameters
         self.adds_to_first = "before" in named
-        self.not_saved = [(name, self.places[name]) for name in inputs if name not in named]
+        self.not_saved = [(name, self.positions[name]) for name in inputs if name not in named]
         self.passed_back = [name for name in self.names if name in named]
         self.is_loss = is_loss
         self.check = check
@@ -91,7 +89,7 @@ class FusedOp(Op):
         dtype = self._convert(arguments)
         try:
             if self.check is not None:
-                self.check(*[arguments[place] for place in self.input_places])
+                self.check(*[arguments[i] for i in self.input_positions])
             out, residuals = self.kernel_forward(needed, *arguments)
         except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise explain(self, arguments, error) from error
@@ -99,22 +97,22 @@ class FusedOp(Op):
 
     def _convert(self, arguments: list[Any]) -> DType:
         """Convert the inputs to the dtype that the kernels compute in. Return the dtype that the inputs promote to."""
-        if [getattr(arguments[place], "dtype", default_dtype) for place in self.input_places] == self.usual_dtypes:
+        if [getattr(arguments[i], "dtype", default_dtype) for i in self.input_positions] == self.usual_dtypes:
             return default_dtype
-        arrays = {place: arguments[place] for place in self.input_places if is_array(arguments[place])}
+        arrays = {i: arguments[i] for i in self.input_positions if is_array(arguments[i])}
         floating = [x.dtype for x in arrays.values() if is_floating(x.dtype)]
         common = functools.reduce(xp.promote_types, floating) if floating else default_dtype
         common = common.newbyteorder("=")  # this processor's: arrays from a file may have the other order of bytes
         computed_in = default_dtype if common == float16 else common
-        for place, x in arrays.items():
-            arguments[place] = x if x.dtype == computed_in else converted(x, computed_in)
+        for i, x in arrays.items():
+            arguments[i] = x if x.dtype == computed_in else converted(x, computed_in)
         return common
 
     def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
         values = dict(zip(self.names, arguments))
-        for name, place in self.not_saved:
-            if is_array(arguments[place]):
-                values[name] = _Zeros(arguments[place].shape, arguments[place].dtype)
+        for name, i in self.not_saved:
+            if is_array(arguments[i]):
+                values[name] = _Zeros(arguments[i].shape, arguments[i].dtype)
         return values, residuals
 
     def backward(self, node: Node, g: Any, create_graph: bool, before: Any = None) -> Sequence[Any]:
@@ -124,8 +122,8 @@ class FusedOp(Op):
             g = converted(g, default_dtype) if g.dtype == float16 else g
             added = {} if before is None else {"before": before}
             return self.kernel_backward(g, residuals, needed, **{name: values[name] for name in self.passed_back}, **added)
-        # Each input gets a new alias, at which its gradient is collected. So if one input was computed from another, the other
-        # does not get the gradient that flows through the first as well.
+        # Gradients are collected at a new alias of each input. So if one input was computed from another, the latter does not
+        # also get the gradient that flows through the former.
         values = {name: xp.zeros(*value) if type(value) is _Zeros else value for name, value in values.items()}
         for name, parent in zip(self.inputs, node.parents):
             if parent is not None:
@@ -134,13 +132,13 @@ class FusedOp(Op):
                 values[name] = wrap(values[name], None)
         wanted = [values[name].node for name, parent in zip(self.inputs, node.parents) if parent is not None]
         out = self.reference(**values)
-        found = backpropagate(out.node, g, wanted, retain_graph=True, create_graph=True)
-        return [found.get(values[name].node) if parent is not None else None for name, parent in zip(self.inputs, node.parents)]
+        gradients = backpropagate(out.node, g, wanted, retain_graph=True, create_graph=True)
+        return [parent and gradients.get(values[name].node) for name, parent in zip(self.inputs, node.parents)]
 
 
 @op(x=lambda g: g)
 def alias(x: Any) -> Any:
-    """x itself, as a new node of the graph."""
+    """Return x as a new node of the graph."""
     return x
 
 

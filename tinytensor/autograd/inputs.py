@@ -1,6 +1,6 @@
-"""What ops and tensors take: arguments in order, numbers and nested lists as arrays, and operands in one dtype.
+"""The inputs of ops and tensors: arguments in order, numbers and nested lists as arrays, and operands of one dtype.
 
-What does not fit is refused here, with an error that names the op or the value, and the remedy.
+Invalid inputs raise an error that names the op or the value, and the fix.
 """
 
 from __future__ import annotations
@@ -44,59 +44,58 @@ PLAIN = {type(None), bool, int, float, str}
 
 
 def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
-    """The arguments in the order of the function's parameters, with its defaults filled in, and settings of the right kinds.
+    """Return the arguments in the order of the function's parameters, with defaults, and settings of the annotated types.
 
-    Raises TypeError if there are too many, if a name is unknown or given twice, if a required setting is missing, and for a
-    setting of the wrong kind.
+    Raises TypeError for too many arguments, an unknown or repeated name, a missing setting, and a setting of the wrong type.
     """
     arguments = list(args) if len(args) == len(op.names) and not settings else _in_order(op, args, settings)
-    for place, name, kind in op.setting_kinds:
-        if type(arguments[place]) not in kind.usual:
-            arguments[place] = kind.of(op.name, name, arguments[place])
+    for position, name, setting_type in op.setting_kinds:
+        if type(arguments[position]) not in setting_type.usual:
+            arguments[position] = setting_type.of(op.name, name, arguments[position])
     return arguments
 
 
 def _in_order(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
-    given = len(args)
-    if given > len(op.names):
-        raise TypeError(f"{op.name}() takes {counted(len(op.names), 'argument')}, but {given} were given")
-    arguments = [*args, *op.defaults[given:]]
+    count = len(args)
+    if count > len(op.names):
+        raise TypeError(f"{op.name}() takes {counted(len(op.names), 'argument')}, but {count} were given")
+    arguments = [*args, *op.defaults[count:]]
     for name, value in settings.items():
-        place = op.places.get(name, -1)
-        if place < 0:
+        position = op.positions.get(name, -1)
+        if position < 0:
             raise unknown_argument(op.name, name, op.names)
-        if place < given:
+        if position < count:
             raise explain(op, args, TypeError(f"it got {name!r} twice"))
-        arguments[place] = value
-    if missing := [name for name in op.required[given:] if name not in settings and name not in op.inputs]:
+        arguments[position] = value
+    if missing := [name for name in op.required[count:] if name not in settings and name not in op.inputs]:
         raise explain(op, args, TypeError(f"it also needs {', '.join(missing)}"))
     return arguments
 
 
-def operand(op: Op, place: int, value: Any) -> Any:
-    """An operand that is not a tensor: a Python number, or None for an input that was left out. Raises TypeError for others."""
-    kind, name = (TENSOR, f"operand {place}") if op.several else (op.input_kinds[place], op.names[place])
-    if kind is None:
+def operand(op: Op, position: int, value: Any) -> Any:
+    """Check an operand that is not a tensor. Raises TypeError unless it is a Python number, or None for an omitted input."""
+    expected, name = (TENSOR, f"operand {position}") if op.several else (op.input_kinds[position], op.names[position])
+    if expected is None:
         return value if value is None else NUMBER.of(op.name, name, value)
-    return value if type(value) in kind.usual else kind.of(op.name, name, value)
+    return value if type(value) in expected.usual else expected.of(op.name, name, value)
 
 
-def setting(op: Op, place: int, value: Any, recording: bool) -> Any:
-    """A setting that is more than a number: the array of a tensor; and of the caller's own arrays copies, if the call is
-    recorded, because a gradient rule may need them when the caller has changed them.
+def setting(op: Op, position: int, value: Any, recording: bool) -> Any:
+    """Return the array of a setting that is a tensor. If the call is recorded, return copies of the caller's arrays, which may
+    change before a gradient rule needs them.
 
-    Settings get no gradient: TypeError if this one requires one.
+    Settings get no gradient: raises TypeError if this one requires one.
     """
     if hasattr(value, "node"):  # a tensor
         if value.node is not None and op.differentiable and modes().recording:
-            name = op.names[place]
+            name = op.names[position]
             raise TypeError(f"{op.name} gives no gradient to {name!r}, but it requires one: pass {name}.detach()")
         return value.data
     check_not_masked(value)
     return owned(value) if recording else value
 
 
-# Parts of the error messages of NumPy and CuPy, and the remedy that is put before them.
+# Parts of NumPy's and CuPy's error messages, and the fix that our messages put before them.
 _REMEDIES = {
     "could not be broadcast|not broadcastable|non-broadcastable|shape mismatch|axis remapping": (
         "these do not broadcast; compare them from the last axis: each pair must be equal, or one of them 1"
@@ -107,22 +106,21 @@ _REMEDIES = {
 
 
 def explain(op: Op, arguments: Sequence[Any], error: Exception) -> Exception:
-    """An error of the same kind, in one line: the op, the shapes, a remedy if there is a usual one, and the original text."""
+    """Return an error of the same type, in one line: the op, the shapes, a usual fix if there is one, and the original text."""
     operands = [x for value in arguments for x in (value if isinstance(value, (tuple, list)) else [value])]
     shapes = ", ".join(f"{tuple(v.shape)}" for v in operands if hasattr(v, "shape"))
     reason = " ".join(str(error).split())
-    remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "")
+    remedy = next((fix for parts, fix in _REMEDIES.items() if any(part in reason for part in parts.split("|"))), "")
     reason = f"{remedy} ({reason})" if remedy else reason
-    kind = next(k for k in (IndexError, TypeError, OverflowError, ValueError) if isinstance(error, k))
-    return kind(f"{op.name} of shapes {shapes}: {reason}" if shapes else f"{op.name}: {reason}")
+    error_type = next(t for t in (IndexError, TypeError, OverflowError, ValueError) if isinstance(error, t))
+    return error_type(f"{op.name} of shapes {shapes}: {reason}" if shapes else f"{op.name}: {reason}")
 
 
 # ------------------------------------------------------------------------------------------------ values that are kept
 
 
 def owned(value: Any) -> Any:
-    """The value, with copies of the arrays, lists, dicts and sets in it, which its owner may change later. Tensors, and objects
-    of other classes, stay the same."""
+    """Return the value with copies of its arrays, lists, dicts and sets, which its owner may change. Other objects stay."""
     if type(value) in PLAIN:
         return value
     if isinstance(value, (xp.ndarray, host.ndarray)):
@@ -133,24 +131,23 @@ def owned(value: Any) -> Any:
         return getattr(type(value), "_make", type(value))([owned(item) for item in value])
     if isinstance(value, (list, deque, dict)):
         value = copy.copy(value)
-        for place in value if isinstance(value, dict) else range(len(value)):
-            value[place] = owned(value[place])
+        for key in value if isinstance(value, dict) else range(len(value)):
+            value[key] = owned(value[key])
     return copy.copy(value) if isinstance(value, (set, bytearray)) else value
 
 
 def arrays_in(value: Any) -> list[Array]:
-    """The arrays in a value and in the dicts, tuples and lists in it."""
+    """Return the arrays in a value and in nested dicts, tuples and lists."""
     return arrays_and_plain_in(value)[0]
 
 
 def arrays_and_plain_in(value: Any) -> tuple[list[Array], list[Any]]:
-    """The arrays, and the numbers, texts and Nones, in a value and in the dicts, tuples and lists in it."""
+    """Return the arrays, and the numbers, strings and Nones, in a value and in nested dicts, tuples and lists."""
     arrays, plain, waiting = [], [], [value]
-    for value in waiting:  # the list grows meanwhile
-        kind = type(value)
-        if kind is xp.ndarray:
+    for value in waiting:  # the list grows
+        if type(value) is xp.ndarray:
             arrays.append(value)
-        elif kind in PLAIN:  # most values are plain, and this test is quick
+        elif type(value) in PLAIN:  # a quick test, for most values
             plain.append(value)
         elif isinstance(value, dict):
             waiting.extend(value.values())
@@ -163,10 +160,10 @@ def arrays_and_plain_in(value: Any) -> tuple[list[Array], list[Any]]:
 
 
 def promoted(op: Op, arrays: list[Any]) -> list[Any]:
-    """The operands, with the integers among them converted where they must be.
+    """Convert the integers among the operands if needed.
 
     Next to floating-point operands they get the dtype of those (NumPy would make float64 of int64 and float32). Alone they
-    become float32 if the op needs floating-point numbers, or if a Python number among the operands is a float.
+    become float32 if the op needs floating-point numbers, or if an operand is a Python float.
     """
     dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
     floating = [d for d in dtypes if is_floating(d)]
@@ -182,12 +179,12 @@ def promoted(op: Op, arrays: list[Any]) -> list[Any]:
 
 
 def rounded(op: Op, out: Array, arrays: Sequence[Any]) -> Array:
-    """The output, converted to half precision if all floating-point operands have it.
+    """Convert the output to half precision if all floating-point operands have it.
 
-    Some functions return float32 for such operands: sums do, and so does arithmetic of bfloat16 with a Python number.
+    Some functions return float32 for them, such as sums, and arithmetic of bfloat16 with a Python number.
     """
     floating = {x.dtype for x in arrays if hasattr(x, "dtype") and is_floating(x.dtype)}
-    if op.converts or len(floating) != 1 or "dtype" in op.places or not is_floating(out.dtype):
+    if op.converts or len(floating) != 1 or "dtype" in op.positions or not is_floating(out.dtype):
         return out
     (dtype,) = floating
     return out if wide(dtype) is None or out.dtype == dtype else converted(out, dtype)
@@ -197,42 +194,41 @@ def rounded(op: Op, out: Array, arrays: Sequence[Any]) -> Array:
 
 
 def as_array(data: Any, dtype: DType = None) -> Array:
-    """A new array of the backend, from a tensor, an array, a number or a nested list.
+    """Return a new array of the backend, from a tensor, an array, a number or a nested list.
 
     Without ``dtype``, Python floats become float32 and arrays keep their dtype. Raises TypeError unless the data are numbers
-    or booleans, ValueError for nested lists of different lengths, and OverflowError for a Python number that the dtype cannot
-    hold.
+    or booleans, ValueError for nested lists of unequal lengths, and OverflowError for a number that does not fit the dtype.
     """
     is_plain = type(data) is host.ndarray and data.dtype.kind in "biuf" and data.itemsize <= 8
     is_plain = is_plain and dtype in (None, data.dtype)
     data = read_values(data.data if not is_plain and hasattr(data, "node") else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
-    # Before a capture it is allowed, for tables that are kept.
+    # Allowed before a capture, for cached tables.
     current_step().refuse("the numbers that a tensor is made of", "make it before, and pass it in", before=False)
     return from_numpy(data if is_plain else on_host(data, dtype))
 
 
 def on_host(data: Any, dtype: DType = None) -> Any:
-    """``as_array`` as a NumPy array, with either backend; it may be ``data`` itself."""
+    """Do the same as ``as_array``, but return a NumPy array, which may be ``data`` itself."""
     try:
         unwrapped = _unwrapped(data)
         array = host.asarray(unwrapped)
     except ValueError:
         raise ValueError(f"a tensor needs nested lists of equal lengths at each level: {str(data)[:60]}") from None
-    if array.size and array.dtype.kind in "fO" and _are_all(unwrapped, "iub"):  # NumPy rounds integers that no dtype holds
+    if array.size and array.dtype.kind in "fO" and _are_all(unwrapped, "iub"):  # NumPy rounds integers too large for a dtype
         array = _of_integers(host.array(unwrapped, object), dtype, data)
     elif array.dtype.kind == "O" and _are_all(unwrapped, "iubf"):
         raise _too_large(data)
     check_dtype(array.dtype if dtype is None or array.dtype.kind != "f" else host.dtype(dtype), data)
     if not is_host_array(data):
         return _of_python(array, dtype, data)
-    with host.errstate(all="ignore"):  # a number may be infinite in a narrower dtype
+    with host.errstate(all="ignore"):  # a number may overflow a narrower dtype
         return array.astype(dtype or array.dtype, copy=False)
 
 
 def _unwrapped(data: Any) -> Any:
-    """Nested lists with NumPy arrays in place of tensors."""
+    """Replace tensors by NumPy arrays in nested lists."""
     if isinstance(data, (list, tuple)):
         return data if PLAIN.issuperset(map(type, data)) else [_unwrapped(item) for item in data]
     if type(data) in PLAIN:
@@ -246,8 +242,8 @@ def _unwrapped(data: Any) -> Any:
 
 
 def _of_python(array: Any, dtype: DType, data: Any) -> Any:
-    """What NumPy made of Python's numbers, in ``dtype``, or without it with float32 in place of float64. What came from NumPy
-    or is a tensor keeps its dtype in a list, too."""
+    """Convert NumPy's array of Python numbers to ``dtype``, by default from float64 to float32. NumPy's numbers, arrays and
+    tensors keep their dtype, also in lists."""
     if dtype is None and array.dtype.kind == "f" and not _has_dtype(data):
         dtype = default_dtype
     if dtype is None or dtype == array.dtype:
@@ -260,7 +256,7 @@ def _of_python(array: Any, dtype: DType, data: Any) -> Any:
 
 
 def _has_dtype(data: Any) -> bool:
-    """Whether a nested list holds an array, a tensor or a number of NumPy's."""
+    """Return True if a nested list holds an array, a tensor or a NumPy number."""
     return any(map(_has_dtype, data)) if isinstance(data, (list, tuple)) else hasattr(data, "dtype")
 
 
@@ -269,48 +265,48 @@ def _too_large(data: Any) -> OverflowError:
 
 
 def _of_integers(numbers: Any, dtype: DType, data: Any) -> Any:
-    """Integers in ``dtype``, or without it in int64 or uint64. Raises OverflowError for one that the dtype cannot hold."""
-    least, most = int(numbers.min()), int(numbers.max())
+    """Return integers in ``dtype``, by default int64 or uint64. Raises OverflowError for one that does not fit."""
+    smallest, largest = int(numbers.min()), int(numbers.max())
     if dtype is None:
-        dtype = index_dtype if most < 2**63 else host.dtype("uint64")
-        if not iinfo(dtype).min <= least <= most <= iinfo(dtype).max:
+        dtype = index_dtype if largest < 2**63 else host.dtype("uint64")
+        if not iinfo(dtype).min <= smallest <= largest <= iinfo(dtype).max:
             raise _too_large(data)
-    for number in (least, most):
+    for number in (smallest, largest):
         check_fits(number, host.dtype(dtype))
     return numbers.astype(dtype)
 
 
-def _are_all(data: Any, kinds: str) -> bool:
-    """Whether a number, or all numbers of nested lists and of the arrays in them, are of dtypes of these kinds."""
+def _are_all(data: Any, letters: str) -> bool:
+    """Return True if all numbers in nested lists and arrays have dtypes whose ``kind`` is one of these letters."""
     if isinstance(data, (list, tuple)):
-        return all(_are_all(item, kinds) for item in data)
-    kind = getattr(getattr(data, "dtype", None), "kind", None)  # none of Python's numbers, and of PyTorch's tensors
-    return isinstance(data, (int, float)[: 1 + ("f" in kinds)]) if kind is None else kind in kinds
+        return all(_are_all(item, letters) for item in data)
+    letter = getattr(getattr(data, "dtype", None), "kind", None)  # None for Python's numbers and PyTorch's tensors
+    return isinstance(data, (int, float)[: 1 + ("f" in letters)]) if letter is None else letter in letters
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
 
 
-iinfo = functools.cache(host.iinfo)  # the smallest and the largest number of an integer dtype
+iinfo = functools.cache(host.iinfo)  # the range of an integer dtype
 
 
 def check_not_masked(value: Any) -> None:
-    """Raise TypeError for NumPy's masked array, of which the masked values would be used."""
+    """Raise TypeError for NumPy's masked array, as the masked values would be used."""
     if hasattr(value, "mask"):
-        raise TypeError("a masked array has values that are not to be used: pass its .filled(...), or its .data")
+        raise TypeError("cannot use a masked array: pass its .filled(...), or its .data")
 
 
 def check_fits(number: float, dtype: Any) -> None:
-    """Raise OverflowError for a Python number that an integer dtype cannot hold. NumPy would often drop bits instead."""
+    """Raise OverflowError for a Python number that does not fit an integer dtype. NumPy would often drop bits."""
     if dtype.kind in "iu" and not iinfo(dtype).min - 1 < number < iinfo(dtype).max + 1:
         raise OverflowError(f"{dtype} cannot hold {shown(number)}: use a dtype that can")
 
 
 def check_divisor(x: Any, y: Any) -> None:
-    """Raise ZeroDivisionError where integers or booleans are divided by 0, as Python does. A GPU's numbers are not read."""
+    """Raise ZeroDivisionError for integers or booleans divided by 0, as Python does. A GPU's values are not read."""
     are_integers = not any(type(v) is float or getattr(v, "dtype", bool_dtype).kind not in "biu" for v in (x, y))
     if are_integers and xp is host and not host.all(y):
-        raise ZeroDivisionError("an integer is divided by 0: divide floats, or put another number in its place with tt.where")
+        raise ZeroDivisionError("an integer is divided by 0: divide floats, or replace the 0 with tt.where")
 
 
 def check_not_negative(name: str, value: float) -> None:
@@ -320,7 +316,7 @@ def check_not_negative(name: str, value: float) -> None:
 
 
 def check_dtype(dtype: Any, data: Any = None) -> None:
-    """Raise TypeError for a dtype that tensors cannot have, with the data that have it."""
+    """Raise TypeError for a dtype that tensors cannot have. The message shows the data."""
     if dtype.kind not in "biuf" and dtype.name != "bfloat16":
         raise TypeError(f"a tensor holds numbers or booleans, not {dtype}" + ("" if data is None else f": {str(data)[:60]!r}"))
     if dtype.itemsize > 8:
@@ -330,11 +326,11 @@ def check_dtype(dtype: Any, data: Any = None) -> None:
 def check_probability(p: float) -> None:
     """Raise ValueError unless 0 <= p <= 1."""
     if not 0.0 <= p <= 1.0:
-        raise ValueError(f"a dropout probability must lie between 0 and 1, not at {p}")
+        raise ValueError(f"a dropout probability must be between 0 and 1, got {p}")
 
 
 def calling_line() -> str:
-    """The line of the user's code that led here: the innermost one outside of this package."""
+    """Return the innermost line of the call stack outside of this package, which is the user's."""
     package = os.path.dirname(os.path.dirname(__file__)) + os.sep
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(package)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"

@@ -1,8 +1,7 @@
-"""Modes: switches that each thread, and each asyncio task, has for itself.
+"""Modes: switches that belong to each thread and each asyncio task.
 
-They say whether calls are recorded, checked for NaN, traced, and multiplied in full float32, and which generator draws.
-
-Kernels read them, too, so this file imports nothing that lies above kernels.
+They say whether calls are recorded, checked for NaN, traced, and multiplied in full float32, and which generator draws random
+numbers. Kernels read them, so this file imports nothing above kernels.
 """
 
 from __future__ import annotations
@@ -26,12 +25,13 @@ def _is_full_everywhere() -> bool:
 
 
 class Modes:
-    """The values of all switches. They never change: a context makes other ones, which remember those outside of it."""
+    """The values of all switches. They are immutable: a context makes new ones, which refer to the outer ones."""
 
     __slots__ = (
         "detecting_anomalies",
         "full_precision",
         "generator",
+        "gradients",
         "initialising",
         "keeping_values",
         "outer",
@@ -47,21 +47,23 @@ class Modes:
         self.detecting_anomalies = False
         self.keeping_values = False
         self.full_precision = _is_full_everywhere()  # how a GPU computes float32 products
-        self.tracer: Any = None  # who writes down every call of an op, if anyone: see replaying.py
+        self.tracer: Any = None  # records every call of an op, if set: see replaying.py
+        self.gradients: Any = None  # a dict, by leaf, to which ``backward`` adds gradients instead of to ``.grad``
         self.step: Any = None  # the step that is being captured, if any: see replaying.py
-        self.generator: Any = None  # the random numbers' generator inside ``random.using``
+        self.generator: Any = None  # of random numbers, inside ``random.using``
         self.switch: Switched | None = None  # the innermost context
         self.outer: Modes | None = None  # the modes outside of it
 
     def inside(self, switch: Switched) -> Modes:
-        """The modes in this context, entered where these are the modes."""
+        """Return the modes after entering this context."""
         modes = object.__new__(Modes)
-        modes.recording = self.recording  # one by one, which takes a third of the time of a loop
+        modes.recording = self.recording  # three times as fast as a loop
         modes.initialising = self.initialising
         modes.detecting_anomalies = self.detecting_anomalies
         modes.keeping_values = self.keeping_values
         modes.full_precision = self.full_precision
         modes.tracer = self.tracer
+        modes.gradients = self.gradients
         modes.step = self.step
         modes.generator = self.generator
         modes.switch, modes.outer = switch, self
@@ -69,30 +71,29 @@ class Modes:
         return modes
 
     def without(self, switch: Switched) -> Modes:
-        """The modes after this context, which need not be the innermost: generators may leave theirs in any order."""
+        """Return the modes after leaving this context. It need not be the innermost: generators leave theirs in any order."""
         if self.switch is switch and self.outer is not None:  # as a ``with`` leaves it
             return self.outer
         inner: list[Switched] = []
-        found: Modes | None = self
-        while found is not None and found.switch is not None and found.switch is not switch:
-            inner.append(found.switch)
-            found = found.outer
-        if found is None or found.outer is None:  # it was entered in another thread or task
+        modes: Modes | None = self
+        while modes is not None and modes.switch is not None and modes.switch is not switch:
+            inner.append(modes.switch)
+            modes = modes.outer
+        if modes is None or modes.outer is None:  # it was entered in another thread or task
             return self
-        return functools.reduce(Modes.inside, reversed(inner), found.outer)
+        return functools.reduce(Modes.inside, reversed(inner), modes.outer)
 
 
-# A context variable, and not a thread's: tasks of asyncio share a thread. A new thread starts with the default.
+# A context variable, because asyncio tasks share a thread. A new thread starts with the default.
 _current: ContextVar[Modes] = ContextVar("modes", default=Modes())  # noqa: B039 (they never change)
 modes = _current.get  # ``modes().recording`` and so on
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Switched:
-    """A context (or decorator) that gives one of the switches another value. One object may be entered several times, also by
-    several threads at once.
+    """A context or decorator that sets one switch. It may be entered repeatedly, and by several threads.
 
-    This is a class because it is entered often: a context made from a generator takes three times as long.
+    A context made from a generator would take three times as long.
     """
 
     __slots__ = ("name", "value")
@@ -102,9 +103,9 @@ class Switched:
         self.value = value
 
     def __call__(self, function: Function) -> Function:
-        """The function, with this mode inside it. A generator has the mode only while it runs, not between items.
+        """Return the function with this mode inside it. A generator has the mode only while it runs, not between items.
 
-        Raises TypeError for a class, of which it would change no method.
+        Raises TypeError for a class, whose methods it would not change.
         """
         if isinstance(function, type) or not callable(function):
             raise TypeError(
@@ -124,7 +125,7 @@ def no_grad() -> Switched: ...
 @overload
 def no_grad(function: Function) -> Function: ...
 def no_grad(function: Any = None) -> Any:
-    """A context in which nothing is recorded, so results do not require gradients. It also decorates functions, as
+    """Return a context in which nothing is recorded, so results do not require gradients. It also decorates functions, as
     ``@tt.no_grad()`` or ``@tt.no_grad``.
 
     >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
@@ -141,7 +142,7 @@ def enable_grad() -> Switched: ...
 @overload
 def enable_grad(function: Function) -> Function: ...
 def enable_grad(function: Any = None) -> Any:
-    """A context that records again, inside ``no_grad``. It also decorates functions, as ``no_grad`` does."""
+    """Return a context that records again, inside ``no_grad``. It also decorates functions."""
     return _around(function, Switched("recording", True))
 
 
@@ -150,10 +151,9 @@ def _around(function: Any, switched: Switched) -> Any:
 
 
 def detect_anomaly() -> Switched:
-    """A context in which the first NaN or infinity in an op's output or in a gradient raises FloatingPointError.
+    """Return a context in which the first NaN or infinity in an op's output or a gradient raises FloatingPointError.
 
-    The error names the op and the line that called it. This is slow, because every result is checked: use it to find a
-    fault, not to train.
+    The error names the op and the line that called it. Checking every result is slow: use it to debug, not to train.
 
     >>> with tt.detect_anomaly():
     ...     tt.tensor([1.0, 0.0]).log()
@@ -165,9 +165,9 @@ def detect_anomaly() -> Switched:
 
 
 def keep_values() -> Any:
-    """A context in which the recorded graph keeps the result of every op, so that ``draw_graph`` can show it.
+    """Return a context in which the graph keeps the result of every op, for ``draw_graph``.
 
-    So memory that would be free after the forward pass is in use until the graph is gone.
+    This uses more memory until the graph is freed.
 
     >>> x = tt.tensor(3.0, requires_grad=True)
     >>> with tt.keep_values():
@@ -179,18 +179,18 @@ def keep_values() -> Any:
 
 
 def full_precision() -> Any:
-    """A context that computes float32 matrix products in full float32.
+    """Return a context that computes float32 matrix products in full float32.
 
-    By default a GPU computes them in TF32, as is usual in training. TF32 is several times as fast: it keeps 10 of the 23
-    mantissa bits of each factor and adds up in float32. The environment variable TINYTENSOR_TF32=0 has the effect of this
-    context everywhere. On NumPy, and for other dtypes, this context changes nothing.
+    By default a GPU uses TF32, as is usual in training. It is several times as fast: it keeps 10 of the 23 mantissa bits of
+    each factor and adds in float32. The environment variable TINYTENSOR_TF32=0 turns it off everywhere. On NumPy, and for other
+    dtypes, this context changes nothing.
     """
     return Switched("full_precision", True)
 
 
 @contextmanager
 def restored(before: Modes) -> Iterator[None]:
-    """A context with exactly the modes that ``modes()`` returned before, perhaps in another thread."""
+    """Use the modes that ``modes()`` returned before, perhaps in another thread."""
     now = _current.set(before)
     try:
         yield

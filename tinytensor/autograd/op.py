@@ -1,21 +1,21 @@
-"""What an operation is: a forward function on arrays, and one gradient rule for each of its inputs.
+"""Ops: a forward function on arrays, and one gradient rule for each input.
 
 The NAMES of a rule's parameters say what it needs: ``g`` (the incoming gradient), an input's name, ``out``,
 ``<input>_shape``, or one of the op's settings. Nothing else is saved.
 
-A rule returns the gradient of its input, and changes none of its arguments. What it may return:
+A rule returns the gradient of its input, and changes none of its arguments. It may return:
 
-* An array, or a tensor if it got tensors. Its shape is the input's, or one that the input broadcasts to. The engine sums it
-  down to the input's shape and converts it to the input's dtype, so no rule mentions broadcasting or dtypes. The array may be
-  new, ``g`` itself, a saved array, or a view of these. The engine adds to gradients in place, but only to new arrays: it never
-  adds to ``g`` or a view of it, and it gets a copy of an array that is saved or was also returned for another input.
+* An array, or a tensor if it got tensors, whose shape is the input's or one that the input broadcasts to. The engine sums it to
+  the input's shape and converts it to the input's dtype, so no rule mentions broadcasting or dtypes. The array may be new,
+  ``g``, a saved array, or a view of these. The engine adds in place only to new arrays: never to ``g`` or its views, and to a
+  copy of an array that is saved or was also returned for another input.
 * None, if no gradient flows to this input.
 * An ``engine.Part``, if it got arrays: a gradient that is 0 except for some elements.
 
-It must not return a Python number or another shape (ValueError), or an array that something outside of the graph keeps.
+It must not return a Python number or another shape (ValueError), or an array that is kept outside of the graph.
 
-One rule serves derivatives of every order. On an ordinary backward pass it gets raw arrays, and nothing is recorded. With
-``create_graph=True`` it gets tensors, so its own ops are recorded. A rule therefore uses operators and ops, not ``xp``.
+One rule serves derivatives of every order. An ordinary backward pass passes raw arrays, and nothing is recorded. With
+``create_graph=True`` the rule gets tensors, so its ops are recorded. A rule therefore uses operators and ops, not ``xp``.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def op(
     """Declare a function on arrays as a differentiable op on tensors: ``@op(x=lambda g, out: g * out)``.
 
     Each keyword names an input of the function and gives its gradient rule. Parameters without a rule are settings, which get
-    no gradient. An op without any rule, ``@op()``, has no gradients; its inputs are the parameters without a default. The op
-    takes tensors, or raw arrays when a gradient rule calls it. Settings that are arrays, lists, dicts or sets are copied for
-    the rules; an object of another class must stay as it is. A setting whose annotation is ``int``, ``float``, ``bool``,
-    ``str`` or the like must be one (see arguments.py).
+    no gradient. An op without rules, ``@op()``, has no gradients; its inputs are the parameters without a default. The op takes
+    tensors, or raw arrays when a gradient rule calls it. Settings that are arrays, lists, dicts or sets are copied for the
+    rules; other objects must not change. A setting annotated ``int``, ``float``, ``bool``, ``str`` or the like must be one (see
+    arguments.py).
 
-    ``floating``: the function computes with floating-point numbers only; integers and booleans reach it as float32.
-    ``several``: the first argument is a sequence of tensors, and the one rule returns a gradient for each of them.
+    ``floating``: the function takes only floating-point numbers; integers and booleans reach it as float32.
+    ``several``: the first argument is a sequence of tensors, and the one rule returns a gradient for each.
 
     >>> from tinytensor.autograd.op import op
     >>> @op(x=lambda g, x: g * 3 * x * x)
@@ -77,8 +77,8 @@ def op(
 class Op:
     """A forward function and a gradient rule for each of its inputs; see ``op``."""
 
-    adds_to_first = False  # whether ``backward`` takes ``before``, as some kernels do
-    converts = False  # whether ``compute`` itself brings the operands to one dtype
+    adds_to_first = False  # whether ``backward`` takes ``before``
+    converts = False  # whether ``compute`` converts the operands to one dtype
 
     def __init__(
         self,
@@ -90,33 +90,33 @@ class Op:
     ):
         functools.update_wrapper(self, forward)
         self.name = forward.__name__.lstrip("_")
-        self.forward = forward
+        self.forward = forward  # ops/compiled.py replaces it in elementwise ops by a faster function of the same values
         self.floating = floating
         self.several = several
         self.rules = rules
         self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
-        self.takers = {n: operator.itemgetter("g", "g", *needs) for n, needs in self.needs.items()}  # two names give a tuple
+        self.takers = {n: operator.itemgetter("g", "g", *needs) for n, needs in self.needs.items()}  # two names return a tuple
         self.differentiable = bool(rules)
         parameters = inspect.signature(forward).parameters
         if not parameters or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters.values()):
             raise TypeError(f"{self.name} cannot be an op: it needs parameters, without * or **; see ``several`` of @op")
         self.names = tuple(parameters)
-        self.places = {name: place for place, name in enumerate(self.names)}
+        self.positions = {name: i for i, name in enumerate(self.names)}
         self.required = [n for n, p in parameters.items() if p.default is p.empty]
         self.defaults = [None if p.default is p.empty else p.default for p in parameters.values()]
         self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(self.required)
-        self.input_places: Sequence[int] = [self.places[name] for name in self.inputs]
-        self.setting_places = [place for name, place in self.places.items() if name not in self.inputs]
+        self.input_positions: Sequence[int] = [self.positions[name] for name in self.inputs]
+        self.setting_positions = [i for name, i in self.positions.items() if name not in self.inputs]
         of_inputs, of_settings = kinds_of(forward), kinds_of(forward, takes_arrays=True)
-        self.input_kinds = {self.places[name]: of_inputs[name] for name in self.inputs}
+        self.input_kinds = {self.positions[name]: of_inputs[name] for name in self.inputs}
         self.setting_kinds = [
-            (self.places[name], name, kind)
-            for name, kind in of_settings.items()
-            if kind and name not in rules and name not in inputs
+            (self.positions[name], name, argument_type)
+            for name, argument_type in of_settings.items()
+            if argument_type and name not in rules and name not in inputs
         ]
-        self.none_needed = (False,) * len(self.inputs)  # what ``needed`` is when no input needs a gradient
+        self.none_needed = (False,) * len(self.inputs)  # ``needed`` if no input needs a gradient
         self._check_rules()
-        all_ops.setdefault(self.name, self)  # one that a user writes may have the name of one of ours
+        all_ops.setdefault(self.name, self)  # a user's op may have the name of one of ours
 
     def _check_rules(self) -> None:
         known = {"g", "out", *self.names, *(f"{n}_shape" for n in self.names)}
@@ -129,23 +129,23 @@ class Op:
         return f"<op {self.name}>"
 
     def __reduce__(self) -> str:
-        """Pickles and copies keep an op as they keep a function: by its name."""
+        """Pickle and copy an op by its name, like a function."""
         return self.forward.__qualname__
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """An op set on the Tensor class is a method."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def input_name(self, place: int) -> str:
-        """What an error message calls this input."""
-        return f"operand {place}" if self.several else repr(self.inputs[place])
+    def input_name(self, i: int) -> str:
+        """Return the name of an input in error messages."""
+        return f"operand {i}" if self.several else repr(self.inputs[i])
 
     # -- a call
 
     def __call__(self, /, *args: Any, **settings: Any) -> Any:
-        """Return the result: a tensor if an argument is a tensor, an array if a gradient rule passes raw arrays alone.
+        """Return a tensor if an argument is a tensor, or an array if a gradient rule passes only raw arrays.
 
-        The function gets the tensors' arrays. The call is recorded, but not one with raw arrays alone.
+        The function gets the tensors' arrays. Calls with tensors are recorded.
         """
         now = modes()
         if now.tracer is not None:
@@ -157,45 +157,45 @@ class Op:
                 if isinstance(x, Tensor):
                     return self._with_tensors(arguments, now)
             if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if self.several else arguments)):
-                for place in () if self.several else self.input_places:
-                    operand(self, place, arguments[place])  # an error that names the first wrong one
-                kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
-                raise TypeError(f"{self.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
+                for i in () if self.several else self.input_positions:
+                    operand(self, i, arguments[i])  # raises an error that names the first wrong one
+                types_of_args = ", ".join(type(x).__name__ for x in args) or "nothing"
+                raise TypeError(f"{self.name} needs a tensor, got {types_of_args}: make one with tt.tensor(...)")
             return self.compute(arguments, self.none_needed)[0]
         finally:
             unmute(before)
 
     def _with_tensors(self, arguments: list[Any], now: Modes) -> Tensor:
-        """The result where at least one input is a tensor. The call is recorded if a gradient can flow back through it."""
-        operands, places = arguments, self.input_places
+        """Return the result if an input is a tensor. Record the call if a gradient can flow back through it."""
+        operands, positions = arguments, self.input_positions
         if self.several:
-            operands = arguments[0] = list(arguments[0])  # arrays are put into it, and the caller's list stays as it is
-            places = range(len(operands))
+            operands = arguments[0] = list(arguments[0])  # a copy of the caller's list
+            positions = range(len(operands))
         parents: list[Node | None] = []
-        all_default = True  # all tensors are in float32, so nothing has to be converted
-        for place in places:
-            x = operands[place]
+        all_default = True  # all tensors are float32, so nothing is converted
+        for i in positions:
+            x = operands[i]
             if isinstance(x, Tensor):
-                operands[place] = array = x._data
+                operands[i] = array = x._data
                 parents.append(x.node)
                 all_default = all_default and array.dtype is default_dtype
             else:
-                operands[place] = operand(self, place, x)
+                operands[i] = operand(self, i, x)
                 parents.append(None)
         if not all_default:
-            for place, array in zip(places, promoted(self, [operands[place] for place in places])):
-                operands[place] = array
+            for i, array in zip(positions, promoted(self, [operands[i] for i in positions])):
+                operands[i] = array
         recording = now.recording and self.differentiable and any(parents)
-        for place in self.setting_places:
-            if type(arguments[place]) not in PLAIN:
-                arguments[place] = setting(self, place, arguments[place], recording)
+        for i in self.setting_positions:
+            if type(arguments[i]) not in PLAIN:
+                arguments[i] = setting(self, i, arguments[i], recording)
 
         needed = tuple([parent is not None for parent in parents]) if recording else self.none_needed
         out, residuals = self.compute(arguments, needed)
         if type(out) is not xp.ndarray:
             out = self._single(out)
         if not all_default:
-            out = rounded(self, out, [operands[place] for place in places])
+            out = rounded(self, out, [operands[i] for i in positions])
 
         node = None
         if recording and is_floating(out.dtype):
@@ -207,7 +207,7 @@ class Op:
         return Tensor._wrap(out, node)
 
     def _single(self, out: Any) -> Array:
-        """What the function returned, as an array. Raises TypeError for several."""
+        """Return the function's result as an array. Raises TypeError for several results."""
         if isinstance(out, (tuple, list)):
             returned = a_or_an(type(out).__name__)
             raise TypeError(f"{self.name} returned {returned}: an op returns one array, so write an op for each")
@@ -216,9 +216,9 @@ class Op:
     # -- forward: a call uses these, and FusedOp overrides them
 
     def compute(self, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
-        """The output for these arrays, and the residuals: None, or what a fused op's gradients need besides the arrays.
+        """Return the output for these arrays, and the residuals that a fused op's gradients need besides the arrays, or None.
 
-        NumPy's errors about shapes, indices and types are raised again with the op's name; the original one is their cause.
+        NumPy's errors about shapes, indices and types are raised again with the op's name; the original is their cause.
         """
         try:
             return self.forward(*arguments), None
@@ -226,28 +226,29 @@ class Op:
             raise explain(self, arguments, error) from error
 
     def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
-        """The values that the rules of the ``needed`` inputs name, and nothing else."""
+        """Return only the values that the rules of the ``needed`` inputs name."""
         values = {}
-        for name, place, of_shape in self._to_save(needed):
-            values[name] = out if place is None else _shape_of(arguments[place]) if of_shape else arguments[place]
+        for name, i, of_shape in self._to_save(needed):
+            values[name] = out if i is None else _shape_of(arguments[i]) if of_shape else arguments[i]
         return values
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 (ops live as long as the program)
     def _to_save(self, needed: tuple[bool, ...]) -> list[tuple[str, int | None, bool]]:
-        """What these inputs' rules name except ``g``: the name, its place (None for ``out``), and whether it is a shape."""
+        """Return what these inputs' rules name except ``g``: name, position (None for ``out``), and whether it is a shape."""
         inputs = self.inputs if self.several else [name for name, wanted in zip(self.inputs, needed) if wanted]
         names = sorted({n for name in inputs for n in self.needs[name]} - {"g"})
         return [
-            (n, None, False) if n == "out" else (n, self.places[n.removesuffix("_shape")], n not in self.places) for n in names
+            (n, None, False) if n == "out" else (n, self.positions[n.removesuffix("_shape")], n not in self.positions)
+            for n in names
         ]
 
     # -- backward
 
     def backward(self, node: Node, g: Any, create_graph: bool, before: Any = None) -> Sequence[Any]:
-        """The gradient for each of the node's parents; None for a parent that is None.
+        """Return the gradient for each of the node's parents; None for a parent that is None.
 
-        ``before`` is given only to an op that ``adds_to_first``: the gradient that has reached the first parent so far. What is
-        returned for that parent is then the sum of both, in a new array.
+        An op that ``adds_to_first`` may get ``before``, the gradient that has reached the first parent so far. It returns the
+        sum of both for that parent, in a new array.
         """
         saved = {**node.saved, "g": g}
         if create_graph:
@@ -260,8 +261,7 @@ class Op:
             if len(gradients) != len(node.parents):
                 raise ValueError(
                     f"the gradient rule of {self.name!r} returned {counted(len(gradients), 'gradient')} for "
-                    f"{counted(len(node.parents), 'operand')}: "
-                    "it must return one for each (or None)"
+                    f"{counted(len(node.parents), 'operand')}: it must return one for each (or None)"
                 )
         else:
             gradients = [
@@ -271,7 +271,7 @@ class Op:
         return gradients if create_graph else _copy_shared(gradients, g, held)
 
     def _as_tensors(self, node: Node, saved: dict[str, Any]) -> dict[str, Any]:
-        """The saved arrays as tensors with their nodes, so that what the rules compute from them is recorded."""
+        """Return the saved arrays as tensors with their nodes, so that the rules' ops are recorded."""
         if "out" in saved:
             saved["out"] = wrap(saved["out"], node)
         if self.several:
@@ -289,13 +289,13 @@ def _shape_of(value: Any) -> Any:
 
 
 def _copy_shared(gradients: Sequence[Any], g: Any, held: set[int]) -> Sequence[Any]:
-    """The gradients, with a copy of each whose memory is saved (its id is ``held``) or was returned before: the engine adds to
-    new arrays in place. ``g`` and its views are not copied: many rules return them, and the engine does not add to them."""
+    """Copy each gradient whose memory is saved (its id is in ``held``) or was returned before, as the engine adds to arrays in
+    place. ``g`` and its views, which many rules return, are not copied: the engine does not add to them."""
     separate = []
     for gradient in gradients:
         if gradient is not g and isinstance(gradient, xp.ndarray):
             memory = gradient if gradient.base is None else gradient.base
-            if gradient is g.base or (memory is not g and memory is not g.base):  # what a view g shows may be a saved array
+            if gradient is g.base or (memory is not g and memory is not g.base):  # g may be a view of a saved array
                 gradient = gradient.copy() if id(memory) in held else gradient
                 held.add(id(memory))
         separate.append(gradient)

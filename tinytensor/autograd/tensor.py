@@ -1,13 +1,12 @@
 """The Tensor: an array, and the node that says how it was computed.
 
-Its operators and its other methods are ops. They are built on this file, so they are put on the class in ``ops/methods.py``.
+Its operators and other methods are ops, which import this file, so ``ops/methods.py`` adds them to the class.
 
-``x += y`` makes a new tensor, and ``x[i] = y`` gives x a changed copy of its array. So neither changes another tensor that
-shares memory with x. But both change a leaf that requires gradients in place, as steps of an optimizer do, and only under
-``no_grad``. Besides, only these write into memory that tensors may share: ``Parameter.assign``, ``load_state_dict``,
-initialisers, optimizers, ``clip_grad_norm``, and code that changes ``.data`` or an array that shares its memory (from
-``.numpy()``, ``np.asarray(x)`` or DLPack). ``backward`` refuses to use saved values that were changed, but it cannot notice
-changes by such code.
+``x += y`` makes a new tensor, and ``x[i] = y`` gives x a changed copy of its array, so neither changes a tensor that shares
+memory with x. But both change a leaf that requires gradients in place, as optimizers do, and only under ``no_grad``. Otherwise
+only these write into memory that tensors share: ``Parameter.assign``, ``load_state_dict``, initializers, optimizers,
+``clip_grad_norm``, and code that changes ``.data`` or an array that shares its memory (from ``.numpy()``, ``np.asarray(x)`` or
+DLPack). ``backward`` refuses saved values that were changed, but cannot notice changes by such code.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinytensor.autograd import engine
 from tinytensor.autograd.inputs import as_array, check_dtype, check_not_masked
-from tinytensor.autograd.modes import enable_grad
+from tinytensor.autograd.modes import enable_grad, modes
 from tinytensor.autograd.replaying import Replacements, current_step, read_values, refuse_in_trace
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import Count, missing
@@ -34,7 +33,7 @@ else:
 
 
 class Tensor(Methods):
-    """An array that remembers how it was computed. Make one with ``tt.tensor``; the README shows the first steps.
+    """An array that remembers how it was computed. Make one with ``tt.tensor``.
 
     Operators take tensors and numbers, and broadcast: ``+ - * / // % ** @``, comparisons, which give booleans, and ``& | ^ ~``.
     A NumPy array must be made a tensor first.
@@ -60,7 +59,7 @@ class Tensor(Methods):
     _data: Array
     node: engine.Node | None
     _grad: Tensor | None
-    _repr_html_: ClassVar[Callable[[Any], str]]  # what a notebook shows: display/ puts it here
+    _repr_html_: ClassVar[Callable[[Any], str]]  # for notebooks; set by display/
 
     @checked
     def __init__(self, data: Any, dtype: DType | None = None, requires_grad: bool = False):
@@ -70,7 +69,7 @@ class Tensor(Methods):
 
     @classmethod
     def _wrap(cls, array: Array, node: engine.Node | None = None) -> Tensor:
-        """A tensor that holds this array, without a copy. ``node`` records the call that computed it, if one was recorded."""
+        """Return a tensor that holds this array, without a copy. ``node`` records the call that computed it, if any."""
         tensor = object.__new__(Tensor)
         tensor._data = array
         tensor.node = node
@@ -86,7 +85,7 @@ class Tensor(Methods):
 
     @property
     def data(self) -> Array:
-        """The array of the values. It may be set to another array, or to a tensor, whose memory is then shared."""
+        """The array of values. Set it to another array, or to a tensor to share its memory."""
         return self._data
 
     @data.setter
@@ -103,8 +102,8 @@ class Tensor(Methods):
                 f"x.data of shape {array.shape} does not fit a tensor of shape {self.shape} that requires gradients"
             )
         if self.node is not None and array.dtype != self.dtype:
-            engine.leaf(Tensor._wrap(array))  # an error for integers
-            self.requires_grad = False  # an error for a tensor that is not a leaf
+            engine.leaf(Tensor._wrap(array))  # raises an error for integers
+            self.requires_grad = False  # raises an error unless the tensor is a leaf
             self._data, self._grad = array, None
             self.requires_grad = True
         self._data = array
@@ -147,7 +146,7 @@ class Tensor(Methods):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that ``backward`` has accumulated. Only a leaf has one; it is None before the first ``backward``."""
+        """The gradient that ``backward`` has accumulated in a leaf, or None."""
         return self._grad
 
     @grad.setter
@@ -164,33 +163,33 @@ class Tensor(Methods):
     # ------------------------------------------------------------------------------------------------- its values
 
     def numpy(self) -> host.ndarray[Any, Any]:
-        """The values as a NumPy array. On the CPU it shares the tensor's memory; from a GPU it is a copy.
+        """Return the values as a NumPy array. On the CPU it shares the tensor's memory; from a GPU it is a copy.
 
-        A change in place of the array changes the tensor. If a graph had saved the values, ``backward`` does not notice it, and
-        the gradients are wrong: change a ``.copy()`` instead.
+        Changing the array in place changes the tensor. ``backward`` does not notice changes of saved values, and returns wrong
+        gradients: change a ``.copy()``.
         """
         return to_numpy(read_values(self.data))
 
     def item(self) -> Any:
-        """The value of a tensor of one element as a Python number."""
+        """Return the only element as a Python number."""
         if self.size != 1:
             raise ValueError(f"item() needs a tensor of one element, not of shape {self.shape}")
         return read_values(self.data).item()
 
     def tolist(self) -> Any:
-        """The values as nested Python lists."""
+        """Return the values as nested Python lists."""
         return self.numpy().tolist()
 
     def detach(self) -> Tensor:
-        """The same values, in the same memory, without a history: no gradients flow back through the result."""
+        """Return the same values, in the same memory, without a history: no gradients flow through the result."""
         return Tensor._wrap(self.data)
 
     @checked
     def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:
         """Add the derivative of this tensor, times ``gradient``, to the ``.grad`` of every leaf.
 
-        A tensor of one element needs no ``gradient``. The graph is freed on the way unless ``retain_graph``, whose default is
-        ``create_graph``. With ``create_graph`` the gradients are themselves differentiable.
+        A tensor of one element needs no ``gradient``. The graph is freed unless ``retain_graph``, whose default is
+        ``create_graph``. With ``create_graph`` the gradients are differentiable.
         """
         node, g = start_of_backward(self, gradient, create_graph)
         retain = create_graph if retain_graph is None else retain_graph
@@ -205,7 +204,7 @@ class Tensor(Methods):
         return f"tensor({values}{dtype}{history or ', requires_grad=True' * self.requires_grad})"
 
     def __format__(self, spec: str) -> str:
-        """``f"{loss:.4f}"``: a tensor of one element is formatted like its Python number."""
+        """Format a tensor of one element like its Python number, as in ``f"{loss:.4f}"``."""
         if spec and self.size != 1:
             raise TypeError(f"a format like {spec!r} needs a tensor of one element, not of shape {self.shape}: use .tolist()")
         return format(self.item(), spec) if spec else repr(self)
@@ -235,9 +234,9 @@ class Tensor(Methods):
         return int(self.item())
 
     def __array__(self, dtype: DType = None, copy: bool | None = None) -> Any:
-        """``np.asarray(x)`` shares the tensor's memory, like ``.numpy()``; ``np.array(x)`` copies.
+        """Let ``np.asarray(x)`` share the tensor's memory, and ``np.array(x)`` copy it.
 
-        A tensor that requires gradients, or is on a GPU, raises TypeError.
+        Raises TypeError if the tensor requires gradients or is on a GPU.
         """
         if xp is not host:
             raise TypeError("a tensor on a GPU is not copied to a NumPy array automatically: call .numpy()")
@@ -246,10 +245,10 @@ class Tensor(Methods):
         return host.array(read_values(self.data), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **settings: Any) -> Any:
-        """``np.from_dlpack(x)``, ``torch.from_dlpack(x)`` and others share the memory, as ``.numpy()`` does, on a GPU too.
+        """Let ``np.from_dlpack(x)``, ``torch.from_dlpack(x)`` and others share the memory, also on a GPU.
 
-        Raises BufferError, as DLPack asks for, if the tensor requires gradients, or if an axis runs backward in memory, which
-        ends a process that uses PyTorch.
+        Raises BufferError, as DLPack demands, if the tensor requires gradients, or if an axis runs backward in memory, which
+        crashes PyTorch.
         """
         if self.node is not None:
             raise BufferError("another library would lose the gradients that this tensor requires: pass x.detach()")
@@ -258,13 +257,13 @@ class Tensor(Methods):
         return read_values(self.data).__dlpack__(**settings)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The kind of device that DLPack knows this memory's by, and the device's number."""
+        """Return DLPack's device type and the device's number."""
         return self.data.__dlpack_device__()
 
     __hash__ = object.__hash__
 
     def __getstate__(self) -> Any:
-        """What pickle keeps: the values, and what a subclass added. The gradient and the history are forgotten."""
+        """Pickle the values and a subclass's attributes, without the gradient and the history."""
         return self.numpy(), self.requires_grad, _attributes(self)
 
     def __setstate__(self, state: Any) -> None:
@@ -275,41 +274,41 @@ class Tensor(Methods):
             object.__setattr__(self, name, value)
 
     def __copy__(self) -> Tensor:
-        """``copy.copy(x)``: a leaf or a Parameter gives another leaf; a computed tensor gives ``x.copy()``."""
+        """Return another leaf for a leaf or Parameter, and ``x.copy()`` for a computed tensor."""
         is_leaf = self.node is not None and self.node.op is None
         if not is_leaf and type(self) is Tensor:
             return self.copy()
-        twin = object.__new__(type(self))
-        twin.__setstate__((self.data, self.requires_grad, _attributes(self)))
-        return twin
+        duplicate = object.__new__(type(self))
+        duplicate.__setstate__((self.data, self.requires_grad, _attributes(self)))
+        return duplicate
 
     def __deepcopy__(self, memo: Any) -> Tensor:
-        """``copy.deepcopy(x)``: a tensor without a history. Raises RuntimeError for a tensor that has one."""
+        """Return a deep copy. Raises RuntimeError for a tensor with a history."""
         if self.node is not None and self.node.op is not None:
             raise RuntimeError(
                 f"this tensor was computed by {self.node.op.name!r}, and a deep copy would lose its history: "
                 "use copy() to keep it, or detach() first"
             )
-        twin = memo[id(self)] = object.__new__(type(self))  # before the attributes, which may refer back to it
-        twin.__setstate__((self.data, self.requires_grad, copy.deepcopy(_attributes(self), memo)))
-        return twin
+        duplicate = memo[id(self)] = object.__new__(type(self))  # before the attributes, which may refer to it
+        duplicate.__setstate__((self.data, self.requires_grad, copy.deepcopy(_attributes(self), memo)))
+        return duplicate
 
 
 wrap = Tensor._wrap
 
 
 def _attributes(tensor: Tensor) -> dict[str, Any]:
-    """The attributes that a subclass of Tensor added, in its ``__dict__`` or in slots."""
-    kinds = [kind for kind in type(tensor).__mro__ if kind is not Tensor]
-    slots = [name for kind in kinds for name, value in vars(kind).items() if inspect.ismemberdescriptor(value)]
+    """Return the attributes that a subclass of Tensor added, in its ``__dict__`` or in slots."""
+    classes = [base for base in type(tensor).__mro__ if base is not Tensor]
+    slots = [name for base in classes for name, value in vars(base).items() if inspect.ismemberdescriptor(value)]
     return {name: getattr(tensor, name) for name in [*getattr(tensor, "__dict__", ()), *slots] if hasattr(tensor, name)}
 
 
 def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[engine.Node, Any]:
-    """The node that backward starts from, and the gradient there: an array, or with ``create_graph`` a tensor.
+    """Return the node that backward starts from, and the gradient there: an array, or a tensor with ``create_graph``.
 
-    Raises RuntimeError if nothing was recorded, or if a function is being traced, and ValueError if the shape of ``gradient``
-    is wrong, or if there is none and ``output`` has several elements.
+    Raises RuntimeError if nothing was recorded, or in a traced function, and ValueError if ``gradient`` has the wrong shape, or
+    is missing although ``output`` has several elements.
     """
     refuse_in_trace("a function that is being traced cannot compute gradients: compute them outside of it")
     if output.node is None:
@@ -328,17 +327,24 @@ def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: boo
     return output.node, gradient if create_graph else gradient._data
 
 
-def leaf_gradients(output: Tensor) -> dict[engine.Node, Array]:
-    """The derivative of ``output``, which has one element, by every leaf, as new arrays. No ``.grad`` changes."""
-    return engine.backpropagate(*start_of_backward(output, None, create_graph=False))
-
-
 _accumulating = free_in_forks(threading.RLock())  # several threads may run backward into the same leaves
 
 
+def add_gradients(total: dict[engine.Node, Any], gradients: Mapping[engine.Node, Any]) -> None:
+    """Add gradients to those in ``total``, in place."""
+    with no_warnings():
+        for leaf, gradient in gradients.items():
+            if leaf in total:
+                total[leaf] += gradient
+            else:
+                total[leaf] = gradient
+
+
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
-    """Add gradients to the ``.grad`` of their leaves. They are tensors, or arrays that nobody else holds."""
+    """Add gradients, tensors or arrays that nobody else holds, to the ``.grad`` of their leaves."""
     with _accumulating:
+        if (collected := modes().gradients) is not None:
+            return add_gradients(collected, gradients)
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile
@@ -353,10 +359,10 @@ def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
 
 
 def with_own_memory(gradient: Any) -> Tensor:
-    """A gradient as a tensor that shares its memory with nothing.
+    """Return a gradient as a tensor that shares its memory with nothing.
 
-    An array is not copied, because nobody else holds it. A tensor is a recorded gradient. It is copied, because it may share
-    its memory with another gradient, or with the tensor that a user passed to ``backward``.
+    Nobody else holds an array. A tensor, which is a recorded gradient, may share its memory with another gradient or the tensor
+    passed to ``backward``, so it is copied.
     """
     if isinstance(gradient, Tensor):
         return Tensor._wrap(gradient.data.copy(), gradient.node)
@@ -364,5 +370,5 @@ def with_own_memory(gradient: Any) -> Tensor:
 
 
 def is_differentiable(x: object) -> bool:
-    """True for a tensor of floating-point numbers."""
+    """Return True for a tensor of floating-point numbers."""
     return isinstance(x, Tensor) and is_floating(x.dtype)

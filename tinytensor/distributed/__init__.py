@@ -5,7 +5,7 @@ under mpiexec unchanged.
 
 Start with ``communicator`` and ``teams``. The three types of ranks are in ``processes``, with ``messages`` (sockets); ``mpi``;
 and ``nccl``, with ``gpus`` (the GPU of each rank). ``agreement`` checks that all ranks run the same code.
-``tinytensor/optim/dividing.py`` divides an optimizer's step among ranks, and ``take_step`` in
+``tinytensor/optim/applying.py`` divides an optimizer's step among ranks, and ``take_step`` in
 ``tinyformer/training/trainer.py`` is a rank's part of training.
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-class Step(NamedTuple):
+class KernelCall(NamedTuple):
     """One call of a kernel. Its arguments and its result are slot numbers; see ``trace.Program``."""
 
     name: str  # of the op or function, for kernels; "" if something is converted before or after it
@@ -16,7 +16,7 @@ class Step(NamedTuple):
     result: int
 
 
-def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> list[Step]:
+def fuse(steps: list[KernelCall], values: list[Any], num_inputs: int, result: int) -> list[KernelCall]:
     """Return the same program in fewer steps. Only kernels/numba fuses steps (programs.py); here they stay as they are.
 
     ``values`` has each slot's value in the traced call, first the ``num_inputs`` inputs. ``result`` is the slot of the

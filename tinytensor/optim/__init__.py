@@ -1,9 +1,9 @@
 """Optimizers, learning-rate schedules and gradient clipping, with PyTorch's names and defaults.
 
-Each optimizer is a class with its formula, ``rule``: read ``sgd`` and ``adam`` first, then ``lion``, ``muon`` and ``adaptive``.
-``optimizer`` has what they share: groups, settings, saving. ``applying`` takes a step with a rule: on ranks and threads, for
-low-precision parameters, by ``fused`` kernels. Then ``schedules`` and ``clipping``. The room imports nn/, kernels/, parallel/
-and what these stand on.
+Each optimizer is a class whose ``rule`` is its formula: read ``sgd`` and ``adam`` first, then ``lion``, ``muon`` and
+``adaptive``. ``optimizer`` has what they share: groups, settings, saving. ``applying`` applies a rule to all parameters: on
+ranks and threads, to low-precision parameters, and by ``fused`` kernels, which compute the same numbers. Then read
+``schedules`` and ``clipping``. This package imports nn/, kernels/, parallel/ and what they import.
 """
 
 import typing

@@ -1,4 +1,4 @@
-"""RMSprop, Adagrad and Adadelta: gradients divided by what they were like so far."""
+"""RMSprop, Adagrad and Adadelta: gradients divided by the size of earlier ones."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tinytensor.optim.state import State
 
 
 class RMSprop(Optimizer):
-    """Each gradient divided by the root of the running mean of its square (Tieleman and Hinton 2012), as in PyTorch.
+    """RMSprop (Tieleman and Hinton 2012), as in PyTorch: gradients divided by the root of their running mean square.
 
-    ``alpha`` is the mean's decay rate, and ``eps`` is added to the root. ``centered`` takes the variance in place of the mean
-    square (Graves 2013). With ``momentum`` the step is v = momentum v + the quotient.
+    ``alpha`` is the mean's decay rate, and ``eps`` is added to the root. ``centered`` divides by the standard deviation (Graves
+    2013). With ``momentum`` the step is v = momentum v + the quotient.
     """
 
     state_names = ("second", "first", "velocity")
     checks = CHECKS | {"alpha": check_decay, "centered": check_flag}
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
-        """Divide the gradient by its root mean square, and with momentum follow the sum of such steps."""
+        """Divide the gradient by its root mean square; with momentum, add up such steps."""
         alpha, s = settings.alpha, state["second"]
         if settings.weight_decay:
             g = g + settings.weight_decay * p
@@ -56,16 +56,16 @@ class RMSprop(Optimizer):
         super().__init__(parameters, lr=lr, eps=eps, weight_decay=weight_decay, maximize=maximize, **settings)
 
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """The mean square; where they are needed the mean, and the velocity."""
-        wanted = {"second": True, "first": group["centered"], "velocity": group["momentum"]}
-        return tuple([name for name in self.state_names if wanted[name]])
+        """Return the mean square, with ``centered`` the mean, and with momentum the velocity."""
+        needed = {"second": True, "first": group["centered"], "velocity": group["momentum"]}
+        return tuple([name for name in self.state_names if needed[name]])
 
 
 class Adagrad(Optimizer):
-    """Each gradient divided by the root of the sum of all its squares so far (Duchi, Hazan and Singer 2011), as in PyTorch.
+    """Adagrad (Duchi, Hazan and Singer 2011), as in PyTorch: gradients divided by the root of the sum of their squares.
 
-    The sum starts from ``initial_accumulator_value``, and ``eps`` is added to the root. With ``lr_decay`` the learning rate is
-    lr / (1 + (step - 1) lr_decay), and steps count from 1.
+    The sum starts from ``initial_accumulator_value``, and ``eps`` is added to the root. The learning rate is
+    lr / (1 + (step - 1) lr_decay), where steps count from 1.
     """
 
     state_names = ("squares", "steps")
@@ -96,17 +96,16 @@ class Adagrad(Optimizer):
 
 
 class Adadelta(Optimizer):
-    """Steps as long as the last ones were: each gradient times the root mean square of the changes, over that of the gradients
-    (Zeiler 2012), as in PyTorch.
+    """Adadelta (Zeiler 2012), as in PyTorch: gradients times the root mean square of recent steps, over that of the gradients.
 
-    ``rho`` is the decay rate of both means, and ``eps`` is added to them under the roots.
+    ``rho`` is the decay rate of both means, to which ``eps`` is added under the root.
     """
 
     state_names = ("second", "changes")
     checks = CHECKS | {"rho": check_decay}
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
-        """Algorithm 1 of the paper, whose steps ``lr`` multiplies."""
+        """Algorithm 1 of the paper, with steps multiplied by ``lr``."""
         rho, eps, s, changes = settings.rho, settings.eps, state["second"], state["changes"]
         if settings.weight_decay:
             g = g + settings.weight_decay * p

@@ -1,43 +1,57 @@
-"""Everything around an optimizer's rule, so that the rule is the formula alone.
+"""Everything around an optimizer's rule, so that the rule is only the formula.
 
-``take_step`` multiplies the gradients by their scale, divides the parameters among ranks and threads, and groups those that are
-alike. ``update`` takes the step of such a group: by a fused kernel if the rule has one, and otherwise by the rule, with float32
-copies of low-precision parameters. What a captured step repeats is noted on the way (see ``autograd/replaying.py``).
+``update_all`` scales the gradients, divides the parameters among ranks and threads, and groups similar ones. ``update`` steps
+one group: by the rule's fused kernel if it has one, else by the rule itself, with float32 copies of low-precision parameters.
+Both note what a captured step repeats (see ``autograd/replaying.py``).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tinytensor import kernels, parallel
 from tinytensor.autograd.engine import note_change
 from tinytensor.autograd.replaying import current_step
 from tinytensor.device.backend import no_warnings, xp
 from tinytensor.kernels.numpy.optimizers import current
-from tinytensor.optim.dividing import Ranks, Update, of_ranks
+from tinytensor.nn.module import Parameter
 from tinytensor.optim.fused import Arrays, States, fused_of
 from tinytensor.optim.settings import settings_of
 from tinytensor.optim.state import State, is_narrow
-from tinytensor.parallel.shared import is_shared
+from tinytensor.parallel.shared import is_in_use, is_shared
 
 if TYPE_CHECKING:
     from tinytensor.optim.optimizer import Optimizer
 
 
-def take_step(optimizer: Optimizer, updates: Sequence[Update], threads: int, ranks: Ranks | None, gradient_scale: Any) -> None:
-    """Change all these parameters. The arguments are those of ``Optimizer.step``."""
+Update = tuple[Parameter, State, dict[str, Any], float]  # a parameter, its state, its group's settings, and its learning rate
+
+
+class Ranks(Protocol):
+    """The part of a ``distributed.Communicator`` that a step uses."""
+
+    rank: int
+    size: int
+    shares_memory: bool
+
+    def barrier(self) -> None: ...
+
+
+def update_all(optimizer: Optimizer, updates: Sequence[Update], threads: int, ranks: Ranks | None, gradient_scale: Any) -> None:
+    """Update all these parameters. ``Optimizer.step`` explains the arguments."""
     step = current_step()
     if step.is_captured:
         step.before_replays(_changes_since(optimizer, updates))
     if gradient_scale is not None:
         unscaled = [p for p, _, group, _ in updates if group["gradient_scale"] is None]
         scale_gradients([p.grad.data for p in unscaled if p.grad is not None], gradient_scale)
-    own, others = of_ranks(list(updates), threads, ranks)
-    parallel.call_together([partial(_update_all, optimizer, part) for part in own])
-    for p, state, group, _ in others:  # the arrays of these are another rank's work
+    of_threads, of_other_ranks = _of_ranks(list(updates), threads, ranks)
+    parallel.call_together([partial(_update_part, optimizer, part) for part in of_threads])
+    for p, state, group, _ in of_other_ranks:  # which compute the values of these arrays
         if is_narrow(p):
             state.add_master(p.data)
         optimizer.advance(p.data, state, group)
@@ -45,19 +59,59 @@ def take_step(optimizer: Optimizer, updates: Sequence[Update], threads: int, ran
         for _, state, *_ in updates:
             _check_shared(optimizer, state)
         ranks.barrier()
-    step.repeat(partial(_note_changes, updates))  # not in the threads, which would only wait for each other
+    step.repeat(partial(_note_changes, updates))  # not in the threads, which would wait for each other
+
+
+def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple[list[list[Update]], list[Update]]:
+    """Return this rank's updates, a list for each thread, and those of other ranks."""
+    if ranks is None and any(is_in_use(parameter.data) for parameter, *_ in updates):
+        raise RuntimeError(
+            "ranks share the memory of these parameters, and each would update all of them: call step(ranks=ranks)"
+        )
+    if ranks is None or not ranks.shares_memory:
+        return _divided(updates, threads), []
+    for_all: list[Update] = []
+    for_rank_0: list[Update] = []
+    to_divide: list[Update] = []
+    for update in updates:
+        parameter, state, *_ = update
+        if state.is_shared and not is_shared(parameter.data):
+            raise RuntimeError(
+                f"a parameter of shape {parameter.shape} was replaced after ranks began to share its memory: change it in "
+                "place (`p.data[...] = values`), on rank 0 alone, and then call ranks.broadcast([p.data])"
+            )
+        if not is_shared(parameter.data):
+            for_all.append(update)
+        elif state.is_shared:
+            to_divide.append(update)
+        else:
+            for_rank_0.append(update)
+    parts = _divided(to_divide, ranks.size)  # first among ranks, whose numbers of threads may differ
+    of_rank = parts.pop(ranks.rank) + for_all + (for_rank_0 if ranks.rank == 0 else [])
+    return _divided(of_rank, threads), [*itertools.chain(*parts), *(for_rank_0 if ranks.rank else [])]
+
+
+def _divided(updates: Sequence[Update], parts: int) -> list[list[Update]]:
+    """Divide the updates into parts of about equal total size."""
+    divided: list[list[Update]] = [[] for _ in range(parts)]
+    sizes = [0] * parts
+    for update in sorted(updates, key=lambda update: update[0].size, reverse=True):
+        least = sizes.index(min(sizes))
+        divided[least].append(update)
+        sizes[least] += update[0].size
+    return divided
 
 
 def scale_gradients(gradients: Arrays, scale: Any) -> None:
-    """Multiply gradients in place, each array once, though two parameters may share it."""
+    """Multiply gradients in place, once even if two parameters share an array."""
     with no_warnings():
         kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)
     for gradient in gradients:
         note_change(gradient)
 
 
-def _update_all(optimizer: Optimizer, updates: Sequence[Update]) -> None:
-    """Change the parameters with as few calls of ``update`` as their groups, dtypes and states allow."""
+def _update_part(optimizer: Optimizer, updates: Sequence[Update]) -> None:
+    """Update the parameters with one call of ``update`` for each group, dtype and state."""
     alike: dict[Any, list[Update]] = {}
     for update in updates:
         p, state, group, _ = update
@@ -76,7 +130,7 @@ def _update_all(optimizer: Optimizer, updates: Sequence[Update]) -> None:
 def update(
     optimizer: Optimizer, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float
 ) -> None:
-    """Take a step of parameters of one group. The arguments are those of ``Optimizer.update``."""
+    """Update parameters of one group. ``Optimizer.update`` explains the arguments."""
 
     def advance() -> None:
         for parameter, state in zip(parameters, states):
@@ -100,18 +154,18 @@ def update(
 
 
 def _check_shared(optimizer: Optimizer, state: State) -> None:
-    """Raise TypeError if a state that ranks share has got an array that is this rank's alone."""
-    own = [name for name, value in state.items() if isinstance(value, xp.ndarray) and not is_shared(value)]
-    if state.is_shared and own:
+    """Raise TypeError if a shared state has an array that only this rank sees."""
+    private = [name for name, value in state.items() if isinstance(value, xp.ndarray) and not is_shared(value)]
+    if state.is_shared and private:
         raise TypeError(
             f"{type(optimizer).__name__}.advance must make the state's arrays by state.new(name, like), and steps must change "
-            f"them in place, as other ranks need them, too: name them in state_names: {', '.join(own)}"
+            f"them in place, as other ranks need them, too: name them in state_names: {', '.join(private)}"
         )
 
 
 def _changes_since(optimizer: Optimizer, updates: Sequence[Update]) -> Callable[[], str]:
-    """A function that says what has changed since now, so that a captured step would go on with what is no longer there: arrays
-    of parameters, the optimizer's state, or settings other than the learning rate. It returns an empty string for nothing."""
+    """Return a function that describes changes from now on that a captured step would miss: replaced arrays of parameters or
+    state, and settings other than the learning rate. It returns "" if there are none."""
     parameters, state = [(p, p.data) for p, *_ in updates], optimizer.state
     settings = [_fixed_settings(group) for group in optimizer.param_groups]
 
@@ -120,14 +174,14 @@ def _changes_since(optimizer: Optimizer, updates: Sequence[Update]) -> Callable[
             return "a parameter was replaced"
         if optimizer.state is not state:
             return "another state of the optimizer was loaded"
-        same = [_fixed_settings(group) for group in optimizer.param_groups] == settings
-        return "" if same else "a setting of the optimizer was changed that is not the learning rate"
+        is_same = [_fixed_settings(group) for group in optimizer.param_groups] == settings
+        return "" if is_same else "a setting of the optimizer was changed that is not the learning rate"
 
     return changed
 
 
 def _fixed_settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's settings that a captured step does not read anew."""
+    """Return the group's settings that replays do not read again."""
     return {name: value for name, value in settings_of(group).items() if name != "lr"}
 
 

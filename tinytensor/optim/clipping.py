@@ -18,9 +18,8 @@ from tinytensor.optim.optimizer import tensors_in
 def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Tensor:
     """Scale all gradients in place so that their norm, taken as one vector, is at most ``max_norm`` (Pascanu et al. 2013).
 
-    An infinite ``max_norm`` changes nothing. ``parameters`` is one tensor or several. Those without a gradient, such as frozen
-    ones, do not count. Returns the norm before scaling as a tensor of one element, because reading it would make a GPU wait.
-    A norm that is NaN or infinite is returned like any other, for the caller to look at.
+    An infinite ``max_norm`` changes nothing. ``parameters`` is one tensor or several; those without a gradient are skipped.
+    Returns the norm before scaling, which may be NaN or infinite, as a tensor of one element: reading it would make a GPU wait.
 
     >>> x = tt.nn.Parameter([0.0, 0.0])
     >>> x.grad = tt.tensor([3.0, 4.0])
@@ -37,11 +36,10 @@ def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
 
 @checked
 def norm_and_scale(parameters: Tensor | Iterable[Tensor], max_norm: float) -> tuple[Tensor, Any]:
-    """The norm that ``clip_grad_norm`` returns, and the array of one element by which it multiplies the gradients.
+    """Return the norm that ``clip_grad_norm`` returns, and its scale for the gradients, an array of one element.
 
-    The gradients are not changed: ``optimizer.step(gradient_scale=...)`` multiplies them where it reads them, which saves a
-    pass over them. The scale is None where it would change nothing: for an infinite ``max_norm``, without any gradients, and on
-    the CPU for gradients that are short enough.
+    The gradients do not change: ``optimizer.step(gradient_scale=...)`` scales them as it reads them, which saves a pass. The
+    scale is None if it would change nothing: for an infinite ``max_norm``, without gradients, and on the CPU for a small norm.
 
     >>> x = tt.nn.Parameter([0.0, 0.0])
     >>> x.grad = tt.tensor([3.0, 4.0])
@@ -54,12 +52,12 @@ def norm_and_scale(parameters: Tensor | Iterable[Tensor], max_norm: float) -> tu
 
 def _norm_and_scale(caller: str, tensors: Iterable[Tensor], max_norm: float) -> tuple[Tensor, Any]:
     if not max_norm > 0:
-        raise ValueError(f"{caller}: max_norm must be positive, not {max_norm}")
+        raise ValueError(f"{caller}: max_norm must be positive, got {max_norm}")
     gradients = [p.grad.data for p in tensors if p.grad is not None]
     if not gradients:
         return Tensor(0.0), None
     with no_warnings():
         norm, scale = kernels.norm_and_scale(gradients, max_norm)
-    # Reading a GPU's number would wait for it.
+    # On a GPU, reading the scale would wait.
     changes_nothing = max_norm == math.inf or (is_host_array(scale) and scale == 1.0)
     return Tensor._wrap(xp.asarray(norm)), None if changes_nothing else scale

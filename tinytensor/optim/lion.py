@@ -1,4 +1,4 @@
-"""Lion: the signs of a momentum."""
+"""Lion: steps along the sign of the momentum."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tinytensor.optim.state import State
 class Lion(Optimizer):
     """Lion (Chen et al. 2023, https://arxiv.org/abs/2302.06675): every element moves by ``lr``, up or down.
 
-    The direction is the sign of an average of the momentum and the gradient. ``betas`` are the weight of the momentum in that
-    average, and the momentum's decay rate. Lion keeps one array for each parameter, AdamW two. Weight decay is decoupled, as in
-    AdamW. The paper takes a learning rate 3 to 10 times smaller than AdamW's, and a weight decay as many times larger.
+    The direction is the sign of an average of the momentum and the gradient. ``betas`` are the momentum's weight in that
+    average and its decay rate. Lion stores one array per parameter, AdamW two. Weight decay is decoupled, as in AdamW. The
+    paper uses learning rates 3 to 10 times smaller than AdamW's, with weight decays larger by the same factor.
 
     >>> x = tt.nn.Parameter([1.0, -2.0])
     >>> optimizer = tt.optim.Lion([x], lr=0.5)

@@ -1,7 +1,7 @@
-"""Learning-rate schedules. All but ``Plateau`` are pure functions of the step, so a resumed run needs no saved state for them.
+"""Learning-rate schedules. Except ``Plateau`` they are pure functions of the step, so resuming needs no saved state.
 
-``schedule(step)`` is the factor for that step, counted from 0. ``optimizer.step(schedule(step))`` multiplies the learning rate
-of every group by it. Any function of the step that returns a factor is a schedule, too.
+``schedule(step)`` is the factor for a step, counted from 0, and ``optimizer.step(schedule(step))`` multiplies all learning
+rates by it. Any function from a step to a factor is a schedule.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _CHECKS: dict[str, Callable[..., None]] = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """The base of schedules: the factor rises linearly for ``warmup`` steps; then it is ``after_warmup(step)``."""
+    """The base of schedules: the factor rises linearly for ``warmup`` steps, and then is ``after_warmup(step)``."""
 
     warmup: int = 0
 
     def __post_init__(self) -> None:
-        """Raise TypeError or ValueError for a setting of the wrong kind or out of its range."""
+        """Raise TypeError or ValueError for an invalid setting."""
         for name, check in _CHECKS.items():
             if hasattr(self, name):
                 check(name, getattr(self, name))
 
     def __call__(self, step: int) -> float:
-        """The factor for this step, counted from 0."""
+        """Return the factor for this step, counted from 0."""
         if step < self.warmup:
             return (step + 1) / (self.warmup + 1)
         return self.after_warmup(step)
 
     def after_warmup(self, step: int) -> float:
-        """The factor for a step after the warm-up. Every subclass defines it."""
+        """Return the factor for a step after the warm-up. Every subclass defines it."""
         raise TypeError(f"{type(self).__name__} has no after_warmup method: write one")
 
 
@@ -56,7 +56,7 @@ class Constant(Schedule):
     """The factor is 1 after the warm-up."""
 
     def after_warmup(self, step: int) -> float:
-        """Always 1."""
+        """Return 1."""
         return 1.0
 
 
@@ -68,14 +68,14 @@ class LinearDecay(Schedule):
     final: float = 0.0
 
     def after_warmup(self, step: int) -> float:
-        """A point on the line, or ``final`` after it."""
+        """Return a point on the line, or ``final`` after its end."""
         return 1.0 + (self.final - 1.0) * _progress(step, self.warmup, self.steps)
 
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """The factor falls from 1 at the end of the warm-up to ``final`` at step ``steps``, along half a period of a cosine, and
-    stays there (Loshchilov and Hutter 2017, without restarts).
+    """The factor falls from 1 at the end of the warm-up to ``final`` at step ``steps`` along half a cosine, and stays there
+    (Loshchilov and Hutter 2017, without restarts).
 
     >>> schedule = tt.optim.Cosine(warmup=10, steps=110)
     >>> [round(schedule(step), 3) for step in (0, 9, 60, 110)]
@@ -86,13 +86,13 @@ class Cosine(Schedule):
     final: float = 0.1
 
     def after_warmup(self, step: int) -> float:
-        """A point on the curve, or ``final`` after it."""
+        """Return a point on the curve, or ``final`` after its end."""
         return _along_cosine(1.0, self.final, _progress(step, self.warmup, self.steps))
 
 
 @dataclass(frozen=True)
 class Step(Schedule):
-    """The factor is 1 after the warm-up, and is multiplied by ``factor`` after every ``every`` steps.
+    """The factor is 1 after the warm-up, and is multiplied by ``factor`` every ``every`` steps.
 
     >>> [round(tt.optim.Step(every=30)(step), 3) for step in (0, 29, 30, 60)]
     [1.0, 1.0, 0.1, 0.01]
@@ -102,14 +102,14 @@ class Step(Schedule):
     factor: float = 0.1
 
     def after_warmup(self, step: int) -> float:
-        """The product so far."""
+        """Return the product so far."""
         return float(self.factor ** ((step - self.warmup) // self.every))
 
 
 @dataclass(frozen=True)
 class OneCycle(Schedule):
-    """The factor rises from ``initial`` to 1 in the first ``warmup`` of all ``steps``, and then falls to ``final``; both ways
-    along half a period of a cosine (Smith and Topin 2017)."""
+    """The factor rises from ``initial`` to 1 in the first ``warmup`` of ``steps``, and then falls to ``final``, each along half
+    a cosine (Smith and Topin 2017)."""
 
     warmup: int = 300
     steps: int = 1000
@@ -117,7 +117,7 @@ class OneCycle(Schedule):
     final: float = 1 / 250_000
 
     def __call__(self, step: int) -> float:
-        """The factor for this step, counted from 0."""
+        """Return the factor for this step, counted from 0."""
         peak, last = self.warmup - 1, self.steps - 1
         if step < peak:
             return _along_cosine(self.initial, 1.0, _progress(step, 0, peak))
@@ -128,36 +128,36 @@ class OneCycle(Schedule):
 class InverseSquareRoot(Schedule):
     """The factor is d_model^-0.5 * min(s^-0.5, s * warmup^-1.5) with s = step + 1 (Vaswani et al. 2017, equation 3).
 
-    It is meant as the learning rate itself, so use lr=1.
+    It is the learning rate itself, so use lr=1.
     """
 
     warmup: int = 4000
     d_model: float = 512
 
     def __call__(self, step: int) -> float:
-        """The factor for this step, counted from 0."""
+        """Return the factor for this step, counted from 0."""
         s = step + 1
         rising = s * self.warmup**-1.5 if self.warmup else math.inf
         return float(self.d_model**-0.5 * min(s**-0.5, rising))
 
 
 def _along_cosine(first: float, last: float, progress: float) -> float:
-    """What a fraction of the way from ``first`` to ``last`` reaches, along half a period of a cosine."""
+    """Return the value at a fraction of the way from ``first`` to ``last`` along half a cosine."""
     return last + (first - last) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 def _progress(step: int, start: int, end: int) -> float:
-    """The fraction of the way from ``start`` to ``end`` that is done at ``step``, at most 1."""
+    """Return the fraction of the way from ``start`` to ``end`` at ``step``, at most 1."""
     return min(1.0, (step - start) / (end - start)) if end > start else 1.0
 
 
 class Plateau:
-    """A factor of the learning rate, 1 at first, that is multiplied by ``factor`` when more than ``patience`` measured values
-    in a row were no better than the best one.
+    """A learning-rate factor, 1 at first, that is multiplied by ``factor`` after more than ``patience`` values without a new
+    best.
 
-    Better is lower, or with ``mode="max"`` higher, by more than ``threshold``: times the best one, or with
-    ``threshold_mode="abs"`` as it is. After a reduction, ``cooldown`` values do not count. The factor is never below ``final``.
-    Unlike a schedule it depends on the values, so a run that is resumed needs its ``state_dict``.
+    A value is better if it is lower, or with ``mode="max"`` higher, by more than ``threshold`` times the best one, or with
+    ``threshold_mode="abs"`` by more than ``threshold``. After a reduction, ``cooldown`` values do not count. The factor is
+    never below ``final``. It depends on the values, so a resumed run needs its ``state_dict``.
 
     >>> plateau = tt.optim.Plateau(factor=0.5, patience=1)
     >>> for loss in (3.0, 2.0, 2.0, 2.0):
@@ -183,21 +183,21 @@ class Plateau:
         check_count("patience", patience, least=0)
         check_count("cooldown", cooldown, least=0)
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
-            raise ValueError(f"mode is 'min' or 'max', and threshold_mode 'rel' or 'abs', not {mode!r} and {threshold_mode!r}")
+            raise ValueError(f"mode must be 'min' or 'max', threshold_mode 'rel' or 'abs', got {mode!r} and {threshold_mode!r}")
         self.factor, self.patience, self.cooldown, self.final = factor, patience, cooldown, final
         self.threshold, self.threshold_mode, self.mode = threshold, threshold_mode, mode
         self.scale = 1.0
         self.best = math.inf if mode == "min" else -math.inf
-        self.bad = 0  # values in a row that were no better
-        self.waiting = 0  # values that do not count yet
+        self.bad = 0  # values since the best one
+        self.waiting = 0  # values left that do not count
 
     def __call__(self, step: int = 0) -> float:
-        """The factor now. It takes the step as schedules do, and does not need it."""
+        """Return the current factor. ``step`` is ignored; schedules take it."""
         return self.scale
 
     @checked
     def measure(self, value: float) -> None:
-        """Take note of a value, such as the loss of an epoch. One that is NaN is no better."""
+        """Record a value, such as an epoch's loss. NaN is never better."""
         self.bad += 1
         if self._is_better(value):
             self.best, self.bad = value, 0
@@ -214,12 +214,13 @@ class Plateau:
         return sign * value > sign * self.best * (1 + sign * self.threshold)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The factor and what it depends on, by name. Settings are not part of it."""
+        """Return the factor and what it depends on, by name, without the settings."""
         return {name: tensor(getattr(self, name), "float64") for name in ("scale", "best", "bad", "waiting")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state_dict`` returned. Raises ValueError, before anything is changed, for other names."""
+        """Load what ``state_dict`` returned. Raises ValueError, before anything changes, for other names."""
         if state.keys() != self.state_dict().keys():
-            raise ValueError(f"the state of a Plateau has {', '.join(self.state_dict())}, not {', '.join(map(str, state))}")
+            expected = ", ".join(self.state_dict())
+            raise ValueError(f"the state of a Plateau must have {expected}, got {', '.join(map(str, state))}")
         for name, value in state.items():
             setattr(self, name, type(getattr(self, name))(value))

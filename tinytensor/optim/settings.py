@@ -1,4 +1,4 @@
-"""Settings of optimizers and schedules, and checks of them. A group of parameters may have any, so signatures do not tell."""
+"""Settings of optimizers and schedules, and checks of the values that parameter groups give them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tinytensor.device.backend import host
 
 
 def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's settings as Python numbers: a tensor or a NumPy number could change the dtype of what it is combined with."""
+    """Return a group's settings as Python numbers: a tensor or NumPy number could change the dtype of results."""
     return {name: plain(value) for name, value in group.items() if name != "params"}
 
 
 def plain(value: Any) -> Any:
-    """A number of any type, or a tuple of them, as Python numbers. Other values stay as they are."""
+    """Convert a number of any type, or a tuple of numbers, to Python numbers. Other values stay."""
     if isinstance(value, (tuple, list)):
         return tuple([plain(x) for x in value])
     return value.item() if getattr(value, "size", 0) == 1 else value
 
 
 def check_number(name: str, value: Any, below: float = math.inf) -> None:
-    """Raise TypeError unless a setting is a number, and ValueError unless it is from 0 to ``below``, which is excluded."""
+    """Raise TypeError unless a setting is a number, and ValueError unless 0 <= value < ``below``."""
     if not isinstance(value, (int, float, host.integer, host.floating)) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, not {shown(value)}")
     if not (0 <= value < below and value <= sys.float_info.max):
@@ -34,14 +34,14 @@ def check_number(name: str, value: Any, below: float = math.inf) -> None:
 
 
 def check_decay(name: str, value: Any) -> None:
-    """Raise TypeError unless the decay rate of a running mean is a number, and ValueError unless it is from 0 to 1."""
+    """Raise TypeError unless a running mean's decay rate is a number, and ValueError unless it is in [0, 1]."""
     check_number(name, value)
     if value > 1:
         raise ValueError(f"{name} must be at most 1, not {shown(value)}")
 
 
 def check_betas(name: str, value: Any) -> None:
-    """Raise TypeError or ValueError unless a setting is two decay rates, each from 0 to 1, which is excluded."""
+    """Raise TypeError or ValueError unless a setting is two decay rates in [0, 1)."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ValueError(f"{name} must be two numbers, not {value!r}")
     for beta in value:
@@ -49,14 +49,14 @@ def check_betas(name: str, value: Any) -> None:
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Raise TypeError unless a setting is a number, and ValueError unless it is above 0 and finite."""
+    """Raise TypeError unless a setting is a number, and ValueError unless it is positive and finite."""
     check_number(name, value)
     if value == 0:
         raise ValueError(f"{name} must be above 0")
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    """Raise TypeError unless a setting is an integer, and ValueError unless it is at least ``least``."""
+    """Raise TypeError unless a setting is an integer, and ValueError if it is below ``least``."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, not {shown(value)}")
     if value < least:
@@ -69,7 +69,7 @@ def check_flag(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be True or False, not {shown(value)}")
 
 
-CHECKS: dict[str, Callable[[str, Any], None]] = {  # of what most optimizers have
+CHECKS: dict[str, Callable[[str, Any], None]] = {  # of settings that most optimizers have
     **dict.fromkeys(("lr", "weight_decay", "eps", "momentum"), check_number),
     "maximize": check_flag,
 }

@@ -1,4 +1,4 @@
-"""What an optimizer remembers of one parameter from step to step."""
+"""The state that an optimizer keeps for one parameter between steps."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from tinytensor.device.backend import DType, default_dtype, xp
 
 
 def is_narrow(parameter: Any) -> bool:
-    """Whether a parameter is narrower than float32, so that its state holds a float32 copy of it, the master."""
+    """Return True if the optimizer keeps a float32 master copy of this parameter, whose dtype is narrower."""
     return bool(parameter.dtype.itemsize < default_dtype.itemsize)
 
 
 def state_dtype(parameter: Any) -> DType:
-    """The dtype of the arrays in the state of a parameter."""
+    """Return the dtype of the arrays in a parameter's state."""
     return default_dtype if is_narrow(parameter) else parameter.dtype
 
 
 class State(dict[str, Any]):
     """The state of one parameter: arrays and the number of steps, by name.
 
-    ``memory`` holds arrays that the state is to use, instead of new ones, when it first needs an array of that name. They are
-    zeros.
+    ``memory`` holds arrays of zeros, by name, which the state uses instead of new arrays.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None):
@@ -31,14 +30,14 @@ class State(dict[str, Any]):
         self.is_shared = False  # whether all ranks of this machine see its arrays
 
     def __reduce__(self) -> Any:
-        return State, (dict(self),)  # memory is not sent: a process that shares it attaches it by itself
+        return State, (dict(self),)  # without memory: a process that shares it attaches it by itself
 
     def new(self, name: str, like: Any) -> Any:
-        """An array of zeros, of the shape and dtype of ``like``."""
+        """Return an array of zeros with the shape and dtype of ``like``."""
         return self.memory[name] if name in self.memory else xp.zeros_like(like)
 
     def add_master(self, parameter: Any) -> bool:
-        """Add the master of a narrow parameter, whose values are still to be set. Returns False if there is one already."""
+        """Add an uninitialized master of a low-precision parameter. Return False if there is one already."""
         if "master" in self:
             return False
         self["master"] = self.memory["master"] if "master" in self.memory else xp.empty(parameter.shape, default_dtype)

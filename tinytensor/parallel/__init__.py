@@ -1,6 +1,6 @@
-"""Several cores at once: threads for the shards of a batch (threads.py), and the memory that processes share (shared.py).
+"""Several cores: threads for the shards of a batch (threads.py), and memory that processes share (shared.py).
 
-The processes themselves are in ``tinytensor.distributed``.
+``tinytensor.distributed`` runs the processes.
 """
 
 import typing

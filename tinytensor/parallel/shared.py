@@ -1,4 +1,4 @@
-"""Which arrays lie in memory that several processes see? ``distributed`` puts them there; an optimizer's step asks."""
+"""The arrays in memory that processes share: ``distributed`` notes them, and optimizers ask."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  
 
 
 def note_shared(array: Any) -> None:
-    """Remember that this array is the same memory in all ranks."""
+    """Note that all ranks share this array's memory."""
     _arrays[id(array)] = array
 
 
 def is_shared(array: Any) -> bool:
-    """Whether this very array (not a view of it) is the same memory in all ranks."""
+    """Return True if all ranks share this array's memory. A view of it does not count."""
     return _arrays.get(id(array)) is array
 
 
-_working: list[None] = []  # one for each group of ranks that is at work; several threads may start some
+_working: list[None] = []  # one item for each working group of ranks; several threads may start groups
 
 
 @contextmanager
 def working() -> Iterator[None]:
-    """A context in which other processes use the shared arrays, too."""
+    """Note that other processes use the shared arrays in this context."""
     _working.append(None)
     try:
         yield
@@ -34,5 +34,5 @@ def working() -> Iterator[None]:
 
 
 def is_in_use(array: Any) -> bool:
-    """Whether other processes may use this array now."""
+    """Return True if other processes may use this array now."""
     return bool(_working) and is_shared(array)

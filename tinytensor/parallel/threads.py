@@ -1,7 +1,7 @@
-"""How training uses several cores: the batch is split into shards, and each shard runs in a thread of its own.
+"""Training on several cores: the batch is split into shards, and each shard runs in its own thread.
 
-When the batch is split, threads hand over work only twice in a step. BLAS by itself splits every matrix product: then they
-hand over work hundreds of times, and everything that is not a product runs on one core. So in a shard BLAS uses one thread.
+So threads synchronize only twice per step. BLAS's own threads would split every matrix product, synchronize hundreds of times,
+and leave everything else to one core. In a shard BLAS therefore uses one thread.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import threadpoolctl
 
 from tinytensor import random
 from tinytensor.autograd import engine
-from tinytensor.autograd.modes import modes, restored
+from tinytensor.autograd.modes import Switched, modes, restored
 from tinytensor.autograd.replaying import current_step, is_traced
-from tinytensor.autograd.tensor import Tensor, accumulate, leaf_gradients
+from tinytensor.autograd.tensor import Tensor, accumulate as accumulate_gradients, add_gradients
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.missing import names_of as _names_of
 from tinytensor.device import backend, cores
-from tinytensor.device.backend import host, no_warnings
+from tinytensor.device.backend import host
 from tinytensor.device.forks import held_by_forks
 
 __all__ = ["backward", "blas_threads", "call_together", "default_shards", "new_seeds", "one_blas_thread", "run"]
@@ -33,11 +33,11 @@ Shard = TypeVar("Shard")
 Result = TypeVar("Result")
 
 
-_MOST_SHARDS = 4  # the default's maximum: shards of a small model spend a tenth of their time in Python, one at a time
+_MOST_SHARDS = 4  # of the default: shards of a small model spend a tenth of their time in Python, one at a time
 
 
 def default_shards() -> int:
-    """The default number of shards: as many as BLAS would use threads, but at most 4; 1 on a GPU and inside of a shard.
+    """Return the default number of shards: BLAS's number of threads, at most 4; 1 on a GPU and inside a shard.
 
     More than 4 shards only help large models.
     """
@@ -47,8 +47,8 @@ def default_shards() -> int:
 
 
 def blas_threads() -> int:
-    """The number of threads that BLAS uses, outside of ``one_blas_thread``: one for each core, or what variables such as
-    OPENBLAS_NUM_THREADS say."""
+    """Return the number of threads that BLAS uses outside ``one_blas_thread``: one per core, unless variables such as
+    OPENBLAS_NUM_THREADS set it."""
     return _blas.threads()
 
 
@@ -57,21 +57,20 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.is_a_shard = False
-        self.blas_limits = 0  # how many times it has entered ``one_blas_thread`` and not left it
-        self.pools: dict[int, ThreadPoolExecutor] = {}  # by their number of threads
+        self.blas_limits = 0  # how many times the thread is inside ``one_blas_thread``
+        self.pools: dict[int, ThreadPoolExecutor] = {}  # by number of threads
 
 
 _here = _Here()
 
 
 def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> list[Result]:
-    """The results of ``function`` for every shard. Each shard runs in a thread of its own, with this thread's modes
-    (``no_grad`` and so on).
+    """Return ``function(shard)`` for every shard. Each shard runs in its own thread, with this thread's modes such as
+    ``no_grad``.
 
-    Each of several shards draws random numbers from its own generator. ``seeds`` are their seeds; by default they are those of
-    ``new_seeds``. So the same seed and number of shards give the same numbers. If a shard raises an error, it is raised here
-    after all shards have ended (the first of several). Inside of a shard, where all cores are busy, shards run one after the
-    other; so they do in a function that is being traced.
+    Each of several shards has its own random generator, with seeds that default to ``new_seeds``. The first error in a shard is
+    raised here after all shards have ended. Inside a shard, where all cores are busy, and in a traced function, shards run one
+    after the other.
 
     >>> tt.parallel.run(lambda shard: shard.sum().item(), tt.split(tt.arange(6), 2))
     [3, 12]
@@ -84,39 +83,66 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Seq
 
 
 def new_seeds(shards: int) -> list[int]:
-    """A seed for each of several shards, from this thread's generator; none for a single shard, which draws from that generator
-    itself."""
+    """Draw a seed for each of several shards. A single shard needs none: it uses this thread's generator."""
     seeds: list[int] = random.generator().integers(0, 2**63, shards).tolist() if shards > 1 else []
     return seeds
 
 
 def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
-    """The results of the functions. The first runs in this thread and each other one in a thread of its own.
+    """Return the results of the functions. The first runs in this thread, each other one in its own.
 
-    Inside of a shard they run one after the other. So they do in a captured step, which is this thread's alone. Raises
-    RuntimeError in a child that was forked by the first function, when that has ended.
+    Inside a shard, and in a captured step, they run one after the other. Raises RuntimeError after the first function in a
+    child that it forked.
     """
     if _here.is_a_shard or len(functions) < 2 or current_step().is_captured:
         return [function() for function in functions]
     pools = _here.pools
     with one_blas_thread():
-        others = [_threads(len(functions) - 1).submit(function) for function in functions[1:]]
+        futures = [_threads(len(functions) - 1).submit(function) for function in functions[1:]]
         try:
             first = functions[0]()
         finally:
             if _here.pools is pools:
-                wait(others)  # also after an error: no thread may go on when this function has ended
+                wait(futures)  # also after an error: no thread may outlive this call
         if _here.pools is not pools:
             raise RuntimeError("a child was forked inside of a shard, and the threads of the other shards are its parent's")
-        return [first, *(other.result() for other in others)]
+        return [first, *(future.result() for future in futures)]
+
+
+def accumulate(function: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> Tensor:
+    """Return the sum of ``function(shard)``, which runs forward and ``backward`` for one shard, in threads as ``run`` does.
+
+    When all shards have ended, their gradients are added to ``.grad`` in the order of the shards, so timing never changes the
+    sums.
+
+    >>> x = tt.tensor(2.0, requires_grad=True)
+    >>> def forward_and_backward(factor):
+    ...     loss = x * factor
+    ...     loss.backward()
+    ...     return loss.detach()
+    >>> tt.parallel.threads.accumulate(forward_and_backward, [3.0, 4.0]), x.grad
+    (tensor(14.), tensor(7.))
+    """
+
+    def collect(shard: Shard) -> tuple[Tensor, dict[engine.Node, Any]]:
+        gradients: dict[engine.Node, Any] = {}
+        with Switched("gradients", gradients):
+            return function(shard), gradients
+
+    (total, gradients), *results = run(collect, shards, seeds)
+    for value, more in results:
+        total = total + value
+        add_gradients(gradients, more)
+    accumulate_gradients(gradients)
+    return total
 
 
 @checked
 def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> Tensor:
-    """The sum of ``loss(shard)`` over the shards, without a history. Its gradients are added to the ``.grad`` of every leaf.
+    """Return the sum of ``loss(shard)``, without a history, and add its gradients to the ``.grad`` of every leaf.
 
-    It does what ``(loss(shard_1) + loss(shard_2) + ...).backward()`` does, but each shard's forward and backward pass runs in
-    a thread of its own, as in ``run``. Raises ValueError if there are no shards.
+    This is ``(loss(shard_1) + loss(shard_2) + ...).backward()`` with each shard in its own thread, as in ``run``. Raises
+    ValueError if there are no shards.
 
     >>> x = tt.tensor(2.0, requires_grad=True)
     >>> tt.parallel.backward(lambda factor: x * factor, [3.0, 4.0])
@@ -129,27 +155,18 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Se
     if len(shards) == 0:
         raise ValueError("backward over shards needs at least one shard: without any there is no loss")
 
-    def value_and_gradients(shard: Shard) -> tuple[Tensor, dict[engine.Node, Any]]:
+    def forward_and_backward(shard: Shard) -> Tensor:
         value = loss(shard)
         if not isinstance(value, Tensor):
             raise TypeError(f"backward: loss must return a tensor, not {shown(value)}")
-        return value.detach(), leaf_gradients(value)
+        value.backward()
+        return value.detach()
 
-    (total, gradients), *others = run(value_and_gradients, shards, seeds)
-    for value, found in others:
-        total = total + value
-        for leaf, gradient in found.items():
-            if leaf in gradients:
-                with no_warnings():
-                    gradients[leaf] += gradient
-            else:
-                gradients[leaf] = gradient
-    accumulate(gradients)
-    return total
+    return accumulate(forward_and_backward, shards, seeds)
 
 
 def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Result]:
-    """The function as another thread calls it: with the modes that this thread has now, and with a random seed of its own."""
+    """Return the function for other threads, with this thread's modes and a random seed."""
     now = modes()
 
     def call(shard: Shard, seed: int) -> Result:
@@ -165,13 +182,13 @@ def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Res
 
 @functools.cache
 def _controller() -> threadpoolctl.ThreadpoolController:
-    return threadpoolctl.ThreadpoolController()  # kept, because it searches all loaded libraries
+    return threadpoolctl.ThreadpoolController()  # cached, because it searches all loaded libraries
 
 
 class _Blas:
-    """How many threads BLAS may use. This setting belongs to the whole process.
+    """The number of threads that BLAS may use in this process.
 
-    While any thread is inside ``one_blas_thread``, it is one. When the last one leaves, BLAS gets back the number it had.
+    It is 1 while any thread is inside ``one_blas_thread``. When the last thread leaves, the earlier number returns.
     """
 
     def __init__(self) -> None:
@@ -181,7 +198,7 @@ class _Blas:
         self._limit: Any = None
 
     def threads(self) -> int:
-        """The number of threads that BLAS uses outside of ``one_blas_thread``."""
+        """Return the number of threads that BLAS uses outside ``one_blas_thread``."""
         with self._lock:
             return self._threads if self._inside else _blas_threads()
 
@@ -205,7 +222,7 @@ class _Blas:
                 self._lift()
 
     def after_fork(self) -> None:
-        """Correct the state in a forked child, whose only thread is the one that forked."""
+        """Correct the state in a forked child, which has only the thread that forked."""
         before, self._inside = self._inside, _here.blas_limits
         if before and not self._inside:
             self._lift()
@@ -222,7 +239,7 @@ def _blas_threads() -> int:
 
 
 def _let_this_thread_decide() -> None:
-    """Newer versions of threadpoolctl only obey the thread that first set a limit. Here the last thread may be another one."""
+    """Let this thread change the limit: newer versions of threadpoolctl obey only the thread that first set it."""
     if hasattr(threadpoolctl.OpenBLASController, "clear_controlling_thread"):
         threadpoolctl.OpenBLASController.clear_controlling_thread(force=True)
 
@@ -232,7 +249,7 @@ _blas = _Blas()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """A context in which BLAS uses one thread: that of its caller."""
+    """Let BLAS use only its caller's thread in this context."""
     _blas.enter()
     try:
         yield
@@ -241,14 +258,14 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _threads(count: int) -> ThreadPoolExecutor:
-    """Threads that wait for work from this thread. They are kept, because starting one takes as long as a small product."""
+    """Return threads that wait for work from this thread, cached because starting one takes as long as a small product."""
     if count not in _here.pools:
         _here.pools[count] = ThreadPoolExecutor(count, thread_name_prefix="shard")
     return _here.pools[count]
 
 
 def _after_fork() -> None:
-    """A forked child has its parent's locks and thread pools, but not the parent's other threads."""
+    """Drop the parent's thread pools in a forked child, which has none of their threads."""
     _here.pools = {}
     _blas.after_fork()
 

@@ -1,10 +1,10 @@
-"""A step of training as one CUDA graph: Python runs it a few times, and then a GPU repeats it by itself.
+"""A training step as one CUDA graph: Python runs it a few times, and then a GPU repeats it without Python.
 
-A step launches hundreds of kernels. Python needs a few microseconds for each, which is longer than the GPU needs for many of
-them. A CUDA graph holds all launches, with the addresses and numbers they got, and one call starts them all.
+A step launches hundreds of kernels. Python takes microseconds for each, often longer than the GPU. A CUDA graph holds all
+launches, with their addresses and numbers, and one call starts them all.
 
-So everything stays as it was when the step was captured: what Python decided, the memory, and the numbers. What must change
-goes through the methods of ``CapturedStep``. ``autograd/replaying.py`` says what they are for.
+So Python's decisions, the memory and the numbers stay as they were in the captured step. Whatever must change goes through the
+methods of ``CapturedStep``, which ``autograd/replaying.py`` explains.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from tinytensor.autograd.modes import Switched
-from tinytensor.autograd.replaying import Step, current_step
+from tinytensor.autograd.replaying import TrainingStep, current_step
 from tinytensor.autograd.tensor import Tensor
 from tinytensor.common.arguments import checked
 from tinytensor.common.wording import counted
@@ -25,7 +25,7 @@ from tinytensor.device.backend import Array, BackendError, DType, from_numpy, ho
 from tinytensor.nn.hooks import any_hooks
 
 Result = TypeVar("Result")  # of a step
-_WARM_UPS = 3  # steps that run before: they compile kernels, choose algorithms, and make the optimizer's state
+_WARM_UPS = 3  # steps before the capture: they compile kernels, choose algorithms, and make the optimizer's state
 
 
 def _is_wanted() -> bool:
@@ -37,37 +37,38 @@ def _is_wanted() -> bool:
     return value == "1"
 
 
-is_wanted = _is_wanted()  # for trainers, which ask for it before they capture their steps
+is_wanted = _is_wanted()  # trainers capture their steps if it is True
 
-_NUMBERS = 1 << 16  # bytes of numbers in a step: those of thousands of random keys
+_NUMBERS = 1 << 16  # bytes of numbers in a step: enough for thousands of random keys
 _ALIGNMENT = 16
 
 
 class CaptureError(RuntimeError):
-    """A step does something that cannot be captured, or is used in a way that does not fit what was captured."""
+    """A step cannot be captured, or a captured step is used in a way that does not fit."""
 
 
 class capture(Generic[Result]):
-    """A faster version of ``function``, which does a step of training on a GPU: forward, backward, clipping and the optimizer.
+    """A faster version of ``function``, a training step on a GPU: forward, backward, clipping and the optimizer.
 
-    It takes tensors, NumPy arrays and Python numbers, and returns tensors. The first three calls just run it. The fourth writes
-    down what it launches. Each later call copies its inputs to where those of the fourth were, and launches all of it at once.
-    The results are those of the function, to the bit, and the next call overwrites them: copy what is to be kept.
+    It takes tensors, NumPy arrays and Python numbers, and returns tensors. The first three calls run the function. The fourth
+    records its launches. Later calls copy their inputs into the recorded memory and launch all kernels in one call. The results
+    equal the function's to the bit. The next call overwrites them: copy what you keep.
 
     Inputs have the same shapes and dtypes in each call. The function gets a NumPy array as a tensor, and a Python number as a
-    ``Number``, which ``optimizer.step`` takes as its ``scale``. Dropout draws other random keys in each step, and the learning
-    rates of ``param_groups`` are read anew. All else that Python does happens once: a module's mode, an ``if``, a number in a
-    formula. After each call ``.grad`` is what the step leaves there, in the memory that the fourth call made.
+    ``Number``, which ``optimizer.step`` takes as its ``scale``. Each step draws new random keys for dropout, and reads the
+    learning rates of ``param_groups`` again. All else in Python happens once: a module's mode, an ``if``, a number in a
+    formula. After each call ``.grad`` holds the step's gradients, in the memory of the fourth call.
 
     Raises CaptureError
 
     * if any module has forward hooks;
-    * if the function reads a value of the GPU (``.item()``, ``float(x)``, ``if x``), makes a tensor of numbers (``tt.tensor``,
+    * if the function reads a value from the GPU (``.item()``, ``float(x)``, ``if x``), makes a tensor of numbers
+    (``tt.tensor``,
       or an index in a list), draws random numbers except for dropout (``tt.checkpoint`` does, too), cuts a batch into shards,
-      adds to gradients of the call before, or has another optimizer than Adam, AdamW and Muon;
+      adds to gradients of the call before, or uses an optimizer other than Adam, AdamW and Muon;
     * for inputs of other shapes;
-    * after a parameter was replaced, frozen or unfrozen (its values may change in place), or another setting of the optimizer
-      than a learning rate;
+    * after a parameter was replaced, frozen or unfrozen (its values may change in place), or a setting of the optimizer other
+      than a learning rate changed;
     * without a GPU.
 
     ::
@@ -97,7 +98,7 @@ class capture(Generic[Result]):
         self._results: Any = None
 
     def __call__(self, *inputs: Any) -> Result:
-        """Do one step."""
+        """Run one step."""
         if any_hooks():
             raise CaptureError("a captured step would call no forward hooks: remove them, or call the function itself")
         if self._step is None:
@@ -119,7 +120,7 @@ class capture(Generic[Result]):
 
     @property
     def is_captured(self) -> bool:
-        """Whether the step is captured by now, so that the GPU repeats it."""
+        """Whether the GPU repeats the step by now."""
         return self._graph is not None
 
     def _prepare(self, inputs: tuple[Any, ...]) -> CapturedStep:
@@ -136,7 +137,7 @@ class capture(Generic[Result]):
             each.take(value, i)
 
     def _capture(self, step: CapturedStep) -> None:
-        xp.get_default_memory_pool().free_all_blocks()  # what the first steps left, so that the graph can have it
+        xp.get_default_memory_pool().free_all_blocks()  # memory of the first steps, which the graph can use
         self._memory, stream = xp.cuda.MemoryPool(), xp.cuda.Stream(non_blocking=True)
         with step.running(is_capturing=True), xp.cuda.using_allocator(self._memory.malloc), stream:
             stream.begin_capture()
@@ -144,53 +145,53 @@ class capture(Generic[Result]):
                 results = self.function(*[each.passed for each in self._inputs])
                 graph = stream.end_capture()
             except BaseException as error:
-                with contextlib.suppress(Exception):  # which would say that the capture has failed
+                with contextlib.suppress(Exception):  # that the capture has failed
                     stream.end_capture()
                 if isinstance(error, xp.cuda.runtime.CUDARuntimeError) or "is capturing" in str(error):  # CUDA or CuPy refuses
                     raise CaptureError(
-                        f"a captured step can do only what the GPU does by itself, and here it did something else ({error}), "
-                        "such as reading a value by .item(), float(x) or `if x`: do that outside of the step"
+                        f"a captured step can only do GPU work, and here it did something else ({error}), such as reading a "
+                        "value by .item(), float(x) or `if x`: do that outside of the step"
                     ) from error
                 raise
         self._graph, self._results = graph, results
 
 
 class _Input:
-    """An input of a captured step: where its values are copied, and what the function gets for it."""
+    """An input of a captured step: the memory for its values, and what the function gets."""
 
     def __init__(self, value: Any, step: CapturedStep):
-        self.kind = _kind(value)
+        self.type = _described(value)
         self.passed: Any
         if isinstance(value, Tensor):
-            self._place: Any = xp.empty(value.shape, value.dtype)
-            self.passed = Tensor._wrap(self._place)
+            self._memory: Any = xp.empty(value.shape, value.dtype)
+            self.passed = Tensor._wrap(self._memory)
         elif _is_array(value):
-            self._place, on_device = step.slot(value.shape, value.dtype)
+            self._memory, on_device = step.slot(value.shape, value.dtype)
             self.passed = Tensor._wrap(on_device)
         else:
-            self._place = place = [value]
-            self.passed = Number(lambda: place[0])
+            self._memory = memory = [value]
+            self.passed = Number(lambda: memory[0])
 
-    def take(self, value: Any, place: int) -> None:
-        """Copy the values of the next step."""
-        if _kind(value) != self.kind:
+    def take(self, value: Any, number: int) -> None:
+        """Copy the next step's values of input ``number``."""
+        if _described(value) != self.type:
             raise CaptureError(
-                f"input {place} of the captured step was {self.kind}, and now it is {_kind(value)}: it cannot change"
+                f"input {number} of the captured step was {self.type}, and now it is {_described(value)}: it cannot change"
             )
         if isinstance(value, Tensor):
-            self._place[...] = value.data
+            self._memory[...] = value.data
         elif _is_array(value):
-            self._place[...] = value
+            self._memory[...] = value
         else:
-            self._place[0] = value
+            self._memory[0] = value
 
 
 def _is_array(value: Any) -> bool:
-    """True for a NumPy array, and not for one of NumPy's numbers."""
+    """Return True for a NumPy array, but not for a NumPy number."""
     return is_host_array(value) and not isinstance(value, host.generic)
 
 
-def _kind(value: Any) -> str:
+def _described(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of {value.dtype}{value.shape}"
     if _is_array(value):
@@ -200,20 +201,20 @@ def _kind(value: Any) -> str:
     raise TypeError(f"a captured step takes tensors, NumPy arrays and numbers, not {type(value).__name__}")
 
 
-class CapturedStep(Step):
-    """A step that is being captured: its work on the CPU, and its numbers on the GPU."""
+class CapturedStep(TrainingStep):
+    """A captured step: its work on the CPU, and its numbers on the GPU."""
 
     is_captured = True
 
     def __init__(self, bytes_of_inputs: int):
         size = bytes_of_inputs + _NUMBERS
-        pinned = xp.cuda.alloc_pinned_memory(size)  # only from such memory can the GPU copy while the CPU goes on
+        pinned = xp.cuda.alloc_pinned_memory(size)  # from which the GPU copies while the CPU continues
         self._host = host.frombuffer(pinned, host.uint8, size)
         self._pinned = pinned
         self._device = xp.empty(size, host.uint8)
-        self._tables = xp.cuda.MemoryPool()  # not the graph's, which gives an array memory that others had earlier in a step
+        self._tables = xp.cuda.MemoryPool()  # not the graph's, which reuses memory within a step
         self._copied = xp.cuda.Event(disable_timing=True)
-        self._end = 0  # of what is in use
+        self._end = 0  # of the memory in use
         self._inputs_end = 0
         self._work: list[Callable[[], None]] = []
         self._constants: list[tuple[Array, Any]] = []
@@ -221,15 +222,15 @@ class CapturedStep(Step):
         self._checks: list[Callable[[], str]] = []  # before each replay
         self._kept: list[Array] = []
         self.is_capturing = False
-        self.is_on_host = False  # whether work of the CPU is being done, which may read numbers and draw random ones
+        self.is_on_host = False  # whether CPU work is running, which may read numbers and draw random ones
 
     # ------------------------------------------------------------------------------------------------ while it runs
 
     @contextlib.contextmanager
     def running(self, is_capturing: bool) -> Iterator[None]:
-        """A context in which this thread's work is that of the step."""
+        """Make this the step of this thread in this context."""
         if current_step().is_captured:
-            raise CaptureError("a step that is captured cannot capture another")
+            raise CaptureError("a captured step cannot capture another")
         self._work, self._kept, self._end, self.is_capturing = [], [], self._inputs_end, is_capturing
         self._gradients, self._checks = {}, []
         try:
@@ -243,7 +244,7 @@ class CapturedStep(Step):
             self._constants = []
 
     def numbers(self, compute: Callable[[], Sequence[float]], dtype: DType) -> Array:
-        """An array on the GPU with numbers that ``compute`` makes anew in each step."""
+        """Return an array on the GPU with numbers that ``compute`` returns, again in each step."""
         with self._on_host():
             values = compute()
         on_host, on_device = self.slot((len(values),), dtype)
@@ -258,17 +259,17 @@ class CapturedStep(Step):
         return on_device
 
     def changing(self, compute: Callable[[], float]) -> Number:
-        """A number that may be another in each step."""
+        """Return a number that may change in each step."""
         return Number(compute)
 
     def repeat(self, work: Callable[[], None]) -> None:
-        """Do some work of the CPU, and keep it."""
+        """Do some CPU work, and keep it for replays."""
         with self._on_host():
             work()
         self._work.append(work)
 
     def table(self, values: Any) -> Array:
-        """A NumPy array on the GPU."""
+        """Return a NumPy array on the GPU."""
         if not self.is_capturing:
             return from_numpy(values)
         with xp.cuda.using_allocator(self._tables.malloc):
@@ -277,29 +278,29 @@ class CapturedStep(Step):
         return array
 
     def constant(self, make: Callable[..., Any], *arguments: Any) -> Array:
-        """A table that stays as long as the step."""
+        """Return a table that lives as long as the step."""
         self._kept.append(make(*arguments))
         return self._kept[-1]
 
     def before_replays(self, check: Callable[[], str]) -> None:
-        """Have this checked before each replay, and before anything is done for it."""
+        """Check this before each replay does anything."""
         self._checks.append(check)
 
     def before_gradient(self, tensor: Any, is_set: bool) -> None:
-        """Note that the ``.grad`` of a tensor will change."""
+        """Note that a tensor's ``.grad`` will change."""
         if id(tensor) not in self._gradients:
             gradient = self._gradients[id(tensor)] = _Gradient(tensor, is_set)
             self._checks.append(gradient.changed)
 
-    def refuse(self, what: str, remedy: str, before: bool = True) -> None:
-        """Raise CaptureError unless it is work that replays repeat."""
+    def refuse(self, action: str, remedy: str, before: bool = True) -> None:
+        """Raise CaptureError, except in CPU work, which replays repeat."""
         if not self.is_on_host and (before or self.is_capturing):
-            raise CaptureError(f"a captured step would repeat {what}: {remedy}")
+            raise CaptureError(f"a captured step would repeat {action}: {remedy}")
 
     # ------------------------------------------------------------------------------------------------ its numbers
 
     def slot(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Array]:
-        """The next free memory of this shape: on the CPU, and on the GPU."""
+        """Return the next free memory of this shape on the CPU and on the GPU."""
         dtype = host.dtype(dtype)
         first = -(-self._end // _ALIGNMENT) * _ALIGNMENT
         self._end = first + int(host.prod(shape)) * dtype.itemsize
@@ -309,21 +310,21 @@ class CapturedStep(Step):
         return parts[0], parts[1]
 
     def end_inputs(self) -> None:
-        """What has a slot by now is an input, and stays when the step runs again."""
+        """Keep the slots so far, which are inputs, when the step runs again."""
         self._inputs_end = self._end
 
     def begin(self) -> None:
-        """Wait until the GPU has read the numbers of the step before, so that they can be overwritten."""
+        """Wait until the GPU has read the last step's numbers, which can then be overwritten."""
         if not self._copied.done:
             self._copied.synchronize()
 
     def copy(self) -> None:
-        """Copy all numbers to the GPU, while the CPU goes on."""
+        """Copy all numbers to the GPU while the CPU continues."""
         self._device.data.copy_from_host_async(self._pinned.ptr, self._end)
         self._copied.record()
 
     def work(self) -> None:
-        """Do the CPU's work of one more step."""
+        """Do the CPU work of a replay."""
         for check in self._checks:
             if changed := check():
                 raise CaptureError(f"{changed} since the step was captured: capture the step anew")
@@ -342,9 +343,9 @@ class CapturedStep(Step):
 
 
 class Number:
-    """A number that may be another in each step, such as a learning rate. Only ``numbers`` and ``repeat`` may read it.
+    """A number that may change in each step, such as a learning rate. Only ``numbers`` and ``repeat`` may read it.
 
-    Arithmetic with it gives other such numbers. With an array it gives an array, for which the GPU reads the number's value.
+    Arithmetic returns another ``Number``, or with an array an array: the GPU then reads the number's value.
     """
 
     __array_ufunc__ = None  # arrays leave their operators to this class
@@ -360,8 +361,8 @@ class Number:
 
     def __float__(self) -> float:
         current_step().refuse(
-            "the value that a number has now, such as a learning rate",
-            "read it in what current_step().numbers(...) computes, as Adam, AdamW and Muon do",
+            "the current value of a number, such as a learning rate",
+            "read it in the function passed to current_step().numbers(...), as Adam, AdamW and Muon do",
         )
         return float(self._compute())
 
@@ -372,28 +373,28 @@ for _operation in (operator.add, operator.sub, operator.mul, operator.truediv, o
 
 
 class _Gradient:
-    """The ``.grad`` of a tensor, which a captured step changes."""
+    """A tensor's ``.grad``, which a captured step changes."""
 
     def __init__(self, tensor: Any, is_set: bool):
         self.tensor = tensor
         self.is_set = is_set  # by the step, before anything is added to it
         self.check_before()
-        self.after, self.is_frozen = None, False  # what they are after the step
+        self.after, self.is_frozen = None, False  # after the step
 
     def remember(self) -> None:
-        """The step has been captured."""
+        """Note the gradient after the capture."""
         self.after, self.is_frozen = self.tensor.grad, not self.tensor.requires_grad
 
     def check_before(self) -> None:
-        """Raise CaptureError if the step would add to what is there."""
+        """Raise CaptureError if the step would add to an earlier gradient."""
         if not self.is_set and self.tensor.grad is not None:
             raise CaptureError(
-                f"a captured step cannot add to the gradient that a tensor of shape {self.tensor.shape} already has: let the "
-                "step itself begin with zero_grad()"
+                f"a captured step cannot add to the gradient that a tensor of shape {self.tensor.shape} already has: begin the "
+                "step with zero_grad()"
             )
 
     def changed(self) -> str:
-        """Say what has changed since the step was captured."""
+        """Return what has changed since the capture, or ""."""
         self.check_before()
         verb = "" if self.tensor.requires_grad != self.is_frozen else "unfrozen" if self.is_frozen else "frozen"
         return verb and f"a tensor of shape {self.tensor.shape} was {verb}"

@@ -1,10 +1,9 @@
-"""A function of tensors as a program that other systems can run, such as ONNX or a page.
+"""A function of tensors as a program for other systems, such as ONNX or a web page.
 
-``record`` runs the function a few times with inputs of other sizes and writes down which ops it calls. What differs between
-these runs depends on the sizes: each such number becomes a ``Size``, a sum of the named sizes. So the function itself knows
-nothing of the recording, and what it computes is said once.
+``record`` runs the function a few times with inputs of different sizes and records which ops it calls. Numbers that differ
+between the runs depend on the sizes: each becomes a ``Size``, a sum of the named sizes. The function needs no changes.
 
-``trace.py`` writes down the same calls, to repeat them here for inputs of one size.
+``trace.py`` records the same calls, to repeat them here for inputs of one size.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from tinytensor.kernels.attention import causal_array
 from tinytensor.nn.module import Module
 from tinytensor.replay.trace import Tracer, parts_of
 
-_FAR = 100, 50, 20, 3  # how much larger one size is in turn
-_LEAST = 3  # of the sizes that are tried: larger than 1, which broadcasts, and than 2, which may be a constant
+_FAR = 100, 50, 20, 3  # how much larger each size is in turn
+_LEAST = 3  # the least size tried: 1 would broadcast, and 2 may be a constant
 
 
 class RecordingError(TypeError):
@@ -45,7 +44,7 @@ class Size(NamedTuple):
     factors: tuple[tuple[str, int], ...]
 
     def of(self, sizes: Mapping[str, int]) -> int:
-        """The number for these sizes."""
+        """Return the number for these sizes."""
         return self.constant + sum(factor * sizes[name] for name, factor in self.factors)
 
     def __str__(self) -> str:
@@ -60,8 +59,7 @@ class Value(NamedTuple):
 
 
 class Where(NamedTuple):
-    """What called an op: the innermost module of the model that was running, by its name, and the line that called the op, or
-    the layer of ``tinytensor.nn`` that did."""
+    """The caller of an op: the name of the innermost running module, and the line that called the op or its ``nn`` layer."""
 
     module: str | None
     file: str
@@ -74,8 +72,8 @@ class Where(NamedTuple):
 class Call(NamedTuple):
     """One call of an op, or of a function that is declared ``opaque``.
 
-    The arguments are by the names of its parameters: values, numbers and sizes, strings, dtypes, None, other objects that an
-    opaque function takes, and tuples, lists, dicts and slices of these.
+    The arguments, by parameter name, are values, numbers and sizes, strings, dtypes, None, other objects for an opaque
+    function, and tuples, lists, dicts and slices of these.
     """
 
     op: Callable[..., Any]
@@ -84,21 +82,21 @@ class Call(NamedTuple):
     where: Where
 
 
-_FUNCTION = Where(None, "", 0)  # no module, but the recorded function itself
+_FUNCTION = Where(None, "", 0)  # the recorded function, outside of modules
 _INSIDE = tuple([str(Path(__file__).parents[1] / name) for name in ("autograd", "common", "nn", "ops", "replay")])
 
 
 class Kind(NamedTuple):
-    """What is known of a value before the program runs."""
+    """A value's shape and dtype."""
 
     shape: tuple[Any, ...]  # of ints and Sizes
     dtype: DType
 
 
 class Recording(NamedTuple):
-    """A recorded program: its calls in order, and the values that are there before the first, by their names.
+    """A recorded program: its calls in order, and inputs, constants and outputs by name.
 
-    ``constants`` are NumPy arrays. Those of a model's parameters and buffers have the names of its ``state_dict``.
+    ``constants`` are NumPy arrays. A model's parameters and buffers have the names of its ``state_dict``.
     """
 
     calls: list[Call]
@@ -117,20 +115,20 @@ def record(
 ) -> Recording:
     """Record ``function``, which takes the ``inputs`` by name and returns its outputs by name.
 
-    ``inputs(**sizes)`` makes them for some sizes, such as ``inputs(batch=3, length=5)``: tensors, which become inputs of the
-    program, and other objects, such as a cache. A mapping of ``sizes`` has the least of each that is tried. The parameters
-    and buffers of ``model`` are constants with its names.
+    ``inputs(**sizes)`` makes inputs of some sizes, such as ``inputs(batch=3, length=5)``: tensors, which become inputs of the
+    program, and other objects, such as a cache. A mapping ``sizes`` has the least size to try of each. The parameters and
+    buffers of ``model`` are constants with its names.
 
-    ``known`` are the ops, and opaque functions, of those who will run the program; None: all. A fused op that is not known is
-    recorded as the ops of its reference.
+    ``known`` are the ops and opaque functions that can run the program; None: all. A fused op that is not known is recorded as
+    the ops of its reference.
 
-    Raises RecordingError for any other op that is not known, and where calls, or values that no op computes, depend on the
-    sizes in a way that is no sum of them.
+    Raises RecordingError for another op that is not known, and if calls, or values that no op computes, depend on the sizes
+    otherwise than as a sum.
     """
     base = dict(sizes) if isinstance(sizes, Mapping) else {name: _LEAST + 2 * i for i, name in enumerate(sizes)}
     near = [{**base, name: base[name] + 1} for name in sizes]
     longer = {name: size + 2 for name, size in base.items()}
-    with no_grad():  # the larger sizes first: what is made once, such as a longer table, is made before the recorded runs
+    with no_grad():  # larger sizes first, so that caches such as a longer table exist before the recorded runs
         function(**inputs(**longer))
     far = [_far(function, inputs, base, name) for name in sizes]
     trials = [base, *near, longer, *far]
@@ -140,7 +138,7 @@ def record(
 
 
 def _far(function: Callable[..., Any], inputs: Callable[..., Any], base: dict[str, int], name: str) -> dict[str, int]:
-    """Sizes of which this one is far larger, as far as the function takes it: so a crop to a fixed length is noticed."""
+    """Return sizes with this one far larger, as far as the function takes it, to notice a crop to a fixed length."""
     for step in _FAR:
         sizes = {**base, name: base[name] + step}
         with suppress(ValueError, IndexError), no_grad():
@@ -150,13 +148,13 @@ def _far(function: Callable[..., Any], inputs: Callable[..., Any], base: dict[st
 
 
 def _names(model: Module) -> dict[int, str]:
-    """The names of parameters, buffers and modules, by id."""
+    """Return the names of parameters, buffers and modules, by id."""
     tensors = {id(x.data): name for named in (model.named_buffers(), model.named_parameters()) for name, x in named}
     return {**tensors, **{id(module): name for name, module in model.named_modules()}}
 
 
 class _Written(NamedTuple):
-    """A call as it was in one run."""
+    """A call in one run."""
 
     op: Callable[..., Any]
     arguments: dict[str, Any]
@@ -165,7 +163,7 @@ class _Written(NamedTuple):
 
 
 class _Recorder(Tracer):
-    """Runs the function once, and writes down its calls."""
+    """Runs the function once and records its calls."""
 
     def __init__(self, names: dict[int, str], known: Collection[Any] | None):
         super().__init__([])
@@ -176,7 +174,7 @@ class _Recorder(Tracer):
         self._known = None if known is None else frozenset(map(id, known))
 
     def run(self, function: Callable[..., Mapping[str, Tensor]], inputs: Mapping[str, Any]) -> _Recorder:
-        """Call the function. Returns this recorder."""
+        """Call the function. Return this recorder."""
         self.inputs = {name: self._add(x.data) for name, x in inputs.items() if isinstance(x, Tensor)}
         self._computed.update(self.inputs.values())
         with no_grad(), tracing(self):
@@ -185,7 +183,7 @@ class _Recorder(Tracer):
         return self
 
     def call(self, op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        """Call the op, and write the call down; of a fused op that is not known, call the reference."""
+        """Call the op and record the call. For a fused op that is not known, call the reference."""
         arguments = dict(zip(op.names, bind(op, args, settings)))
         if isinstance(op, FusedOp) and not self._knows(op):
             return op.reference(**arguments)
@@ -198,18 +196,18 @@ class _Recorder(Tracer):
     def write(
         self, name: str, kernel: Callable[..., Any], arguments: Sequence[Any], out: Tensor, is_fused: bool = False
     ) -> None:
-        """Write down the call of an opaque function."""
+        """Record the call of an opaque function."""
         self._write_down(kernel, dict(zip(kernel.__code__.co_varnames, arguments)), out)
 
     def write_check(self, check: Callable[..., None], arguments: Any) -> None:
-        """Checks of values are left to those who run the program."""
+        """Record nothing: programs run elsewhere do not check values."""
 
     def array(self, slot: int) -> Array:
-        """The array in a slot."""
+        """Return the array in a slot."""
         return self._values[slot]
 
     def is_computed(self, slot: int) -> bool:
-        """Whether a slot has an input, or the result of a call."""
+        """Return True if a slot has an input or the result of a call."""
         return slot in self._computed
 
     def _write_down(self, op: Any, arguments: dict[str, Any], out: Tensor) -> None:
@@ -222,7 +220,7 @@ class _Recorder(Tracer):
         self.calls.append(_Written(op, arguments, result, where))
 
     def _check(self, value: Any) -> None:
-        """Raise RecordingError for an array of which nobody knows how it was computed."""
+        """Raise RecordingError for an array of unknown origin."""
         if is_array(value) and id(value) not in self._slots:
             self._refuse_arrays(value)
         for part in parts_of(value):
@@ -237,7 +235,7 @@ class _Recorder(Tracer):
             ) from None
 
     def refuse_values_of(self, value: Any) -> None:
-        """Raise RecordingError if this array or tensor is an input or was computed, or contains such an array."""
+        """Raise RecordingError if this array or tensor is, or contains, an input or a computed array."""
         try:
             super().refuse_values_of(value)
         except TypeError:
@@ -254,7 +252,7 @@ def _name(op: Any) -> str:
 
 
 def _where(names: dict[int, str]) -> Where:
-    """The innermost module of the model that is running, and the innermost line that is outside of ops and layers."""
+    """Return the innermost running module of the model, and the innermost line outside of ops and layers."""
     frame: FrameType | None = sys._getframe()
     where = _FUNCTION
     while frame is not None and (where.module is None or not where.file):
@@ -267,7 +265,7 @@ def _where(names: dict[int, str]) -> Where:
 
 
 class _Merger:
-    """Makes one program of several runs."""
+    """Merges several runs into one program."""
 
     def __init__(self, runs: Sequence[_Recorder], trials: Sequence[Mapping[str, int]], names: Mapping[int, str]):
         self.runs = runs
@@ -279,11 +277,11 @@ class _Merger:
         self.where = "the function"
 
     def merged(self) -> Recording:
-        """The program."""
+        """Return the program."""
         for name in self.runs[0].inputs:
             self.recording.inputs[name] = self._new([run.inputs[name] for run in self.runs])
         if len({len(run.calls) for run in self.runs}) > 1:
-            self._refuse("it makes another number of calls for other sizes")
+            self._refuse("the number of calls depends on the sizes")
         for calls in zip(*[run.calls for run in self.runs]):
             self.caller = calls[0].where
             self.where = f"{_name(calls[0].op)} in {self.caller}"
@@ -298,7 +296,7 @@ class _Merger:
         return self.recording
 
     def _merge(self, values: Sequence[Any]) -> Any:
-        """An argument of a call, from those of all runs."""
+        """Return an argument of a call, merged from all runs."""
         first = values[0]
         if other := next((x for x in values if type(x) is not type(first)), None):
             self._refuse(f"it gets {shown(first)}, and for other sizes {shown(other)}")
@@ -312,13 +310,13 @@ class _Merger:
             return type(first)([self._merge(parts) for parts in zip(*values)])
         if isinstance(first, dict):
             return {key: self._merge([x[key] for x in values]) for key in first}
-        others = [x for x in values if x != first and x == x]  # NaN differs from itself
-        if isinstance(first, (float, str, bool, type(None), tuple, list)) and others:
-            self._refuse(f"it gets {shown(first)}, and for other sizes {shown(others[0])}")
+        different = [x for x in values if x != first and x == x]  # NaN differs from itself
+        if isinstance(first, (float, str, bool, type(None), tuple, list)) and different:
+            self._refuse(f"it gets {shown(first)}, and for other sizes {shown(different[0])}")
         return first
 
     def _number(self, values: Sequence[int]) -> Any:
-        """An int that is the same in all runs, or else the Size that it is."""
+        """Return an int that is the same in all runs, or else a Size."""
         base, *_ = self.trials
         changes = {name: value - values[0] for name, value in zip(base, values[1:])}  # as one size is larger by one
         size = Size(
@@ -330,7 +328,7 @@ class _Merger:
         return size if size.factors else size.constant
 
     def _value(self, slots: Sequence[int]) -> Value:
-        """The value that is in these slots of the runs: of an array that nothing has computed, a constant."""
+        """Return the value in these slots of the runs. An array that no call computed is a constant."""
         return self.values.get(tuple(slots)) or self._constant(slots)
 
     def _new(self, slots: Sequence[int]) -> Value:
@@ -358,7 +356,7 @@ class _Merger:
         return value
 
     def _made(self, arrays: Sequence[Array], shape: tuple[Any, ...]) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-        """The function, and its arguments, that made arrays that depend on the sizes; None if it is not known."""
+        """Return the function and arguments that make these arrays, which depend on the sizes, or None."""
         first = arrays[0]
         if not all(x.size for x in arrays):
             return None

@@ -1,8 +1,8 @@
-"""Tracing: a function of tensors runs once, and the kernels that it calls are written down as a program. Later calls run only
-these kernels.
+"""Tracing: a function of tensors runs once, and its kernel calls are recorded as a program. Later calls replay only the
+kernels, which compute the same values.
 
-This is how text is generated token by token. The kernels are then so small that all the rest of an ordinary call (modules,
-checks, a tensor for each array) takes longer than the kernels themselves.
+Token-by-token generation uses this: its kernels are so small that the rest of an ordinary call (modules, checks, a tensor for
+each array) takes longer than they do.
 """
 
 from __future__ import annotations
@@ -21,52 +21,26 @@ from tinytensor.autograd.tensor import Tensor, wrap
 from tinytensor.common.arguments import checked, shown
 from tinytensor.common.wording import a_or_an
 from tinytensor.device.backend import bool_dtype, default_dtype, host, no_warnings, xp
-from tinytensor.functional.attention import _norm_and_rotate, cached_attention, memory_attention
-from tinytensor.functional.normalization import layer_norm, rms_norm
-from tinytensor.kernels.steps import Step
+from tinytensor.kernels.steps import KernelCall
 from tinytensor.nn.hooks import any_hooks
-from tinytensor.ops.activations import _gelu_exact, _gelu_tanh, _silu, relu
-from tinytensor.ops.elementwise import add, multiply
-from tinytensor.ops.indexing import _getitem
-from tinytensor.ops.linear_algebra import linear
-from tinytensor.ops.quantized import linear_blocks
-
-# The ops and opaque functions that kernels/numba/instructions.py knows, and their names there.
-_KNOWN: dict[str, Any] = {
-    "linear": linear,
-    "linear_blocks": linear_blocks,
-    "add": add,
-    "multiply": multiply,
-    "relu": relu,
-    "silu": _silu,
-    "gelu_tanh": _gelu_tanh,
-    "gelu_exact": _gelu_exact,
-    "layer_norm": layer_norm,
-    "rms_norm": rms_norm,
-    "norm_and_rotate": _norm_and_rotate,
-    "cached_attention": cached_attention,
-    "memory_attention": memory_attention,
-    "getitem": _getitem,
-}
-_NAMES = {id(function): name for name, function in _KNOWN.items()}
 
 
 def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A faster version of ``function``, for many calls. The function takes tensors and returns one. No gradients flow.
+    """Return a faster version of ``function``, for many calls. It takes tensors and returns one. No gradients flow.
 
-    For each new combination of input shapes and dtypes, the first call runs the function and writes down which ops it calls
-    with which arguments. Later calls only run the kernels of those ops. Everything else happens once: checks of shapes,
-    ``if``s, a module's mode, and what is computed from Python numbers. Only these may change from call to call: the input
-    tensors, arrays that are changed in place (such as parameters; but ``x[i] = y`` gives a tensor a new array), and objects
-    that an ``opaque`` function uses (such as a cache). Where a module gets, loses or replaces a parameter, buffer or part, or a
-    tensor's ``.data`` is set, the function runs again.
+    For each new combination of input shapes and dtypes, the first call runs the function and records which ops it calls with
+    which arguments. Later calls run only the kernels of those ops. Everything else happens once: checks of shapes, ``if``s, a
+    module's mode, and results computed from Python numbers. Only these may change between calls: the input tensors, arrays
+    changed in place (such as parameters; but ``x[i] = y`` gives a tensor a new array), and objects that an ``opaque`` function
+    uses (such as a cache). The function runs again after a module's parameter, buffer or submodule is added, removed or
+    replaced, or a tensor's ``.data`` is set.
 
-    Compiled kernels may join the steps of a long program to one: its results then differ by rounding from the function's.
+    Compiled kernels may join the steps of a long program. Its results then differ from the function's by rounding.
 
-    Raises TypeError if the values of a computed tensor are used outside of ops (``.numpy()``, ``.item()``, ``if x > 0``,
+    Raises TypeError if a computed tensor's values are used outside of ops (``.numpy()``, ``.item()``, ``if x > 0``,
     ``tt.tensor(x)``, ``x[i] = y``), if no op uses an input, and if an op gets an array that belongs to no tensor. Raises
-    RuntimeError if random numbers are drawn or gradients are computed. In all these cases later calls would repeat the values
-    of the first one. ``.data`` is not checked: what is computed from it without ops stays that of the first call.
+    RuntimeError if random numbers are drawn or gradients are computed. In these cases later calls would repeat the values of
+    the first. ``.data`` is not checked: results computed from it without ops stay those of the first call.
 
     >>> fast = tt.trace(lambda x: (x * 2).sum())
     >>> fast(tt.tensor([1.0, 2.0])), fast(tt.tensor([3.0, 4.0]))
@@ -74,13 +48,13 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """
     if not callable(function):
         raise TypeError(f"trace: function must be a function, not {shown(function)} (a matrix has the trace diagonal(x).sum())")
-    known: tuple[int, dict[Any, Program]] = (0, {})  # the latest replacement before these programs were written down
+    known: tuple[int, dict[Any, Program]] = (0, {})  # the latest replacement before these programs were recorded
 
     @functools.wraps(function)
     def traced(*inputs: Tensor) -> Tensor:
         if not all(isinstance(x, Tensor) for x in inputs):
             raise TypeError("a traced function takes tensors: make numbers and arrays tensors with tt.tensor(...)")
-        # The ops are checked, another trace needs them, or hooks are to be called.
+        # These cases need the ops themselves: anomaly detection, an outer trace, hooks.
         if modes().detecting_anomalies or is_traced() or any_hooks():
             with no_grad():
                 return function(*inputs)
@@ -88,29 +62,29 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         latest, programs = known
         if latest != Replacements.latest:
             latest, programs = known = Replacements.latest, {}
-        kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])
+        key = tuple([(x.data.shape, x.data.dtype) for x in inputs])
         with no_grad(), no_warnings():
-            if kind in programs:
-                return wrap(programs[kind].run([x.data for x in inputs]))
-            inputs = tuple([wrap(x.data[...]) for x in inputs])  # new array objects, so that each input has its own id()
+            if key in programs:
+                return wrap(programs[key].run([x.data for x in inputs]))
+            inputs = tuple([wrap(x.data[...]) for x in inputs])  # new arrays, so that each input has its own id()
             tracer = Tracer(inputs)
             with tracing(tracer):
                 out = function(*inputs)
-            programs[kind] = tracer.program(out)
+            programs[key] = tracer.program(out)
         return out
 
     return traced
 
 
 class Program(NamedTuple):
-    """A traced program: steps without branches. Each value has a numbered slot: first the inputs, then all others."""
+    """A traced program: steps without branches. Each value has a numbered slot, the inputs first."""
 
-    steps: list[Step]
-    known: list[Any]  # the slots after the inputs: constants, and None for what the steps compute
+    steps: list[KernelCall]
+    known: list[Any]  # the slots after the inputs: constants, and None for computed values
     result: int
 
     def run(self, inputs: Sequence[Any]) -> Any:
-        """The result for these input arrays."""
+        """Return the result for these input arrays."""
         values, array = [*inputs, *self.known], xp.ndarray
         for _, kernel, arguments, is_fused, result in self.steps:
             out = kernel(*[values[i] for i in arguments])
@@ -121,25 +95,25 @@ class Program(NamedTuple):
 
 
 class Tracer:
-    """Writes down what a function does while it runs: every op passes its call on to ``call``."""
+    """Records what a function does while it runs: every op passes its call to ``call``."""
 
     def __init__(self, inputs: Sequence[Tensor]):
-        self._values: list[Any] = []  # the value in each slot; all are kept, so that no id() is used again
+        self._values: list[Any] = []  # the value in each slot; kept so that no id() is reused
         self._slots: dict[int, int] = {}  # the slot of a value, by its id()
-        self._steps: list[Step] = []
+        self._steps: list[KernelCall] = []
         self._computed = {self._add(x.data) for x in inputs}
         self._num_inputs = len(self._values)
 
     def call(self, op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        """Call the op, and write down how to do it again."""
-        with tracing(None):  # ops that this op calls are not written down
+        """Call the op and record how to repeat it."""
+        with tracing(None):  # ops that this op calls are not recorded
             out = op(*args, **settings)
         arguments = bind(op, args, settings)
         if not isinstance(out, Tensor):  # the op was called with arrays
             for value in arguments:
                 self._refuse_arrays(value)
             return out
-        name, kernel, is_fused = _NAMES.get(id(op), ""), op.forward, False
+        name, kernel, is_fused = _name_for_kernels(op), op.forward, False
         if not _is_plain(op, arguments, out):
             if op.several:
                 arguments = [*arguments[0], *arguments[1:]]
@@ -152,13 +126,13 @@ class Tracer:
     def write(
         self, name: str, kernel: Callable[..., Any], arguments: Sequence[Any], out: Tensor, is_fused: bool = False
     ) -> None:
-        """Write down that the kernel, called with these arguments, returns the array of ``out``."""
+        """Record a call of the kernel with these arguments, which returned the array of ``out``."""
         slots = tuple([self.slot(x) for x in arguments])
         self._computed.add(self._add(out.data))
-        self._steps.append(Step(name, kernel, slots, is_fused, self._slots[id(out.data)]))
+        self._steps.append(KernelCall(name, kernel, slots, is_fused, self._slots[id(out.data)]))
 
     def write_check(self, check: Callable[..., None], arguments: Sequence[Any]) -> None:
-        """Write down that this check is called with these arguments."""
+        """Record a call of this check."""
         nothing = wrap(xp.zeros(0))
 
         def kernel(*values: Any) -> Any:
@@ -168,7 +142,7 @@ class Tracer:
         self.write("", kernel, arguments, nothing)
 
     def program(self, out: Tensor) -> Program:
-        """The program that computes ``out``: everything that was written down."""
+        """Return the program that computes ``out``."""
         if not isinstance(out, Tensor):
             raise TypeError(f"a traced function must return one tensor, not {a_or_an(type(out).__name__)}")
         result = self.slot(out)
@@ -184,10 +158,8 @@ class Tracer:
         return Program(steps, known[self._num_inputs :], result)
 
     def refuse_values_of(self, value: Any) -> None:
-        """Raise TypeError if this array or tensor is an input or was computed by a step, or if it contains such an array.
-
-        This is called where its values are about to be read outside of ops.
-        """
+        """Raise TypeError if this array or tensor is, or contains, an input or a computed array, as its values will be read
+        outside of ops."""
         array = value.data if isinstance(value, Tensor) else value
         if self._slots.get(id(array)) in self._computed:
             raise TypeError(
@@ -199,7 +171,7 @@ class Tracer:
             self.refuse_values_of(part)
 
     def slot(self, value: Any) -> int:
-        """The number of a value, which is a constant if it is new. Raises TypeError for an array that belongs to no tensor."""
+        """Return a value's slot. A new value is a constant. Raises TypeError for an array that belongs to no tensor."""
         if isinstance(value, Tensor):
             value = value.data
         elif type(value) not in PLAIN and id(value) not in self._slots:
@@ -208,7 +180,7 @@ class Tracer:
         return self._slots[id(value)] if id(value) in self._slots else self._add(value)
 
     def _refuse_arrays(self, value: Any) -> None:
-        """Raise TypeError for an array that belongs to no tensor: it may have been computed from an input without ops."""
+        """Raise TypeError for an array that belongs to no tensor, as it may depend on an input."""
         if isinstance(value, (xp.ndarray, host.ndarray)):
             raise TypeError(
                 f"trace cannot see where an array of shape {value.shape} comes from: use ops on tensors (without arrays as "
@@ -223,8 +195,14 @@ class Tracer:
         return len(self._values) - 1
 
 
+def _name_for_kernels(function: Any) -> str:
+    """Return the name of a library op or opaque function; "" for a user's, which may have the same name."""
+    is_ours = str(getattr(function, "__module__", "")).startswith("tinytensor.")
+    return getattr(function, "name", function.__name__) if is_ours else ""
+
+
 def parts_of(value: Any) -> Sequence[Any]:
-    """The values inside of an argument of an op or an opaque function."""
+    """Return the values inside an argument of an op or opaque function."""
     if isinstance(value, slice):
         return value.start, value.stop, value.step
     if isinstance(value, Mapping):
@@ -233,27 +211,27 @@ def parts_of(value: Any) -> Sequence[Any]:
 
 
 def _is_plain(op: Op, arguments: Sequence[Any], out: Tensor) -> bool:
-    """Whether the op did nothing but call its kernel: nothing was converted before or after it, and no argument is a boolean
-    array, which might decide how many elements the result has."""
+    """Return True if the op only called its kernel: nothing was converted, and no argument is a boolean array, which might
+    decide the number of elements in the result."""
     if op.several or out.dtype not in (default_dtype, bool_dtype):
         return False
-    dtypes = {arguments[place].dtype for place in op.input_places if isinstance(arguments[place], (Tensor, host.generic))}
+    dtypes = {arguments[i].dtype for i in op.input_positions if isinstance(arguments[i], (Tensor, host.generic))}
     has_mask = bool_dtype in [x.dtype for x in arguments if isinstance(x, (Tensor, xp.ndarray))]
     return not has_mask and dtypes == {default_dtype}
 
 
 def _general(op: Op, arguments: Sequence[Any], shape: tuple[int, ...]) -> Callable[..., Any]:
-    """A kernel that calls the whole op, with all conversions. Its result must always have this ``shape``, which it had in the
-    first call: later steps depend on it."""
+    """Return a kernel that calls the op with all conversions. Its result must keep the ``shape`` of the first call, on which
+    later steps depend."""
     are_tensors = [isinstance(x, Tensor) for x in arguments]
     num_settings = len(op.names) - 1
 
     def call(*arrays: Any) -> Any:
-        given = [wrap(x) if is_tensor else x for x, is_tensor in zip(arrays, are_tensors)]
+        values = [wrap(x) if is_tensor else x for x, is_tensor in zip(arrays, are_tensors)]
         if op.several:
-            end = len(given) - num_settings
-            given = [given[:end], *given[end:]]
-        out = op(*given).data
+            end = len(values) - num_settings
+            values = [values[:end], *values[end:]]
+        out = op(*values).data
         if out.shape != shape:
             raise ValueError(
                 f"in a traced function, values cannot decide how many elements there are: {op.name} gave {shape} in the first "
@@ -266,18 +244,18 @@ def _general(op: Op, arguments: Sequence[Any], shape: tuple[int, ...]) -> Callab
 
 @checked
 def opaque(function: Function) -> Function:
-    """Declare a function of arrays, and of any other objects, as a function of tensors that is one step of a traced program.
+    """Declare a function of arrays and any other objects as a function of tensors that is one step of a traced program.
 
-    The step calls the function again each time, so it may read and change its objects. No gradient flows through it.
+    The step calls the function each time, so it may read and change its objects. No gradient flows through it.
     """
 
     @functools.wraps(function)
-    def call(*given: Any) -> Tensor:
+    def call(*arguments: Any) -> Tensor:
         tracer = modes().tracer
         with tracing(None), no_grad():
-            out = wrap(function(*[x.data if isinstance(x, Tensor) else x for x in given]))
+            out = wrap(function(*[x.data if isinstance(x, Tensor) else x for x in arguments]))
         if tracer is not None:
-            tracer.write(_NAMES.get(id(function), ""), function, given, out)
+            tracer.write(_name_for_kernels(function), function, arguments, out)
         return out
 
     return cast(Function, call)

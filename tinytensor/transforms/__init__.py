@@ -1,4 +1,4 @@
-"""What takes a function: its derivatives, a check of its gradients, and a checkpoint that computes it again in backward.
+"""Transformations of functions: derivatives, gradient checks, and checkpoints, which run a function again in backward.
 
-Read ``gradcheck`` first, then ``checkpoint`` and ``derivatives``. The room imports ops/ and what these stand on.
+Read ``gradcheck`` first, then ``checkpoint`` and ``derivatives``. This package imports ops/ and what they import.
 """

@@ -1,4 +1,4 @@
-"""Gradient checkpointing (Chen et al. 2016): a part of the graph is not kept, but recorded again for the backward pass."""
+"""Gradient checkpointing (Chen et al. 2016): record a part of the graph again in the backward pass instead of keeping it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from tinytensor.device.backend import is_array, is_host_array, owner
 
 @checked
 def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
-    """``function(*inputs)``. Only the inputs are kept for the backward pass, which calls the function a second time.
+    """Return ``function(*inputs)``. Keep only the inputs for the backward pass, which calls the function again.
 
-    This trades time for memory. If each block of a model is checkpointed, only one block's activations exist at a time, and
-    the backward pass needs one more forward pass.
+    This trades time for memory. If each block of a model is checkpointed, only one block's activations exist at a time, at the
+    cost of a second forward pass.
 
-    ``function`` returns one tensor. Gradients also flow to tensors that it uses without getting them as inputs, such as a
-    module's parameters. The second call gets the inputs as they were, also arrays and lists that were changed since, and it has
-    the modes of the first. Random numbers repeat, so it may use dropout. Raises TypeError if it returns anything else. The
-    backward pass raises RuntimeError if a parameter, or a value that the function's gradients use, was changed in place, and
-    if the second call does not do what the first did, as after a module's ``eval()``. What else the function reads must stay
-    the same until then.
+    ``function`` returns one tensor. Gradients also flow to tensors that it uses but does not take, such as a module's
+    parameters. The second call gets the original inputs, even if arrays or lists changed since, with the modes of the first.
+    Random numbers repeat, so it may use dropout. Raises TypeError if it returns anything else. The backward pass raises
+    RuntimeError if a parameter, or a value that the gradients need, was changed in place, and if the second call differs from
+    the first, as after a module's ``eval()``. Whatever else the function reads must not change until then.
 
     >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
     >>> tt.checkpoint(lambda x: (x * x).sum(), x).backward()
@@ -56,31 +55,31 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
 
 
 class _Saved(NamedTuple):
-    """What a checkpoint's node saves."""
+    """The saved values of a checkpoint's node."""
 
     function: Callable[..., Tensor]
     arrays: list[Any]  # the inputs, with arrays in place of tensors
     are_tensors: list[bool]
     modes: Modes
-    another: Callable[[], Any]  # makes a generator that draws the same random numbers again
-    outer: list[Node]  # the nodes that gradients flow to besides the inputs
-    memories: list[weakref.ref[Any]]  # what the function's nodes had saved; if it still exists, something else uses it too
+    another: Callable[[], Any]  # returns a generator that repeats the random numbers
+    outer: list[Node]  # nodes besides the inputs that get gradients
+    memories: list[weakref.ref[Any]]  # saved by the function's nodes; alive only if something else uses it
     calls: list[tuple[str, str]]
 
 
 class _Region(NamedTuple):
     """The part of the graph that the function recorded."""
 
-    starts: list[Node | None]  # a new node for each input, so that its gradient is apart from other uses of the same tensor
+    starts: list[Node | None]  # a new node for each input, which separates its gradient from other uses of the tensor
     outer: list[Node]
     memories: list[weakref.ref[Any]]
-    calls: list[tuple[str, str]]  # what each node is, and its settings, by which one sees whether the second call differs
+    calls: list[tuple[str, str]]  # each node's op and settings, to notice if the second call differs
 
 
 def _kept(value: Any) -> Any:
-    """An input that is no tensor as it is now: copies of the arrays, lists, tuples and dicts in it, which may be changed later.
+    """Return a non-tensor input with copies of its arrays, lists, tuples and dicts, which may change.
 
-    A tensor in it may be given another array by ``x[i] = y``; here it keeps its own.
+    ``x[i] = y`` may give a tensor in it another array; the copy keeps the current one.
     """
     if is_array(value) or is_host_array(value):
         return value.copy()
@@ -101,7 +100,7 @@ def _result(function: Callable[..., Tensor], inputs: Sequence[Any]) -> Tensor:
 def _run(
     function: Callable[..., Tensor], arrays: Sequence[Any], are_tensors: Sequence[bool], parents: Sequence[Node | None]
 ) -> tuple[Tensor, _Region]:
-    """The function's result for these arrays, as tensors with the ``parents`` as nodes, and the graph that it recorded."""
+    """Call the function with these arrays as tensors whose nodes are ``parents``. Return its result and recorded graph."""
     first = next_number()
     inputs = [wrap(x, parent) if is_tensor else x for x, is_tensor, parent in zip(arrays, are_tensors, parents)]
     inputs = [x if parent is None else alias(x) for x, parent in zip(inputs, parents)]
@@ -110,7 +109,7 @@ def _run(
 
 
 def _region(first: int, starts: list[Node | None], end: Node | None) -> _Region:
-    """The nodes from the inputs to the result, and the older nodes that the result also depends on."""
+    """Return the nodes from the inputs to the result, and the older nodes that it also depends on."""
     outer: dict[Node, None] = {}
     memories: dict[int, Any] = {}
     calls: list[tuple[str, str]] = []
@@ -133,13 +132,13 @@ def _region(first: int, starts: list[Node | None], end: Node | None) -> _Region:
 
 
 class _CheckpointOp(Op):
-    """The op of a checkpoint's node. Its backward records the function again, and goes back through that graph."""
+    """The op of a checkpoint's node. Its backward records the function again and runs backward through that graph."""
 
     def __init__(self) -> None:
         self.name = "checkpoint"
 
-    def input_name(self, place: int) -> str:
-        return f"tensor {place}"
+    def input_name(self, i: int) -> str:
+        return f"tensor {i}"
 
     def backward(self, node: Node, g: Any, create_graph: bool, before: Any = None) -> Sequence[Any]:
         function, arrays, are_tensors, before, another, outer, memories, calls = node.saved
@@ -151,14 +150,14 @@ class _CheckpointOp(Op):
         if out.node is None or region.outer != outer or region.calls != calls:
             differing = [now or then for now, then in itertools.zip_longest(region.calls, calls) if now != then]
             raise RuntimeError(
-                "backward through 'checkpoint': the second call of its function does not do what the first did "
+                "backward through 'checkpoint': the second call of its function differs from the first "
                 f"({differing[0][0] if differing else 'it uses other tensors'}): let it depend only on its inputs, and not on "
-                "what has changed meanwhile, such as a variable, a module in train() or eval(), or a generator of its own"
+                "a variable, a module's train() or eval(), or a generator that has changed"
             )
         wanted = [*region.starts, *outer]
         known = [n for n in wanted if n is not None]
-        found = backpropagate(out.node, g, known, stop_at_wanted=True, retain_graph=create_graph, create_graph=create_graph)
-        return [None if n is None else found.get(n) for n in wanted]
+        grads = backpropagate(out.node, g, known, stop_at_wanted=True, retain_graph=create_graph, create_graph=create_graph)
+        return [None if n is None else grads.get(n) for n in wanted]
 
 
 _checkpoint_op = _CheckpointOp()

@@ -1,6 +1,6 @@
-"""Derivatives as functions: ``grad``, and matrices of them: ``jacobian``, ``hessian``, and ``hvp``, a Hessian times a vector.
+"""Derivatives: ``grad``, ``jacobian``, ``hessian``, and ``hvp``, a Hessian times a vector.
 
-A backward pass gives the derivatives of one number. So a Jacobian takes one pass for each element of the function's result.
+A backward pass computes the derivatives of one number, so a Jacobian takes one pass for each element of the result.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def grad(
     retain_graph: bool | None = None,
     allow_unused: bool = False,
 ) -> Any:
-    """The gradients of ``output`` with respect to ``inputs``, one tensor or several. No ``.grad`` changes.
+    """Return the gradients of ``output`` with respect to ``inputs``. No ``.grad`` changes.
 
     Returns a tensor for a tensor and a list for a sequence. Each gradient has its input's shape and dtype. With
-    ``create_graph`` the gradients are themselves differentiable. An input that the output does not depend on raises
-    RuntimeError, or gives None with ``allow_unused``.
+    ``create_graph`` the gradients are differentiable. If the output does not depend on an input, raises RuntimeError, or
+    returns None for it with ``allow_unused``.
 
     >>> x = tt.tensor(3.0, requires_grad=True)
     >>> slope = tt.grad(x**3, x, create_graph=True)
@@ -83,17 +83,17 @@ def grad(
     node, g = start_of_backward(output, gradient, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
     wanted = [x.node for x in targets if x.node is not None]
-    found = engine.backpropagate(node, g, wanted, retain_graph=retain, create_graph=create_graph)
+    gradients = engine.backpropagate(node, g, wanted, retain_graph=retain, create_graph=create_graph)
     results: list[Tensor | None] = []
-    given: set[engine.Node] = set()
+    returned: set[engine.Node] = set()
     for i, n in enumerate(wanted):
-        if n not in found and not allow_unused:
+        if n not in gradients and not allow_unused:
             raise RuntimeError(
                 f"the output does not depend on input {i} of shape {n.shape}: with allow_unused=True its gradient is None"
             )
-        value = found.get(n)
-        results.append(None if value is None else with_own_memory(value.copy() if n in given else value))
-        given.add(n)
+        value = gradients.get(n)
+        results.append(None if value is None else with_own_memory(value.copy() if n in returned else value))
+        returned.add(n)
     return results if several else results[0]
 
 
@@ -101,13 +101,13 @@ def _listed(x: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return [x] if isinstance(x, Tensor) else list(x)
 
 
-def _like(x: Tensor | Sequence[Tensor], found: list[Any]) -> Any:
-    """What was found for each tensor: for one tensor as it is, for several as a tuple."""
-    return found[0] if isinstance(x, Tensor) else tuple(found)
+def _like(x: Tensor | Sequence[Tensor], results: list[Any]) -> Any:
+    """Return the only result if x is one tensor, or else a tuple of results."""
+    return results[0] if isinstance(x, Tensor) else tuple(results)
 
 
 def _point(x: Tensor, create_graph: bool) -> Tensor:
-    """x as a tensor that only f gets, so that what f holds of x besides counts as constant."""
+    """Return x as a tensor that only f gets, so that other references to x in f are constants."""
     if create_graph and x.requires_grad:
         return copy(x)
     point = x.detach()
@@ -116,7 +116,7 @@ def _point(x: Tensor, create_graph: bool) -> Tensor:
 
 
 def _call(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> Tensor:
-    """The result of f. Raises TypeError unless it is one tensor."""
+    """Return the result of f. Raises TypeError unless it is one tensor."""
     out = f(*points)
     if not isinstance(out, Tensor):
         raise TypeError(f"{name}: f must return one tensor, not {shown(out)}")
@@ -124,15 +124,15 @@ def _call(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> Tensor:
 
 
 def _gradients(out: Tensor, points: list[Tensor], create_graph: bool) -> list[Tensor]:
-    """The gradients of one number, zeros for a point that it does not depend on. The graph stays for others."""
+    """Return the gradients of one number, zeros where it does not depend on a point. Keep the graph."""
     if not out.requires_grad:
         return [zeros_like(x) for x in points]
-    found = grad(out, points, create_graph=create_graph, retain_graph=True, allow_unused=True)
-    return [zeros_like(x) if g is None else g for g, x in zip(found, points)]
+    gradients = grad(out, points, create_graph=create_graph, retain_graph=True, allow_unused=True)
+    return [zeros_like(x) if g is None else g for g, x in zip(gradients, points)]
 
 
 def _jacobians(out: Tensor, points: list[Tensor], create_graph: bool) -> list[Tensor]:
-    """The derivatives of each element of ``out``, one after the other."""
+    """Return the derivatives of each element of ``out``."""
     shapes = [(*out.shape, *x.shape) for x in points]
     if out.size == 0:
         return [zeros(shape, x.dtype) for shape, x in zip(shapes, points)]
@@ -141,7 +141,7 @@ def _jacobians(out: Tensor, points: list[Tensor], create_graph: bool) -> list[Te
 
 
 def _slopes(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """The one number that f returns, and its gradients, which have derivatives in turn."""
+    """Return f's value, one number, and its gradients, which are differentiable."""
     out = _call(name, f, points)
     if out.size != 1:
         raise ValueError(f"{name}: f must return one number, not shape {out.shape}: sum it, or use jacobian")
@@ -154,10 +154,10 @@ def jacobian(f: Callable[..., Tensor], x: Tensor, *, create_graph: bool = False)
 def jacobian(f: Callable[..., Tensor], x: Sequence[Tensor], *, create_graph: bool = False) -> tuple[Tensor, ...]: ...
 @checked
 def jacobian(f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], *, create_graph: bool = False) -> Any:
-    """The derivative of each element of f(x) by each element of x, of the shape of f(x) followed by that of x.
+    """Return the derivative of each element of f(x) by each element of x, of shape (*f(x).shape, *x.shape).
 
-    For several tensors, f(*x), there is a Jacobian for each, in a tuple. It is 0 if f does not depend on the tensor. With
-    ``create_graph`` it is itself differentiable.
+    For several tensors, f(*x), return a tuple with a Jacobian for each, 0 if f does not depend on it. With ``create_graph`` the
+    result is differentiable.
 
     >>> tt.jacobian(lambda x: x * x, tt.tensor([1.0, 2.0]))
     tensor([[2., 0.],
@@ -174,10 +174,10 @@ def hessian(f: Callable[..., Tensor], x: Tensor, *, create_graph: bool = False) 
 def hessian(f: Callable[..., Tensor], x: Sequence[Tensor], *, create_graph: bool = False) -> tuple[tuple[Tensor, ...], ...]: ...
 @checked
 def hessian(f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], *, create_graph: bool = False) -> Any:
-    """The second derivatives of the one number f(x), of the shape of x twice.
+    """Return the second derivatives of f(x), one number, of shape (*x.shape, *x.shape).
 
-    For several tensors, f(*x), there is a tuple for each, which holds the derivatives of its gradient by each of them. With
-    ``create_graph`` they are themselves differentiable. Raises ValueError if f returns more than one number.
+    For several tensors, f(*x), return a tuple for each, with the derivatives of its gradient by each of them. With
+    ``create_graph`` the result is differentiable. Raises ValueError if f returns several numbers.
 
     >>> tt.hessian(lambda x: x[0] ** 2 * x[1], tt.tensor([1.0, 2.0]))
     tensor([[4., 2.],
@@ -199,7 +199,7 @@ def hvp(
 def hvp(
     f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], v: Tensor | Sequence[Tensor], *, create_graph: bool = False
 ) -> tuple[Tensor, Any]:
-    """f(x), one number, and the product of its Hessian and ``v``, which has the shape of x. It takes two backward passes.
+    """Return f(x), one number, and its Hessian times ``v``, which has the shape of x, in two backward passes.
 
     For several tensors, f(*x), ``v`` has as many, and the product is a tuple.
 
@@ -208,7 +208,7 @@ def hvp(
     """
     shapes, wanted = [one.shape for one in _listed(v)], [one.shape for one in _listed(x)]
     if shapes != wanted:
-        raise ValueError(f"hvp: v must have the shapes of x, {wanted}, and has {shapes}")
+        raise ValueError(f"hvp: v must have the shapes of x, {wanted}, got {shapes}")
     with enable_grad():
         points = [_point(one, create_graph) for one in _listed(x)]
         out, slopes = _slopes("hvp", f, points)

@@ -370,7 +370,7 @@ def test_outputs_that_say_nothing(beam: int) -> None:
 
             with pytest.raises(UserError, match=f"the model's outputs are {message}"):
                 beam_search(Broken(4, [0]), [[START]], END, beam=beam, max_tokens=4)
-    with pytest.raises(UserError, match="-inf for every token that may be written, so that no token is possible"):
+    with pytest.raises(UserError, match="-inf for every allowed token, so that no token is possible"):
         log_softmax(np.full((2, 3), -np.inf))
 
 

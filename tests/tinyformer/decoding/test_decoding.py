@@ -113,7 +113,7 @@ def test_only_what_has_a_probability_is_picked(sampling: Sampling) -> None:
 UNUSABLE = {
     "NaN": [[1.0, math.nan, 2.0], [math.nan] * 3, [math.inf, math.nan, 0.0], [-math.inf, math.nan, -math.inf]],
     "infinite": [[1.0, math.inf, 2.0], [math.inf] * 3, [-math.inf, 0.0, math.inf]],
-    "-inf for every token": [[-math.inf] * 3],
+    "-inf for every allowed token": [[-math.inf] * 3],
 }
 
 
@@ -713,7 +713,7 @@ def test_decoders_refuse_what_does_not_fit_them(model, make_transformer, use_cac
         decoder.next_logits(np.ones((3, 1), np.int64))
     gpt = GPTDecoder(model, use_cache)
     list(sample(gpt, [[1]] * 3, 2, Sampling()))
-    with pytest.raises(UserError, match="a decoder that writes 3 texts got ids for 2: make a new one for other texts"):
+    with pytest.raises(UserError, match="a decoder of 3 texts got ids for 2: make a new decoder for other texts"):
         list(sample(gpt, [[1]] * 2, 2, Sampling()))
 
 

@@ -256,7 +256,7 @@ def test_decoders_refuse_what_does_not_fit_them(attention: bool) -> None:
 
     decoder = translation_decoder(model, SOURCE[:3], 2)
     for rows in (1, 2, 4):  # one row would broadcast
-        with pytest.raises(UserError, match=f"a decoder that writes 3 texts got ids for {rows}: pass one row for each"):
+        with pytest.raises(UserError, match=f"a decoder of 3 texts got ids for {rows}: pass one row for each"):
             decoder.next_logits(np.ones((rows, 1), np.int64))
     with pytest.raises(UserError, match="this decoder takes 2 tokens, not 3: pass it a larger max_tokens"):
         decoder.next_logits(np.ones((3, 3), np.int64))
@@ -266,7 +266,7 @@ def test_decoders_refuse_what_does_not_fit_them(attention: bool) -> None:
 
     decoder = RecurrentDecoder(language_model("gru"))
     list(sample(decoder, [[1]] * 3, 200, Sampling()))  # a text has no end of its own
-    with pytest.raises(UserError, match="a decoder that writes 3 texts got ids for 2: pass one row for each"):
+    with pytest.raises(UserError, match="a decoder of 3 texts got ids for 2: pass one row for each"):
         list(sample(decoder, [[1]] * 2, 2, Sampling()))
 
 

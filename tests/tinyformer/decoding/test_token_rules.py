@@ -69,9 +69,9 @@ def test_ids_in_every_form() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 1.0, "x", True, None])
 def test_ids_that_are_none(wrong: Any) -> None:
-    with pytest.raises(SettingError, match=f"forbidden must be ids of tokens, integers of at least 0, not {wrong!r}"):
+    with pytest.raises(SettingError, match=f"forbidden must be token ids, integers of at least 0, not {wrong!r}"):
         TokenRules(0, [1, wrong])
-    with pytest.raises(SettingError, match=f"end must be ids of tokens, integers of at least 0, not {wrong!r}"):
+    with pytest.raises(SettingError, match=f"end must be token ids, integers of at least 0, not {wrong!r}"):
         TokenRules([1, wrong])
 
 
@@ -128,10 +128,10 @@ def test_a_forced_end_is_the_last_token() -> None:
 def test_what_is_left_is_impossible() -> None:
     certain = Table([[0.0, 1.0], [0.0, 1.0]])
     for sampling in (GREEDY, Sampling()):
-        with pytest.raises(UserError, match="-inf for every token that may be written, so that no token is possible"):
+        with pytest.raises(UserError, match="-inf for every allowed token, so that no token is possible"):
             written(certain, [[0]], 3, sampling, None, [1])
     for rule in RULES:
-        with pytest.raises(UserError, match="-inf for every token that may be written, so that no token is possible"):
+        with pytest.raises(UserError, match="-inf for every allowed token, so that no token is possible"):
             beam_search(certain, [[0]], None, beam=2, rule=rule, forbidden=[1])
     with pytest.raises(UserError, match="every token of the vocabulary is forbidden, 2 in all"):
         beam_search(certain, [[0]], 0, forbidden=[0, 1])

@@ -115,8 +115,8 @@ def test_a_mask_is_filled_as_fill_masks_fills_it(every: Any) -> None:
     ("name", "question", "asked", "said"),
     [
         ("gpt", "fill", {"place": 0}, "this model fills in no masks"),
-        ("masked", "fill", {"place": 99}, "there is no place 99 in a text of 4 tokens"),
-        ("masked", "fill", {"place": -1}, "there is no place -1 in a text of 4 tokens"),
+        ("masked", "fill", {"place": 99}, "there is no position 99 in a text of 4 tokens"),
+        ("masked", "fill", {"place": -1}, "there is no position -1 in a text of 4 tokens"),
         ("masked", "next_token", {}, "this model does not write: it fills in masks"),
         ("gpt", "next_token", {"chosen": 10_000}, "chosen must be the id of a token, from 0 to"),
         ("gpt", "next_token", {"sampling": {"temperature": -1}}, "temperature must be 0"),

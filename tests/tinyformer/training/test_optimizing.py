@@ -15,7 +15,7 @@ from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.optimizing import OPTIMIZERS, optimizer_for
-from tinytensor.optim import SGD, AdamW, Lion, Muon
+from tinytensor.optim import SGD, Adagrad, AdamW, Lion, Muon, RMSprop
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
@@ -71,6 +71,13 @@ def test_each_optimizer_has_its_settings(make_gpt) -> None:
         assert {setting: group[setting] for setting in settings} == settings
 
 
+def test_a_new_row_gets_only_the_settings_it_names(make_gpt, monkeypatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "adagrad", OPTIMIZERS["sgd"]._replace(make=Adagrad, settings=()))
+    monkeypatch.setitem(OPTIMIZERS, "rmsprop", OPTIMIZERS["sgd"]._replace(make=RMSprop))
+    assert type(optimizer_for(make_gpt(), TrainingConfig(optimizer="adagrad"))) is Adagrad
+    assert optimizer_for(make_gpt(), TrainingConfig(optimizer="rmsprop", momentum=0.25)).param_groups[0]["momentum"] == 0.25
+
+
 def test_a_setting_that_the_optimizer_does_not_read_is_refused() -> None:
     for name, choice in OPTIMIZERS.items():
         config = TrainingConfig(optimizer=name)
@@ -112,7 +119,7 @@ def test_muon_without_a_learning_rate_names_adamw() -> None:
 
 
 def test_muon_needs_blocks() -> None:
-    says = "optimizer muon is for the blocks of Transformers, and a RecurrentLM has none: choose another"
+    says = "optimizer muon trains the blocks of Transformers, but RecurrentLM has none: choose another"
     with pytest.raises(SettingError, match=says):
         optimizer_for(RecurrentLM(RecurrentConfig(11, cell="lstm", d_model=8)), TrainingConfig(optimizer="muon"))
 

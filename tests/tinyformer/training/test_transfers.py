@@ -41,14 +41,14 @@ SMALL = {"d_model": 16, "num_heads": 2, "dropout": 0.0}
 def uncounted_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not count the tables that tell the optimizer's kernels where the gradients lie: they are copied when these have moved,
     and where memory is given out is up to the CPU here, and to CuPy's memory pool there."""
-    from tinytensor.autograd.replaying import Step
+    from tinytensor.autograd.replaying import TrainingStep
 
-    def copy(step: Step, values: Any) -> Any:
+    def copy(step: TrainingStep, values: Any) -> Any:
         copied = from_numpy(values)
         xp.uploads.pop()
         return copied
 
-    monkeypatch.setattr(Step, "table", copy)
+    monkeypatch.setattr(TrainingStep, "table", copy)
 
 
 def reads(action: Callable[[], Any]) -> int:

@@ -20,7 +20,7 @@ import numpy
 from tinytensor.kernels.numba.block_dots import CODES
 from tinytensor.kernels.numba.quantized import rounded_size, whole_width
 from tinytensor.kernels.numpy.quantized import cut, num_rows
-from tinytensor.kernels.steps import Step
+from tinytensor.kernels.steps import KernelCall
 
 LINEAR, ADD, MULTIPLY, RELU, SILU, GELU_TANH, GELU_EXACT, LAYER_NORM, RMS_NORM = range(9)
 NORM_HEADS, ROTATE_HEADS, ATTENTION, ROUND_INPUTS, LINEAR_BLOCKS, LINEAR_BFLOAT16, MEMORY = range(9, 16)
@@ -34,7 +34,7 @@ class Unfit(Exception):
     """There is no instruction for a step."""
 
 
-class Writer:
+class Assembler:
     """Writes the instructions of a program. ``values`` has the value of each slot in the call that was traced."""
 
     def __init__(self, values: list[Any]):
@@ -46,7 +46,7 @@ class Writer:
         self.stored: set[int] = set()  # the slots of the keys and values in caches
         self.contiguous: set[int] = set()  # the slots of all other operands
 
-    def write(self, step: Step) -> None:
+    def write(self, step: KernelCall) -> None:
         """Write the instruction of this step. Raises Unfit if there is none."""
         values = [self.values[slot] for slot in step.arguments]
         if step.name not in _WRITERS or not all(x.size for x in values if isinstance(x, numpy.ndarray)):
@@ -56,7 +56,7 @@ class Writer:
     def add(
         self,
         kernel: int,
-        step: Step,
+        step: KernelCall,
         slots: list[int],
         sizes: tuple[int, int, int],
         setting: float = 0.0,
@@ -103,7 +103,7 @@ def _is_usual(x: Any, dtype: str = "float32") -> bool:
     return type(x) is numpy.ndarray and x.dtype == dtype and x.flags.c_contiguous
 
 
-def _linear_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any) -> None:
+def _linear_step(writer: Assembler, step: KernelCall, x: Any, weight: Any, bias: Any) -> None:
     outputs, inputs = weight.shape
     rows, (of_x, of_weight, of_bias) = x.size // inputs, step.arguments
     if rows > _MOST_ROWS:
@@ -112,7 +112,9 @@ def _linear_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any) -> 
     writer.add(LINEAR, step, operands, (rows, inputs, outputs), weight=(4 * inputs, 0, 0, outputs, 0))
 
 
-def _blocks_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any, parts: Any, passes_gradient: bool) -> None:
+def _blocks_step(
+    writer: Assembler, step: KernelCall, x: Any, weight: Any, bias: Any, parts: Any, passes_gradient: bool
+) -> None:
     """Add an instruction to round the inputs x for each width of whole blocks, and a product with each part of the weight."""
     inputs, outputs = x.shape[-1], num_rows(parts)
     rows, (of_x, of_weight, of_bias, *_) = x.size // inputs, step.arguments
@@ -133,7 +135,7 @@ def _blocks_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any, par
 
 
 def _binary(kernel: int) -> Callable[..., None]:
-    def write(writer: Writer, step: Step, x: Any, y: Any) -> None:
+    def write(writer: Assembler, step: KernelCall, x: Any, y: Any) -> None:
         of_x, of_y = step.arguments
         if type(y) in (int, float):
             y = numpy.full(1, y, numpy.float32)
@@ -154,20 +156,20 @@ def _is_row_of(y: Any, x: Any) -> bool:
 
 
 def _activation(kernel: int) -> Callable[..., None]:
-    def write(writer: Writer, step: Step, *values: Any) -> None:
+    def write(writer: Assembler, step: KernelCall, *values: Any) -> None:
         size = values[-1].size
         writer.add(kernel, step, [step.arguments[-1]], (1, size, size))
 
     return write
 
 
-def _silu_step(writer: Writer, step: Step, needed: Any, x: Any, factor: Any) -> None:
+def _silu_step(writer: Assembler, step: KernelCall, needed: Any, x: Any, factor: Any) -> None:
     of_factor = writer.vector(step.arguments[2], 1.0, x.size)
     writer.add(SILU, step, [step.arguments[1], of_factor], (1, x.size, x.size))
 
 
 def _norm(kernel: int) -> Callable[..., None]:
-    def write(writer: Writer, step: Step, needed: Any, x: Any, *rest: Any) -> None:
+    def write(writer: Assembler, step: KernelCall, needed: Any, x: Any, *rest: Any) -> None:
         width = x.shape[-1]
         _, of_x, *vectors, _ = step.arguments
         slots = [of_x, *[writer.vector(slot, missing, width) for slot, missing in zip(vectors, (1.0, 0.0))]]
@@ -177,8 +179,8 @@ def _norm(kernel: int) -> Callable[..., None]:
 
 
 def _norm_and_rotate_step(
-    writer: Writer,
-    step: Step,
+    writer: Assembler,
+    step: KernelCall,
     needed: Any,
     projected: Any,
     query_weight: Any,
@@ -212,7 +214,7 @@ def is_cache(stored: Any, batch: int, heads: int, width: int) -> bool:
     return is_roomy and stored.shape == (2, batch, heads, length, width) and stored.strides == contiguous
 
 
-def _attention_step(writer: Writer, step: Step, projected: Any, stored: Any, num_heads: int, is_causal: bool) -> None:
+def _attention_step(writer: Assembler, step: KernelCall, projected: Any, stored: Any, num_heads: int, is_causal: bool) -> None:
     rows, length, width = projected.shape
     keys, d_head = stored.shape[2], stored.shape[4]
     is_usual = _is_usual(projected) and stored.dtype == numpy.float32
@@ -224,7 +226,7 @@ def _attention_step(writer: Writer, step: Step, projected: Any, stored: Any, num
     writer.add(ATTENTION, step, list(step.arguments[:2]), sizes, setting=scale, heads=(num_heads, keys))
 
 
-def _memory_step(writer: Writer, step: Step, projected: Any, stored: Any, mask: Any, num_heads: int) -> None:
+def _memory_step(writer: Assembler, step: KernelCall, projected: Any, stored: Any, mask: Any, num_heads: int) -> None:
     """The instruction has the rows of the memory in place of the heads of keys."""
     texts, length, width = projected.shape
     _, rows, _, keys, d_head = stored.shape
@@ -238,7 +240,7 @@ def _memory_step(writer: Writer, step: Step, projected: Any, stored: Any, mask: 
     writer.add(MEMORY, step, list(step.arguments[:3]), (texts, width, width), setting=setting, heads=heads)
 
 
-def _view(writer: Writer, step: Step, x: Any, *settings: Any) -> None:
+def _view(writer: Assembler, step: KernelCall, x: Any, *settings: Any) -> None:
     """Write no instruction: it is a view of all elements in the same order, such as x[:, -1] of one position."""
     out = writer.values[step.result]
     if out.size != x.size or out.ctypes.data != x.ctypes.data or not _is_usual(out):
@@ -246,6 +248,8 @@ def _view(writer: Writer, step: Step, x: Any, *settings: Any) -> None:
     writer.same[step.result] = writer.root(step.arguments[0])
 
 
+# For each op that a compiled program can compute: the function that writes its instructions. A step with another name runs
+# before the program, or keeps it from being compiled.
 _WRITERS: dict[str, Callable[..., None]] = {
     "linear": _linear_step,
     "linear_blocks": _blocks_step,

@@ -28,13 +28,13 @@ from tinytensor.kernels.numba.instructions import (
     PARTS,
     ROW_BYTES,
     ROWS,
+    Assembler,
     Unfit,
-    Writer,
     is_cache,
 )
 from tinytensor.kernels.numba.processor import has_second_core, helper, reads_several_rows
 from tinytensor.kernels.numba.program_loops import FLAGS, NOTHING_YET, run_of
-from tinytensor.kernels.steps import Step
+from tinytensor.kernels.steps import KernelCall
 
 _FEWEST_STEPS = 8  # with fewer, calling each takes hardly longer
 _SHARED = 1 << 25  # bytes of weights from which two threads share the products; fewer are read fast enough from the caches
@@ -42,14 +42,14 @@ _PART = 1 << 17  # bytes of a weight that one thread takes at a time
 _PAUSE = 5e-5  # seconds that an idle helper sleeps, doubled each time
 
 
-def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> list[Step]:
+def fuse(steps: list[KernelCall], values: list[Any], num_inputs: int, result: int) -> list[KernelCall]:
     """Return the steps without an instruction, then one step for all others; or the steps as they are, if that is impossible or
     not worth it.
 
     ``values`` has each slot's value in the traced call, first the ``num_inputs`` inputs. ``result`` is the slot of the
     program's result.
     """
-    writer, before, joined = Writer(values), [], set()
+    writer, before, joined = Assembler(values), [], set()
     for step in steps:
         try:
             writer.write(step)
@@ -63,13 +63,13 @@ def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> 
     given = [slot for slot in sorted(writer.operands()) if slot < num_inputs or slot in {step.result for step in before}]
     if not writer.stored.issubset(given) or not writer.stored.isdisjoint(writer.contiguous):
         return steps
-    return [*before, Step("", _Program(writer, given, result), tuple(given), False, result)]
+    return [*before, KernelCall("", _Program(writer, given, result), tuple(given), False, result)]
 
 
 class _Program:
     """Instructions that run in one call. It takes the arrays of the slots ``given``, and returns a new array."""
 
-    def __init__(self, writer: Writer, given: list[int], result: int):
+    def __init__(self, writer: Assembler, given: list[int], result: int):
         self.instructions = numpy.array(writer.instructions, numpy.int64)
         self.settings = numpy.array(writer.settings, numpy.float32)
         self.parts = self._cut() if has_second_core() else 0  # maximum parts of any instruction
