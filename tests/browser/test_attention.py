@@ -142,9 +142,9 @@ def test_the_grid_is_used_by_keys(tab: Tab, explorers: Any) -> None:
 def test_a_model_without_attention_says_so(tab: Tab, explorers: Any, name: str) -> None:
     texts = {"source": SOURCE} if name == "context" else {}
     page = tab.open(explorers[name], "attention", **texts, text="the fox")
-    page.get_by_text("This model has no attention. It is a recurrent network").wait_for()
+    page.get_by_text("A recurrent network has no attention").wait_for()
     assert not page.is_visible(".heads")
-    page.get_by_role("button", name="See its states over time in Inside").click()
+    page.get_by_role("button", name="Its states over time").click()
     page.wait_for_selector("#inside-states .heatmap")
     assert page.get_attribute("#tab-inside", "aria-selected") == "true"
     wait_until(page, "document.querySelector('#inside-states').getBoundingClientRect().top < innerHeight / 2")

@@ -9,6 +9,7 @@ import { headNames } from "./headnames.js";
 import { HeadGrid } from "./heads.js";
 import { HeatMap, axesOf } from "./heatmap.js";
 import { Links } from "./links.js";
+import { openPart } from "./opening.js";
 import { troubleLine } from "./trouble.js";
 import { Weights } from "./weights.js";
 
@@ -78,6 +79,7 @@ export function show() {
   } else {
     map?.draw();
     links?.draw();
+    if (layer) retitle();
   }
 }
 
@@ -133,19 +135,7 @@ function chooseKept() {
 
 /** What a model without attention has in the place of it: only recurrent networks are such models. */
 function insteadOfAttention() {
-  const go = element("button", { type: "button", class: "link" }, "See its states over time in Inside");
-  go.addEventListener("click", () => {
-    document.getElementById("tab-inside").click();
-    goTo("inside-states");
-  });
-  return ["This model has no attention. It is a recurrent network: it reads one token after the other, and what it knows of those before stands in its state, a row of numbers that each token changes. ", go];
-}
-
-/** Scroll to a part of the page as soon as it is shown. */
-function goTo(id, tries = 100) {
-  const place = document.getElementById(id);
-  if (place?.checkVisibility({ visibilityProperty: true })) place.scrollIntoView();
-  else if (tries) setTimeout(goTo, 50, id, tries - 1);
+  return ["A recurrent network has no attention. ", element("button", { type: "button", class: "link", onclick: () => openPart("states") }, "Its states over time")];
 }
 
 function about(first) {
@@ -215,6 +205,7 @@ function retitle() {
   const { name, head } = chosen;
   const what = { mean: ", mean over heads", rollout: ": rollout through all layers up to it" }[head] ?? (layer.heads > 1 ? `, head ${head + 1}` : "");
   part.title.textContent = capital(layer.label) + what + (names?.ending(name, head) ?? "");
+  if (page.view === "attention") page.trail([capital(layer.label), ...(layer.heads > 1 && typeof head === "number" ? [`Head ${head + 1}`] : [])]);
 }
 
 function legend(head) {

@@ -2,8 +2,9 @@
 
 import { ask, latest } from "./api.js";
 import { headNames } from "./headnames.js";
-import { openHead } from "./openhead.js";
+import { openHead } from "./opening.js";
 import { whenSeen } from "./seen.js";
+import { page } from "./state.js";
 import { element, percent, signed, visible } from "./text.js";
 import { TokenButtons } from "./tokens.js";
 import { troubleLine } from "./trouble.js";
@@ -16,7 +17,8 @@ const MOST = 20; // bars that are shown at first
  */
 export function drawAttribution(box, found) {
   if (found.no_shares) return found.no_shares;
-  const state = { place: found.count - 1, token: null, other: null, byLayer: false, all: false, answer: null, names: null };
+  const { place = found.count - 1, token: wanted = null } = page.wanted?.name === "attribution" ? page.wanted : {};
+  const state = { place: Math.min(place, found.count - 1), token: wanted, other: null, byLayer: false, all: false, answer: null, names: null };
   let removed = false;
   const [trouble, refuse] = troubleLine();
   const tokens = new TokenButtons(box, "The text. The prediction after the chosen token is looked at", (place) => {
@@ -69,10 +71,11 @@ export function drawAttribution(box, found) {
   }
 
   const forget = whenSeen(tokens.box, load);
-  return () => {
+  const remove = () => {
     removed = true;
     forget();
   };
+  return Object.assign(remove, { take: ({ place: at, token: id }) => change({ place: at, token: id, other: null }) });
 }
 
 /** The line that says that the shares sum to the logit. */

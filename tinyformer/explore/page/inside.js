@@ -93,6 +93,11 @@ export function begin(section) {
     section.append(part);
     boxes.set(id, { part, note, box, remove: null, forget: null });
   }
+  page.addEventListener("part", ({ detail }) => {
+    page.wanted = detail; // where it is drawn later
+    boxes.get(detail.name).remove?.take?.(detail);
+    goTo(boxes.get(detail.name).part);
+  });
   page.addEventListener("model", () => {
     clear("passage");
     clear("model");
@@ -146,6 +151,12 @@ function draw(of, found) {
     place.forget = hidden.includes(part) ? whenSeen(place.box, () => drawPart(part, found)) : null;
     if (!place.forget) drawPart(part, found);
   }
+}
+
+/** Scroll to a part as soon as it is shown. */
+function goTo(part, tries = 100) {
+  if (part.checkVisibility({ visibilityProperty: true })) part.scrollIntoView();
+  else if (tries) setTimeout(goTo, 50, part, tries - 1);
 }
 
 /** Draw a part. One that can move takes the numbers of another step into what is there. */

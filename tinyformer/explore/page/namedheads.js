@@ -3,7 +3,7 @@
 import { ask, latest } from "./api.js";
 import { labelOf } from "./attention.js";
 import { distance, headNames } from "./headnames.js";
-import { openHead } from "./openhead.js";
+import { openHead } from "./opening.js";
 import { whenSeen } from "./seen.js";
 import { element } from "./text.js";
 import { troubleLine } from "./trouble.js";

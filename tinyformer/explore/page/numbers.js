@@ -27,6 +27,20 @@ const remember = addressed("numbers", ["array"], ({ array = "", cell = "", gradi
   if (shown?.passage === page.passage) showChosen(true);
 });
 
+let wanted = null; // a cell of the residual stream that is shown once the pass is there
+
+/** Choose the wanted cell. */
+function takeWanted() {
+  if (!wanted || shown?.passage !== page.passage) return;
+  const { arrays } = shown.pass;
+  const { layer, token, unit } = wanted;
+  const begin = arrays.findIndex(({ name }) => name.startsWith("blocks."));
+  const array = layer ? byName(`blocks.${layer - 1}`) : arrays.slice(0, begin).findLast(({ source }) => source);
+  wanted = null;
+  if (array && token < array.shape[0]) choose(array, token * array.shape[1] + unit, true);
+  look();
+}
+
 /** Fill the section of this view once. */
 export function begin(section) {
   const make = (name, kind, properties = {}, ...children) => (part[name] = element(kind, properties, ...children));
@@ -59,6 +73,10 @@ export function begin(section) {
   const about = element("p", { class: "note" }, LEGEND);
   make("body", "div", { class: "numbers", hidden: true }, part.controls, part.both, part.line, map.save, about, element("p", { class: "note", id: "numbers-keys" }, KEYS));
   section.replaceChildren(part.note, trouble, part.body);
+  page.addEventListener("cell", ({ detail }) => {
+    wanted = detail;
+    takeWanted();
+  });
 }
 
 /** Draw what the page holds now. It is called when the view is chosen, and when the passage changes while it is. */
@@ -88,6 +106,7 @@ const load = latest(async (signal, passage, facts) => {
   part.gradients.title = pass.loss ? "Show how the loss changes with each number (G)" : "A text of one token has no next token, and so no loss";
   if (isOther) part.arrays.replaceChildren(...pass.arrays.map(({ name }, i) => new Option(names[i], name)));
   showChosen(isOther);
+  takeWanted();
   part.body.ariaBusy = "false";
 }, (message) => {
   part.refuse(message);
@@ -201,7 +220,7 @@ function key(event) {
   };
   const move = MOVES[event.key];
   const act = move ? () => (event.shiftKey ? map.pan(move[1] * 60, move[0] * 60) : step(...move)) : acts[event.key];
-  if (!act) return;
+  if (!act || (event.key === "Escape" && !cellNow())) return;
   event.preventDefault();
   act();
 }

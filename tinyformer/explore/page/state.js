@@ -58,6 +58,11 @@ class Page extends EventTarget {
     return { model, ids, source };
   }
 
+  /** Name the part of the model that the view shows: it stands behind "Model" at the head of the view. */
+  trail(names) {
+    this.dispatchEvent(new CustomEvent("trail", { detail: names }));
+  }
+
   keep() {
     try {
       sessionStorage.setItem(KEY, JSON.stringify(Object.fromEntries(KEPT.map((key) => [key, this[key]]))));

@@ -17,6 +17,11 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+/** A line of a view, whose details are behind a question mark. */
+export function about(line, details) {
+  return element("div", { class: "note about" }, element("span", {}, line), " ", element("details", {}, element("summary", { "aria-label": "Help" }, "?"), element("p", {}, details)));
+}
+
 /** A number of things, such as "1 token" and "2,000 tokens"; with "several" where the plural has no mere s. */
 export function counted(count, what, several = `${what}s`) {
   return `${count.toLocaleString("en")} ${count === 1 ? what : several}`;

@@ -56,7 +56,7 @@ export function begin(part) {
   text = new TokenButtons(left, "The text", look);
   left.append(saveSvg(() => "The text, coloured by probability", () => [left]));
   panel = new Distribution(right, choose);
-  part.addEventListener("keydown", (event) => event.key === "Escape" && escape());
+  part.addEventListener("keydown", (event) => event.key === "Escape" && escape(event));
   page.addEventListener("passage", adopt);
   page.addEventListener("model", () => {
     stop();
@@ -166,12 +166,13 @@ function look(at) {
   showPlace();
 }
 
-function escape() {
+function escape(event) {
+  if (!running && place === null) return;
+  event.preventDefault();
   if (running) {
     stop();
     return;
   }
-  if (place === null) return;
   place = null;
   text.light(null);
   text.focus();

@@ -154,7 +154,7 @@ def lens(subjects: Subjects, asked: Places) -> Answer:
     with subjects.for_long():
         for row in _lens_rows(subject, reading(subjects, subject, asked.passage)):
             check_part(asked.count, asked.first, len(row), MOST_PLACES, "tokens")
-            found = probabilities(subject, _logits(subject, row[asked.first : asked.first + asked.count]))
+            found = probabilities(subject, logits_of(subject, row[asked.first : asked.first + asked.count]))
             best = found.argmax(-1)
             answer["ids"].append(best.tolist())
             answer["texts"].append(subject.texts(best.tolist()))
@@ -178,7 +178,7 @@ def lens_cell(subjects: Subjects, asked: Cell) -> Answer:
         rows = _lens_rows(subject, reading(subjects, subject, asked.passage))
         check_part(1, asked.row, len(rows), 1, "rows")
         check_part(1, asked.place, len(rows[0]), 1, "tokens")
-        logits = _logits(subject, rows[asked.row][asked.place : asked.place + 1])
+        logits = logits_of(subject, rows[asked.row][asked.place : asked.place + 1])
     return distribution(subject, logits[0], Sampling())
 
 
@@ -189,7 +189,7 @@ def _lens_rows(subject: Subject, found: Reading) -> Sequence[Tensor]:
     return found.streams[name]
 
 
-def _logits(subject: Subject, stream: Tensor) -> Any:
+def logits_of(subject: Subject, stream: Tensor) -> Any:
     """The logits (places, vocab_size) of a residual stream (places, d_model), as an array of the CPU."""
     with tt.no_grad(), evaluating(subject.model):
         return subject.model.logits_of(stream[None])[0].numpy()
@@ -216,7 +216,7 @@ def entropies(subjects: Subjects, asked: Places) -> Answer:
         if subject.kind == "masked":
             sure, losses = _hidden_in_turn(subjects, subject, found.ids, range(first, stop))
         else:
-            logits = _logits(subject, _lens_rows(subject, found)[-1][first:stop])
+            logits = logits_of(subject, _lens_rows(subject, found)[-1][first:stop])
             sure, losses = uncertainty(subject, logits, found.ids[first + 1 : stop + 1])
         return {"entropies": sure, "losses": losses}
 

@@ -26,6 +26,7 @@ from tinyformer.explore.views.neurons import neuron_examples, neuron_tokens, neu
 from tinyformer.explore.views.opening import opening
 from tinyformer.explore.views.passages import Answer, about, encode, facts, weights
 from tinyformer.explore.views.patching import patched
+from tinyformer.explore.views.picture import picture
 from tinyformer.explore.views.searching import search
 from tinyformer.explore.views.sentences import sentences
 from tinyformer.explore.views.subjects import Subjects
@@ -40,6 +41,7 @@ QUESTIONS: dict[str, Callable[..., Answer | bytes | Iterator[Answer]]] = {
         facts,
         weights,
         opening,
+        picture,
         encode,
         next_token,
         write,
