@@ -81,3 +81,11 @@ def test_each_kind_of_model_has_a_picture(tmp_path: Path, name: str) -> None:
     for wrong in ({"place": answer["count"]}, {"place": -1}):
         with pytest.raises(UserError, match=r"the number of tokens|not among the tokens"):
             ask(subjects, "picture", asked(subjects, text, source, **wrong))
+
+
+def test_tokens_are_named_by_their_ids(tmp_path: Path) -> None:
+    subjects = Subjects([gpt_run(tmp_path / "run")])
+    subject = subjects.get("best")
+    answer: Any = ask(subjects, "tokens", {"model": "best"})
+    assert len(answer["texts"]) == subject.num_tokens
+    assert [answer["texts"][i] for i in subject.encode(TEXT)] == list(TEXT)

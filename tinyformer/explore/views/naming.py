@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.explore.views.attending import AboutAttention, AttentionLayer, attention_layers, of_each, read, weights_of
-from tinyformer.explore.views.kept import Kept
-from tinyformer.explore.views.passages import Answer, Named
+from tinyformer.explore.views.attending import AttentionLayer, attention_layers, of_each, read, weights_of
+from tinyformer.explore.views.passages import Answer, Named, OfPassage
+from tinyformer.explore.views.reading import Kept
 from tinyformer.explore.views.subjects import LONGEST, Subject, Subjects
 from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.attention import recording_attention
@@ -94,7 +94,7 @@ def _around(tokens: Sequence[int], ids: Any) -> Any:
     return host.tile(host.asarray(tokens, dtype=ids.dtype), (len(ids), 1))
 
 
-def text_scores(subjects: Subjects, asked: AboutAttention) -> Answer:
+def text_scores(subjects: Subjects, asked: OfPassage) -> Answer:
     """The scores of ``head_names`` on a passage: its ``layers``, each with its ``name`` and its ``heads``, of each the
     ``scores`` in the order of the kinds (null where the passage has nothing to score) and the ``distance``."""
     with subjects.for_long():

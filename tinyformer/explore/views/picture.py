@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tinyformer.decoding.sampling import Sampling
-from tinyformer.explore.views.attending import AboutAttention, attention
+from tinyformer.explore.views.attending import attention
 from tinyformer.explore.views.attributing import recorded
 from tinyformer.explore.views.inside import check_part, logits_of
-from tinyformer.explore.views.passages import Answer, Passage
+from tinyformer.explore.views.passages import Answer, OfPassage, Passage
 from tinyformer.explore.views.reading import is_recurrent, predicting, reading, why_no_shares
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.explore.views.writing import Next, distribution, next_token
@@ -48,7 +48,7 @@ def picture(subjects: Subjects, asked: Picture) -> Answer:
     """
     passage = asked.passage
     subject = passage.subject(subjects)
-    answer = attention(subjects, AboutAttention(passage))
+    answer = attention(subjects, OfPassage(passage))
     with subjects.for_long():
         found = reading(subjects, subject, passage)
         mask = subject.mask if subject.kind == "masked" else None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from queue import Queue
 from typing import Any
 
 from tinyformer.common.errors import UserError
 from tinyformer.decoding.beam_search import BeamCandidate, BeamStep, Hypothesis, beam_search
-from tinyformer.explore.serving.following import Tell, follow
 from tinyformer.explore.views.passages import Answer, Passage
 from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.explore.views.writing import threads_for
@@ -178,3 +179,47 @@ class Tree:
             }
         )
         return number
+
+
+Tell = Callable[[Any], None]
+
+
+class _GivenUp(Exception):
+    """Nobody waits for the computation any more."""
+
+
+def follow(work: Callable[[Tell], Any]) -> Iterator[Any]:
+    """What ``work`` tells the function that it is given, and then what it returns, as an iterator.
+
+    The work runs in a thread, and waits until each thing that it tells was asked for. If the iterator is closed, the work ends
+    when it next tells something. Whatever it raises, the iterator raises.
+    """
+    asked: Queue[bool] = Queue()
+    told: Queue[tuple[bool, Any]] = Queue()  # each with whether it is the last
+
+    def tell(news: Any) -> None:
+        told.put((False, news))
+        if not asked.get():
+            raise _GivenUp
+
+    def run() -> None:
+        try:
+            found = work(tell) if asked.get() else None
+        except _GivenUp:
+            return
+        except BaseException as error:
+            told.put((True, error))
+        else:
+            told.put((True, found))
+
+    threading.Thread(target=run, daemon=True).start()
+    is_last = False
+    try:
+        while not is_last:
+            asked.put(True)
+            is_last, news = told.get()
+            if is_last and isinstance(news, BaseException):
+                raise news
+            yield news
+    finally:
+        asked.put(False)
