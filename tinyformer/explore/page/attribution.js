@@ -3,11 +3,9 @@
 import { ask, latest } from "./api.js";
 import { headNames } from "./headnames.js";
 import { openHead } from "./opening.js";
-import { whenSeen } from "./seen.js";
-import { page } from "./state.js";
-import { element, percent, signed, visible } from "./text.js";
+import { page, whenSeen } from "./state.js";
+import { element, percent, signed, troubleLine, visible } from "./text.js";
 import { TokenButtons } from "./tokens.js";
-import { troubleLine } from "./trouble.js";
 
 const MOST = 20; // bars that are shown at first
 
@@ -35,7 +33,7 @@ export function drawAttribution(box, found) {
   const sum = element("p", { class: "readout", id: "attribution-sum", role: "status" });
   const bars = element("div", { class: "shares", id: "attribution-bars", role: "group", "aria-label": "The shares. Arrow keys move among the heads, Enter opens one." });
   bars.addEventListener("keydown", moveAmong);
-  const more = element("button", { type: "button", id: "attribution-more", onclick: () => change({ all: !state.all }, draw) });
+  const more = element("button", { type: "button", id: "attribution-more", hidden: true, onclick: () => change({ all: !state.all }, draw) });
   box.append(controls, trouble, sum, bars, more);
 
   const change = (values, then = load) => {

@@ -1,14 +1,12 @@
 /** Training as a film: the strip at the head of the page, whose slider chooses the step that all views show. */
 
 import { forget } from "./answers.js";
-import { Refusal, askAnew, askFrame, latest } from "./api.js";
+import { askAnew, askFrame, latest, newest, Refusal } from "./api.js";
 import { Curve, END } from "./filmcurve.js";
-import { newest } from "./newest.js";
 import { download, picturesIn, slug } from "./save.js";
 import { page } from "./state.js";
 import { filmOf } from "./svgpicture.js";
-import { counted, element } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { counted, element, troubleLine } from "./text.js";
 
 const SPEEDS = [1, 2, 4, 8]; // frames a second
 const part = {}; // the elements of the strip, by name

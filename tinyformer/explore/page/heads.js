@@ -28,7 +28,7 @@ export class HeadGrid {
     const rows = this.rows.map((buttons) => element("div", { class: "layer-row" }, ...buttons));
     const many = Math.max(...layers.map(({ heads }) => heads)) > 8;
     this.box = element("div", { class: many ? "heads many" : "heads", role: "group", "aria-label": "Layers and heads. Arrow keys move." }, ...rows);
-    moveByKeys(this.box, this.rows);
+    moveByKeys(this.box);
     parent.replaceChildren(this.box, saveSvg(() => "Attention of all heads", () => [about, this.box]));
     this.draw();
   }

@@ -3,6 +3,7 @@
 import { addressed } from "./address.js";
 import { ask, latest } from "./api.js";
 import { labelOf } from "./attention.js";
+import { moveByKeys } from "./gridkeys.js";
 import { headNames } from "./headnames.js";
 import { paintWeights } from "./heads.js";
 import { layoutOf } from "./modellayout.js";
@@ -10,8 +11,7 @@ import { openCell, openHead, openPart } from "./opening.js";
 import { Parts } from "./parts.js";
 import { saveSvg } from "./save.js";
 import { page } from "./state.js";
-import { about, element, percent, placed, signed, visible } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { about, element, percent, placed, signed, troubleLine, visible } from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const HELP = "Tokens enter on one side, and the residual stream carries them through the layers. Each head and each MLP reads the stream and writes into it. " +
@@ -45,7 +45,7 @@ export function begin(section) {
   part.box = element("div", { class: "model", role: "group", "aria-label": "The model. Arrow keys move, Enter opens a part." });
   const save = saveSvg(() => "The model", () => [part.box]);
   section.append(element("div", { class: "model-bar" }, part.write, part.off, about(part.said, HELP), save), part.trouble, part.box);
-  part.box.addEventListener("keydown", move);
+  moveByKeys(part.box);
   part.box.addEventListener("focusin", ({ target }) => reach(target));
   for (const event of ["focusin", "pointerover"]) part.box.addEventListener(event, ({ target }) => drawn && weigh(drawn.heads.find(({ button }) => button.contains(target))));
   new ResizeObserver(() => shown && part.box.clientWidth && draw()).observe(section);
@@ -375,26 +375,6 @@ function reach(button, isFocused = false) {
   part.reached = button;
   button.tabIndex = 0;
   if (isFocused) button.focus({ preventScroll: true });
-}
-
-/** The arrow keys move to the nearest part in their direction. */
-function move(event) {
-  const way = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] }[event.key];
-  if (!way) return;
-  event.preventDefault();
-  const middle = (one) => {
-    const { left, right, top, bottom } = one.getBoundingClientRect();
-    return [(left + right) / 2, (top + bottom) / 2];
-  };
-  const from = middle(event.target);
-  let nearest = [Infinity, null];
-  for (const one of part.box.querySelectorAll("button:not([hidden])")) {
-    const apart = middle(one).map((at, i) => at - from[i]);
-    const along = apart[0] * way[0] + apart[1] * way[1];
-    const across = Math.abs(apart[0] * way[1]) + Math.abs(apart[1] * way[0]);
-    if (along > 1 && along + 3 * across < nearest[0]) nearest = [along + 3 * across, one];
-  }
-  nearest[1]?.focus();
 }
 
 function bytesOf(base64) {

@@ -1,11 +1,9 @@
 /** What a neuron does: the tokens that excite it, and those whose logits it raises and lowers. */
 
 import { ask, latest, stream } from "./api.js";
-import { whenSeen } from "./seen.js";
-import { page } from "./state.js";
-import { element, placed, signed, visible } from "./text.js";
+import { page, whenSeen } from "./state.js";
+import { element, placed, signed, troubleLine, visible } from "./text.js";
 import { TokenButtons } from "./tokens.js";
-import { troubleLine } from "./trouble.js";
 
 const SMALL = 2e7; // parameters of a model that is searched without being asked to
 

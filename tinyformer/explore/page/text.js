@@ -91,3 +91,24 @@ export function inks(strongest = "--high") {
 function linear(value) {
   return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
 }
+
+/**
+ * @returns {[HTMLElement, (message: string) => void]} the line, and what says a message in it. "" hides it again.
+ */
+export function troubleLine() {
+  const line = element("p", { class: "trouble", role: "alert", hidden: true });
+  return [line, (message) => {
+    line.textContent = message;
+    line.hidden = !message;
+  }];
+}
+
+/** Whether a button does something. */
+export function able(button, is) {
+  button.setAttribute("aria-disabled", String(!is));
+}
+
+/** Let a button act where it does something. */
+export function onPress(button, act) {
+  button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || act());
+}
