@@ -118,11 +118,10 @@ class Ablated:
 
 
 def ablated(subjects: Subjects, asked: Ablated) -> Answer:
-    """What the model predicts after the passage, or for its first mask, ``before`` and ``after`` parts of it are switched off:
-    of the ten ``tokens`` whose probability changes most (where none does, the likeliest) the ``id``, the ``text``, and both
-    probabilities; the ``divergence``, D(before ‖ after) of Kullback and Leibler in nats; and the mean losses of the passage's
-    tokens, ``loss_before`` and ``loss_after``: null for a BERT, which reads what it predicts, and for a single token. ``place``
-    is the place in the passage after which the token is predicted, or that of the mask."""
+    """Return the predictions after the passage, or at its first mask, ``before`` and ``after`` parts are switched off: the ten
+    ``tokens`` whose probability changes most (or the likeliest), with ``id``, ``text`` and both probabilities; the
+    ``divergence`` D(before ‖ after) in nats; the mean losses of the passage, ``loss_before`` and ``loss_after``, null for a
+    BERT and for a single token; and the ``place`` of the prediction: the last token or the mask."""
     return _compared(subjects, asked.passage, [part.intervention() for part in asked.off])
 
 

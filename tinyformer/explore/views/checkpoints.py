@@ -1,4 +1,4 @@
-"""Which weights the models have: a run that trains writes new ones, and two models may have the same."""
+"""Which weights the models have, and the film of a run: its snapshots and losses."""
 
 from __future__ import annotations
 
@@ -71,12 +71,11 @@ MOST_ROWS = 400  # of the log; a longer one is told in parts
 
 
 def film(subjects: Subjects, asked: Named) -> Answer:
-    """The film of the run that a model is of.
+    """Return the film of a model's run.
 
-    ``snapshots``, by step: of each its ``step``; its ``name``, which other questions take as a model; and its ``stamp``, which
-    is another one once it was replaced, or an ``error`` if it cannot be read. None for a pretrained model. ``losses``: rows of
-    a step, the training loss up to it, the validation loss at it, and the first step of those of which the training loss is the
-    mean; null where there was no such loss. ``training``: whether a process holds the run's folder, as one that trains does.
+    ``snapshots``, by step: the ``step``, the ``name`` of the snapshot as a model, and a ``stamp`` that changes with the file,
+    or an ``error``; none for a pretrained model. ``losses``: rows of a step, the training loss (a mean) up to it, validation
+    loss at it, and the first step of that mean; null without a loss. ``training``: whether a process holds the run's folder.
     """
     run = subjects.folder(asked.model)
     found = [_snapshot(subjects, step, name) for step, name in subjects.snapshots(asked.model).items()]

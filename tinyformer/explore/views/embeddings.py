@@ -43,13 +43,11 @@ class Embedded:
 
 
 def embeddings(subjects: Subjects, asked: Embedded) -> Answer:
-    """The embeddings of a model's tokens on their first two principal components.
+    """Return the embeddings of a model's tokens on their first two principal components.
 
-    ``texts`` of the tokens, by id; their ``coordinates``, two for each, as float32 numbers, little-endian, in base64;
-    ``explained``: the fraction of the variance that lies along each of the two axes; ``width``: the numbers in an embedding.
-    Where the model's run has snapshots, the axes are those of the last one, so that points move along the run and do not jump:
-    then ``step`` is its step, or else null. ``extent``: the least and the largest coordinates on the axes, of the vectors whose
-    axes they are: [left, right, bottom, top].
+    ``texts`` by id; ``coordinates``, two each, as little-endian float32 in base64; the ``explained`` fraction of the variance
+    along each axis; the ``width`` of an embedding. A run with snapshots has the axes of its last one, of this ``step``,
+    so that points do not jump. ``extent``: [left, right, bottom, top] of the vectors whose axes they are.
     """
     subject, (step, last, stamp) = subjects.get(asked.model), _last_snapshot(subjects, asked.model)
     # Without the lock of the models: nothing is recorded, and a large vocabulary takes seconds.
@@ -210,8 +208,8 @@ class Sentences:
 
 
 def sentences(subjects: Subjects, asked: Sentences) -> Answer:
-    """The vectors of sentences on their first two principal components, as ``embeddings`` gives those of tokens; and for each
-    sentence the ``nearest`` others: which ``sentence``, by its place, and the ``cosine``, the largest first."""
+    """Return sentence vectors on their first two principal components, as ``embeddings`` does; and for each its
+    ``nearest`` neighbours, ``sentence`` (the index) and ``cosine``, largest first."""
     subject, given = subjects.get(asked.model), asked.sentences
     if subject.sentences is None:
         raise UserError("this is no model of sentences: its folder has no modules.json")

@@ -26,8 +26,7 @@ SENTENCES = (dates(1)[0][0], "The house is small.", "hello")
 
 
 def opening(subjects: Subjects, asked: Named) -> Answer:
-    """What the page opens a model with where nobody has typed anything yet: a ``text``, for an encoder-decoder the translation
-    of the ``source``. The text is a line of the run's own, if that is still where it was."""
+    """Return a ``text`` to open a model with, if possible a line of its run's, and the ``source`` that it translates."""
     subject, folder = subjects.get(asked.model), subjects.folder(asked.model)
     source, text = "", ""
     if subject.kind == "translation":

@@ -48,20 +48,18 @@ def picture(subjects: Subjects, asked: Picture) -> Answer:
     """
     passage = asked.passage
     subject = passage.subject(subjects)
-    answer = attention(subjects, OfPassage(passage))
     with subjects.for_long():
-        found = reading(subjects, subject, passage)
+        held = reading(subjects, subject, passage)
         mask = subject.mask if subject.kind == "masked" else None
-        place = asked.place
-        if place is None:
-            place = found.ids.index(mask) if mask in found.ids else len(found.ids) - 1
-        check_part(1, place, len(found.ids), 1, "tokens")
-        name, shares, best = predicting(subject, found), None, None
+        last = held.ids.index(mask) if mask in held.ids else len(held.ids) - 1
+        place = last if asked.place is None else asked.place
+        check_part(1, place, len(held.ids), 1, "tokens")
+        name, shares, best = predicting(subject, held), None, None
         if name is not None:
-            logits = logits_of(subject, found.streams[name][-1][place : place + 1])[0]
+            logits = logits_of(subject, held.streams[name][-1][place : place + 1])[0]
             best = distribution(subject, logits, Sampling())["best"]
         if best and why_no_shares(subject) is None:
-            parts = recorded(subject, found.ids, place)
+            parts = recorded(subject, held.ids, place)
             token = best[0]["id"] if asked.token is None else asked.token
             check_part(1, token, subject.num_tokens, 1, "ids of tokens")
             logit = logit_shares(subject.model, parts, token)
@@ -70,13 +68,13 @@ def picture(subjects: Subjects, asked: Picture) -> Answer:
             shares |= {"feed_forward": logit.feed_forward, "neurons": neurons}
     if best is None and subject.kind == "translation":
         best = next_token(subjects, Next(replace(passage, ids=passage.ids[: place + 1])))["best"]
-    stacks = {name: stack for name, stack in found.streams.items() if not (is_recurrent(subject) and name.endswith("cell"))}
+    stacks = {name: stack for name, stack in held.streams.items() if not (is_recurrent(subject) and name.endswith("cell"))}
     return {
-        "first": found.first,
-        "count": len(found.ids),
+        "first": held.first,
+        "count": len(held.ids),
         "place": place,
         "stacks": [{"name": name, "maps": [_map(x.numpy()) for x in stack]} for name, stack in stacks.items()],
-        "layers": answer["layers"],
+        "layers": attention(subjects, OfPassage(passage))["layers"],
         "best": best or [],
         "shares": shares,
     }

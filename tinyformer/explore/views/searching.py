@@ -1,4 +1,4 @@
-"""The question about beam search: the tree of the texts that it keeps, and what a greedy search finds instead."""
+"""Beam search as a tree of hypotheses, beside greedy search."""
 
 from __future__ import annotations
 
@@ -38,17 +38,15 @@ class Search:
 
 
 def search(subjects: Subjects, asked: Search) -> Iterator[Answer]:
-    """The tree of a beam search as it grows, then what was found. All scores are those of ``beam_search``.
+    """Yield the tree of a beam search as it grows, then the hypotheses. All scores are those of ``beam_search``.
 
-    The first line holds the ``length``: how many tokens are written at most, which an encoder-decoder may limit. Then comes a
-    line for each step: its number, ``step``; whether it is one of the ``greedy`` search, which follows the other one; and the
-    new ``nodes`` of the tree. Nodes are numbered as they come, from 1. Node 0 is the passage. A node has a ``parent``, an
-    ``id`` with its ``text``, the ``log_probability`` of all that was written, its ``step``, a ``score`` if its text has ended,
-    and a ``state``: "kept", "finished" or, if only the greedy search went there, "greedy".
+    The first line holds the maximum ``length``, which an encoder-decoder may limit. Then comes a line for each ``step``:
+    whether it belongs to the ``greedy`` search, which runs second, and the new ``nodes``, numbered from 1. Node 0 is the
+    passage. A node has a ``parent``, an ``id`` with its ``text``, the ``log_probability`` of all tokens up to it, its ``step``,
+    a ``score`` if its text has ended, and a ``state``: "kept", "finished", or "greedy" if only the greedy search went there.
 
-    The last line has the ``hypotheses`` of the beam search, the best first, and that of the ``greedy`` search, which is a beam
-    search of width 1. Each has its ``ids`` without the end token, their ``texts``, the ``end`` token or null, the ``text``,
-    the ``score``, ``log_probability`` and ``probability``, and its ``nodes`` in the tree.
+    The last line has the ``hypotheses`` of the beam search, best first, and that of the ``greedy`` search. Each has its ``ids``
+    and their ``texts``, the ``end`` token or null, the ``text``, ``score``, ``log_probability``, ``probability`` and ``nodes``.
     """
     subject = asked.passage.subject(subjects)
     if subject.kind not in ("language", "translation"):
@@ -189,10 +187,10 @@ class _GivenUp(Exception):
 
 
 def follow(work: Callable[[Tell], Any]) -> Iterator[Any]:
-    """What ``work`` tells the function that it is given, and then what it returns, as an iterator.
+    """Yield each value that ``work`` passes to its argument, and then its result.
 
-    The work runs in a thread, and waits until each thing that it tells was asked for. If the iterator is closed, the work ends
-    when it next tells something. Whatever it raises, the iterator raises.
+    The work runs in a thread that waits until each value is asked for. Closing the iterator ends the work at its next value.
+    Errors of the work are raised here.
     """
     asked: Queue[bool] = Queue()
     told: Queue[tuple[bool, Any]] = Queue()  # each with whether it is the last
