@@ -150,7 +150,7 @@ def test_each_number_is_that_of_the_step(tab: Tab, film: Path, explorer: Explore
             expected = subject.model(tt.tensor([subject.encode(TEXT)])).numpy()[0, 1, 2]
         told = "Number(document.querySelector('#numbers-value').textContent.replace('−', '-'))"
         wait_until(page, f"Math.abs({told} - {expected}) < 1e-5")
-        assert str(page.text_content(".numbers .readout")).startswith("logits, token 1 “h”, number 2: ")
+        assert str(page.text_content(".numbers .readout")).startswith('logits, token 1 “h”, token 2 “"”: ')
     of_steps = [body for body in asked if "step" in body]
     assert len(of_steps) == len(set(of_steps)) == len(STEPS)  # once, and before a step is shown
 
