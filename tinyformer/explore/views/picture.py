@@ -42,19 +42,20 @@ def picture(subjects: Subjects, asked: Picture) -> Answer:
       hidden states after each layer instead.
     - ``layers``: the attention layers with their maps, as ``attention`` gives them.
     - ``best``: the likeliest tokens at the position; empty for a model that predicts none.
-    - ``shares``: the direct logit attribution of the ``token``: that of its ``embedding``, and of the ``heads`` and the
+    - ``shares``: the direct logit attribution of the ``token``: the shares of the ``heads`` and the
       ``feed_forward`` of each block; and ``neurons``, maps of the units of each block's feed-forward network at the position.
       Null where a logit is no sum of shares.
     """
-    passage = asked.passage
-    subject = passage.subject(subjects)
+    passage, subject = asked.passage, asked.passage.subject(subjects)
+    shares: Any = None
+    best: Any = None
     with subjects.for_long():
         held = reading(subjects, subject, passage)
         mask = subject.mask if subject.kind == "masked" else None
         last = held.ids.index(mask) if mask in held.ids else len(held.ids) - 1
         place = last if asked.place is None else asked.place
         check_part(1, place, len(held.ids), 1, "tokens")
-        name, shares, best = predicting(subject, held), None, None
+        name = predicting(subject, held)
         if name is not None:
             logits = logits_of(subject, held.streams[name][-1][place : place + 1])[0]
             best = distribution(subject, logits, Sampling())["best"]
@@ -64,8 +65,7 @@ def picture(subjects: Subjects, asked: Picture) -> Answer:
             check_part(1, token, subject.num_tokens, 1, "ids of tokens")
             logit = logit_shares(subject.model, parts, token)
             neurons = [_map(_grid(layer)) for layer in parts.neurons]
-            shares = {"token": token, "embedding": logit.embedding, "heads": logit.heads}
-            shares |= {"feed_forward": logit.feed_forward, "neurons": neurons}
+            shares = {"token": token, "heads": logit.heads, "feed_forward": logit.feed_forward, "neurons": neurons}
     if best is None and subject.kind == "translation":
         best = next_token(subjects, Next(replace(passage, ids=passage.ids[: place + 1])))["best"]
     stacks = {name: stack for name, stack in held.streams.items() if not (is_recurrent(subject) and name.endswith("cell"))}

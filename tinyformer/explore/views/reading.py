@@ -45,7 +45,7 @@ class Kept:
         if found is None:
             made = make()
             return self.add(model, key, made, size(made))
-        return found  # type: ignore[no-any-return]
+        return found
 
     def find(self, model: Any, key: Hashable) -> Any:
         """What is kept for this model and key, or None."""
