@@ -91,7 +91,7 @@ def test_an_address_that_the_page_does_not_know_does_no_harm(tab: Tab, explorers
     query = urlencode({"model": "<b>", "layer": "x", "head": "-1", "token": "1e999", "other": "../..", "text": "<i>fox"})
     tab.page.goto(f"{explorers['gpt'].address}#{view}?{query}")
     tab.page.wait_for_selector(READ)
-    shown = "attention" if view == "nothing" else view
+    shown = "model" if view == "nothing" else view
     assert tab.page.get_attribute(f"#tab-{shown}", "aria-selected") == "true"
     assert (tab.page.input_value("#model"), tab.page.input_value("#text")) == ("best", "<i>fox")
     tab.page.goto(f"{explorers['gpt'].address}#attention?{query}")  # in the same document

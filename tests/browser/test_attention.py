@@ -72,16 +72,16 @@ def test_the_numbers_of_each_head_are_those_of_the_library(tab: Tab, explorers: 
             check_most(page, row)
             best = int(row.argmax())
             token = "the␣quick␣fox"[best]
-            assert readout(page) == f"“x” (place 13) looks at “{token}” (place {best + 1}): {shown(float(row[best]))}"
+            assert readout(page) == f"“x” (place 13) attends to “{token}” (place {best + 1}): {shown(float(row[best]))}"
     page.locator(".links button").first.hover()
     choose(page, "Mean over heads")
-    assert readout(page) == "“t” (place 1) looks at “t” (place 1): 1.000"  # the first token is still chosen
+    assert readout(page) == "“t” (place 1) attends to “t” (place 1): 1.000"  # the first token is still chosen
     page.locator(".links button").last.hover()
-    page.get_by_text("“x” (place 13) looks most at:").wait_for()
+    page.get_by_text("“x” (place 13) attends to:").wait_for()
     check_most(page, layers[1][0].mean(0).numpy()[12])
     choose(page, "Rollout")
     check_most(page, attention_rollout(layers)[1][0].numpy()[12])
-    assert "gets from" in readout(page)
+    assert "receives from" in readout(page)
 
 
 @pytest.mark.parametrize("name", ["transformer", "attention"])
@@ -94,7 +94,7 @@ def test_a_translation_is_linked_to_its_source(tab: Tab, explorers: Any, runs: A
     assert below.locator("button").count() == 1 + len("the fox")
     below.locator("button").nth(2).hover()
     row = cross[0][0, 0].numpy()[2]
-    page.get_by_text("“h” (place 3) looks most at:").wait_for()
+    page.get_by_text("“e” (place 4) attends to:").wait_for()
     page.wait_for_selector("#attention-most .number")
     check_most(page, row)
     assert page.locator(".links path").count() == (row >= 0.005).sum()
@@ -105,16 +105,16 @@ def test_a_translation_is_linked_to_its_source(tab: Tab, explorers: Any, runs: A
 def test_the_tokens_and_the_map_share_the_chosen_token(tab: Tab, explorers: Any) -> None:
     page = opened(tab, explorers["gpt"], text="the quick fox")
     page.locator(".links button").nth(4).hover()
-    assert readout(page).startswith("“q” (place 5) looks at")
+    assert readout(page).startswith("“q” (place 5) attends to")
     page.focus(".links button[tabindex='0']")
     page.keyboard.press("ArrowRight")
-    assert readout(page).startswith("“u” (place 6) looks at")
+    assert readout(page).startswith("“u” (place 6) attends to")
     page.keyboard.press("End")
-    assert readout(page).startswith("“x” (place 13) looks at")
+    assert readout(page).startswith("“x” (place 13) attends to")
     page.focus("#view-attention .heatmap")
     page.keyboard.press("ArrowUp")
     assert page.get_attribute(".links [aria-current]", "data-query") == "11"
-    assert page.text_content(".most") == "“o” (place 12) looks most at:"
+    assert page.text_content(".most") == "“o” (place 12) attends to:"
 
 
 def test_a_later_token_cannot_be_seen(tab: Tab, explorers: Any) -> None:
@@ -142,9 +142,9 @@ def test_the_grid_is_used_by_keys(tab: Tab, explorers: Any) -> None:
 def test_a_model_without_attention_says_so(tab: Tab, explorers: Any, name: str) -> None:
     texts = {"source": SOURCE} if name == "context" else {}
     page = tab.open(explorers[name], "attention", **texts, text="the fox")
-    page.get_by_text("This model has no attention. It is a recurrent network").wait_for()
+    page.get_by_text("A recurrent network has no attention").wait_for()
     assert not page.is_visible(".heads")
-    page.get_by_role("button", name="See its states over time in Inside").click()
+    page.get_by_role("button", name="Its states over time").click()
     page.wait_for_selector("#inside-states .heatmap")
     assert page.get_attribute("#tab-inside", "aria-selected") == "true"
     wait_until(page, "document.querySelector('#inside-states').getBoundingClientRect().top < innerHeight / 2")
@@ -156,7 +156,7 @@ def test_a_bar_leads_to_its_cell(tab: Tab, explorers: Any) -> None:
     name, number = bar.text_content(), page.locator("#attention-most .number").first.text_content()
     bar.focus()
     page.keyboard.press("Enter")
-    assert readout(page).endswith(f" looks at {name}: {number}")
+    assert readout(page).endswith(f" attends to {name}: {number}")
     assert bar.evaluate("bar => bar === document.activeElement")
 
 
@@ -189,12 +189,12 @@ def test_a_long_text_is_fetched_in_parts(browser: Any, tmp_path: Path, width: in
         assert 0 < len(asked) <= 6  # of 64 parts
         page.focus(".links button[tabindex='0']")
         page.keyboard.press("Home")
-        page.get_by_text("(place 57) looks most at:").wait_for()
+        page.get_by_text("(place 57) attends to:").wait_for()
         page.wait_for_selector("#attention-most .number")
         page.keyboard.press("ArrowRight")
         row = weights_of(run, text)["blocks.0.attention"][0, 0].numpy()[1]
         best = int(row.argmax())
-        assert readout(page) == f"“o” (place 58) looks at “{'ro'[best]}” (place {57 + best}): {shown(float(row[best]))}"
+        assert readout(page) == f"“o” (place 58) attends to “{'ro'[best]}” (place {57 + best}): {shown(float(row[best]))}"
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         page.evaluate("document.querySelector('.heatmap').scrollTop = 6000")
         page.wait_for_load_state("networkidle")
@@ -205,7 +205,7 @@ def test_a_long_text_is_fetched_in_parts(browser: Any, tmp_path: Path, width: in
         explorer.stop()
 
 
-LOOKS, IS_LOOKED_AT = "the token that looks (query)", "the token it looks at (key)"
+LOOKS, IS_LOOKED_AT = "query", "key"
 
 
 @pytest.mark.parametrize("name", ["gpt", "masked", "transformer", "attention"])
@@ -214,10 +214,12 @@ def test_every_picture_labels_queries_and_keys(tab: Tab, explorers: Any, name: s
     page = opened(tab, explorers[name], **texts, text="the fox")
     axes = f"Rows ↓ {LOOKS} · Columns → {IS_LOOKED_AT}"
     assert axes in page.text_content("#attention-note")
+    query = "output token (query)" if texts else LOOKS
+    axes = f"Rows ↓ {query} · Columns → {IS_LOOKED_AT}"
     assert page.locator(".one-head > div > .axes").all_text_contents() == [axes]
     assert axes in page.get_attribute("#view-attention .heatmap", "aria-label")
     said = page.locator(".links .axes").all_text_contents()
-    assert said == ([IS_LOOKED_AT, LOOKS] if texts else [f"Marked: {LOOKS} · lines lead to {IS_LOOKED_AT}"])
+    assert said == ([IS_LOOKED_AT, query] if texts else [f"Marked: {LOOKS} · lines lead to {IS_LOOKED_AT}"])
     if texts:  # the keys stand above, as the sentence does, and the queries below
         above, below = page.locator(".links .axes").all()
         assert above.bounding_box()["y"] < below.bounding_box()["y"]

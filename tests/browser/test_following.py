@@ -58,7 +58,7 @@ def test_new_weights_are_shown_and_what_was_chosen_stays(tab: Tab, run: Path) ->
         put(run, "latest", "best", step=40, validation_loss=1.125)
         assert "step 40 · validation loss 1.1250" in told(page, "drawn again at")
         page.wait_for_selector("#attention-title:has-text('Layer 2, head 1')")
-        page.wait_for_selector("#attention-most:has-text('place 9) looks most at')")
+        page.wait_for_selector("#attention-most:has-text('place 9) attends to')")
         page.wait_for_timeout(300)
         subject = Subjects([run]).get("best")
         with recording_attention(subject.model) as recorded:
@@ -76,7 +76,7 @@ def test_what_is_changed_in_what_if_stays_changed(tab: Tab, run: Path) -> None:
         page.click(".part-grid [title^='layer 1, head 2']")
         page.select_option("#whatif-row select >> nth=0", "blocks.1.attention")
         page.select_option("#whatif-row select >> nth=2", "4")
-        page.get_by_role("button", name="All alike").click()
+        page.get_by_role("button", name="Uniform").click()
         page.fill("#whatif-patching textarea", "the box")
         page.get_by_role("button", name="Compare the prompts").click()
         page.wait_for_selector("#whatif-patching .note:has-text('after A')")

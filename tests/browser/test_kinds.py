@@ -86,7 +86,7 @@ def test_a_berts_bars_are_of_hidden_tokens(tab: Tab, explorers: Any, runs: Any) 
     for place in (1, 2, 3):
         page.keyboard.press("ArrowRight")
         assert readout.text_content().endswith(f"{losses[place]:.3f} nats")
-    assert "hidden in turn" in page.text_content("#inside-entropy")
+    assert "masked in turn" in page.text_content("#inside-entropy")
 
 
 def test_a_long_text_of_a_bert_waits_until_it_is_asked_for(tab: Tab, explorers: Any) -> None:

@@ -241,7 +241,7 @@ def test_the_chosen_cell_is_that_of_another_text(tab: Tab, explorer: Explorer, f
             wait_until(page, "document.querySelector('.numbers-cell').hidden")  # a text of one token has no second one
             continue
         known, _ = computed(model_of(folders["plain"]), subject_of(folders["plain"]).encode(text))
-        assert page.text_content(".numbers .readout").startswith(f"logits, token {place} “{text[place]}”, number 0: ")
+        assert page.text_content(".numbers .readout").startswith(f"logits, token {place} “{text[place]}”, token 0 “↵”: ")
         assert number_in(page, "#numbers-value") == pytest.approx(known["logits"][place, 0], rel=1e-5)
 
 

@@ -31,9 +31,9 @@ def first_screen(tab: Tab, explorer: Explorer) -> Any:
 def test_the_first_screen_is_full(tab: Tab, explorers: Any, runs: Any, name: str) -> None:
     page, expected = first_screen(tab, explorers[name]), opening(runs[name])
     assert (page.input_value("#text"), page.input_value("#source")) == (expected["text"], expected["source"])
-    assert page.get_attribute(f"#tab-{expected['view']}", "aria-selected") == "true"
+    assert page.get_attribute("#tab-model", "aria-selected") == "true"
     assert "token" in page.text_content("#counted")
-    page.wait_for_selector(".written .token" if expected["view"] == "write" else "#attention-most .number")
+    page.wait_for_selector(".model .stream")
     assert page.evaluate("performance.getEntriesByName('first-contentful-paint').length") == 1
 
 

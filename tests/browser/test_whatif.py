@@ -19,7 +19,8 @@ from browsing import SVG, Tab, saved, texts_of, wait_until
 from explored import serving
 
 import tinytensor as tt
-from tinyformer.explore.views.ablating import Ranking, ranking
+from tinyformer.explore.views.ablating import ranking
+from tinyformer.explore.views.passages import OfPassage
 from tinyformer.explore.views.questions import QUESTIONS, ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.intervening import AttentionRow, BlockOff, HeadOff, NetworkOff, NeuronOff, intervening, recording_means
@@ -180,7 +181,7 @@ def test_the_ranking_can_be_stopped(tab: Tab, run: Run, runs: Any, monkeypatch: 
     goes_on, has_ended = threading.Event(), threading.Event()
 
     @functools.wraps(ranking)
-    def held(subjects: Subjects, asked: Ranking) -> Iterator[Any]:
+    def held(subjects: Subjects, asked: OfPassage) -> Iterator[Any]:
         about, first, second, *others = ranking(subjects, asked)
         yield from (about, first, second)
         try:
@@ -211,7 +212,7 @@ def test_a_ranking_that_is_stopped_before_its_first_part_says_so(tab: Tab, runs:
     goes_on = threading.Event()
 
     @functools.wraps(ranking)
-    def held(subjects: Subjects, asked: Ranking) -> Iterator[Any]:
+    def held(subjects: Subjects, asked: OfPassage) -> Iterator[Any]:
         assert goes_on.wait(60)
         yield from ranking(subjects, asked)
 
@@ -239,9 +240,9 @@ def test_a_row_of_attention_is_edited(tab: Any, explorers: Any, run: Run) -> Non
     expected = [0.9 if i == 2 else weight * 0.1 / (1 - own[2]) for i, weight in enumerate(own)]
     assert numbers == pytest.approx(expected, abs=1e-3)
     check(page, run, AttentionRow("blocks.1.attention", 1, len(run.ids) - 1, expected), rows=rows)
-    page.get_by_role("button", name="All alike").click()
+    page.get_by_role("button", name="Uniform").click()
     check(page, run, AttentionRow("blocks.1.attention", 1, len(run.ids) - 1, [1 / len(own)] * len(own)), rows=rows)
-    page.get_by_role("button", name="As it was").click()
+    page.get_by_role("button", name="Reset").click()
     wait_until(page, f"document.querySelector('.row-keys .number').textContent === '{own[0]:.3f}'")
     slider.press("ArrowRight")
     wait_until(page, f"document.querySelectorAll('.row-keys .number')[2].textContent === '{own[2] + 0.05:.3f}'")
@@ -373,7 +374,7 @@ def test_a_reload_and_a_link_show_the_same(browser: Any, tab: Tab, explorers: An
     page.check("input[value=mean]")
     page.get_by_label("Layer", exact=True).select_option(label="layer 2")
     page.get_by_label("Head", exact=True).select_option(label="2")
-    page.get_by_label("Token that looks").select_option(value="4")
+    page.get_by_label("Query").select_option(value="4")
     page.get_by_role("slider", name="(place 3)").fill("0.75")
     page.get_by_label("Prompt B").fill("The quick dog")
     page.get_by_role("button", name="Compare the prompts").click()
@@ -403,7 +404,7 @@ def test_a_reload_and_a_link_show_the_same(browser: Any, tab: Tab, explorers: An
         check(one, run, NeuronOff("blocks.0.feed_forward", 0, "mean"), *parts)
         assert one.text_content("#whatif-off") == "Off: layer 1, head 2; layer 2, MLP; layer 1; layer 1, neuron 1."
         assert one.is_checked("input[value=mean]") and one.input_value("#whatif-patching textarea") == "The quick dog"
-        assert [one.input_value(f"[aria-label='{name}']") for name in ("Layer", "Head", "Token that looks")] == [
+        assert [one.input_value(f"[aria-label='{name}']") for name in ("Layer", "Head", "Query")] == [
             "blocks.1.attention",
             "1",
             "4",

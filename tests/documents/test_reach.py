@@ -24,7 +24,7 @@ tinyformer/data/reading.py: if notify and (said -> if notify or (said
     tinyformer/data/test_data.py::test_a_folder_in_the_order_of_names_without_hidden_files
 tinyformer/decoding/streaming.py: is_shown = False -> is_shown = True
     tinyformer/decoding/test_streaming.py::test_the_pieces_of_a_word
-tinyformer/explore/views/film.py: or i == len(told) - 1 -> or i != len(told) - 1
+tinyformer/explore/views/checkpoints.py: or i == len(told) - 1 -> or i != len(told) - 1
     tinyformer/explore/test_film.py::test_long_logs_are_sent_in_parts
 tinyformer/export/runs.py: raise UserError(f"{path} holds a pretrained -> str(f"{path} holds a pretrained
     tinyformer/test_export.py::test_a_pretrained_model

@@ -12,7 +12,7 @@ from explored import film_run, gpt_run
 
 import tinytensor as tt
 from tinyformer import GPT, CharTokenizer, GPTConfig, Snapshots, UserError, save_run
-from tinyformer.explore.views import film as film_module, subjects as subjects_module
+from tinyformer.explore.views import checkpoints as film_module, subjects as subjects_module
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.training.checkpoints import load_checkpoint

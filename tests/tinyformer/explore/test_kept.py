@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from tinyformer.explore.views.kept import Kept
+from tinyformer.explore.views.reading import Kept
 
 
 class Model:

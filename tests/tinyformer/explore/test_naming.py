@@ -98,7 +98,7 @@ def test_a_long_text_is_scored_layer_by_layer(tmp_path: Path, monkeypatch: pytes
     passage = {"model": "best", "ids": [4, 5, 6, 4, 5, 7]}
     first = asked(subjects, "text_scores", passage=passage)
     monkeypatch.setattr(attending, "MOST_KEPT", 10)
-    attending._kept.arrays.clear()
+    attending._kept._found.clear()
     assert asked(subjects, "text_scores", passage=passage) == first
 
 

@@ -13,7 +13,7 @@ from explored import RUNS, TEXT, gpt_run
 import tinytensor as tt
 from tinyformer.common.errors import UserError
 from tinyformer.data import reading
-from tinyformer.explore.views import neurons, run_texts
+from tinyformer.explore.views import neurons
 from tinyformer.explore.views.questions import ask
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.models.activations import ACTIVATIONS
@@ -136,7 +136,7 @@ def test_without_the_runs_text_that_of_the_passage_is_searched(
     if gone == "removed":
         (tmp_path / "my.txt").unlink()
     if gone == "large":
-        monkeypatch.setattr(run_texts, "LARGEST", 100)
+        monkeypatch.setattr(neurons, "LARGEST_TEXT", 100)
     ids = subjects.get("best").encode("The quick fox")
     (line,) = lines(subjects, passage={"model": "best", "ids": ids}, layer=1, unit=7)
     values = hidden(subjects.get("best").model, ids, 1)[:, 7]

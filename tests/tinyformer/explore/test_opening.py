@@ -46,7 +46,6 @@ def text_file(tmp_path: Path) -> Path:
 def test_each_kind_opens_with_what_its_model_reads(tmp_path: Path, name: str) -> None:
     run = RUNS[name](tmp_path / name)
     found, subject = opened(run), Subjects([run]).get("best")
-    assert found["view"] == ("write" if name in ("recurrent", "context") else "attention")
     assert bool(found["source"]) == (subject.kind == "translation")
     source = subject.encode(found["source"], source=True) if found["source"] else []
     ids = subject.encode(found["text"])

@@ -12,8 +12,8 @@ from explored import gpt_run, masked_run, recurrent_run, translation_run
 
 from tinyformer.common.errors import UserError
 from tinyformer.decoding.beam_search import beam_search
-from tinyformer.explore.serving.following import follow
 from tinyformer.explore.views.questions import ask as ask_any
+from tinyformer.explore.views.searching import follow
 from tinyformer.explore.views.subjects import Subjects
 
 

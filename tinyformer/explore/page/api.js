@@ -3,6 +3,7 @@
  */
 
 import { answerTo, asJson, askAhead } from "./answers.js";
+import { element } from "./text.js";
 
 const trouble = document.getElementById("trouble");
 let waiting = null; // what looks whether a server that was gone is back
@@ -90,7 +91,23 @@ export async function* stream(name, asked, signal) {
   }
 }
 
+const busy = element("progress", { id: "busy", hidden: true, "aria-label": "Computing" });
+document.body.append(busy);
+let pending = 0; // questions that have no answer yet
+
 async function send(name, body, signal) {
+  pending += 1;
+  const soon = setTimeout(() => (busy.hidden = false), 1000);
+  try {
+    return await answered(name, body, signal);
+  } finally {
+    clearTimeout(soon);
+    pending -= 1;
+    busy.hidden ||= !pending;
+  }
+}
+
+async function answered(name, body, signal) {
   const request = { method: "POST", headers: { "Content-Type": "application/json" }, body, signal };
   const response = await receive(fetch(`ask/${name}`, request));
   if (response.ok) return response;
@@ -165,5 +182,33 @@ export function latest(work, refused) {
       if (!(error instanceof Refusal)) throw error;
       if (!own.signal.aborted) refused(error.message); // what was given up may be answered all the same
     }
+  };
+}
+
+/**
+ * A function that does its work for the newest call only, as soon as the work before is done. Unlike `latest` it gives up on
+ * nothing that has begun: the server would work on it anyway.
+ * @param {(...given) => Promise<void>} work
+ * @param {(message: string) => void} refused is told what the server refuses, "" when work begins
+ * @returns {(...given) => Promise<void>} its promise waits for the work of the newest call, also where that is a later one
+ */
+export function newest(work, refused) {
+  const once = latest((signal, ...given) => work(...given), refused);
+  let wanted = null;
+  let running = null;
+  const run = async () => {
+    try {
+      while (wanted) {
+        const now = wanted;
+        wanted = null;
+        await once(...now);
+      }
+    } finally {
+      running = null;
+    }
+  };
+  return (...given) => {
+    wanted = given;
+    return (running ??= run());
   };
 }

@@ -1,4 +1,4 @@
-/** The page: the model, the prompt and the six views. */
+/** The page: the model, the prompt and the views. */
 
 import { LONGEST_TEXT, onVisit, follow as followAddress, tellPage } from "./address.js";
 import { ask, latest } from "./api.js";
@@ -7,6 +7,7 @@ import * as film from "./film.js";
 import { page } from "./state.js";
 import { counted } from "./text.js";
 import { isWriting } from "./writer.js";
+import * as model from "./model.js";
 import * as write from "./write.js";
 import * as attention from "./attention.js";
 import * as inside from "./inside.js";
@@ -14,7 +15,7 @@ import * as numbers from "./numbers.js";
 import * as compare from "./compare.js";
 import * as whatif from "./whatif.js";
 
-const VIEWS = { write, attention, inside, numbers, whatif, compare }; // each has begin(section), and show() when it is looked at
+const VIEWS = { model, write, attention, inside, numbers, whatif, compare }; // each has begin(section), and show() when it is looked at
 const byId = (id) => document.getElementById(id);
 const line = byId("counted"); // how many tokens there are, or why none
 
@@ -71,9 +72,8 @@ const choose = latest(async (signal, model) => {
   wanted = model;
   busy(true);
   const ofModel = (question) => ask(question, { model }, signal);
-  const isKnown = isTyped() && page.view;
   if (model !== page.model) page.step = null; // what is asked from here on is about this model
-  const [facts, early] = await Promise.all([ofModel("facts"), isKnown ? null : ofModel("opening"), learn(signal), film.open(model, signal)]);
+  const [facts, early] = await Promise.all([ofModel("facts"), isTyped() ? null : ofModel("opening"), learn(signal), film.open(model, signal)]);
   turn(facts.kind === "translation");
   const opening = early ?? (isTyped() ? null : await ofModel("opening"));
   if (!isTyped()) page.set({ text: opening.text, sourceText: opening.source }); // nobody has typed while it was asked for
@@ -83,14 +83,13 @@ const choose = latest(async (signal, model) => {
   tellFacts();
   tellWeights();
   byId("source-field").hidden = !page.translates;
-  const fills = facts.kind === "masked" ? `Text with ${facts.mask_name} where a token is to be filled in` : "Text";
-  byId("text-name").textContent = page.translates ? "Its translation, as far as it is given" : facts.kind === "language" ? "Text to go on from" : fills;
-  if (!page.view) show(opening.view);
+  byId("text-name").textContent = page.translates ? "Translation" : facts.kind === "masked" ? `Text with ${facts.mask_name}` : "Text";
+  if (!page.view) show("model");
   else tellAddress();
   await read();
 }, (message) => {
   if (message) busy(false);
-  if (message && !page.view) show("write");
+  if (message && !page.view) show("model");
   tellTrouble(message && page.passage ? `${message}. The views still show ${page.model}.` : message);
 });
 
@@ -173,9 +172,26 @@ function show(view) {
     byId(`view-${name}`).hidden = name !== view;
   }
   page.set({ view });
+  page.trail(view === "model" ? [] : [byId(`tab-${view}`).textContent]);
   document.title = `${byId(`tab-${view}`).textContent} – tinyformer explorer`;
   if (page.facts) tellAddress();
   VIEWS[view].show();
+}
+
+/** Say at the head of a view where it stands: "Model › Layer 2 › Head 3". */
+function tellTrail({ detail }) {
+  byId("trail").hidden = page.view === "model" && !detail.length;
+  byId("trail").lastChild.textContent = detail.map((name) => ` › ${name}`).join("");
+}
+
+/** Escape goes back to the model, unless something else has taken the key. */
+function goBack(event) {
+  if (event && (event.key !== "Escape" || event.defaultPrevented || event.target.matches?.("input, select, textarea"))) return;
+  if (page.view === "model") model.leave();
+  else {
+    show("model");
+    byId("tab-model").focus();
+  }
 }
 
 /** The arrow keys move between tabs, as is usual. */
@@ -210,6 +226,9 @@ async function begin() {
     byId(`tab-${name}`).addEventListener("click", () => show(name));
   }
   document.querySelector("nav").addEventListener("keydown", moveTab);
+  page.addEventListener("trail", tellTrail);
+  byId("trail").firstElementChild.addEventListener("click", () => goBack());
+  window.addEventListener("keydown", goBack);
   typed(byId("text"), "text");
   typed(byId("source"), "sourceText");
   byId("model").addEventListener("change", (event) => choose(event.target.value));

@@ -4,20 +4,20 @@ import { addressed } from "./address.js";
 import { ask, latest } from "./api.js";
 import { page } from "./state.js";
 import { saveSvg } from "./save.js";
-import { counted, element, placed, small, visible } from "./text.js";
+import { about, counted, element, placed, small, troubleLine, visible } from "./text.js";
 import { headNames } from "./headnames.js";
 import { HeadGrid } from "./heads.js";
 import { HeatMap, axesOf } from "./heatmap.js";
 import { Links } from "./links.js";
-import { troubleLine } from "./trouble.js";
+import { openPart } from "./opening.js";
 import { Weights } from "./weights.js";
 
 const MOST = 5; // the tokens that are looked at most, which are told in numbers
 const WITH_NUMBERS = 20; // a map with at most so many columns has room for a number in each cell
 
 const part = {}; // the elements of the view, by name
-const LOOKS = "the token that looks (query)"; // in every picture of this view a row, or the token below
-const IS_LOOKED_AT = "the token it looks at (key)";
+const LOOKS = "query"; // in every picture of this view a row, or the token below
+const IS_LOOKED_AT = "key";
 
 const chosen = { name: "", head: 0, query: 0, key: 0 }; // the layer's name, a head, "mean" or "rollout", and the cell
 const picked = { side: "", query: false, key: false }; // whether the user has chosen the query, of a text, and the key
@@ -56,7 +56,7 @@ export function begin(section) {
   make("links", "div", {});
   make("most", "div", { class: "bars", id: "attention-most" });
   make("map", "div", {});
-  make("legend", "p", { class: "note" });
+  make("legend", "div");
   const save = saveSvg(() => `Attention, ${part.title.textContent}`, () => [part.links, part.most]);
   make("one", "div", { class: "one-head" }, part.title, part.choices, part.links, part.most, save, part.map, part.legend);
   make("body", "div", { class: "attention", hidden: true }, part.grid, part.one);
@@ -78,6 +78,7 @@ export function show() {
   } else {
     map?.draw();
     links?.draw();
+    if (layer) retitle();
   }
 }
 
@@ -91,7 +92,7 @@ const load = latest(async (signal, passage, asked, isFrame) => {
   for (const one of shown.layers) one.label = labelOf(one);
   names = null;
   part.body.hidden = !shown.layers.length;
-  part.note.replaceChildren(...(shown.layers.length ? [about(first)] : insteadOfAttention()));
+  part.note.replaceChildren(...(shown.layers.length ? [axesAbove(first)] : insteadOfAttention()));
   if (!shown.layers.length) return;
   if (moves) takeFrame();
   else build();
@@ -133,23 +134,11 @@ function chooseKept() {
 
 /** What a model without attention has in the place of it: only recurrent networks are such models. */
 function insteadOfAttention() {
-  const go = element("button", { type: "button", class: "link" }, "See its states over time in Inside");
-  go.addEventListener("click", () => {
-    document.getElementById("tab-inside").click();
-    goTo("inside-states");
-  });
-  return ["This model has no attention. It is a recurrent network: it reads one token after the other, and what it knows of those before stands in its state, a row of numbers that each token changes. ", go];
+  return ["A recurrent network has no attention. ", element("button", { type: "button", class: "link", onclick: () => openPart("states") }, "Its states over time")];
 }
 
-/** Scroll to a part of the page as soon as it is shown. */
-function goTo(id, tries = 100) {
-  const place = document.getElementById(id);
-  if (place?.checkVisibility({ visibilityProperty: true })) place.scrollIntoView();
-  else if (tries) setTimeout(goTo, 50, id, tries - 1);
-}
-
-function about(first) {
-  const words = `Each small map is a head. ${axesOf({ rows: LOOKS, columns: IS_LOOKED_AT })}. Choose one to read its numbers.`;
+function axesAbove(first) {
+  const words = axesOf({ rows: LOOKS, columns: IS_LOOKED_AT });
   return first ? `The model sees only the last ${counted(shown.texts.text.length, "token")}: the first ${counted(first, "is", "are")} left out here. ${words}` : words;
 }
 
@@ -167,7 +156,8 @@ function choose(name, head) {
   if (head === "rollout" && layer.kind === "cross") head = "mean";
   if (head === "mean" && layer.heads === 1) head = 0;
   Object.assign(chosen, { name, head });
-  const [queries, keys] = [shown.texts[layer.queries], shown.texts[layer.keys]];
+  const keys = shown.texts[layer.keys];
+  const queries = shown.texts[layer.queries].map((_, query) => queryText(query));
   if (picked.side !== layer.queries) begins(layer.queries, queries.length);
   picked.key &&= chosen.key < keys.length;
   if (!picked.key) chosen.key = 0; // until the weights are there
@@ -181,7 +171,7 @@ function choose(name, head) {
   fetchWeights();
   drawLinks(queries, keys);
   drawMap(queries, keys);
-  part.legend.textContent = legend(head);
+  part.legend.replaceChildren(legend(head));
   look(chosen.query, chosen.key);
 }
 
@@ -200,7 +190,8 @@ function begins(side, length) {
   const special = new Set(side === "source" ? shown.source_special : shown.special);
   const ordinary = [...Array(length).keys()].filter((place) => !special.has(place));
   picked.query &&= chosen.query < length;
-  if (!picked.query) chosen.query = ordinary.at(-1) ?? length - 1;
+  const mask = page.facts.kind === "masked" ? shown.passage.ids.indexOf(page.facts.mask) : -1;
+  if (!picked.query) chosen.query = mask >= 0 ? mask : ordinary.at(-1) ?? length - 1;
   picked.side = side;
 }
 
@@ -215,14 +206,19 @@ function retitle() {
   const { name, head } = chosen;
   const what = { mean: ", mean over heads", rollout: ": rollout through all layers up to it" }[head] ?? (layer.heads > 1 ? `, head ${head + 1}` : "");
   part.title.textContent = capital(layer.label) + what + (names?.ending(name, head) ?? "");
+  if (page.view === "attention") page.trail([capital(layer.label), ...(layer.heads > 1 && typeof head === "number" ? [`Head ${head + 1}`] : [])]);
 }
 
 function legend(head) {
-  const sum = head === "rollout"
-    ? "A number is an estimate: how much of what a token holds after this layer comes from another token, of all that attention and residual connections pass on (Abnar and Zuidema 2020)."
-    : "A number is the attention weight.";
-  const grey = layer.causal || shown.unseen.length ? " Grey: the token cannot see that one; its weight is exactly 0." : "";
-  return `${sum} The numbers of a row sum to 1. The colour's strength, and that of a line, is the square root of the number, so that small ones can be seen.${grey}`;
+  const line = head === "rollout" ? "Attention rollout (Abnar and Zuidema 2020)" : "Attention weights";
+  const grey = layer.causal || shown.unseen.length ? " Grey cells are masked: their weight is exactly 0." : "";
+  return about(line, `Each row sums to 1. The strength of colours and lines is the square root of the weight.${grey}`);
+}
+
+/** The text of a query. That of a cross-attention is the token which the decoder writes there. */
+function queryText(query) {
+  const texts = shown.texts[layer.queries];
+  return layer.kind === "cross" ? texts[query + 1] ?? "…" : texts[query];
 }
 
 function drawLinks(queries, keys) {
@@ -232,8 +228,8 @@ function drawLinks(queries, keys) {
     queries,
     keys: layer.kind === "cross" ? keys : null,
     label: side[layer.queries],
-    axes: { queries: LOOKS, keys: IS_LOOKED_AT },
-    name: (query) => named(layer.queries, query),
+    axes: { queries: layer.kind === "cross" ? "output token (query)" : LOOKS, keys: IS_LOOKED_AT },
+    name: (query) => namedQuery(query),
     onchoose: (query) => pick(query, chosen.key),
   });
 }
@@ -243,7 +239,7 @@ function drawMap(queries, keys) {
   const wide = keys.length <= WITH_NUMBERS;
   map = new HeatMap(part.map, {
     label: `Attention weights, ${part.title.textContent}`,
-    axes: { rows: LOOKS, columns: IS_LOOKED_AT },
+    axes: { rows: layer.kind === "cross" ? "output token (query)" : LOOKS, columns: IS_LOOKED_AT },
     legend: [0, 0.01, 0.1, 0.5, 1].map((weight) => [Math.sqrt(weight), String(weight)]),
     complete: () => weights.all(),
     rows: queries.map(visible),
@@ -313,7 +309,7 @@ function tellAll() {
   links.show(query, row, (key, value) => tell(query, key, value), (key) => hidden(query, key));
   const keys = row ? [...row.keys()].filter((key) => !hidden(query, key)).sort((a, b) => row[b] - row[a]).slice(0, MOST) : [];
   part.most.replaceChildren(
-    element("p", { class: "most" }, `${named(layer.queries, query)} ${looks().replace(" ", " most ")}:`),
+    element("p", { class: "most" }, `${namedQuery(query)} ${looks()}:`),
     ...keys.flatMap((key) => bar(query, key, row[key])),
   );
 }
@@ -334,13 +330,17 @@ function hidden(query, key) {
 
 /** The line about a cell of the map. */
 function tell(query, key, value) {
-  const [one, other] = [named(layer.queries, query), named(layer.keys, key)];
+  const [one, other] = [namedQuery(query), named(layer.keys, key)];
   if (hidden(query, key)) return `${one} cannot see ${other}: it ${layer.causal && key > query ? "comes later" : "is padding"}`;
   return `${one} ${looks()} ${other}: ${value === null ? "…" : small(value)}`;
 }
 
 function looks() {
-  return chosen.head === "rollout" ? "gets from" : "looks at";
+  return chosen.head === "rollout" ? "receives from" : "attends to";
+}
+
+function namedQuery(query) {
+  return layer.kind === "cross" ? placed(queryText(query), query + 1) : named(layer.queries, query);
 }
 
 /** A token with its place, from 1 on. */

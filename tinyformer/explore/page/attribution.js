@@ -2,11 +2,10 @@
 
 import { ask, latest } from "./api.js";
 import { headNames } from "./headnames.js";
-import { openHead } from "./openhead.js";
-import { whenSeen } from "./seen.js";
-import { element, percent, signed, visible } from "./text.js";
+import { openHead } from "./opening.js";
+import { page, whenSeen } from "./state.js";
+import { element, percent, signed, troubleLine, visible } from "./text.js";
 import { TokenButtons } from "./tokens.js";
-import { troubleLine } from "./trouble.js";
 
 const MOST = 20; // bars that are shown at first
 
@@ -16,7 +15,8 @@ const MOST = 20; // bars that are shown at first
  */
 export function drawAttribution(box, found) {
   if (found.no_shares) return found.no_shares;
-  const state = { place: found.count - 1, token: null, other: null, byLayer: false, all: false, answer: null, names: null };
+  const { place = found.count - 1, token: wanted = null } = page.wanted?.name === "attribution" ? page.wanted : {};
+  const state = { place: Math.min(place, found.count - 1), token: wanted, other: null, byLayer: false, all: false, answer: null, names: null };
   let removed = false;
   const [trouble, refuse] = troubleLine();
   const tokens = new TokenButtons(box, "The text. The prediction after the chosen token is looked at", (place) => {
@@ -33,7 +33,7 @@ export function drawAttribution(box, found) {
   const sum = element("p", { class: "readout", id: "attribution-sum", role: "status" });
   const bars = element("div", { class: "shares", id: "attribution-bars", role: "group", "aria-label": "The shares. Arrow keys move among the heads, Enter opens one." });
   bars.addEventListener("keydown", moveAmong);
-  const more = element("button", { type: "button", id: "attribution-more", onclick: () => change({ all: !state.all }, draw) });
+  const more = element("button", { type: "button", id: "attribution-more", hidden: true, onclick: () => change({ all: !state.all }, draw) });
   box.append(controls, trouble, sum, bars, more);
 
   const change = (values, then = load) => {
@@ -69,10 +69,11 @@ export function drawAttribution(box, found) {
   }
 
   const forget = whenSeen(tokens.box, load);
-  return () => {
+  const remove = () => {
     removed = true;
     forget();
   };
+  return Object.assign(remove, { take: ({ place: at, token: id }) => change({ place: at, token: id, other: null }) });
 }
 
 /** The line that says that the shares sum to the logit. */

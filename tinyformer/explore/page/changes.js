@@ -1,8 +1,7 @@
 /** Predictions before and after a change, as pairs of bars. */
 
 import { saveSvg } from "./save.js";
-import { element, number, percent, signed, small, visible } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { element, number, percent, signed, small, troubleLine, visible } from "./text.js";
 
 const ROUNDING = 1e-10; // nats: float32 rounds logits of some tens by about 1e-5, and a divergence is about the square of that
 

@@ -4,8 +4,7 @@ import { ask, latest } from "./api.js";
 import { HeatMap } from "./heatmap.js";
 import { page } from "./state.js";
 import { saveSvg } from "./save.js";
-import { element, number, percent, placed, visible } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { element, number, percent, placed, troubleLine, visible } from "./text.js";
 
 const NO_HEAD = "This model predicts no tokens and no classes: it turns each token of a text into a vector. The other views show how it reads.";
 const SAYS = {

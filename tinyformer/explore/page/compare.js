@@ -54,7 +54,7 @@ export function show() {
   fill(parts.first, page.models, page.model);
   fill(parts.second, others, other);
   parts.second.parentElement.hidden = parts.two.hidden = !others.length;
-  parts.note.textContent = others.length ? `A is the model that is chosen above. Both models read the text above, without what Write has added to it. The longer a bar, the likelier the token. ${sameAs()}` : alone();
+  parts.note.textContent = others.length ? sameAs() : alone();
   const predicts = page.facts.kind !== "encoder";
   const tells = page.facts.labels !== null; // classes
   parts.losses.hidden = !predicts;
@@ -66,7 +66,7 @@ export function show() {
   const fills = page.facts.kind === "masked";
   next.entitle(!predicts ? "The classes of the text" : fills ? "The first mask" : "The next token");
   writing.offer(other, predicts && !fills);
-  if (!predicts) parts.note.textContent = "A is the model that is chosen above. The longer a bar, the likelier the class.";
+  if (!predicts) parts.note.textContent = "";
   const now = JSON.stringify([page.model, other, page.text, page.sourceText]);
   const weights = JSON.stringify([page.step, ...[page.model, other].map((name) => page.weights[name]?.stamp)]);
   if (now === drawn && weights === drawnWeights) return;

@@ -1,5 +1,8 @@
 /** What was chosen in the view "compare", which this tab of the browser keeps. */
 
+import { Refusal, ask } from "./api.js";
+import { page } from "./state.js";
+
 const KEY = "explorer.compare";
 export const kept = { others: {}, length: 200, text: "", source: "", shown: "a" };
 
@@ -20,4 +23,14 @@ export function restore() {
   } catch {
     sessionStorage.removeItem(KEY);
   }
+}
+
+/** The prompt as the ids of a model. Throws Refusal where it cannot read it. */
+export async function passageOf(model, signal) {
+  const { kind, mask } = await ask("facts", { model }, signal);
+  if (kind !== page.facts.kind) throw new Refusal(`${page.model} and ${model} cannot be compared: they are models of different kinds.`);
+  const { ids } = await ask("encode", { model, text: page.text }, signal);
+  if (kind === "masked" && !ids.includes(mask)) throw new Refusal("There is no mask in the text, so there are no predictions to compare.");
+  const source = kind === "translation" ? await ask("encode", { model, text: page.sourceText, source: true }, signal) : { ids: [] };
+  return { model, ids, source: source.ids };
 }

@@ -1,11 +1,9 @@
 /** The likeliest tokens at a place, with bars. */
 
-import { ask } from "./api.js";
-import { newest } from "./newest.js";
+import { ask, newest } from "./api.js";
 import { saveSvg } from "./save.js";
 import { page } from "./state.js";
-import { counted, element, number, percent, visible } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { counted, element, number, percent, troubleLine, visible } from "./text.js";
 
 /** The likeliest tokens at a place, as buttons with bars; the token that stands there is marked. */
 export class Distribution {

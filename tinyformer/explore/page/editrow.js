@@ -1,11 +1,9 @@
 /** A row of attention that is changed by hand: where a token looks in one head, and what the model then predicts. */
 
-import { ask, latest } from "./api.js";
-import { element, placed } from "./text.js";
-import { newest } from "./newest.js";
+import { ask, latest, newest } from "./api.js";
+import { element, placed, troubleLine } from "./text.js";
 import { saveSvg } from "./save.js";
 import { Changes } from "./changes.js";
-import { troubleLine } from "./trouble.js";
 
 const MOST = 24; // keys that have a slider, unless all are wanted
 const MOST_IN_ADDRESS = 100; // weights of a row that is a part of the address
@@ -24,10 +22,10 @@ export class RowEditor extends EventTarget {
     };
     this.layer = element("select", { "aria-label": "Layer", onchange: look });
     this.head = element("select", { "aria-label": "Head", onchange: look });
-    this.query = element("select", { "aria-label": "Token that looks", onchange: look });
-    const reset = element("button", { type: "button", onclick: look }, "As it was");
-    this.even = element("button", { type: "button", onclick: () => this.spread() }, "All alike");
-    this.all = element("button", { type: "button", onclick: () => this.draw(true) });
+    this.query = element("select", { "aria-label": "Query", onchange: look });
+    const reset = element("button", { type: "button", onclick: look }, "Reset");
+    this.even = element("button", { type: "button", onclick: () => this.spread() }, "Uniform");
+    this.all = element("button", { type: "button", hidden: true, onclick: () => this.draw(true) });
     this.keys = element("div", { class: "row-keys", role: "group", "aria-label": "Where the token looks" });
     const [trouble, refuse] = troubleLine();
     const right = element("div", {});
@@ -35,7 +33,7 @@ export class RowEditor extends EventTarget {
     const name = (text, field) => element("label", {}, `${text} `, field);
     const save = saveSvg(() => `Where ${this.rowName()} looks`, () => [this.keys]);
     parent.append(
-      element("div", { class: "controls" }, name("Layer", this.layer), name("Head", this.head), name("Token that looks", this.query), this.even, reset),
+      element("div", { class: "controls" }, name("Layer", this.layer), name("Head", this.head), name("Query", this.query), this.even, reset),
       trouble, element("div", { class: "side" }, element("div", {}, this.keys, this.all, save), right));
     this.load = latest((signal, row) => this.fetch(signal, row), refuse);
     this.predict = newest(async (asked) => {

@@ -21,7 +21,7 @@ export function drawEntropy(box, found) {
 /** The bars of a BERT: each token is hidden in turn. Where that takes long, they wait until they are asked for. */
 function drawHidden(box, found) {
   const count = found.texts.length;
-  box.append(element("p", { class: "note" }, "Each token is hidden in turn and predicted from all others (pseudo-log-likelihood, Salazar et al. 2020), as the model has learned it. The loss of a token that it sees would say nothing."));
+  box.append(element("p", { class: "note" }, "Pseudo-log-likelihood: each token is masked in turn (Salazar et al. 2020)."));
   if (found.facts.parameters * count ** 2 <= QUICK) return drawBars(box, found, FEW);
   let remove = () => {};
   const button = element("button", { type: "button" }, `Hide each token in turn (${count} passes)`);
@@ -44,7 +44,7 @@ function drawBars(box, found, wide) {
     const target = isHere ? texts[column] : texts[column + 1];
     return target === undefined ? `After ${token}: nothing follows, so there is no loss` : `${isHere ? "In the place of" : "After"} ${token}: loss of “${target}” ${number(value)} nats`;
   };
-  const scale = `A bar of full height is ${number(full)} nats or more: the entropy of a blind guess among all tokens.`;
+  const scale = `Full height: ${number(full)} nats, the entropy of a uniform guess.`;
   box.append(element("p", { class: "note" }, scale));
   return tiledMap(box, {
     label: "Entropy of each prediction, and loss of each token",

@@ -7,8 +7,6 @@ import { element, visible } from "./text.js";
 import { saveSvg } from "./save.js";
 import { TokenButtons, legend } from "./tokens.js";
 
-const HOW = "Choose a mask to see the likeliest tokens there, and one of those to fill it in. The key M masks any other token.";
-
 let prompt = null; // the passage as it was given
 let tokens = []; // those that are looked at: {id, text, probability}
 let own = null; // the passage that was set here
@@ -18,7 +16,6 @@ let text, panel, hide, undo;
 
 /** Fill this part of the view once. */
 export function begin(part) {
-  const how = element("p", { class: "note" }, HOW);
   const row = element("div", { class: "controls" });
   hide = element("button", { type: "button" }, "Mask this token");
   undo = element("button", { type: "button" }, "Clear");
@@ -26,9 +23,9 @@ export function begin(part) {
   undo.addEventListener("click", clear);
   row.append(hide, undo);
   samplingControls(row, false);
-  const left = element("div", {}, legend());
+  const left = element("div", {}, legend("Choose a mask for the likeliest tokens, and one of those to fill it in. The key M masks a token."));
   const right = element("div", { class: "distribution" });
-  part.append(how, row, element("div", { class: "side" }, left, right));
+  part.append(row, element("div", { class: "side" }, left, right));
   text = new TokenButtons(left, "The text. M masks a token", look);
   left.append(saveSvg(() => "The text, coloured by probability", () => [left]));
   text.box.addEventListener("keydown", (event) => {

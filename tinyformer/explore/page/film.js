@@ -1,14 +1,12 @@
 /** Training as a film: the strip at the head of the page, whose slider chooses the step that all views show. */
 
 import { forget } from "./answers.js";
-import { Refusal, askAnew, askFrame, latest } from "./api.js";
+import { askAnew, askFrame, latest, newest, Refusal } from "./api.js";
 import { Curve, END } from "./filmcurve.js";
-import { newest } from "./newest.js";
 import { download, picturesIn, slug } from "./save.js";
 import { page } from "./state.js";
 import { filmOf } from "./svgpicture.js";
-import { counted, element } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { counted, element, troubleLine } from "./text.js";
 
 const SPEEDS = [1, 2, 4, 8]; // frames a second
 const part = {}; // the elements of the strip, by name
@@ -38,13 +36,15 @@ export function begin(section, tell) {
   make("told", "p", { class: "told" });
   make("progress", "p", { class: "note", role: "status" });
   part.curve = new Curve(choose);
-  const row = element("div", { class: "strip" }, part.play, element("div", { class: "time" }, part.curve.box, part.slider));
   const label = (text, field) => element("label", {}, text, " ", field);
-  part.more = element("details", { ontoggle: list }, element("summary", {}, "Save a film"), element("div", { class: "controls" }, label("Picture", part.picture), part.save));
-  const more = element("div", { class: "controls" }, part.told, label("Speed", part.speed), part.more);
-  section.append(row, more, part.progress, trouble);
+  part.more = element("details", { ontoggle: list }, element("summary", {}, "More"), element("div", { class: "controls" }, label("Picture", part.picture), part.save));
+  const row = element("div", { class: "strip" }, part.play, element("div", { class: "time" }, part.curve.box, part.slider), part.told, label("Speed", part.speed), part.more);
+  section.append(row, part.progress, trouble);
   section.addEventListener("keydown", press);
-  window.addEventListener("keydown", (event) => event.key === "Escape" && (saving = false));
+  window.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && saving) event.preventDefault();
+    if (event.key === "Escape") saving = false;
+  });
   page.addEventListener("passage", () => part.more.open && setTimeout(list, 100));
   for (const event of ["model", "weights"]) page.addEventListener(event, draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
@@ -132,7 +132,7 @@ function draw() {
   part.curve.draw(page.film.losses, all, at, last);
   part.slider.value = part.curve.places[at];
   part.slider.setAttribute("aria-valuetext", page.told);
-  if (part.told.textContent !== page.told) part.told.textContent = page.told;
+  if (part.told.textContent !== page.told) part.told.textContent = part.told.title = page.told;
   part.play.textContent = playing === null ? "Play" : "Pause";
 }
 

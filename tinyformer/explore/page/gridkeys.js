@@ -1,24 +1,24 @@
-/** Moving by the arrow keys in a grid of buttons, whose rows may have different lengths. */
+/** Moving by the arrow keys among buttons. */
 
-const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+const WAYS = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
 
-/**
- * Let the arrow keys move the focus from button to button.
- * @param {HTMLElement} box that holds the buttons
- * @param {HTMLButtonElement[][]} rows
- */
-export function moveByKeys(box, rows) {
+/** Let the arrow keys move the focus to the nearest button of a box in their direction. */
+export function moveByKeys(box) {
   box.addEventListener("keydown", (event) => {
-    const step = STEPS[event.key];
-    const button = event.target.closest("button");
-    const row = rows.findIndex((buttons) => buttons.includes(button));
-    if (!step || row < 0) return;
+    const way = WAYS[event.key];
+    if (!way) return;
     event.preventDefault();
-    const next = rows[within(row + step[0], rows.length)];
-    next[within(rows[row].indexOf(button) + step[1], next.length)].focus();
+    const [x, y] = middle(event.target);
+    const places = [...box.querySelectorAll("button:not([hidden])")].map((button) => {
+      const apart = middle(button).map((at, i) => at - [x, y][i]);
+      const along = apart[0] * way[0] + apart[1] * way[1];
+      return { button, along, far: along + 3 * Math.abs(apart[0] * way[1] + apart[1] * way[0]) };
+    });
+    places.filter(({ along }) => along > 1).sort((a, b) => a.far - b.far)[0]?.button.focus();
   });
 }
 
-function within(at, length) {
-  return Math.max(0, Math.min(length - 1, at));
+function middle(element) {
+  const { left, right, top, bottom } = element.getBoundingClientRect();
+  return [(left + right) / 2, (top + bottom) / 2];
 }

@@ -28,7 +28,7 @@ export class HeadGrid {
     const rows = this.rows.map((buttons) => element("div", { class: "layer-row" }, ...buttons));
     const many = Math.max(...layers.map(({ heads }) => heads)) > 8;
     this.box = element("div", { class: many ? "heads many" : "heads", role: "group", "aria-label": "Layers and heads. Arrow keys move." }, ...rows);
-    moveByKeys(this.box, this.rows);
+    moveByKeys(this.box);
     parent.replaceChildren(this.box, saveSvg(() => "Attention of all heads", () => [about, this.box]));
     this.draw();
   }
@@ -43,20 +43,7 @@ export class HeadGrid {
 
   /** Colour the maps, as light or dark asks for. A patch that is masked as a whole is grey. */
   draw() {
-    const style = getComputedStyle(document.documentElement);
-    const high = style.getPropertyValue("--high").split(",").map(Number);
-    for (const { canvas, layer, bytes } of this.maps) {
-      const pen = canvas.getContext("2d");
-      const image = pen.createImageData(layer.columns, layer.rows);
-      for (let row = 0, i = 0; row < layer.rows; row++) {
-        for (let column = 0; column < layer.columns; column++, i++) {
-          const masked = layer.causal && column > row;
-          const colour = masked ? [128, 128, 128, 70] : [...high, 255 * Math.sqrt(bytes[i] / 255)];
-          image.data.set(colour, 4 * i);
-        }
-      }
-      pen.putImageData(image, 0, 0);
-    }
+    for (const { canvas, layer, bytes } of this.maps) paintWeights(canvas, layer, bytes);
   }
 
   /**
@@ -79,6 +66,16 @@ export class HeadGrid {
       button.tabIndex = chosen ? 0 : -1;
     }));
   }
+}
+
+/** Draw the weights of a layer's head, whose square root is the strength of the colour. What is masked is grey. */
+export function paintWeights(canvas, { rows, columns, causal }, bytes) {
+  const high = getComputedStyle(document.documentElement).getPropertyValue("--high").split(",").map(Number);
+  Object.assign(canvas, { width: columns, height: rows });
+  const pen = canvas.getContext("2d");
+  const image = pen.createImageData(columns, rows);
+  bytes.forEach((weight, i) => image.data.set(causal && i % columns > i / columns ? [128, 128, 128, 70] : [...high, 255 * Math.sqrt(weight / 255)], 4 * i));
+  pen.putImageData(image, 0, 0);
 }
 
 /** What a head is called: "layer 1, head 2", and where a layer has one alone "layer 1". */

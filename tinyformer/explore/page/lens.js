@@ -6,7 +6,7 @@ import { element, number, percent, placed, visible } from "./text.js";
 import { tiledMap } from "./tiledmap.js";
 
 const WIDE = 32; // tokens of a question
-const SEES = "The model sees every token that is not hidden, so in its place it mostly finds that token again. Hide one as [MASK] (the key M in Write) to see what each layer would fill in.";
+const SEES = "A token that is not masked mostly predicts itself. Mask one (the key M in Write).";
 
 /**
  * Draw the lens, and the ten likeliest tokens of the cell that is chosen.

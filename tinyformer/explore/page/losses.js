@@ -1,13 +1,11 @@
 /** The loss of each token of a text under one model or two, as colours. A part of the view "compare". */
 
-import { able, onPress } from "./abledbuttons.js";
 import { Refusal, ask, latest, stream } from "./api.js";
 import { ColouredText, tint } from "./colouredtext.js";
 import { keep, kept } from "./comparekept.js";
 import { page } from "./state.js";
 import { saveSvg } from "./save.js";
-import { counted, element, number, percent, visible } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { able, counted, element, number, onPress, percent, troubleLine, visible } from "./text.js";
 
 const SOON = 2000; // characters of a text whose losses are computed without being asked for
 const OWN = "Each loss is −log p of the token, in nats. Bits per character compare models with different tokens.";

@@ -1,11 +1,9 @@
 /** The embeddings of the vocabulary as points on a canvas that can be moved and enlarged, with a search. */
 
 import { ask, latest } from "./api.js";
-import { page } from "./state.js";
-import { counted, element, number, percent, visible } from "./text.js";
+import { page, whenSeen } from "./state.js";
+import { counted, element, number, percent, troubleLine, visible } from "./text.js";
 import { Scatter } from "./scatter.js";
-import { whenSeen } from "./seen.js";
-import { troubleLine } from "./trouble.js";
 
 const MOST_LISTED = 50;
 let current = null; // the map that is shown

@@ -1,12 +1,11 @@
 /** Named heads: the scores of the model's heads, and the names that these give them. */
 
+import { whenSeen } from "./state.js";
 import { ask, latest } from "./api.js";
 import { labelOf } from "./attention.js";
 import { distance, headNames } from "./headnames.js";
-import { openHead } from "./openhead.js";
-import { whenSeen } from "./seen.js";
-import { element } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { openHead } from "./opening.js";
+import { element, troubleLine } from "./text.js";
 
 /**
  * Draw the table of the names, and that of the heads, as soon as they are scrolled into view.

@@ -1,10 +1,9 @@
 /** What a neuron does: the tokens that excite it, and those whose logits it raises and lowers. */
 
 import { ask, latest, stream } from "./api.js";
-import { whenSeen } from "./seen.js";
-import { element, placed, signed, visible } from "./text.js";
+import { page, whenSeen } from "./state.js";
+import { element, placed, signed, troubleLine, visible } from "./text.js";
 import { TokenButtons } from "./tokens.js";
-import { troubleLine } from "./trouble.js";
 
 const SMALL = 2e7; // parameters of a model that is searched without being asked to
 
@@ -15,7 +14,8 @@ const SMALL = 2e7; // parameters of a model that is searched without being asked
 export function drawNeurons(box, found) {
   if (found.states.length) return "A recurrent network has no feed-forward networks. Its units are its state, which is shown below.";
   if (found.stacks.length > 1) return "Neurons are shown of models that read one text, not of an encoder-decoder.";
-  const state = { place: found.count - 1, units: [], layer: 0, unit: 0, removed: false };
+  const { place = found.count - 1 } = page.wanted?.name === "neurons" ? page.wanted : {};
+  const state = { place: Math.min(place, found.count - 1), units: [], layer: 0, unit: 0, removed: false };
   const [trouble, refused] = troubleLine();
   const tokens = new TokenButtons(box, "The text. The neurons of the chosen token are looked at", (place) => {
     state.place = place;
@@ -100,11 +100,17 @@ export function drawNeurons(box, found) {
   }
 
   const forget = whenSeen(tokens.box, active);
-  return () => {
+  const remove = () => {
     state.removed = true;
     forget();
     run(false);
   };
+  return Object.assign(remove, {
+    take: ({ place: at }) => {
+      state.place = at;
+      active();
+    },
+  });
 }
 
 /** Tokens with what one unit of activation adds to their logits. */

@@ -1,11 +1,10 @@
 /** What two models predict next: the bars of their likeliest tokens, or of the classes of the text. A part of the view "compare". */
 
+import { passageOf } from "./comparekept.js";
 import { Refusal, ask, latest } from "./api.js";
-import { passageOf } from "./passageof.js";
 import { page } from "./state.js";
 import { saveSvg } from "./save.js";
-import { element, number, percent, visible } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { element, number, percent, troubleLine, visible } from "./text.js";
 
 const part = {}; // the elements, by name
 let other = ""; // the name of model B
@@ -49,7 +48,6 @@ function together({ tokens, a, b, a_to_b, b_to_a }) {
   return [
     rows,
     element("p", { class: "readout", id: "divergence" }, `Kullback-Leibler divergence: ${nats}. Entropy: A ${number(a.entropy)}, B ${number(b.entropy)} nats.`),
-    element("p", { class: "note" }, "The models' own probabilities, without temperature, top-k and top-p. A divergence of 0: both predict the same."),
   ];
 }
 

@@ -28,6 +28,7 @@ export function cellInWords(array, place, texts) {
   const words = indicesOf(array, place).map((index, i) => {
     const axis = array.axes[i];
     if (!axis) return "";
+    if (array.vocabulary && (axis === "id" || (axis === "number" && array.axes[0] !== "id"))) return `token ${index} “${visible(array.vocabulary[index])}”`;
     return isText.has(axis) && index < texts.length ? `${axis} ${index} “${visible(texts[index])}”` : `${axis} ${index}`;
   });
   return words.filter(Boolean).join(", ");

@@ -1,7 +1,7 @@
 /** The view "numbers": the whole forward pass of a small GPT, array by array, and each number with what it was computed from. */
 
 import { addressed } from "./address.js";
-import { bytes, latest } from "./api.js";
+import { ask, bytes, latest } from "./api.js";
 import { brief, cellInWords, cellsBehind, drawCell, indicesOf } from "./numbercell.js";
 import { LEGEND, NumbersMap } from "./numbersmap.js";
 import { mapsOf } from "./numberslayout.js";
@@ -9,8 +9,7 @@ import { Pass } from "./pass.js";
 import { Program } from "./program.js";
 import { readSafetensors } from "./safetensors.js";
 import { page } from "./state.js";
-import { counted, element } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { counted, element, troubleLine } from "./text.js";
 
 const MOST_TOKENS = 32;
 const KEYS = "Arrow keys: the next cell; with Shift they move the picture. Page up and page down: the array before and after. Enter: the " +
@@ -26,6 +25,20 @@ const remember = addressed("numbers", ["array"], ({ array = "", cell = "", gradi
   Object.assign(chosen, { array, cell, gradients: gradients === "1" });
   if (shown?.passage === page.passage) showChosen(true);
 });
+
+let wanted = null; // a cell of the residual stream that is shown once the pass is there
+
+/** Choose the wanted cell. */
+function takeWanted() {
+  if (!wanted || shown?.passage !== page.passage) return;
+  const { arrays } = shown.pass;
+  const { layer, token, unit } = wanted;
+  const begin = arrays.findIndex(({ name }) => name.startsWith("blocks."));
+  const array = layer ? byName(`blocks.${layer - 1}`) : arrays.slice(0, begin).findLast(({ source }) => source);
+  wanted = null;
+  if (array && token < array.shape[0]) choose(array, token * array.shape[1] + unit, true);
+  look();
+}
 
 /** Fill the section of this view once. */
 export function begin(section) {
@@ -56,9 +69,13 @@ export function begin(section) {
   make("both", "div", { class: "numbers-both" }, part.picture, part.cell);
   map = new NumbersMap(part.picture, { title: titleNow, choose: (array, place) => choose(array, place, false) });
   map.box.addEventListener("keydown", key);
-  const about = element("p", { class: "note" }, LEGEND);
-  make("body", "div", { class: "numbers", hidden: true }, part.controls, part.both, part.line, map.save, about, element("p", { class: "note", id: "numbers-keys" }, KEYS));
+  const legend = element("details", {}, element("summary", {}, "Colours and keys"), element("p", { class: "note" }, LEGEND), element("p", { class: "note", id: "numbers-keys" }, KEYS));
+  make("body", "div", { class: "numbers", hidden: true }, part.controls, part.both, part.line, map.save, legend);
   section.replaceChildren(part.note, trouble, part.body);
+  page.addEventListener("cell", ({ detail }) => {
+    wanted = detail;
+    takeWanted();
+  });
 }
 
 /** Draw what the page holds now. It is called when the view is chosen, and when the passage changes while it is. */
@@ -69,25 +86,30 @@ export function show() {
 const load = latest(async (signal, passage, facts) => {
   part.body.ariaBusy = "true"; // who saves a film waits for it
   if (weights?.facts !== facts || page.step !== null) { // those of a step are kept, and asked for again so that the next one's are, too
-    const file = readSafetensors(await bytes("weights", { model: passage.model }, signal));
-    weights = { facts, config: JSON.parse(file.metadata.config), program: new Program(JSON.parse(file.metadata.program), file.arrays) };
+    const { model } = passage;
+    const [content, { texts: vocabulary }] = await Promise.all([bytes("weights", { model }, signal), ask("tokens", { model }, signal)]);
+    const file = readSafetensors(content);
+    weights = { facts, vocabulary, config: JSON.parse(file.metadata.config), program: new Program(JSON.parse(file.metadata.program), file.arrays) };
   }
-  const { config, program } = weights;
+  const { config, program, vocabulary } = weights;
   const first = Math.max(0, passage.ids.length - config.block_size); // what the model no longer sees is left out
   const ids = passage.ids.slice(first, first + MOST_TOKENS);
   const texts = passage.texts.slice(first, first + MOST_TOKENS);
   const pass = new Pass(program, ids);
+  const isOfTokens = ({ axes, shape, name }) => axes.includes("id") || (axes.at(-1) === "number" && shape.at(-1) === vocabulary.length && !name.startsWith("blocks."));
+  for (const array of pass.arrays.filter(isOfTokens)) array.vocabulary = vocabulary;
   const names = pass.arrays.map(({ name, shape }) => `${name} (${shape.join(" × ")})`);
   const isOther = names.join() !== [...part.arrays.options].map(({ text }) => text).join();
   shown = { passage, pass, texts, gradients: null };
   const isCut = ids.length < passage.ids.length;
-  part.note.textContent = `Every number that the model computes for ${isCut ? `${first ? "" : "the first "}${counted(ids.length, "token")} of the ${passage.ids.length}${first ? `, from token ${first} on` : ""}, which are as many as fit here` : counted(ids.length, "token")}: ` +
-    `${counted(pass.arrays.length, "array")}, from the ids at the top to the loss at the bottom. Choose a cell to see where it came from.`;
+  part.note.textContent = `All values for ${isCut ? `${first ? "" : "the first "}${counted(ids.length, "token")} of the ${passage.ids.length}${first ? `, from token ${first} on` : ""}` : counted(ids.length, "token")}: ` +
+    counted(pass.arrays.length, "array");
   part.body.hidden = false;
   part.gradients.disabled = !pass.loss;
   part.gradients.title = pass.loss ? "Show how the loss changes with each number (G)" : "A text of one token has no next token, and so no loss";
   if (isOther) part.arrays.replaceChildren(...pass.arrays.map(({ name }, i) => new Option(names[i], name)));
   showChosen(isOther);
+  takeWanted();
   part.body.ariaBusy = "false";
 }, (message) => {
   part.refuse(message);
@@ -201,7 +223,7 @@ function key(event) {
   };
   const move = MOVES[event.key];
   const act = move ? () => (event.shiftKey ? map.pan(move[1] * 60, move[0] * 60) : step(...move)) : acts[event.key];
-  if (!act) return;
+  if (!act || (event.key === "Escape" && !cellNow())) return;
   event.preventDefault();
   act();
 }

@@ -25,7 +25,7 @@ export class PartGrid {
     ]);
     const rows = this.rows.map((buttons) => element("div", { class: "layer-row" }, ...buttons));
     this.box = element("div", { class: "part-grid", role: "group", "aria-label": "Layers, heads and MLPs. Arrow keys move, Enter switches off and on." }, ...rows);
-    moveByKeys(this.box, this.rows);
+    moveByKeys(this.box);
     this.box.addEventListener("focusin", (event) => this.reach(event.target.closest("button")));
     parent.replaceChildren(this.box);
     this.reach(this.rows[0][0]);

@@ -3,9 +3,8 @@
 import { LONGEST_TEXT } from "./address.js";
 import { ask, latest, stream } from "./api.js";
 import { page } from "./state.js";
-import { counted, element, number, percent, visible } from "./text.js";
+import { counted, element, number, percent, troubleLine, visible } from "./text.js";
 import { HeatMap } from "./heatmap.js";
-import { troubleLine } from "./trouble.js";
 
 const PROBABILITY = "none"; // against nothing: the probability of the token is measured
 
@@ -121,7 +120,7 @@ export class Patching extends EventTarget {
     const name = (id) => `“${visible(candidates.find((one) => one.id === id)?.text ?? "")}”`;
     const what = against === null ? `The probability of ${name(token)}` : `The logit of ${name(token)} minus that of ${name(against)}`;
     const told = against === null ? percent : (x) => number(x).replace("-", "−");
-    this.said.textContent = `${what}: ${told(a)} after A, ${told(b)} after B. A cell is a layer’s output at one token of A, replaced by that of B. The stronger its colour, the further this alone moves the number from A’s towards B’s; red is the other way.`;
+    this.said.textContent = `${what}: ${told(a)} after A, ${told(b)} after B.`;
     const part = (value) => (b === a ? 0 : (value - a) / (b - a));
     this.map?.remove();
     this.map = new HeatMap(this.place, {

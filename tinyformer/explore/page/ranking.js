@@ -3,8 +3,7 @@
 import { latest, stream } from "./api.js";
 import { key } from "./parts.js";
 import { saveSvg } from "./save.js";
-import { element, signed } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { element, signed, troubleLine } from "./text.js";
 
 const WAYS = { zero: "zero", mean: "its mean" };
 
@@ -25,9 +24,8 @@ export class RankingTable {
     const [trouble, refuse] = troubleLine();
     this.heads = Object.fromEntries(["part", "zero", "mean"].map((by) => [by, this.headOf(by)]));
     this.body = element("tbody", {});
-    const table = element("table", { class: "ranking" },
-      element("caption", {}, "Choose a row to switch its part off."), element("thead", {}, element("tr", {}, ...Object.values(this.heads))), this.body);
-    const save = saveSvg(() => "What the text needs most", () => [this.said, table]);
+    const table = element("table", { class: "ranking" }, element("thead", {}, element("tr", {}, ...Object.values(this.heads))), this.body);
+    const save = saveSvg(() => "Importance of heads and MLPs", () => [this.said, table]);
     this.picture = element("div", { hidden: true }, element("div", { class: "ranking-box" }, table), save);
     parent.append(element("div", { class: "controls" }, this.start, this.stop, this.progress), this.said, trouble, this.picture);
     this.run = latest((signal, passage) => this.fill(signal, passage), refuse);

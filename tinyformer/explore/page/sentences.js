@@ -1,12 +1,10 @@
 /** Sentences as points: what a model of sentences holds to be alike lies close together. */
 
 import { ask, latest } from "./api.js";
-import { page } from "./state.js";
+import { page, whenSeen } from "./state.js";
 import { coordinatesOf } from "./map.js";
 import { Scatter } from "./scatter.js";
-import { whenSeen } from "./seen.js";
-import { counted, element, percent } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { counted, element, percent, troubleLine } from "./text.js";
 
 let typed = null; // what the user wrote, also for the next model; null: the text of the page
 

@@ -58,6 +58,11 @@ class Page extends EventTarget {
     return { model, ids, source };
   }
 
+  /** Name the part of the model that the view shows: it stands behind "Model" at the head of the view. */
+  trail(names) {
+    this.dispatchEvent(new CustomEvent("trail", { detail: names }));
+  }
+
   keep() {
     try {
       sessionStorage.setItem(KEY, JSON.stringify(Object.fromEntries(KEPT.map((key) => [key, this[key]]))));
@@ -88,3 +93,29 @@ function takeOver(target, kept, keys) {
 }
 
 export const page = new Page();
+
+/**
+ * Begin once an element is scrolled into view, which must have a height. In a frame of a film, one that is in view begins now.
+ * @param {Element} element
+ * @param {() => void} begin
+ * @returns {() => void} what waits no longer
+ */
+export function whenSeen(element, begin) {
+  if (page.isFrame && isInView(element)) {
+    begin();
+    return () => {};
+  }
+  const watcher = new IntersectionObserver((entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    watcher.disconnect();
+    begin();
+  });
+  watcher.observe(element);
+  return () => watcher.disconnect();
+}
+
+/** Whether an element is in view now. */
+export function isInView(element) {
+  const { top, bottom } = element.getBoundingClientRect();
+  return bottom > 0 && top < window.innerHeight && element.checkVisibility();
+}

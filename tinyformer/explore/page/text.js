@@ -17,6 +17,11 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+/** A line of a view, whose details are behind a question mark. */
+export function about(line, details) {
+  return element("div", { class: "note about" }, element("span", {}, line), " ", element("details", {}, element("summary", { "aria-label": "Help" }, "?"), element("p", {}, details)));
+}
+
 /** A number of things, such as "1 token" and "2,000 tokens"; with "several" where the plural has no mere s. */
 export function counted(count, what, several = `${what}s`) {
   return `${count.toLocaleString("en")} ${count === 1 ? what : several}`;
@@ -85,4 +90,25 @@ export function inks(strongest = "--high") {
 
 function linear(value) {
   return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+}
+
+/**
+ * @returns {[HTMLElement, (message: string) => void]} the line, and what says a message in it. "" hides it again.
+ */
+export function troubleLine() {
+  const line = element("p", { class: "trouble", role: "alert", hidden: true });
+  return [line, (message) => {
+    line.textContent = message;
+    line.hidden = !message;
+  }];
+}
+
+/** Whether a button does something. */
+export function able(button, is) {
+  button.setAttribute("aria-disabled", String(!is));
+}
+
+/** Let a button act where it does something. */
+export function onPress(button, act) {
+  button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || act());
 }

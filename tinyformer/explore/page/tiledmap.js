@@ -1,9 +1,8 @@
 /** A map of numbers whose values come from the server when they are seen. */
 
 import { HeatMap } from "./heatmap.js";
-import { element } from "./text.js";
+import { element, troubleLine } from "./text.js";
 import { Tiles } from "./tiles.js";
-import { troubleLine } from "./trouble.js";
 
 /**
  * Draw such a map.

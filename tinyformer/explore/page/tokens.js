@@ -1,6 +1,6 @@
 /** A text as token buttons, of which there may be thousands: it is cut into blocks, and the browser skips those that are not seen. */
 
-import { element, percent, visible } from "./text.js";
+import { about, element, percent, visible } from "./text.js";
 
 const MOST = 200; // tokens in a block, if no line ends before
 
@@ -139,11 +139,14 @@ function pieces(text) {
 }
 
 /** A legend for the colours of tokens that were picked. */
-export function legend() {
+export function legend(details) {
   const swatch = (p) => {
     const made = element("span", { class: "token picked" }, ` ${100 * p} % `);
     made.style.setProperty("--probability", p);
     return made;
   };
-  return element("p", { class: "note legend" }, "Probability with which a token was picked: ", ...[0, 0.25, 0.5, 0.75, 1].map(swatch));
+  const line = about("Probability ", details);
+  line.classList.add("legend");
+  line.firstChild.append(...[0, 0.25, 0.5, 0.75, 1].map(swatch));
+  return line;
 }

@@ -1,11 +1,10 @@
 /** The view "what if": parts of the model are switched off or replaced, and its predictions change. */
 
 import { addressed } from "./address.js";
-import { ask, latest } from "./api.js";
+import { ask, latest, newest } from "./api.js";
 import { page } from "./state.js";
-import { element, placed } from "./text.js";
+import { about, element, placed, troubleLine } from "./text.js";
 import { headNames } from "./headnames.js";
-import { newest } from "./newest.js";
 import { Parts } from "./parts.js";
 import { PartGrid } from "./partgrid.js";
 import { Changes } from "./changes.js";
@@ -13,13 +12,12 @@ import { RankingTable } from "./ranking.js";
 import { RowEditor } from "./editrow.js";
 import { Patching } from "./patching.js";
 import { saveSvg } from "./save.js";
-import { troubleLine } from "./trouble.js";
 
 const SMALL = { parameters: 5_000_000, tokens: 300 }; // what is ranked without being asked
 const WAYS = {
-  zero: ["Zero", "it gives nothing"],
-  mean: ["Mean", "it gives the same at each token: its mean over the text"],
-  choice: ["Mean attention", "a head looks alike from each token; all else gives its mean"],
+  zero: ["Zero", ""],
+  mean: ["Mean", "over the text"],
+  choice: ["Mean attention", "of heads"],
 };
 
 const part = {}; // the elements of the view, by name
@@ -50,7 +48,7 @@ export function begin(section) {
 function switching() {
   const radio = (way) => element("label", {},
     element("input", { type: "radio", name: "whatif-way", value: way, checked: way === "zero", onchange: () => parts.replace(way) }), ` ${WAYS[way][0]} `, element("span", { class: "note" }, WAYS[way][1]));
-  part.ways = element("fieldset", { class: "ways" }, element("legend", {}, "What takes the place of a part that is off"), ...Object.keys(WAYS).map(radio));
+  part.ways = element("fieldset", { class: "ways" }, element("legend", {}, "Replace by"), ...Object.keys(WAYS).map(radio));
   part.clear = element("button", { type: "button", onclick: () => parts.clear() }, "Switch all on");
   part.block = element("select", { "aria-label": "Layer of the neuron" });
   part.neuron = element("input", { type: "number", min: 1, value: 1, required: true, "aria-label": "Neuron" });
@@ -60,29 +58,29 @@ function switching() {
     element("div", { class: "controls" }, element("label", {}, "A neuron of ", part.block), element("label", {}, "Number ", part.neuron), neuron, part.clear));
   const right = element("div", { id: "whatif-changes" });
   changes = new Changes(right, () => part.off.textContent);
-  return element("section", { "aria-labelledby": "whatif-title" }, element("h2", { id: "whatif-title" }, "Switch parts off"),
-    element("p", { class: "note" }, "A row of buttons is a layer: its heads by number, and its MLP. The first button switches off the whole layer, so that what it gets passes on unchanged."),
+  return element("section", { "aria-labelledby": "whatif-title" }, element("h2", { id: "whatif-title" }, "Ablation"),
+    about("Switch off layers, heads and MLPs", "Each row is a layer: the whole layer, its heads by number, and its MLP. Without a layer, the residual stream passes unchanged."),
     element("div", { class: "side" }, left, right));
 }
 
 function ranked() {
-  const box = element("section", { "aria-labelledby": "ranking-title", id: "whatif-ranking" }, element("h2", { id: "ranking-title" }, "What the text needs most"),
-    element("p", { class: "note" }, "Each head and each MLP is switched off alone, once by zero and once by its mean. The number is by how much the mean loss of the text’s tokens grows (for a BERT, how far the prediction of the mask moves): the larger, the more the model needs the part here. The line in a button above is as long as the square root of it."));
+  const box = element("section", { "aria-labelledby": "ranking-title", id: "whatif-ranking" }, element("h2", { id: "ranking-title" }, "Importance"),
+    about("Increase of the loss without each part", "Each head and MLP is switched off alone, by zero and by its mean. For a BERT it is the divergence of the prediction at the mask. The line in a button above is as long as the square root."));
   ranking = new RankingTable(box, share);
   return box;
 }
 
 function edited() {
-  const box = element("section", { "aria-labelledby": "row-title", id: "whatif-row" }, element("h2", { id: "row-title" }, "Let a head look elsewhere"),
-    element("p", { class: "note" }, "A slider is the weight of a token that is looked at. Move one, and the others share the rest as before, so that the row still sums to 1. Nothing is switched off here."));
+  const box = element("section", { "aria-labelledby": "row-title", id: "whatif-row" }, element("h2", { id: "row-title" }, "Edit attention"),
+    about("Weights of one query", "Move a slider: the other weights are scaled so that the row sums to 1. Nothing is switched off here."));
   editor = new RowEditor(box);
   editor.addEventListener("change", () => tell());
   return box;
 }
 
 function patched() {
-  const box = element("section", { "aria-labelledby": "patching-title", id: "whatif-patching" }, element("h2", { id: "patching-title" }, "Two prompts"),
-    element("p", { class: "note" }, "Prompt A is the text at the head of the page. Type another with as many tokens, such as with another name in it. Then the model reads A many times, each time with what one layer gives at one token taken from B (activation patching): where that changes the prediction, the model holds what tells the prompts apart."));
+  const box = element("section", { "aria-labelledby": "patching-title", id: "whatif-patching" }, element("h2", { id: "patching-title" }, "Activation patching"),
+    about("One layer’s output at one token of A, replaced by that of B", "Prompt A is the text above. Type a prompt B with as many tokens, such as with another name. Where a cell changes the prediction, the model holds what tells the prompts apart."));
   patching = new Patching(box);
   patching.addEventListener("change", () => tell());
   return box;
@@ -105,7 +103,8 @@ const load = latest(async (signal, passage) => {
     taken = { model, facts, why };
   }
   const why = taken.why ?? unpredicted(passage);
-  part.note.textContent = why ?? "Switch off a part of the model, and see what it would predict without it.";
+  part.note.textContent = why ?? "";
+  part.note.hidden = why === null;
   part.body.hidden = why !== null;
   const asked = page.asked();
   const wanted = linked ?? (why === null && JSON.stringify(asked) === JSON.stringify(current?.asked) ? kept() : {});

@@ -1,15 +1,12 @@
 /** Two models that go on from the same prompt. A part of the view "compare". */
 
-import { able, onPress } from "./abledbuttons.js";
 import { Refusal, latest, stream } from "./api.js";
 import { ColouredText, tint } from "./colouredtext.js";
-import { keep, kept } from "./comparekept.js";
+import { keep, kept, passageOf } from "./comparekept.js";
 import { numberOf } from "./controls.js";
-import { passageOf } from "./passageof.js";
 import { page } from "./state.js";
 import { saveSvg } from "./save.js";
-import { counted, element, number, percent, visible } from "./text.js";
-import { troubleLine } from "./trouble.js";
+import { able, counted, element, number, onPress, percent, troubleLine, visible } from "./text.js";
 
 const part = {}; // the elements, by name
 let other = ""; // the name of model B

@@ -7,14 +7,11 @@ import { numberOf, samplingControls } from "./controls.js";
 import { Distribution } from "./distribution.js";
 import { page } from "./state.js";
 import { saveSvg } from "./save.js";
-import { counted, element, visible } from "./text.js";
+import { counted, element, troubleLine, visible } from "./text.js";
 import { TokenButtons, legend } from "./tokens.js";
 import { drawTree } from "./branchtree.js";
-import { troubleLine } from "./trouble.js";
 
 const MOST_TOKENS = 5000; // that the server writes at once
-
-const HOW = "Write lets the model go on with the text. The stronger a token's colour, the likelier it was; choose a token to see the likeliest at its place, and one of those to go on from there.";
 
 const trees = new Trees();
 let tree = null; // of the prompt
@@ -46,17 +43,17 @@ export function isWriting() {
 export function begin(part) {
   trees.trees = Array.isArray(page.writing.trees) ? page.writing.trees : [];
   page.writing.trees = trees;
-  part.append(element("p", { class: "note" }, HOW), controls());
+  part.append(controls());
   [trouble, refuse] = troubleLine();
   status = element("p", { class: "note status", role: "status" });
-  const left = element("div", {}, legend());
+  const left = element("div", {}, legend("Choose a token for its alternatives, and one of those to branch there."));
   const right = element("div", { class: "distribution" });
   branches = element("div", { class: "branches" });
   part.append(trouble, status, element("div", { class: "side" }, left, right), element("h3", {}, "Branches"), branches);
   text = new TokenButtons(left, "The text", look);
   left.append(saveSvg(() => "The text, coloured by probability", () => [left]));
   panel = new Distribution(right, choose);
-  part.addEventListener("keydown", (event) => event.key === "Escape" && escape());
+  part.addEventListener("keydown", (event) => event.key === "Escape" && escape(event));
   page.addEventListener("passage", adopt);
   page.addEventListener("model", () => {
     stop();
@@ -93,6 +90,7 @@ function controls() {
 /** Take over a passage that was set elsewhere as the prompt, with its branches if it had some. */
 function adopt() {
   if (!page.passage || page.passage === own) return;
+  if (page.isFrame && tree) return writeAnew();
   stop();
   if (!["language", "translation"].includes(page.facts.kind)) {
     tree = own = null;
@@ -104,6 +102,19 @@ function adopt() {
   if (tree !== before && !takeLinked()) place = null; // with new weights it is the same tree
   if (tree !== before) say("");
   lookAt();
+}
+
+/** Another step is shown: it writes what was written, from the same seed. */
+function writeAnew() {
+  const { branch, length } = running ?? { branch: tree.looked, length: tree.looked.tokens.length };
+  if (page.view !== "write" || branch === tree.root) {
+    own = page.passage;
+    return;
+  }
+  running = null;
+  receive(null);
+  branch.tokens = [];
+  write(branch, length);
 }
 
 /** The branch that is looked at becomes the passage of all views. */
@@ -166,12 +177,13 @@ function look(at) {
   showPlace();
 }
 
-function escape() {
+function escape(event) {
+  if (!running && place === null) return;
+  event.preventDefault();
   if (running) {
     stop();
     return;
   }
-  if (place === null) return;
   place = null;
   text.light(null);
   text.focus();
@@ -232,15 +244,15 @@ const receive = latest(async (signal, mine, asked) => {
 }, (message) => refuse(message));
 
 /** Let the model go on with a branch. */
-function write(branch) {
-  const mine = { branch, found: null, count: 0, framed: false };
+function write(branch, length = page.writing.length) {
+  const mine = { branch, length, found: null, count: 0, framed: false };
   running = mine;
   place = null;
   own = tree.passage();
   if (drawn !== own) draw();
   say("Writing. Stop or Escape stops it.");
   const { ids, source, model } = own;
-  receive(mine, { passage: { model, ids, source }, length: page.writing.length, sampling: page.sampling });
+  receive(mine, { passage: { model, ids, source }, length, sampling: page.sampling });
 }
 
 /** One more token has come. It is put on the page at once; what needs the layout waits for the next frame. */

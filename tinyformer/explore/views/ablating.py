@@ -1,7 +1,6 @@
-"""Questions that ask what if: parts of a model are switched off or replaced, and its predictions for a passage change.
+"""Ablation: parts of a model give zero, or their mean over the passage, and its predictions change.
 
-What is switched off gives nothing ("zero"), or its mean over the tokens of the passage as the whole model reads it ("mean"):
-see ``tinyformer.models.intervening``.
+See ``tinyformer.models.intervening``.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.explore.views.attending import Reading, read
-from tinyformer.explore.views.kept import Kept
-from tinyformer.explore.views.passages import Answer, Named, Passage
-from tinyformer.explore.views.reading import probabilities
+from tinyformer.explore.views.passages import Answer, Named, OfPassage, Passage
+from tinyformer.explore.views.reading import Kept, probabilities
 from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.attention import MultiHeadAttention
@@ -120,11 +118,10 @@ class Ablated:
 
 
 def ablated(subjects: Subjects, asked: Ablated) -> Answer:
-    """What the model predicts after the passage, or for its first mask, ``before`` and ``after`` parts of it are switched off:
-    of the ten ``tokens`` whose probability changes most (where none does, the likeliest) the ``id``, the ``text``, and both
-    probabilities; the ``divergence``, D(before ‖ after) of Kullback and Leibler in nats; and the mean losses of the passage's
-    tokens, ``loss_before`` and ``loss_after``: null for a BERT, which reads what it predicts, and for a single token. ``place``
-    is the place in the passage after which the token is predicted, or that of the mask."""
+    """Return the predictions after the passage, or at its first mask, ``before`` and ``after`` parts are switched off: the ten
+    ``tokens`` whose probability changes most (or the likeliest), with ``id``, ``text`` and both probabilities; the
+    ``divergence`` D(before ‖ after) in nats; the mean losses of the passage, ``loss_before`` and ``loss_after``, null for a
+    BERT and for a single token; and the ``place`` of the prediction: the last token or the mask."""
     return _compared(subjects, asked.passage, [part.intervention() for part in asked.off])
 
 
@@ -232,14 +229,7 @@ def divergence_of(p: Any, q: Any) -> float:
     return max(0.0, float((p[positive] * host.log(p[positive] / q[positive])).sum()))  # not -0.0
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """A passage for which all heads and networks are ranked."""
-
-    passage: Passage
-
-
-def ranking(subjects: Subjects, asked: Ranking) -> Iterator[Answer]:
+def ranking(subjects: Subjects, asked: OfPassage) -> Iterator[Answer]:
     """How much worse the model is on a passage without each of its heads and networks (MLPs), one after the other.
 
     The first line has the number of ``parts``, the ``measure``, and the ``loss`` of the whole model. Each line after it is

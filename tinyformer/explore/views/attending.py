@@ -1,24 +1,21 @@
-"""Questions about attention: which tokens each token looks at.
+"""Questions about attention weights.
 
-All numbers are those of ``recording_attention``, from one forward pass over the passage. Of a GPT it is the pass that all
-views share (``reading_of_gpt``): each layer's weights are computed from the residual stream before it. The page asks for them
-in small parts, so the last weights are kept: see ``weights_of`` for what happens where there are many.
+All are those of ``recording_attention``, from one forward pass over the passage. For a GPT it is the pass that all views share
+(``reading_of_gpt``): each layer's weights are computed from the residual stream before it. The last weights are cached.
 """
 
 from __future__ import annotations
 
 import base64
-import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import UserError
-from tinyformer.explore.views.passages import Answer, Passage
-from tinyformer.explore.views.reading import NOT_FINITE, reading_of_gpt
+from tinyformer.explore.views.passages import Answer, OfPassage, Passage
+from tinyformer.explore.views.reading import NOT_FINITE, Kept, reading_of_gpt
 from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.attention import MultiHeadAttention, RecordsAttention, recording_attention
@@ -103,8 +100,8 @@ class Reading:
 
 
 def read(subjects: Subjects, passage: Passage) -> Reading:
-    """What the model of a passage reads of it: all, or the last tokens that fit into a GPT. Raises UserError for more tokens
-    than another model reads, and where one layer's weights would take more than LARGEST bytes."""
+    """Return what a model reads of a passage: all, or the last tokens that fit into a GPT. Raises UserError for more tokens
+    than another model reads, and for weights of one layer above LARGEST bytes."""
     subject = passage.subject(subjects)
     ids, longest = passage.ids, subject.longest
     if longest is not None and subject.kind == "language":
@@ -122,57 +119,35 @@ def read(subjects: Subjects, passage: Passage) -> Reading:
     return reading
 
 
-class Kept:
-    """Arrays by key, of which those that were used last are kept, up to so many bytes. The newest is kept whatever its size."""
-
-    def __init__(self, most: int):
-        self.most = most
-        self.arrays: OrderedDict[Hashable, Any] = OrderedDict()
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all arrays."""
-        return sum(array.nbytes for array in self.arrays.values())
-
-    def get(self, key: Hashable) -> Any:
-        """The array of this key, or None."""
-        if key in self.arrays:
-            self.arrays.move_to_end(key)
-        return self.arrays.get(key)
-
-    def add(self, key: Hashable, array: Any) -> Any:
-        """Keep an array, and forget those that were not used for longest. Returns it."""
-        self.arrays[key] = array
-        while len(self.arrays) > 1 and self.bytes > self.most:
-            self.arrays.popitem(last=False)
-        return array
-
-
 _kept = Kept(MOST_KEPT)  # whoever uses it holds a Subjects' lock
 
 
-def _key(reading: Reading, what: str, layer: AttentionLayer) -> Hashable:
-    """The key of an array. A model that is loaded again, as its file has changed, is another one; the old one may go."""
-    return weakref.ref(reading.subject.model), reading.ids, reading.source, what, layer.name
+def _known(reading: Reading, what: str, layer: AttentionLayer) -> Any:
+    """The array of a layer that is kept, or None."""
+    return _kept.find(reading.subject.model, (reading.ids, reading.source, what, layer.name))
+
+
+def _keep(reading: Reading, what: str, layer: AttentionLayer, array: Any) -> Any:
+    """Keep an array of a layer, and return it."""
+    return _kept.add(reading.subject.model, (reading.ids, reading.source, what, layer.name), array, array.nbytes)
 
 
 def weights_of(reading: Reading, layer: AttentionLayer) -> Any:
-    """The weights (heads, queries, keys) of a layer, as an array on the host.
+    """Return the weights (heads, queries, keys) of a layer, as an array on the host.
 
-    One pass gets those of all layers, if they take at most MOST_KEPT bytes together. Where they take more, only those of the
-    layer that is asked for are kept, until others are: those of GPT-2's 12 layers of 12 heads take 576 MiB for 1,024 tokens,
-    and 48 MiB a layer. So memory stays bounded. A GPT's layer is computed alone; of other models it takes a pass each time.
+    One pass computes those of all layers, if they take at most MOST_KEPT bytes together. Otherwise only the layer's own are
+    cached: GPT-2's take 48 MiB a layer for 1,024 tokens. A GPT's layer is computed alone; other models take a pass each time.
     """
-    found = _kept.get(_key(reading, "weights", layer))
+    found = _known(reading, "weights", layer)
     if found is not None:
         return found
     if not _fits(reading):
         (array,) = _record(reading, [layer]).values()
-        return _kept.add(_key(reading, "weights", layer), array)
+        return _keep(reading, "weights", layer, array)
     layers = attention_layers(reading.subject)
     recorded = _record(reading, layers.values())
     for name, array in recorded.items():
-        _kept.add(_key(reading, "weights", layers[name]), array)
+        _keep(reading, "weights", layers[name], array)
     return recorded[layer.name]
 
 
@@ -210,24 +185,22 @@ def _of_gpt(reading: Reading, layer: Any) -> Tensor:
 
 
 def of_each(reading: Reading, what: str, shrink: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-    """What ``shrink`` makes of the weights (batch, heads, queries, keys) of each layer, by name: arrays without the batch. It
-    is kept as ``what``. Where not all weights may be kept, it is made of each layer's as soon as the pass has them."""
+    """Return what ``shrink`` makes of each layer's weights (batch, heads, queries, keys), by name, without the batch. It is
+    cached as ``what``."""
     layers = attention_layers(reading.subject)
-    keys = {name: _key(reading, what, layer) for name, layer in layers.items()}
-    found = {name: _kept.get(key) for name, key in keys.items()}
+    found = {name: _known(reading, what, layer) for name, layer in layers.items()}
     if any(array is None for array in found.values()):
         if _fits(reading):
             found = {name: shrink(tt.tensor(weights_of(reading, layer))[None])[0].numpy() for name, layer in layers.items()}
         else:
             found = dict(_record(reading, layers.values(), shrink))
         for name, array in found.items():
-            _kept.add(keys[name], array)
+            _keep(reading, what, layers[name], array)
     return found
 
 
 def small_maps(weights: Tensor) -> Tensor:
-    """Weights (batch, heads, queries, keys) as maps of at most SIDE by SIDE numbers: the maximum of each patch, so that a thin
-    line is not lost."""
+    """Reduce weights (batch, heads, queries, keys) to at most SIDE by SIDE: the maximum of each patch."""
     array = weights.numpy()
     for axis in (-2, -1):
         length = array.shape[axis]
@@ -235,14 +208,7 @@ def small_maps(weights: Tensor) -> Tensor:
     return tt.tensor(array)
 
 
-@dataclass(frozen=True)
-class AboutAttention:
-    """A passage whose attention is looked at."""
-
-    passage: Passage
-
-
-def attention(subjects: Subjects, asked: AboutAttention) -> Answer:
+def attention(subjects: Subjects, asked: OfPassage) -> Answer:
     """The attention ``layers`` of the model, each as ``AttentionLayer`` describes it, with a small map of each head in
     ``maps``: base64 of ``rows`` by ``columns`` bytes, 255 times the largest weight of a patch. Row i of a map begins with the
     query i * queries // rows; so do the columns with the keys. No layers: the model has no attention.
@@ -329,7 +295,7 @@ def rollout_of(reading: Reading, layer: AttentionLayer) -> Any:
     UserError for a cross-attention."""
     if layer.kind != "self":
         raise UserError("rollout is for layers of self-attention: this one looks at another text")
-    found = _kept.get(_key(reading, "rollout", layer))
+    found = _known(reading, "rollout", layer)
     if found is not None:
         return found
     layers = attention_layers(reading.subject)
@@ -341,5 +307,5 @@ def rollout_of(reading: Reading, layer: AttentionLayer) -> Any:
     through = attention_rollout([tt.tensor(weights[one.name])[None] for one in stack])
     arrays = {one.name: tensor[0].numpy() for one, tensor in zip(stack, through)}
     for one in stack:
-        _kept.add(_key(reading, "rollout", one), arrays[one.name])
+        _keep(reading, "rollout", one, arrays[one.name])
     return arrays[layer.name]

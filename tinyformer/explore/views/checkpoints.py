@@ -1,4 +1,4 @@
-"""Which weights the models have: a run that trains writes new ones, and two models may have the same."""
+"""Which weights the models have, and the film of a run: its snapshots and losses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinyformer.common.errors import UserError
-from tinyformer.explore.views.passages import About, Answer
+from tinyformer.explore.views.passages import About, Answer, Named
 from tinyformer.explore.views.subjects import Subjects
+from tinyformer.training.safety import is_taken
 
 
 def checkpoints(subjects: Subjects, asked: About) -> Answer:
@@ -64,3 +65,42 @@ def as_step(value: Any) -> int | None:
 def as_loss(value: Any) -> float | None:
     """A loss from a file; None for anything else."""
     return float(value) if type(value) in (int, float) and math.isfinite(value) else None
+
+
+MOST_ROWS = 400  # of the log; a longer one is told in parts
+
+
+def film(subjects: Subjects, asked: Named) -> Answer:
+    """Return the film of a model's run.
+
+    ``snapshots``, by step: the ``step``, the ``name`` of the snapshot as a model, and a ``stamp`` that changes with the file,
+    or an ``error``; none for a pretrained model. ``losses``: rows of a step, the training loss (a mean) up to it, validation
+    loss at it, and the first step of that mean; null without a loss. ``training``: whether a process holds the run's folder.
+    """
+    run = subjects.folder(asked.model)
+    found = [_snapshot(subjects, step, name) for step, name in subjects.snapshots(asked.model).items()]
+    losses = _losses(subjects, asked.model) if found else []
+    return {"snapshots": found, "losses": losses, "training": run is not None and is_taken(run.path / ".lock")}
+
+
+def _snapshot(subjects: Subjects, step: int, name: str) -> Answer:
+    try:
+        subjects.state(name)
+        return {"step": step, "name": name, "stamp": stamp_of(subjects, name)}
+    except UserError as error:
+        return {"step": step, "name": name, "error": str(error)}
+
+
+def _losses(subjects: Subjects, model: str) -> list[list[float | int | None]]:
+    rows, has_means = subjects.log(model)
+    told = [_losses_in(row) for row in rows if isinstance(row, Mapping)]
+    told = [row for row in told if row[0] is not None and (row[1] is not None or row[2] is not None)]
+    for before, row in zip([[0], *told], told):
+        first = before[0] + 1 if has_means else row[0]
+        row.append(None if row[1] is None else first)
+    every = -(-len(told) // MOST_ROWS)
+    return [row for i, row in enumerate(told) if i % every == 0 or row[2] is not None or i == len(told) - 1]
+
+
+def _losses_in(row: Mapping[str, Any]) -> list[Any]:
+    return [as_step(row.get("step")), as_loss(row.get("train_loss")), as_loss(row.get("validation_loss"))]

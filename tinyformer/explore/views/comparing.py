@@ -33,10 +33,9 @@ class Two:
 
 
 def divergence(subjects: Subjects, asked: Two) -> Answer:
-    """What two models predict after a passage, or for its first mask, without temperature and the like: ``a`` and ``b`` as
-    ``distribution`` gives them, and ``alike``, whether their vocabularies are the same. If they are, there are ``tokens``, the
-    ten likeliest of either with their ``text`` and their probabilities ``a`` and ``b``; and the Kullback-Leibler divergences
-    ``a_to_b``, the sum of p_a log(p_a / p_b) in nats, and ``b_to_a``."""
+    """Return the predictions of two models after a passage, or at its first mask: ``a`` and ``b`` as ``distribution`` gives
+    them, and whether their vocabularies are ``alike``. If so: ``tokens``, the ten likeliest of either with ``text`` and
+    probabilities ``a`` and ``b``, and the divergences ``a_to_b``, the sum of p_a log(p_a / p_b) in nats, and ``b_to_a``."""
     passages = asked.a, asked.b
     first, second = (passage.subject(subjects) for passage in passages)
     alike = _same_vocabulary(first, second)

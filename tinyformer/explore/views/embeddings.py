@@ -13,9 +13,8 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import UserError
 from tinyformer.explore.views.inside import MOST_NUMBERS, check_part
-from tinyformer.explore.views.kept import Kept
 from tinyformer.explore.views.passages import Answer, Named
-from tinyformer.explore.views.reading import NOT_FINITE
+from tinyformer.explore.views.reading import NOT_FINITE, Kept
 from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.attention import MultiHeadAttention
@@ -44,13 +43,11 @@ class Embedded:
 
 
 def embeddings(subjects: Subjects, asked: Embedded) -> Answer:
-    """The embeddings of a model's tokens on their first two principal components.
+    """Return the embeddings of a model's tokens on their first two principal components.
 
-    ``texts`` of the tokens, by id; their ``coordinates``, two for each, as float32 numbers, little-endian, in base64;
-    ``explained``: the fraction of the variance that lies along each of the two axes; ``width``: the numbers in an embedding.
-    Where the model's run has snapshots, the axes are those of the last one, so that points move along the run and do not jump:
-    then ``step`` is its step, or else null. ``extent``: the least and the largest coordinates on the axes, of the vectors whose
-    axes they are: [left, right, bottom, top].
+    ``texts`` by id; ``coordinates``, two each, as little-endian float32 in base64; the ``explained`` fraction of the variance
+    along each axis; the ``width`` of an embedding. A run with snapshots has the axes of its last one, of this ``step``,
+    so that points do not jump. ``extent``: [left, right, bottom, top] of the vectors whose axes they are.
     """
     subject, (step, last, stamp) = subjects.get(asked.model), _last_snapshot(subjects, asked.model)
     # Without the lock of the models: nothing is recorded, and a large vocabulary takes seconds.
@@ -197,3 +194,36 @@ def positions(subjects: Subjects, asked: PositionPart) -> Answer:
                 columns = slice(asked.first_column, asked.first_column + asked.columns)
                 return {"values": found[:, columns].numpy().astype(float).tolist()}
     raise UserError("this model has no such table of positions")
+
+
+MOST_SENTENCES, SENTENCES_AT_ONCE, NEAREST = (200, 16, 5)  # in a question; between turns; in an answer
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Sentences for a model whose folder is one of sentence-transformers."""
+
+    model: str
+    sentences: list[str]
+
+
+def sentences(subjects: Subjects, asked: Sentences) -> Answer:
+    """Return sentence vectors on their first two principal components, as ``embeddings`` does; and for each its
+    ``nearest`` neighbours, ``sentence`` (the index) and ``cosine``, largest first."""
+    subject, given = subjects.get(asked.model), asked.sentences
+    if subject.sentences is None:
+        raise UserError("this is no model of sentences: its folder has no modules.json")
+    if not 1 <= len(given) <= MOST_SENTENCES:
+        raise UserError(f"the map shows 1 to {MOST_SENTENCES} sentences, not {len(given):,}")
+    found = []
+    for first in range(0, len(given), SENTENCES_AT_ONCE):
+        with subjects.for_long():
+            found.append(subject.sentences().encode(given[first : first + SENTENCES_AT_ONCE]))
+    vectors = host.concatenate(found).astype(host.float64)
+    answer = in_two_dimensions(subject, vectors)
+    units = vectors / host.maximum(host.sqrt((vectors**2).sum(1, keepdims=True)), 1e-12)
+    cosines = units @ units.T
+    host.fill_diagonal(cosines, -host.inf)  # each is nearest to itself
+    order = (-cosines).argsort(axis=1, kind="stable")[:, : min(NEAREST, len(given) - 1)]
+    nearest = [[{"sentence": int(j), "cosine": float(row[j])} for j in first] for row, first in zip(cosines, order)]
+    return {**answer, "nearest": nearest}

@@ -1,4 +1,4 @@
-"""Questions about what a model holds while it reads a passage: residual streams, what each layer would predict, and states."""
+"""Questions about what a model holds and says of a passage: residual streams, logit lens, states and classes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import UserError, shortened
+from tinyformer.decoding.beam_search import log_softmax
 from tinyformer.decoding.sampling import Sampling
-from tinyformer.explore.views.passages import Answer, Passage
+from tinyformer.explore.views.passages import Answer, OfPassage, Passage
 from tinyformer.explore.views.reading import (
+    NOT_FINITE,
     Reading,
     is_recurrent,
     predicting,
@@ -19,10 +21,12 @@ from tinyformer.explore.views.reading import (
     uncertainty,
     why_no_shares,
 )
-from tinyformer.explore.views.subjects import Subject, Subjects
+from tinyformer.explore.views.subjects import LONGEST, Subject, Subjects
 from tinyformer.explore.views.writing import distribution
+from tinyformer.models.bert import BertForQuestionAnswering, BertForTokenClassification, BertHead
 from tinyformer.models.evaluating import evaluating
 from tinytensor import Tensor
+from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
 MOST_PLACES = 128  # that one answer tells about
@@ -38,14 +42,7 @@ def check_part(count: int, first: int, length: int, most: int, what: str) -> Non
         raise UserError(f"{first} to {first + count - 1} are not among the {what}, whose number is {length}")
 
 
-@dataclass(frozen=True)
-class Inside:
-    """A passage."""
-
-    passage: Passage
-
-
-def inside(subjects: Subjects, asked: Inside) -> Answer:
+def inside(subjects: Subjects, asked: OfPassage) -> Answer:
     """What there is to see of a model that has read a passage.
 
     - ``first`` and ``count``: which tokens of the passage it read, where there are more than it can read at once.
@@ -154,7 +151,7 @@ def lens(subjects: Subjects, asked: Places) -> Answer:
     with subjects.for_long():
         for row in _lens_rows(subject, reading(subjects, subject, asked.passage)):
             check_part(asked.count, asked.first, len(row), MOST_PLACES, "tokens")
-            found = probabilities(subject, _logits(subject, row[asked.first : asked.first + asked.count]))
+            found = probabilities(subject, logits_of(subject, row[asked.first : asked.first + asked.count]))
             best = found.argmax(-1)
             answer["ids"].append(best.tolist())
             answer["texts"].append(subject.texts(best.tolist()))
@@ -178,7 +175,7 @@ def lens_cell(subjects: Subjects, asked: Cell) -> Answer:
         rows = _lens_rows(subject, reading(subjects, subject, asked.passage))
         check_part(1, asked.row, len(rows), 1, "rows")
         check_part(1, asked.place, len(rows[0]), 1, "tokens")
-        logits = _logits(subject, rows[asked.row][asked.place : asked.place + 1])
+        logits = logits_of(subject, rows[asked.row][asked.place : asked.place + 1])
     return distribution(subject, logits[0], Sampling())
 
 
@@ -189,19 +186,18 @@ def _lens_rows(subject: Subject, found: Reading) -> Sequence[Tensor]:
     return found.streams[name]
 
 
-def _logits(subject: Subject, stream: Tensor) -> Any:
+def logits_of(subject: Subject, stream: Tensor) -> Any:
     """The logits (places, vocab_size) of a residual stream (places, d_model), as an array of the CPU."""
     with tt.no_grad(), evaluating(subject.model):
         return subject.model.logits_of(stream[None])[0].numpy()
 
 
 def entropies(subjects: Subjects, asked: Places) -> Answer:
-    """How sure the model is at each of the places: the ``entropies`` of its predictions in nats, and the ``losses`` of the
-    tokens that were to be predicted there, -log of their probabilities; null where the passage has no such token.
+    """Return the ``entropies`` of the predictions at each position, and the ``losses`` of the tokens to predict there, in nats;
+    null without such a token.
 
-    Of a BERT, each of the tokens is hidden in turn and predicted from all others (the pseudo-log-likelihood of Salazar et al.
-    2020): what it predicts for a token that it sees says nothing. Both are null for the tokens around a text, and the loss is
-    null for a mask. It takes a pass for each place, so ask for few.
+    A BERT's tokens are masked in turn and predicted from all others (pseudo-log-likelihood, Salazar et al. 2020), with a pass
+    for each position. Both are null for the tokens around a text, and the loss is null for a mask.
     """
     subject = asked.passage.subject(subjects)
     if subject.kind == "encoder":
@@ -216,7 +212,7 @@ def entropies(subjects: Subjects, asked: Places) -> Answer:
         if subject.kind == "masked":
             sure, losses = _hidden_in_turn(subjects, subject, found.ids, range(first, stop))
         else:
-            logits = _logits(subject, _lens_rows(subject, found)[-1][first:stop])
+            logits = logits_of(subject, _lens_rows(subject, found)[-1][first:stop])
             sure, losses = uncertainty(subject, logits, found.ids[first + 1 : stop + 1])
         return {"entropies": sure, "losses": losses}
 
@@ -271,3 +267,45 @@ def hidden_states(subjects: Subjects, asked: StatePart) -> Answer:
     units = slice(asked.first_unit, asked.first_unit + asked.units)
     part = layers[asked.layer][asked.first : asked.first + asked.count, units]
     return {"values": part.numpy().astype(float).T.tolist()}
+
+
+def classes(subjects: Subjects, asked: OfPassage) -> Answer:
+    """What a model that tells classes says of a passage.
+
+    - ``of``: "text" (a class of the whole), "tokens" (one of each token), or "places" (at which token an answer starts, and at
+      which it ends).
+    - ``labels``: the names of the classes.
+    - ``probabilities``: of each class one for the text, or a list with one for each token. Those of the classes add up to 1;
+      with "places" those of the tokens do.
+    - ``value``: the number that a model with one class gives, which is no probability; null for other models.
+
+    What follows the first end token, such as BERT's [SEP], is read as the second segment. All other questions read the passage
+    as one segment.
+    """
+    subject = asked.passage.subject(subjects)
+    model = subject.model
+    if not isinstance(model, BertHead):
+        raise UserError("this model tells no classes: it has no head for them")
+    count, longest = len(asked.passage.ids), subject.longest or LONGEST
+    if count > longest:
+        raise UserError(f"the text has {counted(count, 'token')}, more than the {longest} that this model reads: shorten it")
+    with subjects.for_long(), tt.no_grad(), evaluating(model):
+        logits = model(tt.tensor([asked.passage.ids]), _segments(subject, asked.passage.ids)).numpy()[0].astype(host.float64)
+    if not host.isfinite(logits).all():
+        raise UserError(NOT_FINITE)
+    found: dict[str, Any] = {"labels": list(model.labels), "value": None}
+    if isinstance(model, BertForQuestionAnswering):
+        return {**found, "of": "places", "probabilities": host.exp(log_softmax(logits.T)).tolist()}
+    if isinstance(model, BertForTokenClassification):
+        return {**found, "of": "tokens", "probabilities": host.exp(log_softmax(logits)).T.tolist()}
+    if len(logits) == 1:
+        found["value"] = float(logits[0])
+    return {**found, "of": "text", "probabilities": host.exp(log_softmax(logits)).tolist()}
+
+
+def _segments(subject: Subject, ids: Sequence[int]) -> Tensor | None:
+    """The segments (1, length) of a text: 0 up to the first end token, 1 after it. None for a model without two segments."""
+    if subject.model.config.num_segments < 2:
+        return None
+    ends = [i in subject.after for i in ids]
+    return tt.tensor([[int(any(ends[:place])) for place in range(len(ids))]])

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.explore.views.attending import AboutAttention, AttentionLayer, attention_layers, of_each, read, weights_of
-from tinyformer.explore.views.kept import Kept
-from tinyformer.explore.views.passages import Answer, Named
+from tinyformer.explore.views.attending import AttentionLayer, attention_layers, of_each, read, weights_of
+from tinyformer.explore.views.passages import Answer, Named, OfPassage
+from tinyformer.explore.views.reading import Kept
 from tinyformer.explore.views.subjects import LONGEST, Subject, Subjects
 from tinyformer.explore.views.writing import threads_for
 from tinyformer.models.attention import recording_attention
@@ -27,14 +27,13 @@ _kept = Kept(2**20)  # bytes
 
 
 def head_names(subjects: Subjects, asked: Named) -> Answer:
-    """What the heads of a model's self-attention do on random tokens that are repeated, the same ones each time.
+    """Return the names of a model's self-attention heads, from scores on repeated random tokens, the same ones each time.
 
-    - ``kinds``: the names that a head may have, each with its ``name``, a ``short`` one, its ``lens_name`` in TransformerLens
-      ("" where it has none), the ``threshold`` from which on a score gives the name, and the score's ``definition``.
-    - ``layers``: each layer as ``AttentionLayer`` describes it, whose ``heads`` are in place of their number a list: of each
-      head its ``names``, its ``scores`` in the order of the kinds (null where there is nothing to score), and the ``distance``
-      of the positional one: how far before a token the one is that it looks at, negative behind.
-    - ``texts`` and ``tokens``: how many random texts there were, and how many tokens in each.
+    - ``kinds``: the names that a head may have: ``name``, ``short``, ``lens_name`` in TransformerLens (or ""), the
+      ``threshold`` of the score, and its ``definition``.
+    - ``layers``: the fields of ``AttentionLayer``, with ``heads`` as a list of ``names``, ``scores`` in the order of the kinds
+      (or null), and the ``distance`` of the positional score: tokens back from the query, negative ahead.
+    - ``texts`` and ``tokens``: the number of random texts, and of tokens in each.
     """
     subject = subjects.get(asked.model)
     with subjects.for_long():
@@ -94,7 +93,7 @@ def _around(tokens: Sequence[int], ids: Any) -> Any:
     return host.tile(host.asarray(tokens, dtype=ids.dtype), (len(ids), 1))
 
 
-def text_scores(subjects: Subjects, asked: AboutAttention) -> Answer:
+def text_scores(subjects: Subjects, asked: OfPassage) -> Answer:
     """The scores of ``head_names`` on a passage: its ``layers``, each with its ``name`` and its ``heads``, of each the
     ``scores`` in the order of the kinds (null where the passage has nothing to score) and the ``distance``."""
     with subjects.for_long():

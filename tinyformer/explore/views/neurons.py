@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,17 +11,18 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.common.errors import UserError
+from tinyformer.data.reading import STANDARD_LIBRARY, TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256, TextSource, kept_at
 from tinyformer.explore.views.attributing import read_ids, recorded
 from tinyformer.explore.views.inside import check_part
 from tinyformer.explore.views.passages import Answer, Passage
-from tinyformer.explore.views.reading import why_no_shares
-from tinyformer.explore.views.run_texts import validation_text
+from tinyformer.explore.views.reading import Kept, why_no_shares
 from tinyformer.explore.views.subjects import LONGEST, Subject, Subjects
 from tinyformer.models.blocks import FeedForward
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.quantizing import num_weights
 from tinyformer.models.recording import below_output
+from tinyformer.training.run_folder import RunFolder
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
@@ -227,3 +229,42 @@ def _check_length(subject: Subject, count: int) -> None:
     longest = min(subject.longest or LONGEST, LONGEST)
     if count > longest:
         raise UserError(f"the model reads at most {counted(longest, 'token')} at once, not {count:,}: shorten the text")
+
+
+LARGEST_TEXT = 64 * 2**20  # bytes of files that are read for it
+LONGEST_TEXT = 200_000  # characters of the text that are used
+VALIDATES = 0.9  # where the part begins that validates, as in ``TextBatches``
+
+_kept = Kept(4 * 2**20)  # bytes
+
+
+def validation_text(subjects: Subjects, model: str, subject: Subject) -> tuple[str, str] | None:
+    """Return the last tenth of the text that a run was trained on, at most LONGEST_TEXT characters, and its name. Return None
+    for a model of no run, and for a text that is unknown, unreadable or changed. Nothing is downloaded."""
+    folder = subjects.folder(model)
+    if folder is None:
+        return None
+    return _kept.get(subject.model, None, lambda: _text_of(folder), lambda found: 4 * len(found[0]) if found else 1)
+
+
+def _text_of(folder: RunFolder) -> tuple[str, str] | None:
+    try:
+        source = folder.read_part("data", TextSource)
+        path = folder.as_found(source.path)
+        if not _is_at_hand(source, path):
+            return None
+        text = source.read_again(folder.path, path)
+    except (UserError, OSError):
+        return None
+    begin = int(len(text) * VALIDATES)
+    return text[begin : begin + LONGEST_TEXT], os.path.basename(source.name.rstrip("/")) or source.name
+
+
+def _is_at_hand(source: TextSource, path: str | None) -> bool:
+    """Whether the text is on this computer, and not too large."""
+    if path is None:
+        kept = kept_at(TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256)
+        return source.name == STANDARD_LIBRARY or (kept is not None and kept.is_file())
+    if os.path.isfile(path):
+        return os.path.getsize(path) <= LARGEST_TEXT
+    return sum(os.path.getsize(os.path.join(base, file)) for base, _, files in os.walk(path) for file in files) <= LARGEST_TEXT

@@ -1,4 +1,4 @@
-"""A text to open a model with: the page begins with what the model has read, and in the view that shows most of it."""
+"""A text to open a model with: the page begins with what the model has read."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ SENTENCES = (dates(1)[0][0], "The house is small.", "hello")
 
 
 def opening(subjects: Subjects, asked: Named) -> Answer:
-    """What the page opens a model with where nobody has typed anything yet: a ``text``, for an encoder-decoder the translation
-    of the ``source``; and the ``view`` that shows most of it, "attention" for a model that has some, or else "write". The text
-    is a line of the run's own, if that is still where it was."""
+    """Return a ``text`` to open a model with, if possible a line of its run's, and the ``source`` that it translates."""
     subject, folder = subjects.get(asked.model), subjects.folder(asked.model)
     source, text = "", ""
     if subject.kind == "translation":
@@ -39,9 +37,7 @@ def opening(subjects: Subjects, asked: Named) -> Answer:
         text = _first(subject, [*_some(masked), MASKED.format(mask=name), name])
     else:
         text = _first(subject, [*_some(_own_lines(folder)), *PROMPTS, opening_text(subject.tokenizer)])
-    config = subject.model.config
-    attends = hasattr(config, "num_heads") or getattr(config, "attention", False) is True
-    return {"view": "attention" if attends else "write", "text": text, "source": source}
+    return {"text": text, "source": source}
 
 
 def _translated(subject: Subject, folder: RunFolder | None) -> tuple[str, str]:

@@ -39,6 +39,13 @@ class Passage:
 
 
 @dataclass(frozen=True)
+class OfPassage:
+    """A passage, of which all is asked."""
+
+    passage: Passage
+
+
+@dataclass(frozen=True)
 class About:
     """Nothing is to be said to ask ``about``."""
 
@@ -59,6 +66,12 @@ def facts(subjects: Subjects, asked: Named) -> Answer:
     """The kind of a model, its class, size and settings, the ids of its start, end and mask tokens, and the ``labels`` of the
     classes that it tells, or null."""
     return subjects.get(asked.model).facts()
+
+
+def tokens(subjects: Subjects, asked: Named) -> Answer:
+    """Return the ``texts`` of all tokens of a model, by their ids."""
+    subject = subjects.get(asked.model)
+    return {"texts": subject.texts(range(subject.num_tokens))}
 
 
 def weights(subjects: Subjects, asked: Named) -> bytes:

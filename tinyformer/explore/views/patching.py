@@ -33,7 +33,7 @@ CANDIDATES = 5  # the likeliest tokens of each prompt, from which one may choose
 class Patched:
     """Two prompts of one model, with as many tokens, and what is measured: the logit of a ``token`` minus that of ``against``,
     or without ``against`` the probability of the token. By default they are the likeliest of ``b`` and of ``a``; where these
-    are one, it is its probability."""
+    are the same, the tokens whose probability grows most and falls most from ``a`` to ``b``."""
 
     a: Passage
     b: Passage
@@ -129,8 +129,11 @@ def _measure(subject: Subject, asked: Patched, first: Any, second: Any) -> Measu
             raise UserError(f"{name} must be the id of a token, from 0 to {len(first) - 1}, not {chosen}")
     if asked.token is not None:
         return Measure(subject, asked.token, asked.against)
-    of_a, of_b = (int(p.argmax()) for p in probabilities(subject, host.stack([first, second])))
-    return Measure(subject, of_b, of_a if of_a != of_b else None)
+    a, b = probabilities(subject, host.stack([first, second]))
+    token, against = int(b.argmax()), int(a.argmax())
+    if token == against:
+        token, against = int((b - a).argmax()), int((a - b).argmax())
+    return Measure(subject, token, against if against != token else None)
 
 
 def _candidates(measure: Measure, first: Any, second: Any) -> list[dict[str, Any]]:

@@ -1,8 +1,7 @@
-"""What the page can ask, as JSON: each question is a function of the models and of a dataclass that says what is asked.
+"""The questions of the page: functions of the models and of a dataclass.
 
-``POST ask/NAME`` with a JSON object whose keys are the dataclass's fields gets the JSON object that the function returns. A
-function that yields gets a line of JSON for each, as it comes. One that returns bytes, as ``weights`` does, gets these as they
-are. Other programs may ask in the same way.
+``POST ask/NAME`` with the dataclass's fields as JSON returns the function's result as JSON, bytes as they are, and a line of
+JSON for each value that a generator yields.
 """
 
 from __future__ import annotations
@@ -15,19 +14,17 @@ from tinyformer.common.settings import read_dataclass
 from tinyformer.explore.views.ablating import ablated, blocks, edited, ranking
 from tinyformer.explore.views.attending import attention, attention_rows
 from tinyformer.explore.views.attributing import attribution
-from tinyformer.explore.views.checkpoints import checkpoints
-from tinyformer.explore.views.classifying import classes
+from tinyformer.explore.views.checkpoints import checkpoints, film
 from tinyformer.explore.views.comparing import divergence, losses
-from tinyformer.explore.views.embeddings import embeddings, position_tables, positions
-from tinyformer.explore.views.film import film
-from tinyformer.explore.views.inside import entropies, hidden_states, inside, lens, lens_cell, norms
+from tinyformer.explore.views.embeddings import embeddings, position_tables, positions, sentences
+from tinyformer.explore.views.inside import classes, entropies, hidden_states, inside, lens, lens_cell, norms
 from tinyformer.explore.views.naming import head_names, text_scores
 from tinyformer.explore.views.neurons import neuron_examples, neuron_tokens, neurons
 from tinyformer.explore.views.opening import opening
-from tinyformer.explore.views.passages import Answer, about, encode, facts, weights
+from tinyformer.explore.views.passages import Answer, about, encode, facts, tokens, weights
 from tinyformer.explore.views.patching import patched
+from tinyformer.explore.views.picture import picture
 from tinyformer.explore.views.searching import search
-from tinyformer.explore.views.sentences import sentences
 from tinyformer.explore.views.subjects import Subjects
 from tinyformer.explore.views.writing import fill, next_token, write
 
@@ -38,8 +35,10 @@ QUESTIONS: dict[str, Callable[..., Answer | bytes | Iterator[Answer]]] = {
         checkpoints,
         film,
         facts,
+        tokens,
         weights,
         opening,
+        picture,
         encode,
         next_token,
         write,

@@ -1,17 +1,18 @@
-"""One pass of a model over a passage, and what it leaves inside the model: the residual streams of a Transformer, or the states
-of a recurrent network. Of a GPT it is all that the views need: from it, a place or a layer is computed alone."""
+"""A forward pass over a passage: the residual streams of a Transformer or the states of a recurrent network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import tinytensor as tt
 from tinyformer.common.errors import UserError
 from tinyformer.decoding.beam_search import log_softmax
 from tinyformer.decoding.sampling import Sampling
-from tinyformer.explore.views.kept import Kept
 from tinyformer.explore.views.passages import Passage
 from tinyformer.explore.views.subjects import AT_ONCE, LONGEST, Subject, Subjects
 from tinyformer.explore.views.writing import threads_for
@@ -24,6 +25,58 @@ from tinyformer.models.seq2seq import EncoderDecoder
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
+from tinytensor.device.forks import free_in_forks
+
+Made = TypeVar("Made")
+
+
+class Kept:
+    """A least-recently-used cache of answers about models, up to a number of bytes. The newest answer always stays. Answers
+    about a model that is no longer in memory go."""
+
+    def __init__(self, most_bytes: int):
+        self.most_bytes = most_bytes
+        self._lock = free_in_forks(threading.Lock())
+        self._found: OrderedDict[tuple[int, Hashable], tuple[weakref.ref[Any], Any, int]] = OrderedDict()
+
+    def get(self, model: Any, key: Hashable, make: Callable[[], Made], size: Callable[[Made], int]) -> Made:
+        """What ``make`` gave for this model and key, now or before. ``size`` tells its bytes."""
+        found = self.find(model, key)
+        if found is None:
+            made = make()
+            return self.add(model, key, made, size(made))
+        return found
+
+    def find(self, model: Any, key: Hashable) -> Any:
+        """What is kept for this model and key, or None."""
+        place = id(model), key
+        with self._lock:
+            owner, made, _ = self._found.get(place, (lambda: None, None, 0))
+            if owner() is not model:
+                return None
+            self._found.move_to_end(place)
+            return made
+
+    def add(self, model: Any, key: Hashable, made: Made, num_bytes: int) -> Made:
+        """Keep something of so many bytes for this model and key, and return it."""
+        place = id(model), key
+        with self._lock:
+            self._found[place] = weakref.ref(model), made, num_bytes
+            self._found.move_to_end(place)
+            for old in [name for name, (owner, _, _) in self._found.items() if owner() is None]:
+                del self._found[old]
+            while len(self._found) > 1 and self.num_bytes > self.most_bytes:
+                self._found.popitem(last=False)
+        return made
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all that is kept."""
+        return sum(size for _, _, size in self._found.values())
+
+    def __len__(self) -> int:
+        return len(self._found)
+
 
 MOST_KEPT = 256 * 2**20  # bytes
 NOT_FINITE = "the model holds numbers that are NaN or infinite: its training diverged, or its weights are damaged"

@@ -1,15 +1,16 @@
-"""The question about beam search: the tree of the texts that it keeps, and what a greedy search finds instead."""
+"""Beam search as a tree of hypotheses, beside greedy search."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from queue import Queue
 from typing import Any
 
 from tinyformer.common.errors import UserError
 from tinyformer.decoding.beam_search import BeamCandidate, BeamStep, Hypothesis, beam_search
-from tinyformer.explore.serving.following import Tell, follow
 from tinyformer.explore.views.passages import Answer, Passage
 from tinyformer.explore.views.subjects import Subject, Subjects
 from tinyformer.explore.views.writing import threads_for
@@ -37,17 +38,15 @@ class Search:
 
 
 def search(subjects: Subjects, asked: Search) -> Iterator[Answer]:
-    """The tree of a beam search as it grows, then what was found. All scores are those of ``beam_search``.
+    """Yield the tree of a beam search as it grows, then the hypotheses. All scores are those of ``beam_search``.
 
-    The first line holds the ``length``: how many tokens are written at most, which an encoder-decoder may limit. Then comes a
-    line for each step: its number, ``step``; whether it is one of the ``greedy`` search, which follows the other one; and the
-    new ``nodes`` of the tree. Nodes are numbered as they come, from 1. Node 0 is the passage. A node has a ``parent``, an
-    ``id`` with its ``text``, the ``log_probability`` of all that was written, its ``step``, a ``score`` if its text has ended,
-    and a ``state``: "kept", "finished" or, if only the greedy search went there, "greedy".
+    The first line holds the maximum ``length``, which an encoder-decoder may limit. Then comes a line for each ``step``:
+    whether it belongs to the ``greedy`` search, which runs second, and the new ``nodes``, numbered from 1. Node 0 is the
+    passage. A node has a ``parent``, an ``id`` with its ``text``, the ``log_probability`` of all tokens up to it, its ``step``,
+    a ``score`` if its text has ended, and a ``state``: "kept", "finished", or "greedy" if only the greedy search went there.
 
-    The last line has the ``hypotheses`` of the beam search, the best first, and that of the ``greedy`` search, which is a beam
-    search of width 1. Each has its ``ids`` without the end token, their ``texts``, the ``end`` token or null, the ``text``,
-    the ``score``, ``log_probability`` and ``probability``, and its ``nodes`` in the tree.
+    The last line has the ``hypotheses`` of the beam search, best first, and that of the ``greedy`` search. Each has its ``ids``
+    and their ``texts``, the ``end`` token or null, the ``text``, ``score``, ``log_probability``, ``probability`` and ``nodes``.
     """
     subject = asked.passage.subject(subjects)
     if subject.kind not in ("language", "translation"):
@@ -178,3 +177,47 @@ class Tree:
             }
         )
         return number
+
+
+Tell = Callable[[Any], None]
+
+
+class _GivenUp(Exception):
+    """Nobody waits for the computation any more."""
+
+
+def follow(work: Callable[[Tell], Any]) -> Iterator[Any]:
+    """Yield each value that ``work`` passes to its argument, and then its result.
+
+    The work runs in a thread that waits until each value is asked for. Closing the iterator ends the work at its next value.
+    Errors of the work are raised here.
+    """
+    asked: Queue[bool] = Queue()
+    told: Queue[tuple[bool, Any]] = Queue()  # each with whether it is the last
+
+    def tell(news: Any) -> None:
+        told.put((False, news))
+        if not asked.get():
+            raise _GivenUp
+
+    def run() -> None:
+        try:
+            found = work(tell) if asked.get() else None
+        except _GivenUp:
+            return
+        except BaseException as error:
+            told.put((True, error))
+        else:
+            told.put((True, found))
+
+    threading.Thread(target=run, daemon=True).start()
+    is_last = False
+    try:
+        while not is_last:
+            asked.put(True)
+            is_last, news = told.get()
+            if is_last and isinstance(news, BaseException):
+                raise news
+            yield news
+    finally:
+        asked.put(False)
