@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from forked import Forks
 
-from tinyformer.data.folders import MARK
+from tinyformer.data.files import MARK
 from tinyformer.programs.main import ALL
 from tinyformer.runs.checkpoints import load_checkpoint
 from tinyformer.runs.makers import Maker, maker_of

@@ -11,7 +11,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from tinyformer.audio.samples import one_row
 from tinyformer.common.errors import SettingError
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, one_of
@@ -23,6 +22,17 @@ PADDINGS = ("zero", "reflect")
 
 
 # ---------------------------------------------------------------------------------------------------------- spectrum
+
+
+def one_row(samples: Any) -> Any:
+    """Samples (length,) as a NumPy array. Raises ValueError unless they are one row of finite numbers."""
+    samples = host.asarray(samples)
+    if samples.ndim != 1:
+        raise ValueError(f"samples must be one row of finite numbers, not of shape {samples.shape}: pass a single channel")
+    wrong = len(samples) - int(host.isfinite(samples).sum())
+    if wrong:
+        raise ValueError(f"samples must be one row of finite numbers; NaN or infinite: {wrong:,} of {len(samples):,}")
+    return samples
 
 
 def hann_window(size: int) -> Any:

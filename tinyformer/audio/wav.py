@@ -12,7 +12,7 @@ import wave
 from pathlib import Path
 from typing import Any
 
-from tinyformer.audio.samples import one_row
+from tinyformer.audio.features import one_row
 from tinyformer.common.errors import UserError
 from tinyformer.common.files import read_file
 from tinyformer.common.memory import check_fits

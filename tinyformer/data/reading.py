@@ -19,8 +19,7 @@ from tinyformer.common.files import read_file
 from tinyformer.common.memory import check_fits, enough_memory
 from tinyformer.data.conversations import conversations_in
 from tinyformer.data.fields import field_of, kind_of, notice
-from tinyformer.data.files import READING, check_file, decoded, status
-from tinyformer.data.folders import texts_in
+from tinyformer.data.files import READING, check_file, decoded, status, texts_in
 from tinytensor.common.wording import counted
 from tinytensor.device.caches import user_cache
 from tinytensor.device.disk import atomic_write, make_folder

@@ -22,7 +22,7 @@ import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError, print_line, stop_script
 from tinyformer.common.schema import check_fields
 from tinyformer.common.settings import at_least, one_of, setting, settings_from
-from tinyformer.data.folders import MARK, mark_results
+from tinyformer.data.files import MARK, mark_results
 from tinyformer.data.reading import open_text
 from tinyformer.programs.asked_vectors import answer, check_words, common_words, compare
 from tinyformer.runs import commands

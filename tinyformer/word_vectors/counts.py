@@ -1,13 +1,16 @@
-"""Word vectors by counting: how often words stand near each other, as a matrix with a row for each word.
+"""Vectors by counting: words by the words near them, documents by the words in them.
 
-The counts tell mostly how frequent words are. Positive pointwise mutual information (PPMI) tells how much more often two words
-meet than by chance (Church and Hanks 1990), and a truncated singular value decomposition makes short rows of long ones.
-word2vec with negative sampling factorises nearly the same matrix (Levy and Goldberg 2014).
+Counts mostly reflect how frequent words are. Positive pointwise mutual information (PPMI) measures how much more often two
+words meet than by chance (Church and Hanks 1990). A truncated singular value decomposition makes the rows short. word2vec with
+negative sampling factorizes nearly the same matrix (Levy and Goldberg 2014).
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinyformer.common.errors import SettingError, UserError
@@ -106,3 +109,57 @@ def count_vectors(
     u, s, _ = truncated_svd(ppmi(cooccurrences(corpus, window), smoothing), width, seed)
     signs = host.where(host.take_along_axis(u, abs(u).argmax(axis=0)[None], axis=0) < 0, -1.0, 1.0)  # either would be right
     return WordVectors(corpus.vocabulary.words, (u * signs * s**power).astype(default_dtype))
+
+
+# ------------------------------------------------------------------------------------------------------------ documents
+
+
+WORDS = re.compile(r"(?u)\b\w\w+\b")  # at least two letters or digits, as scikit-learn's
+
+
+class TfIdf:
+    """TF-IDF weights of the words in documents (Salton and Buckley 1988), as scikit-learn defines them.
+
+    A weight is the word's count in the document times its idf; each row is scaled to length 1. For a word in df of n documents,
+    idf = ln((1 + n) / (1 + df)) + 1: rare words weigh more. The 1 added to both counts is an imaginary document with all words.
+    ::
+
+        weights = TfIdf(documents)
+        matrix = weights(documents)               # (documents, words), sparse
+        similar = (matrix @ matrix.T).toarray()   # the cosines of all pairs
+
+    Attributes:
+        words: The words of the documents, sorted; the columns.
+        idf: The idf of each word, (words,), float64.
+    """
+
+    def __init__(self, documents: Iterable[str]):
+        """Count the words of documents, in lower case. Raises UserError if there are none."""
+        counts: Counter[str] = Counter()
+        number = 0
+        for document in documents:
+            counts.update(set(WORDS.findall(document.lower())))
+            number += 1
+        if not counts:
+            raise UserError("the documents have no words of at least two letters")
+        self.words: Sequence[str] = sorted(counts)
+        self.idf: Array = host.log((1 + number) / (1 + host.array([counts[word] for word in self.words]))) + 1
+        self._columns = {word: column for column, word in enumerate(self.words)}
+
+    def __call__(self, documents: Iterable[str]) -> csr_array:
+        """Return the weights of documents, (documents, words), float64. Words that are not in ``words`` are ignored; a document
+        with no other words is a row of zeros. Raises UserError if SciPy is not installed."""
+        sparse = scipy_sparse()
+        columns: list[int] = []
+        times: list[int] = []
+        ends = [0]
+        for document in documents:
+            counts = Counter(word for word in WORDS.findall(document.lower()) if word in self._columns)
+            columns += [self._columns[word] for word in counts]
+            times += counts.values()
+            ends.append(len(columns))
+        weights = self.idf[columns] * host.array(times, dtype=host.float64)
+        matrix = sparse.csr_array((weights, columns, ends), shape=(len(ends) - 1, len(self.words)))
+        matrix.data /= host.repeat(sparse.linalg.norm(matrix, axis=1), host.diff(ends))
+        matrix.sort_indices()
+        return matrix

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tinyformer.common.errors import UserError
-from tinyformer.data.folders import mark_results, texts_in
+from tinyformer.data.files import mark_results, texts_in
 from tinyformer.data.reading import read_text
 from tinyformer.runs.run_folder import RunFolder
 
@@ -49,7 +49,7 @@ def test_what_is_not_utf8_text_is_left_out_and_named(content: bytes, folder: Pat
 
 
 def test_a_letter_across_two_reads_is_text(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinyformer.data.folders.SNIFFED", 4)
+    monkeypatch.setattr("tinyformer.data.files.SNIFFED", 4)
     (folder / "b").write_text("wör€ter 😀", encoding="utf-8")
     assert read_text(folder) == "words\nwör€ter 😀"
     assert lines(capsys) == []

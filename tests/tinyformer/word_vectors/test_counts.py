@@ -12,8 +12,7 @@ from scipy import sparse
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.word_vectors import counts as counting
 from tinyformer.word_vectors.corpus import Corpus
-from tinyformer.word_vectors.counts import cooccurrences, count_vectors, ppmi, truncated_svd
-from tinyformer.word_vectors.tfidf import TfIdf
+from tinyformer.word_vectors.counts import TfIdf, cooccurrences, count_vectors, ppmi, truncated_svd
 
 
 def some_corpus(seed: int = 0, words: int = 12, lengths: int = 30) -> Corpus:
