@@ -275,7 +275,7 @@ def test_words_that_become_unk_are_counted_and_a_text_of_such_words_is_refused(p
     assert "\n[UNK] occurs 2 times, for words of over 100 characters" in program.good(*FIRST_RUN)
     (program.folder / "text.txt").write_text(f"{'a' * 150} " * 3000, encoding="utf-8")
     message = program.bad(*FIRST_RUN, "--overwrite")
-    assert message.startswith("all 3,000 tokens of the text are special, such as [UNK] for a word that is too long")
+    assert message.startswith("all 3,000 tokens of the text are special and cannot be hidden, such as [UNK]")
 
 
 def test_words_that_a_trained_model_reads_as_unk_are_named(copied: Program) -> None:

@@ -147,7 +147,7 @@ def test_a_shorter_context_of_learned_positions(program: Program) -> None:
         (["--init-from", "text.txt"], "text.txt is a file: pass the folder that holds config.json and the weights"),
         (["--init-from", "bert"], "bert holds a BertForMaskedLM, which does not write texts: take GPT-2, Llama or Qwen"),
         (["--init-from", "bare"], "bare has no tokenizer: looked for tokenizer.json"),
-        (["--data", "short.txt"], "too few for windows of 16: use at least 171, or a smaller --block-size"),
+        (["--data", "short.txt"], "for windows of 16: use at least 171, or a smaller --block-size"),
     ],
 )
 def test_what_cannot_be(program: Program, words: list[str], message: str) -> None:

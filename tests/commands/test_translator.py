@@ -545,7 +545,7 @@ def test_a_locale_that_lets_bytes_pass_that_are_no_text(finished: Program) -> No
         (b"\n\ta\nb\t\n", "pairs.tsv has no pair of sentences: every line is empty on one side"),
         (b"a\tb\n\nc d\n", "pairs.tsv, line 3: no tab"),
         (b"a\tb\ncaf\xe9\tc\n", "pairs.tsv is not UTF-8 text (byte 7)"),
-        (b"a\tb\nc\td\n", "too few to hold out 11 and train on others: 2 pairs"),
+        (b"a\tb\nc\td\n", "cannot hold out 11 of 2 pairs and train on the others"),
         (b"".join(b"%d %s\tb\n" % (i, b"x " * 60) for i in range(20)), "too few pairs have at most 30 tokens on both sides"),
     ],
 )
@@ -563,14 +563,14 @@ def test_pairs_that_will_not_do(program: Program, content: bytes | None, message
     ("words", "message"),
     [
         (["--source", "a.en", "--target", "b.es"], "a.en has 3 lines and b.es 2"),
-        (["--source", "a.en"], "give a source and a target file together"),
-        (["--target", "a.en"], "give a source and a target file together"),
-        (["--data", "pairs.tsv", "--test-target", "a.en"], "give a source and a target file together"),
-        (["--data", "pairs.tsv", "--validation-source", "a.en"], "give a source and a target file together"),
+        (["--source", "a.en"], "a source and a target file belong together"),
+        (["--target", "a.en"], "a source and a target file belong together"),
+        (["--data", "pairs.tsv", "--test-target", "a.en"], "a source and a target file belong together"),
+        (["--data", "pairs.tsv", "--validation-source", "a.en"], "a source and a target file belong together"),
         (["--data", "pairs.tsv", "--source", "a.en", "--target", "a.en"], "give either --data, or --source and --target"),
         (["--test-source", "a.en", "--test-target", "a.en"], "there are no sentences to train on"),
-        (["--source", "a.en", "--target", "cut.gz"], "cut.gz is not a whole gzip file"),
-        (["--source", "a.en", "--target", "."], ". is not a regular file but a folder: pass a file of sentences"),
+        (["--source", "a.en", "--target", "cut.gz"], "cut.gz is not a complete gzip file"),
+        (["--source", "a.en", "--target", "."], ". is a folder, not a regular file: pass a file of sentences"),
     ],
 )
 def test_files_that_do_not_go_together(program: Program, words: list[str], message: str) -> None:

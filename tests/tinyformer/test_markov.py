@@ -101,9 +101,9 @@ def test_discounts_are_estimated_or_half_of_the_count() -> None:
     [
         ([0, 1], 2, "a text of 2 tokens is too short for a model of order 2: pass a longer text"),
         ([0, 1, 2], -1, "order=-1 is not a number of tokens: choose 0 or more"),
-        ([0, 1, 5], 1, "the token id 5 is outside of the vocabulary: its ids are 0 to 2"),
-        ([0, 1.5, 1], 1, "token ids are integers, not float64"),
-        ([[0, 1, 2], [2, 1, 0]], 1, r"the token ids must be one row, not of shape \(2, 3\): pass one text"),
+        ([0, 1, 5], 1, "token id 5 is out of range: the vocabulary's ids are 0 to 2"),
+        ([0, 1.5, 1], 1, "token ids must be integers, got float64"),
+        ([[0, 1, 2], [2, 1, 0]], 1, r"token ids must be one row, got shape \(2, 3\): pass one text"),
     ],
 )
 def test_kneser_ney_refuses(ids: object, order: int, message: str) -> None:
@@ -118,7 +118,7 @@ def test_texts_that_cannot_be_judged() -> None:
     with pytest.raises(UserError, match="a text of 2 tokens has none after 2 others"):
         model.unseen([0, 1])
     for ask in (model.probabilities, model.loss, model.unseen):
-        with pytest.raises(UserError, match="the token id 3 is outside of the vocabulary"):
+        with pytest.raises(UserError, match="token id 3 is out of range"):
             ask([0, 1, 3])
 
 

@@ -102,7 +102,7 @@ class KneserNey:
         """The ids (length,) as an array. Raises UserError unless they are one row of integers of the vocabulary."""
         ids = host.asarray(ids)
         if ids.ndim != 1:
-            raise UserError(f"the token ids must be one row, not of shape {ids.shape}: pass one text")
+            raise UserError(f"token ids must be one row, got shape {ids.shape}: pass one text")
         check_ids(ids, self.vocab_size)
         return ids.astype(host.int64)
 

@@ -206,6 +206,6 @@ def test_a_changed_byte_in_the_header_never_ends_in_another_error(tmp_path: Path
 
 def test_what_is_no_file(tmp_path: Path) -> None:
     assert "does not exist: pass a WAV file" in refused(tmp_path / "absent.wav")
-    assert "is not a regular file but a folder" in refused(tmp_path)
+    assert "is a folder, not a regular file" in refused(tmp_path)
     os.mkfifo(tmp_path / "pipe.wav")
-    assert "is not a regular file but a pipe" in refused(tmp_path / "pipe.wav")
+    assert "is a pipe, not a regular file" in refused(tmp_path / "pipe.wav")

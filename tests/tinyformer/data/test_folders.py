@@ -40,12 +40,12 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_what_is_not_utf8_text_is_left_out_and_named(content: bytes, folder: Path, capsys) -> None:
     (folder / "b").write_bytes(content)
     assert read_text(folder) == "words"
-    assert lines(capsys) == [f"{folder}: left out 1 file that is not UTF-8 text: {folder}/b"]
+    assert lines(capsys) == [f"{folder}: left out 1 file other than UTF-8 text: {folder}/b"]
     (folder / "b").replace(folder / "c.png")
     (folder / "b").symlink_to("nowhere")
     (folder / "loop").symlink_to("loop")
     assert read_text(folder) == "words"
-    assert lines(capsys) == [f"{folder}: left out 3 files that are not UTF-8 text, such as {folder}/b"]
+    assert lines(capsys) == [f"{folder}: left out 3 files other than UTF-8 text, such as {folder}/b"]
 
 
 def test_a_letter_across_two_reads_is_text(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,9 +65,9 @@ def test_nothing_else_is_told(folder: Path, capsys) -> None:
 
 def test_a_folder_without_texts(tmp_path: Path, capsys) -> None:
     (tmp_path / "b.png").write_bytes(PICTURE)
-    with pytest.raises(UserError, match="has no files of UTF-8 text: pass --data"):
+    with pytest.raises(UserError, match="has no UTF-8 text files: pass --data"):
         read_text(tmp_path)
-    assert lines(capsys) == [f"{tmp_path}: left out 1 file that is not UTF-8 text: {tmp_path}/b.png"]
+    assert lines(capsys) == [f"{tmp_path}: left out 1 file other than UTF-8 text: {tmp_path}/b.png"]
 
 
 @pytest.mark.parametrize("file", ["best.safetensors", "model.safetensors", "weights.pt", "x.ckpt", "pytorch_model-1-of-2.bin"])

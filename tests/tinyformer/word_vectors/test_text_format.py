@@ -138,7 +138,7 @@ def test_words_that_are_not_utf8_are_left_out_and_counted(header: bytes, place: 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist: give a file of word vectors"):
         load_vectors(tmp_path / "v.txt")
-    with pytest.raises(UserError, match=r"is not a regular file but a folder: give a file of word vectors in [^,]* format$"):
+    with pytest.raises(UserError, match=r"is a folder, not a regular file: give a file of word vectors in [^,]* format$"):
         load_vectors(tmp_path)
     for name in (".vectors.txt", "map.png", "notes.txt", "vectors.txt"):
         (tmp_path / name).write_text("word 1 2\n")
