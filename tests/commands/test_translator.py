@@ -585,7 +585,7 @@ def test_files_that_do_not_go_together(program: Program, words: list[str], messa
     ("words", "message"),
     [
         (["--num-heads", "3"], "--num-heads=3 does not divide --d-model=16"),
-        (["--vocab-size", "200"], "--vocab-size must be at least 259, for the 256 bytes and 3 special tokens, not 200"),
+        (["--vocab-size", "200"], "--vocab-size must be at least 259 (256 bytes and 3 special tokens), got 200"),
         (["--test", "0"], "--test must be at least 1, not 0"),
         (["--validation", "-1"], "--validation must be at least 1, not -1"),
         (["--max-tokens", "0"], "--max-tokens must be at least 1, not 0"),
