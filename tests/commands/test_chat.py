@@ -125,7 +125,7 @@ def test_a_conversation_that_is_too_long(finished: Program) -> None:
         (["--chat-template-kwargs", '{"context": 3}'], "", "the chat itself says what context is: leave it out"),
         (["more"], "", "unrecognized arguments: more (see tinyformer chat --help)"),
         ([], "/bye", "unknown command /bye: see /help."),
-        ([], "fox " * 300, "and the model reads 199: say less at once"),
+        ([], "fox " * 300, "the limit is 199: send a shorter one"),
         ([], b"\xff\xfe", "the input is not utf-8 text"),
     ],
 )
@@ -144,7 +144,10 @@ def test_a_folder_without_a_template(copied: Program) -> None:
     ("template", "message"),
     [
         ("{{ raise_exception('Nobody talks.') }}", "Nobody talks."),
-        ("{% for a in range(9999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "it takes too long, and was stopped"),
+        (
+            "{% for a in range(9999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "rendering took too long and was stopped",
+        ),
     ],
 )
 def test_a_template_that_fails(copied: Program, template: str, message: str) -> None:

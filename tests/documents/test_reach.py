@@ -16,7 +16,7 @@ from reach import Project, tracked
 FAULTS = r"""
 tinyformer/audio/wav.py: "<H", description, 24) -> "<H", description, 25)
     tinyformer/audio/test_wav.py::test_a_format_that_is_described_at_length
-tinyformer/chat/template.py: if said is None: -> if said is not None:
+tinyformer/chat/template.py: if content is None: -> if content is not None:
     tinyformer/chat/test_template.py::test_where_it_is_found
 tinyformer/common/old_names.py: return settings -> pass
     tinyformer/test_old_names.py::test_settings
