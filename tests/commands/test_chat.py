@@ -99,7 +99,7 @@ def test_a_line_of_a_pipe_that_is_refused_loses_no_other(finished: Program) -> N
     assert result.stdout == answers(finished.folder, "hi", "fox")
     first, cut, second, _ = result.stderr.splitlines()
     assert first == 'error: unknown command /bye: see /help. To send it as a message, type """/bye now"""'
-    assert cut == CUT.removesuffix("\n") and second.startswith("error: this has ")
+    assert cut == CUT.removesuffix("\n") and second.startswith("error: the message has ")
 
 
 def test_an_answer_has_the_room_that_there_is(finished: Program) -> None:
@@ -136,7 +136,9 @@ def test_mistakes(finished: Program, words: list[str], typed: str | bytes, messa
 def test_a_folder_without_a_template(copied: Program) -> None:
     (copied.folder / "model" / "chat_template.jinja").unlink()
     message = copied.bad(typed="hi")
-    assert message.startswith("model has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): ")
+    assert message.startswith(
+        "model has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json), so it "
+    )
     assert message.endswith("use this one with tinyformer generate model\n")
 
 

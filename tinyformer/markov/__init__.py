@@ -1,4 +1,4 @@
-"""Markov models: what comes next, found by counting what came next before.
+"""Markov models: predicting the next token by counting what followed before.
 
 - ``transitions``: tables for contexts of a few words, and pairs of words that vote for the next one. The votes are attention
   with weights made by counting.

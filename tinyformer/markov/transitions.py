@@ -14,8 +14,8 @@ from tinytensor.device.backend import host
 class TransitionTable:
     """How often each token followed each context of ``order`` tokens.
 
-    ``matrix`` (vocab_size ** order, vocab_size), float32, has a row for each context, which sums to 1, or is 0 where the
-    context never occurred. The row of the context (a, b) is a * vocab_size + b.
+    ``matrix`` (vocab_size ** order, vocab_size), float32, has a row for each context that sums to 1, or is 0 if the context
+    never occurred. The row of the context (a, b) is a * vocab_size + b.
 
     >>> from tinyformer import TransitionTable
     >>> table = TransitionTable([[0, 1, 0, 1, 0, 2]], vocab_size=3)
@@ -24,12 +24,10 @@ class TransitionTable:
     """
 
     def __init__(self, sentences: Iterable[Sequence[int]], vocab_size: int, order: int = 1):
-        """Count in sentences of ids below ``vocab_size``; no context reaches across the end of a sentence.
-
-        Raises UserError for an order below 1.
-        """
+        """Count in sentences of ids below ``vocab_size``. Contexts do not cross sentence boundaries. Raises UserError for an
+        order below 1."""
         if order < 1:
-            raise UserError(f"order={order} is not a number of tokens: choose 1 or more")
+            raise UserError(f"order must be at least 1, got {order}")
         self.order = order
         self.vocab_size = vocab_size
         counts = host.zeros((vocab_size**order, vocab_size))
@@ -39,7 +37,7 @@ class TransitionTable:
         self.matrix = tt.tensor(fractions(counts), dtype="float32")
 
     def row(self, context: Sequence[int]) -> int:
-        """The row of the last ``order`` tokens of a context. Raises UserError where it has fewer."""
+        """Return the row of the last ``order`` tokens of a context. Raises UserError if it has fewer."""
         if len(context) < self.order:
             raise UserError(f"a context of {counted(len(context), 'token')} is too short for order {self.order}")
         row = 0
@@ -48,16 +46,16 @@ class TransitionTable:
         return row
 
     def predict(self, context: Sequence[int]) -> Tensor:
-        """The distribution (vocab_size,) of the token after a context.
+        """Return the distribution (vocab_size,) of the token after a context.
 
-        A one-hot vector is 0 but for a single 1. Times a matrix it is a row of this matrix: the lookup is a product, which a
-        network can learn, and which attention makes soft.
+        A one-hot vector times a matrix is a row of the matrix. So the lookup is a product, which a network can learn and which
+        attention makes soft.
         """
         return tt.one_hot(tt.tensor(self.row(context)), len(self.matrix)) @ self.matrix
 
 
 def fractions(counts: host.ndarray) -> host.ndarray:
-    """Counts (..., tokens) as fractions of their sum; 0 where there are none."""
+    """Return counts (..., tokens) as fractions of their sum; 0 where there are none."""
     return counts / host.maximum(counts.sum(axis=-1, keepdims=True), 1)
 
 
@@ -75,19 +73,18 @@ class SkipVotes:
 
     This is attention with all matrices made by counting (after B. Rohrer, "Transformers from Scratch", 2021).
 
-    ``votes`` (last word, earlier word, next word), float32: how often the next word followed where the earlier word came
-    anywhere before the last one, as a fraction. ``mask`` (last word, earlier word) is 1 where the earlier word makes a
-    difference, else 0.
+    ``votes`` (last word, earlier word, next word), float32: the fraction of times that the next word followed the last one with
+    the earlier word anywhere before. ``mask`` (last word, earlier word) is 1 if the earlier word makes a difference, else 0.
     """
 
     def __init__(self, sentences: Sequence[Sequence[int]], vocab_size: int, threshold: float = 0.25):
         """Count in sentences of ids below ``vocab_size``.
 
-        A pair makes a difference if its votes move at least ``threshold`` of the probability away from where the last word
-        alone puts it (the total variation distance). Raises UserError for a threshold that is not between 0 and 1.
+        A pair makes a difference if its votes are at least ``threshold`` away from those of the last word alone (in total
+        variation distance). Raises UserError for a threshold outside of (0, 1].
         """
         if not 0 < threshold <= 1:
-            raise UserError(f"threshold={threshold} is not a part of the probability: choose one above 0, up to 1")
+            raise UserError(f"threshold must be above 0 and at most 1, got {threshold}")
         self.vocab_size = vocab_size
         self.first_order = TransitionTable(sentences, vocab_size)
         counts = host.zeros((vocab_size, vocab_size, vocab_size))
@@ -101,10 +98,8 @@ class SkipVotes:
         self.mask = ((moved >= threshold - 1e-6) & tt.tensor(occurs)).astype("float32")
 
     def weights(self, context: Sequence[int], masked: bool = True) -> Tensor:
-        """How much each earlier word of a context counts (len(context) - 1,); their sum is 1.
-
-        Without the mask all count the same. Also where the mask would silence all of them: then they agree with the last word.
-        """
+        """Return the weights of a context's earlier words (len(context) - 1,), which sum to 1. They are equal without the mask,
+        and if the mask would silence all: then they agree with the last word."""
         query = self._one_hot(context[-1])
         keys = self._one_hot(context[:-1])
         weights = query @ self.mask @ keys.T if masked else tt.ones(len(keys))
@@ -113,10 +108,8 @@ class SkipVotes:
         return weights / weights.sum()
 
     def predict(self, context: Sequence[int], masked: bool = True) -> Tensor:
-        """The distribution (vocab_size,) of the word after a context, by the votes of its pairs.
-
-        A context of one word has no pairs: there the first order answers.
-        """
+        """Return the distribution (vocab_size,) of the word after a context by the votes of its pairs, or by first order for a
+        context of one word."""
         if len(context) < 2:
             return self.first_order.predict(context)
         values = self._one_hot(context[:-1]) @ self.votes[context[-1]]

@@ -206,7 +206,7 @@ def test_values_that_are_not_those_of_json() -> None:
     )
     endless: list[Any] = []
     endless.append(endless)
-    assert refused("", x=endless).startswith("a template takes text")
+    assert refused("", x=endless).startswith("a template takes strings")
 
 
 @pytest.mark.parametrize("version", [None, "3.1.5"])
