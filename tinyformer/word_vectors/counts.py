@@ -22,7 +22,7 @@ from tinytensor.device.backend import Array, default_dtype, host
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-SMALL = 500 * 500  # elements of a matrix up to which a dense SVD is quick
+SMALL = 500 * 500  # elements up to which a dense SVD is fast
 
 
 def scipy_sparse() -> Any:
@@ -35,8 +35,8 @@ def scipy_sparse() -> Any:
 
 
 def cooccurrences(corpus: Corpus, window: int = 5) -> csr_array:
-    """Count how often each word (a row) has each word (a column) among its ``window`` neighbours to the left and as many to the
-    right, within a passage: (words, words), symmetric, float64. Raises UserError if SciPy is not installed."""
+    """Count how often each word (a row) has each word (a column) among its ``window`` neighbors on either side, within a
+    passage: (words, words), symmetric, float64. Raises UserError if SciPy is not installed."""
     check_counts(window=window)
     csr_array = scipy_sparse().csr_array
     size, ids, passage = len(corpus.vocabulary), corpus.ids, corpus.passage_of
@@ -51,11 +51,11 @@ def cooccurrences(corpus: Corpus, window: int = 5) -> csr_array:
 def ppmi(counts: csr_array, smoothing: float = 0.75) -> csr_array:
     """Return max(0, log(P(row, column) / (P(row) P(column)))) for each pair.
 
-    P(column) is proportional to its count to the power of ``smoothing``. Below 1 this makes rare columns less rare, without
-    which they would have the highest values of all (Levy, Goldberg and Dagan 2015). 1 is the plain definition.
+    P(column) is proportional to its count to the power of ``smoothing``. Below 1, this lowers the values of rare columns, which
+    are the highest otherwise (Levy, Goldberg and Dagan 2015). 1 is the plain definition.
     """
     if not 0 < smoothing <= 1:
-        raise SettingError(f"smoothing must be above 0 and at most 1, not {smoothing}")
+        raise SettingError(f"smoothing must be above 0 and at most 1, got {smoothing}")
     pairs = counts.tocoo()
     of_rows, of_columns = counts.sum(axis=1), counts.sum(axis=0) ** smoothing
     chance = of_rows[pairs.row] * of_columns[pairs.col] / of_columns.sum()
@@ -68,28 +68,28 @@ def truncated_svd(matrix: csr_array, rank: int, seed: int = 0) -> tuple[Array, A
     """Return the largest ``rank`` singular values of a matrix, falling, and their vectors: U (rows, rank), s (rank,) and
     V (columns, rank), with matrix ≈ U diag(s) Vᵀ. No matrix of that rank is closer (Eckart and Young 1936).
 
-    ARPACK multiplies a random vector by matrixᵀ matrix again and again, so the matrix stays sparse. ``seed`` draws that vector.
-    The result agrees with a dense SVD to rounding errors, except for singular values below 1e-8 times the largest: their
-    squares vanish beside its square. Small matrices, and a rank equal to the smaller side, take NumPy's dense SVD.
+    ARPACK multiplies a random vector, drawn with ``seed``, by matrixᵀ matrix repeatedly, so the matrix stays sparse. The result
+    agrees with a dense SVD to rounding errors, except for singular values below 1e-8 times the largest, whose squares vanish.
+    Small matrices, and a rank equal to the smaller side, take NumPy's dense SVD.
 
     Raises SettingError unless the rank is at least 1 and no larger than the matrix, and UserError if an element is not finite
     or SciPy is not installed.
     """
     smaller = min(matrix.shape)
     if not 1 <= rank <= smaller:
-        raise SettingError(f"rank must be from 1 to {smaller}, the smaller side of the matrix, not {rank}")
+        raise SettingError(f"rank must be from 1 to {smaller}, the smaller side of the matrix, got {rank}")
     sparse = scipy_sparse()
     matrix = sparse.csr_array(matrix, dtype=host.float64, copy=True)
     largest = float(host.abs(matrix.data).max()) if matrix.nnz else 0.0
     if not math.isfinite(largest):
-        raise UserError("a matrix with elements that are not finite has no singular values")
-    exponent = math.frexp(largest)[1]  # with elements of at most 1, no square overflows, and none that counts underflows
+        raise UserError("the matrix has elements that are NaN or infinite, so it has no singular values")
+    exponent = math.frexp(largest)[1]  # scaled to at most 1, no square overflows and none that matters underflows
     matrix.data = host.ldexp(matrix.data, -exponent)
     if rank == smaller or math.prod(matrix.shape) <= SMALL:
         u, s, vt = host.linalg.svd(matrix.toarray(), full_matrices=False)
     elif largest:
         u, s, vt = sparse.linalg.svds(matrix, rank, v0=host.random.default_rng(seed).standard_normal(smaller))
-    else:  # ARPACK does not start from a product that is 0
+    else:  # ARPACK cannot start from a zero product
         u, s, vt = host.eye(matrix.shape[0], rank), host.zeros(rank), host.eye(rank, matrix.shape[1])
     order = host.argsort(-s, kind="stable")[:rank]
     return u[:, order], host.ldexp(s[order], exponent), vt[order].T
@@ -98,16 +98,16 @@ def truncated_svd(matrix: csr_array, rank: int, seed: int = 0) -> tuple[Array, A
 def count_vectors(
     corpus: Corpus, width: int = 100, window: int = 5, smoothing: float = 0.75, power: float = 0.5, seed: int = 0
 ) -> WordVectors:
-    """Vectors (words, width), float32, from the PPMI of co-occurrences: U sᵖᵒʷᵉʳ of its truncated singular value decomposition.
+    """Return vectors (words, width), float32, from the PPMI of co-occurrences: U sᵖᵒʷᵉʳ of its truncated SVD.
 
-    With a ``power`` of 1 the dot products of vectors are those of whole rows of PPMI. Lower ones are better for most questions
-    (Levy, Goldberg and Dagan 2015). Raises SettingError for a width above the number of words.
+    With a ``power`` of 1, dot products of vectors approximate those of the rows of PPMI. Lower powers are better for most
+    questions (Levy, Goldberg and Dagan 2015). Raises SettingError for a width above the number of words.
     """
     check_counts(width=width)
     if width > len(corpus.vocabulary):
-        raise SettingError(f"width must be at most {len(corpus.vocabulary)}, the number of words, not {width}")
+        raise SettingError(f"width must be at most {len(corpus.vocabulary)}, the number of words, got {width}")
     u, s, _ = truncated_svd(ppmi(cooccurrences(corpus, window), smoothing), width, seed)
-    signs = host.where(host.take_along_axis(u, abs(u).argmax(axis=0)[None], axis=0) < 0, -1.0, 1.0)  # either would be right
+    signs = host.where(host.take_along_axis(u, abs(u).argmax(axis=0)[None], axis=0) < 0, -1.0, 1.0)  # fix the arbitrary sign
     return WordVectors(corpus.vocabulary.words, (u * signs * s**power).astype(default_dtype))
 
 
