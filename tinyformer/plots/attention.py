@@ -136,13 +136,11 @@ def _draw_page(rows: Sequence[Sequence[Group]], heading: str, longest: float, pa
     texts = [text for group in groups for text in (*group.queries[1], *group.keys[1], *(p.title for p in group.panels))]
     lettering = Lettering([*texts, heading])
     limit = max(MOST_LABELS // sum(len(group.panels) for group in groups), FEWEST_LABELS)
-    placed = [
-        [
-            (group.panels, *(_Axis(lettering, *tokens, longest, limit) for tokens in (group.queries, group.keys)))
-            for group in row
-        ]
-        for row in rows
-    ]
+
+    def axis(named_tokens: tuple[str, Sequence[str]]) -> _Axis:
+        return _Axis(lettering, *named_tokens, longest, limit)
+
+    placed = [[(group.panels, axis(group.queries), axis(group.keys)) for group in row] for row in rows]
     heights = [max(0.35 + queries.side + keys.room for _, queries, keys in row) for row in placed]
     room = max(queries.room for row in placed for _, queries, _ in row)  # for the labels of the queries, left of a group
     titles = [LETTERS * lettering.width(lettering.line(p.title, WIDEST_TITLE)) for group in groups for p in group.panels]

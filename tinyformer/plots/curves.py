@@ -100,15 +100,8 @@ def accuracy_by_distance(accuracies: Mapping[str, Mapping[int, float]], chance: 
     for i, (name, fractions) in enumerate(accuracies.items()):
         percent = [100 * fraction for fraction in fractions.values()]
         width = 1.2 + 0.9 * (len(accuracies) - 1 - i)  # falling, so that equal lines are all visible
-        axes.plot(
-            list(fractions),
-            percent,
-            color=COLORS[i % len(COLORS)],
-            linewidth=width,
-            marker="o",
-            markersize=3 + width,
-            label=name,
-        )
+        look: dict[str, Any] = {"color": COLORS[i % len(COLORS)], "linewidth": width, "markersize": 3 + width}
+        axes.plot(list(fractions), percent, marker="o", label=name, **look)
     axes.axhline(100 * chance, color="black", linewidth=1, linestyle="--", label="guessing")
     axes.set_xscale("log")
     ticks = [t for power in range(9) for t in (10**power, 2 * 10**power, 5 * 10**power)]
