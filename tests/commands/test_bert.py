@@ -208,7 +208,7 @@ def test_a_classifier_that_fails_names_its_own_learning_rate(program: Program) -
 # ---------------------------------------------------------------------------------------------- the example as a module
 
 
-MARKS = "marks must be two different punctuation characters, such as ?., not "
+MARKS = "marks must be two different punctuation characters, such as ?., got "
 
 
 @pytest.mark.parametrize(
@@ -282,8 +282,5 @@ def test_words_that_a_trained_model_reads_as_unk_are_named(copied: Program) -> N
     long = "x" * 101
     result = copied("fill", "--out", "run", f"the {long} [MASK]", f"[UNK] 狗 {long} [MASK]", "the fox [MASK]")
     assert result.returncode == 0 and result.stdout.count(" %") == 15
-    assert result.stderr == (
-        "(2 words are too long for this model, or with characters that it does not know, and read as [UNK]: "
-        f"'{'x' * 27}...', '狗')\n"
-    )
+    assert result.stderr == (f"(2 unknown words, too long or with unknown characters, read as [UNK]: '{'x' * 27}...', '狗')\n")
     assert copied("fill", "--out", "run", "the [UNK] [MASK]").stderr == ""

@@ -69,7 +69,7 @@ def test_the_answers_of_conversations_are_learned(program: Program) -> None:
     saved = program.folder / "saved"
     assert "tinyformer chat" in program.good("save", "saved", "--out", "run")
     assert (saved / "chat_template.jinja").read_text() == turns
-    assert "holds conversations, and not texts" in program.bad(*data, "--out", "new")
+    assert "holds conversations, not text" in program.bad(*data, "--out", "new")
     (program.folder / "gpt2" / "chat_template.jinja").unlink()
     assert "gpt2 has no chat template" in program.bad(*words, "--out", "new")
 

@@ -150,7 +150,7 @@ def test_words_that_few_texts_share_are_shown_once(program: Program) -> None:
     ("words", "message"),
     [
         (["text.txt", "none.txt"], "none.txt does not exist: pass --compare a text file"),
-        (["text.txt", "empty.txt"], "empty.txt is empty: pass --compare a text to learn from"),
+        (["text.txt", "empty.txt"], "empty.txt has no text: pass --compare a text to learn from"),
         (["text.txt", "one.txt"], "one.txt has only one word, 50 times"),
         (["text.txt", "foreign.txt"], "the texts have 0 words in common, too few to compare"),
         (["text.txt", "other.txt", "--ask", "king", "kingg"], "unknown word 'kingg' in text.txt: did you mean king"),
@@ -257,7 +257,7 @@ def test_vectors_that_are_there_are_not_lost(copied: Program) -> None:
     [
         (["--data", "one.txt"], "one.txt has only one word, 50 times: vectors need at least two different words"),
         (["--data", "marks.txt"], "marks.txt has no words"),
-        (["--data", "text.txt", "--min-count", "5000"], "of which none is there --min-count=5000 times or more"),
+        (["--data", "text.txt", "--min-count", "5000"], "--min-count=5000 leaves 0 of 20 different words in text.txt"),
         (["--data", "none.txt"], "none.txt does not exist"),
         (["vectors", "text.txt"], "text.txt, line 1:"),
         (["vectors", "none.txt"], "none.txt does not exist: give a file of word vectors"),
