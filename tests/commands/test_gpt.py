@@ -340,7 +340,7 @@ def test_resuming_no_run(program: Program) -> None:
         ("config.json", b"{", "config.json is damaged"),
         ("config.json", b"{}", "config.json is damaged"),
         ("config.json", b'{"model": [], "training": {}, "data": {}}', "config.json is damaged"),
-        ("tokenizer.json", b"{}", "tokenizer.json holds no tokenizer"),
+        ("tokenizer.json", b"{}", "tokenizer.json has no tokenizer"),
         ("tokenizer.json", b'{"kind": "char"}', "tokenizer.json is damaged: characters must be a list, not None"),
     ],
 )

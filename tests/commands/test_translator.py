@@ -562,7 +562,7 @@ def test_pairs_that_will_not_do(program: Program, content: bytes | None, message
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--source", "a.en", "--target", "b.es"], "a.en has 3 lines and b.es 2"),
+        (["--source", "a.en", "--target", "b.es"], "a.en has 3 lines and b.es has 2"),
         (["--source", "a.en"], "a source and a target file belong together"),
         (["--target", "a.en"], "a source and a target file belong together"),
         (["--data", "pairs.tsv", "--test-target", "a.en"], "a source and a target file belong together"),
@@ -641,7 +641,7 @@ def wider(path: Path) -> None:
         ("config.json", wider, "config.json says 32 for model.d_model, but "),
         ("tokenizer.json", Path.unlink, "tokenizer.json does not exist"),
         ("tokenizer.json", truncate, "tokenizer.json is damaged"),
-        ("tokenizer.json", lambda path: path.write_text("{}"), "tokenizer.json holds no tokenizer"),
+        ("tokenizer.json", lambda path: path.write_text("{}"), "tokenizer.json has no tokenizer"),
         ("tokenizer.json", another_vocabulary, "tokenizer.json has 259 tokens, but the model has 280"),
         ("tokenizer.json", without_special_tokens, "the tokenizer lacks [PAD], [BOS], [EOS]"),
         ("tokenizer.json", letters, "the tokenizer lacks [PAD], [BOS], [EOS]"),

@@ -316,7 +316,7 @@ CHOSEN = (
     "run up to 1.6 times as fast as PyTorch's",
     "after 15 seconds",
     "up to 10 MB takes at most 10 seconds and 1 GB of memory",
-    "more than 30 times its size unpacked",
+    "more than 30 times as large unpacked",
     "larger than 4,096 pixels",
     "of at most 5 MB in all",
     "each of 2 bytes a parameter (0.7 MB for the default model)",
