@@ -21,7 +21,7 @@ from forked import Forks
 
 from tinyformer.commands.main import ALL
 from tinyformer.common.makers import Maker, maker_of
-from tinyformer.data.folders import MARK
+from tinyformer.data.files import MARK
 from tinyformer.training.checkpoints import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -93,7 +93,7 @@ def test_nothing_is_shown_of_a_text_that_the_chosen_model_cannot_read(browser: A
         page = tab.open(explorer, view, text="lazy dog")
         assert page.is_visible("main")
         page.select_option("#model", f"{other}: best")
-        page.wait_for_selector("#counted.trouble:has-text('is not among the')")
+        page.wait_for_selector("#counted.trouble:has-text('unknown character')")
         assert page.is_hidden("main")
         page.fill("#text", "ДОМА")
         page.wait_for_selector("#counted:text-is('4 tokens')")

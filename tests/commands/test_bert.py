@@ -208,7 +208,7 @@ def test_a_classifier_that_fails_names_its_own_learning_rate(program: Program) -
 # ---------------------------------------------------------------------------------------------- the example as a module
 
 
-MARKS = "marks must be two different punctuation characters, such as ?., not "
+MARKS = "marks must be two different punctuation characters, such as ?., got "
 
 
 @pytest.mark.parametrize(
@@ -275,15 +275,12 @@ def test_words_that_become_unk_are_counted_and_a_text_of_such_words_is_refused(p
     assert "\n[UNK] occurs 2 times, for words of over 100 characters" in program.good(*FIRST_RUN)
     (program.folder / "text.txt").write_text(f"{'a' * 150} " * 3000, encoding="utf-8")
     message = program.bad(*FIRST_RUN, "--overwrite")
-    assert message.startswith("all 3,000 tokens of the text are special, such as [UNK] for a word that is too long")
+    assert message.startswith("all 3,000 tokens of the text are special and cannot be hidden, such as [UNK]")
 
 
 def test_words_that_a_trained_model_reads_as_unk_are_named(copied: Program) -> None:
     long = "x" * 101
     result = copied("fill", "--out", "run", f"the {long} [MASK]", f"[UNK] 狗 {long} [MASK]", "the fox [MASK]")
     assert result.returncode == 0 and result.stdout.count(" %") == 15
-    assert result.stderr == (
-        "(2 words are too long for this model, or with characters that it does not know, and read as [UNK]: "
-        f"'{'x' * 27}...', '狗')\n"
-    )
+    assert result.stderr == (f"(2 unknown words, too long or with unknown characters, read as [UNK]: '{'x' * 27}...', '狗')\n")
     assert copied("fill", "--out", "run", "the [UNK] [MASK]").stderr == ""

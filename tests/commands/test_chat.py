@@ -99,7 +99,7 @@ def test_a_line_of_a_pipe_that_is_refused_loses_no_other(finished: Program) -> N
     assert result.stdout == answers(finished.folder, "hi", "fox")
     first, cut, second, _ = result.stderr.splitlines()
     assert first == 'error: unknown command /bye: see /help. To send it as a message, type """/bye now"""'
-    assert cut == CUT.removesuffix("\n") and second.startswith("error: this has ")
+    assert cut == CUT.removesuffix("\n") and second.startswith("error: the message has ")
 
 
 def test_an_answer_has_the_room_that_there_is(finished: Program) -> None:
@@ -125,7 +125,7 @@ def test_a_conversation_that_is_too_long(finished: Program) -> None:
         (["--chat-template-kwargs", '{"context": 3}'], "", "the chat itself says what context is: leave it out"),
         (["more"], "", "unrecognized arguments: more (see tinyformer chat --help)"),
         ([], "/bye", "unknown command /bye: see /help."),
-        ([], "fox " * 300, "and the model reads 199: say less at once"),
+        ([], "fox " * 300, "the limit is 199: send a shorter one"),
         ([], b"\xff\xfe", "the input is not utf-8 text"),
     ],
 )
@@ -136,7 +136,9 @@ def test_mistakes(finished: Program, words: list[str], typed: str | bytes, messa
 def test_a_folder_without_a_template(copied: Program) -> None:
     (copied.folder / "model" / "chat_template.jinja").unlink()
     message = copied.bad(typed="hi")
-    assert message.startswith("model has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): ")
+    assert message.startswith(
+        "model has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json), so it "
+    )
     assert message.endswith("use this one with tinyformer generate model\n")
 
 
@@ -144,7 +146,10 @@ def test_a_folder_without_a_template(copied: Program) -> None:
     ("template", "message"),
     [
         ("{{ raise_exception('Nobody talks.') }}", "Nobody talks."),
-        ("{% for a in range(9999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "it takes too long, and was stopped"),
+        (
+            "{% for a in range(9999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "rendering took too long and was stopped",
+        ),
     ],
 )
 def test_a_template_that_fails(copied: Program, template: str, message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from forked import leave_pictures_empty
 from plant_links import COMMANDS, KINDS, NAMES, READING, Attack, attempt, folder, pipe, second_name
 
-from tinyformer.data.folders import OF_A_RUN
+from tinyformer.data.files import OF_A_RUN
 from tinyformer.training.safety import FILES, FOLDERS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs links and pipes")

@@ -127,7 +127,7 @@ def test_a_command_that_uses_a_run(words: str, run: Callable[[str], str]) -> Non
 
 
 def test_word_vectors_are_asked_for_by_their_folder(run: Callable[[str], str]) -> None:
-    assert "there is no word 'zero'" in run("vectors words --ask zero")
+    assert "unknown word 'zero'" in run("vectors words --ask zero")
     for name in FOUND.keys() - {"words"}:
         asked = run(f"vectors {name} --ask zero")
         assert asked == f"{name} holds {FOUND[name][1]}, not word vectors: {remedy(name)}"

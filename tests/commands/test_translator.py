@@ -543,7 +543,7 @@ def test_a_locale_that_lets_bytes_pass_that_are_no_text(finished: Program) -> No
         (b"\n\ta\nb\t\n", "pairs.tsv has no pair of sentences: every line is empty on one side"),
         (b"a\tb\n\nc d\n", "pairs.tsv, line 3: no tab"),
         (b"a\tb\ncaf\xe9\tc\n", "pairs.tsv is not UTF-8 text (byte 7)"),
-        (b"a\tb\nc\td\n", "too few to hold out 11 and train on others: 2 pairs"),
+        (b"a\tb\nc\td\n", "cannot hold out 11 of 2 pairs and train on the others"),
         (b"".join(b"%d %s\tb\n" % (i, b"x " * 60) for i in range(20)), "too few pairs have at most 30 tokens on both sides"),
     ],
 )
@@ -560,15 +560,15 @@ def test_pairs_that_will_not_do(program: Program, content: bytes | None, message
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--source", "a.en", "--target", "b.es"], "a.en has 3 lines and b.es 2"),
-        (["--source", "a.en"], "give a source and a target file together"),
-        (["--target", "a.en"], "give a source and a target file together"),
-        (["--data", "pairs.tsv", "--test-target", "a.en"], "give a source and a target file together"),
-        (["--data", "pairs.tsv", "--validation-source", "a.en"], "give a source and a target file together"),
+        (["--source", "a.en", "--target", "b.es"], "a.en has 3 lines and b.es has 2"),
+        (["--source", "a.en"], "a source and a target file belong together"),
+        (["--target", "a.en"], "a source and a target file belong together"),
+        (["--data", "pairs.tsv", "--test-target", "a.en"], "a source and a target file belong together"),
+        (["--data", "pairs.tsv", "--validation-source", "a.en"], "a source and a target file belong together"),
         (["--data", "pairs.tsv", "--source", "a.en", "--target", "a.en"], "give either --data, or --source and --target"),
         (["--test-source", "a.en", "--test-target", "a.en"], "there are no sentences to train on"),
-        (["--source", "a.en", "--target", "cut.gz"], "cut.gz is not a whole gzip file"),
-        (["--source", "a.en", "--target", "."], ". is not a regular file but a folder: pass a file of sentences"),
+        (["--source", "a.en", "--target", "cut.gz"], "cut.gz is not a complete gzip file"),
+        (["--source", "a.en", "--target", "."], ". is a folder, not a regular file: pass a file of sentences"),
     ],
 )
 def test_files_that_do_not_go_together(program: Program, words: list[str], message: str) -> None:
@@ -583,7 +583,7 @@ def test_files_that_do_not_go_together(program: Program, words: list[str], messa
     ("words", "message"),
     [
         (["--num-heads", "3"], "--num-heads=3 does not divide --d-model=16"),
-        (["--vocab-size", "200"], "--vocab-size must be at least 259, for the 256 bytes and 3 special tokens, not 200"),
+        (["--vocab-size", "200"], "--vocab-size must be at least 259 (256 bytes and 3 special tokens), got 200"),
         (["--test", "0"], "--test must be at least 1, not 0"),
         (["--validation", "-1"], "--validation must be at least 1, not -1"),
         (["--max-tokens", "0"], "--max-tokens must be at least 1, not 0"),
@@ -639,7 +639,7 @@ def wider(path: Path) -> None:
         ("config.json", wider, "config.json says 32 for model.d_model, but "),
         ("tokenizer.json", Path.unlink, "tokenizer.json does not exist"),
         ("tokenizer.json", truncate, "tokenizer.json is damaged"),
-        ("tokenizer.json", lambda path: path.write_text("{}"), "tokenizer.json holds no tokenizer"),
+        ("tokenizer.json", lambda path: path.write_text("{}"), "tokenizer.json has no tokenizer"),
         ("tokenizer.json", another_vocabulary, "tokenizer.json has 259 tokens, but the model has 280"),
         ("tokenizer.json", without_special_tokens, "the tokenizer lacks [PAD], [BOS], [EOS]"),
         ("tokenizer.json", letters, "the tokenizer lacks [PAD], [BOS], [EOS]"),

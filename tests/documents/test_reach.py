@@ -16,11 +16,11 @@ from reach import Project, tracked
 FAULTS = r"""
 tinyformer/audio/wav.py: "<H", description, 24) -> "<H", description, 25)
     tinyformer/audio/test_wav.py::test_a_format_that_is_described_at_length
-tinyformer/chat/template.py: if said is None: -> if said is not None:
+tinyformer/chat/template.py: if content is None: -> if content is not None:
     tinyformer/chat/test_template.py::test_where_it_is_found
 tinyformer/common/settings.py: return settings -> pass
     tinyformer/test_old_names.py::test_settings
-tinyformer/data/reading.py: if notify and (said -> if notify or (said
+tinyformer/data/reading.py: if notify and (note -> if notify or (note
     tinyformer/data/test_data.py::test_a_folder_in_the_order_of_names_without_hidden_files
 tinyformer/decoding/streaming.py: is_shown = False -> is_shown = True
     tinyformer/decoding/test_streaming.py::test_the_pieces_of_a_word

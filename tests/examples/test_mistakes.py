@@ -21,7 +21,7 @@ LATIN_1 = "Käse und Brötchen\n".encode("latin-1") * 300
         (["--layers", "2"], "unrecognized arguments: --layers 2 (see char_gpt.py --help)"),
         (["--data", ""], "argument --data: the path is empty"),
         (["--data", "missing.txt"], "missing.txt does not exist"),
-        (["--data", "short.txt"], "the text has 5 tokens, too few for windows of 128: use at least 1,291\n"),
+        (["--data", "short.txt"], "the text has only 5 tokens for windows of 128: use at least 1,291\n"),
         (["--data", "latin.txt"], "latin.txt is not UTF-8"),
     ],
 )
@@ -47,7 +47,7 @@ def test_a_package_that_is_missing_prints_one_line(script):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("fill_mask", "too few for windows of 64"),
+        ("fill_mask", "for windows of 64"),
         ("fine_tune", "the text needs at least 20 tokens, and has 2"),
         ("search", "has only 0 passages of 16 words"),
         ("markov", "a text of 1 token has no token to predict"),

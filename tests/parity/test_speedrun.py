@@ -309,7 +309,7 @@ def words(monkeypatch, *given):
         ("--seeds 0", "argument --seeds: must be a positive integer, got '0'"),
         ("--evaluate-every x", "argument --evaluate-every: must be a positive integer, got 'x'"),
         ("--data none.txt", "none.txt does not exist: pass --data a text file or a folder of them"),
-        ("--data short.txt", "the text has 7 tokens, too few for windows of 128"),
+        ("--data short.txt", "the text has only 7 tokens for windows of 128"),
     ],
 )
 def test_what_cannot_be_is_a_line(given, said, capsys, monkeypatch, tmp_path):

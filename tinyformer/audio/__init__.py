@@ -1,4 +1,4 @@
-"""Sound: reading and writing WAV files, and the vectors that networks read instead of samples.
+"""Sound: WAV files, and the log-mel vectors that networks read.
 
-Read ``wav`` first, then ``samples`` and ``features``. ``dial_tones`` makes recordings of telephone keys.
+Read ``wav`` first, then ``features``. ``dial_tones`` makes recordings of telephone keys.
 """

@@ -1,8 +1,8 @@
-"""From samples to log-mel vectors: how much power each band of frequencies has at each moment, on a scale like the ear's.
+"""From samples to log-mel vectors: the power of each frequency band over time, on a scale like the ear's.
 
-The steps: cut the samples into frames that overlap, fade each frame in and out with a window, take the power of its Fourier
-transform, add the power up in bands (mel filters), and take the logarithm. Each step is a function here. They work on NumPy
-arrays, in float64, and agree with librosa and torchaudio.
+The steps, one function each: cut the samples into overlapping frames, fade each frame in and out with a window, take the power
+of its Fourier transform, sum the power in bands (mel filters), and take the logarithm. They work on NumPy arrays in float64 and
+agree with librosa and torchaudio.
 """
 
 from __future__ import annotations
@@ -11,47 +11,58 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from tinyformer.audio.samples import one_row
 from tinyformer.common.errors import SettingError
 from tinyformer.common.settings import at_least, check_fields, one_of
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-LEAST_POWER = 1e-10  # the power whose logarithm stands for silence, as in librosa and torchaudio
+LEAST_POWER = 1e-10  # the power of silence, as in librosa and torchaudio
 PADDINGS = ("zero", "reflect")
 
 
 # ---------------------------------------------------------------------------------------------------------- spectrum
 
 
+def one_row(samples: Any) -> Any:
+    """Return samples (length,) as a NumPy array. Raises ValueError unless they are one row of finite numbers."""
+    samples = host.asarray(samples)
+    if samples.ndim != 1:
+        raise ValueError(f"samples must be one row of finite numbers, got shape {samples.shape}: pass a single channel")
+    wrong = len(samples) - int(host.isfinite(samples).sum())
+    if wrong:
+        raise ValueError(f"samples must be one row of finite numbers, got {wrong:,} of {len(samples):,} NaN or infinite")
+    return samples
+
+
 def hann_window(size: int) -> Any:
-    """The periodic Hann window (size,): 0.5 - 0.5 cos(2 pi n / size). A next period would begin behind its end."""
+    """Return the periodic Hann window (size,): 0.5 - 0.5 cos(2 pi n / size)."""
     return 0.5 - 0.5 * host.cos(2 * host.pi * host.arange(size) / size)
 
 
 def frames(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
-    """Samples (length,) -> frames (1 + length // hop, size) for an even size, a view. Frame i is centred on sample i * hop.
+    """Return a view of samples (length,) as frames (1 + length // hop, size), for an even size. Frame i is centered on sample
+    i * hop.
 
-    Where a frame reaches over an end of the samples, it is filled up with zeros (librosa's default), or with "reflect" by the
-    samples in reverse (torchaudio's default), which needs more than size // 2 samples. Raises ValueError if there are too few.
+    Frames that extend past the samples are padded with zeros (librosa's default) or, with "reflect", with the samples in
+    reverse (torchaudio's default), which needs more than size // 2 samples. Raises ValueError if there are too few.
     """
     half = size // 2
     if not len(samples) or (padding == "reflect" and len(samples) <= half):
-        raise ValueError(f"{counted(len(samples), 'sample')}: too few for frames of {size} with {padding} padding")
+        raise ValueError(f"{counted(len(samples), 'sample')} cannot fill frames of {size} with {padding} padding: pass more")
     padded = host.pad(samples, half, mode="reflect" if padding == "reflect" else "constant")
     return host.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
 
 
 def power_spectrum(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
-    """Samples (length,) -> the power of each frequency in each frame, (1 + length // hop, size // 2 + 1). Frequency k is
-    k * rate / size. Raises ValueError unless the samples are one row of finite numbers, and enough for ``frames``."""
+    """Return the power of each frequency, k * rate / size, in each frame of samples (length,): (1 + length // hop, size // 2 +
+    1). Raises ValueError unless the samples are one row of finite numbers, and enough for ``frames``."""
     spectrum = host.fft.rfft(frames(one_row(samples).astype(host.float64), size, hop, padding) * hann_window(size))
     return spectrum.real**2 + spectrum.imag**2
 
 
 # --------------------------------------------------------------------------------------------------------------- mel
 
-# Slaney's scale is linear up to 1000 Hz, which is 15 mel, and then logarithmic: 27 mel more are a factor of 6.4.
+# Slaney's scale is linear up to 1000 Hz, or 15 mel, then logarithmic: 27 mel are a factor of 6.4.
 _LINEAR, _BREAK_HZ, _BREAK_MEL, _STEP = 200 / 3, 1000.0, 15.0, host.log(6.4) / 27
 
 
@@ -71,17 +82,17 @@ def _htk_hz(mel: Any) -> Any:
     return 700 * (10 ** (mel / 2595) - 1)
 
 
-# From Hz to mel and back: in Slaney's Auditory Toolbox (1998), and in the HTK Book (Young et al. 2006, section 5.4).
+# Hz to mel and back: Slaney's Auditory Toolbox (1998), and the HTK Book (Young et al. 2006, section 5.4).
 SCALES = {"slaney": (_slaney_mel, _slaney_hz), "htk": (_htk_mel, _htk_hz)}
 
 
 @dataclass(frozen=True)
 class MelConfig:
-    """How samples become log-mel vectors. Raises SettingError for a value that is not allowed.
+    """Settings of log-mel vectors. Raises SettingError for an invalid value.
 
-    ``rate``: samples a second. ``size`` and ``hop``: of frames, in samples. ``lowest`` and ``highest``: the frequencies in Hz
-    where the first filter begins and the last one ends; 0 is half the rate. ``equal_area``: scale the filters to the same area
-    (Slaney's), so that noise is equally strong in all of them, and not to the same height.
+    ``rate``: samples per second. ``size`` and ``hop``: of frames, in samples. ``lowest`` and ``highest``: the frequencies in Hz
+    where the first filter begins and the last one ends; 0 is half the rate. ``equal_area``: scale the filters to equal area
+    (Slaney's), so that noise is equally strong in all, instead of equal height.
     """
 
     rate: int
@@ -101,8 +112,8 @@ class MelConfig:
         one_of(self, "padding", PADDINGS)
         if not self.lowest < self.top <= self.rate / 2:
             raise SettingError(
-                f"highest must be above lowest, {self.lowest:g}, and at most half the rate, {self.rate / 2:g}, "
-                f"not {self.highest:g}"
+                f"highest must be above lowest ({self.lowest:g}) and at most half the rate ({self.rate / 2:g}), "
+                f"got {self.highest:g}"
             )
 
     @property
@@ -112,19 +123,19 @@ class MelConfig:
 
 
 def filter_corners(config: MelConfig) -> Any:
-    """The frequencies in Hz (num_mels + 2,) where the filters begin, are highest, and end: at equal distances in mel. Filter i
-    begins at number i, is highest at number i + 1, and ends at number i + 2."""
+    """Return the corners of the filters in Hz (num_mels + 2,), equally spaced in mel: filter i begins at corner i, peaks at i +
+    1 and ends at i + 2."""
     to_mel, to_hz = SCALES[config.scale]
     first, last = to_mel(host.array([config.lowest, config.top]))
     return to_hz(host.linspace(first, last, config.num_mels + 2))
 
 
 def mel_filters(config: MelConfig) -> Any:
-    """The filters (num_mels, size // 2 + 1): triangles over frequency, each from the middle of the one before to the middle of
-    the next.
+    """Return the filters (num_mels, size // 2 + 1): triangles over frequency, each from the peak of the last to the peak of the
+    next.
 
-    With many filters and short frames, a filter may lie between two frequencies of the transform: it is zero everywhere. The
-    filters are computed once for each configuration, and cannot be changed.
+    With many filters and short frames, a filter between two frequencies of the transform is all zero. The filters are cached
+    per configuration, and read-only.
     """
     return _mel_filters(config)
 
@@ -142,8 +153,8 @@ def _mel_filters(config: MelConfig) -> Any:
 
 
 def log_mel(samples: Any, config: MelConfig) -> Any:
-    """Samples (length,) -> log-mel vectors (1 + length // hop, num_mels) in decibels, float64: 10 log10 of the power in each
-    mel filter, which is taken to be at least LEAST_POWER. Raises ValueError as ``power_spectrum`` does.
+    """Return the log-mel vectors of samples (length,) in decibels, (1 + length // hop, num_mels) float64: 10 log10 of the power
+    in each mel filter, at least LEAST_POWER. Raises ValueError as ``power_spectrum`` does.
 
     >>> import numpy
     >>> from tinyformer import MelConfig, log_mel

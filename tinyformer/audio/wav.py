@@ -1,7 +1,7 @@
 """WAV files with one channel of 16-bit samples.
 
-They are written with Python's own ``wave``, but read here: what ``wave`` reads depends on Python's version, and it does not
-tell samples of 12 bits, half a sample, and a file that does not know its own length.
+Python's ``wave`` writes them but does not read them: the formats it reads depend on Python's version, and it does not detect
+12-bit samples, half a sample, and files of unknown length.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import wave
 from pathlib import Path
 from typing import Any
 
-from tinyformer.audio.samples import one_row
+from tinyformer.audio.features import one_row
 from tinyformer.common.errors import UserError
 from tinyformer.common.files import read_file
 from tinyformer.common.memory import check_fits
@@ -25,19 +25,19 @@ FULL_SCALE = 32768  # the 16-bit integer that stands for 1.0
 SAMPLE_BYTES = 2
 PASS = "pass a WAV file"
 
-PCM, EXTENSIBLE = 1, 0xFFFE  # formats: uncompressed integers; and one whose real format begins a GUID, which always ends so:
+PCM, EXTENSIBLE = 1, 0xFFFE  # formats: uncompressed integers; and one whose real format is in a GUID that ends in GUID_END
 GUID_END = bytes.fromhex("0000 0000 1000 8000 00aa 0038 9b71")
-ENDLESS = 0x7FFFF000  # programs that write to a pipe announce so many bytes, or more, or none: they do not know it yet
+ENDLESS = 0x7FFFF000  # programs that write to a pipe, of unknown length, announce this many bytes, or more, or none
 
 
 def read_wav(path: str | Path, rate: int) -> Any:
-    """The samples of a WAV file as a NumPy array (length,), float32, from -1 to 1.
+    """Return the samples of a WAV file as a NumPy array (length,), float32, from -1 to 1.
 
-    The file must have one channel of uncompressed 16-bit samples, ``rate`` of them a second. Raises UserError, which names the
-    file, for anything else, and if it is empty or cut short.
+    The file must have one channel of uncompressed 16-bit samples, ``rate`` per second. Raises UserError, which names the file,
+    for anything else, and if it is empty or truncated.
 
-    Nothing is converted here. The mean of two channels may cancel what both contain, and another rate needs a good low-pass
-    filter: a program made for it does better, and the message names the command.
+    Nothing is converted: averaging two channels may cancel sound, and resampling needs a good low-pass filter. The message
+    names a command that does it well.
     """
     size = check_file(path, PASS, "*.wav")
     check_fits(4 * size, f"the sound in {path}", "pass a shorter one", on_host=True)
@@ -54,63 +54,62 @@ def read_wav(path: str | Path, rate: int) -> Any:
 
 
 def write_wav(path: str | Path, samples: Any, rate: int) -> None:
-    """Write samples (length,) from -1 to 1 to a WAV file, rounded to 16 bits. Louder ones are cut off at full scale.
+    """Write samples (length,) from -1 to 1 to a WAV file, rounded to 16 bits and clipped.
 
     An existing file stays until the new one is complete. Raises ValueError unless the samples are one row of finite numbers.
     """
-    samples = one_row(samples)
-    whole = host.clip(host.rint(samples * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(host.int16)
+    rounded = host.clip(host.rint(one_row(samples) * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(host.int16)
     with atomic_write(path) as file, wave.open(file, "wb") as sound:
         sound.setnchannels(1)
         sound.setsampwidth(SAMPLE_BYTES)
         sound.setframerate(rate)
-        sound.writeframes(whole.tobytes())
+        sound.writeframes(rounded.tobytes())
 
 
 def _chunk(path: str | Path, content: memoryview, name: bytes) -> tuple[int, memoryview]:
-    """The bytes that a part of the file announces, and all that follows. Raises UserError if there is no such part."""
-    place = 12
-    while place + 8 <= len(content):
-        found, size = struct.unpack_from("<4sI", content, place)
-        place += 8
-        if found == name:
-            return size, content[place:]
-        place += size + size % 2  # a byte fills up an odd size
-    raise _broken(path, f"it has no part {name.decode()!r}")
+    """Return the announced size of a chunk of the file, and all bytes from its start. Raises UserError if it is missing."""
+    position = 12
+    while position + 8 <= len(content):
+        chunk, size = struct.unpack_from("<4sI", content, position)
+        position += 8
+        if chunk == name:
+            return size, content[position:]
+        position += size + size % 2  # an odd size is padded
+    raise _broken(path, f"it has no chunk {name.decode()!r}")
 
 
 def _check_format(path: str | Path, description: memoryview, rate: int) -> None:
     """Raise UserError unless these are uncompressed 16-bit samples of one channel at this rate."""
     if len(description) < 16:
-        raise _broken(path, "it does not say what its samples are")
-    kind, channels, found, _, _, bits = struct.unpack_from("<HHIIHH", description)
-    if kind == EXTENSIBLE and description[26:40] == GUID_END:
-        (kind,) = struct.unpack_from("<H", description, 24)
-    if kind != PCM:
-        raise UserError(f"{path} is compressed, or of a format that is not read here (number {kind}): {_remedy(path, rate)}")
+        raise _broken(path, "its 'fmt ' chunk is too short")
+    encoding, channels, file_rate, _, _, bits = struct.unpack_from("<HHIIHH", description)
+    if encoding == EXTENSIBLE and description[26:40] == GUID_END:
+        (encoding,) = struct.unpack_from("<H", description, 24)
+    if encoding != PCM:
+        raise UserError(f"{path} has an unsupported or compressed format (number {encoding}): {_remedy(path, rate)}")
     if bits != 8 * SAMPLE_BYTES:
-        raise UserError(f"{path} has {bits}-bit samples, not 16-bit ones: {_remedy(path, rate)}")
+        raise UserError(f"{path} has {bits}-bit samples instead of 16-bit: {_remedy(path, rate)}")
     if channels != 1:
-        raise UserError(f"{path} has {counted(channels, 'channel')}, not one: {_remedy(path, rate)}")
-    if found != rate:
-        raise UserError(f"{path} has {counted(found, 'sample')} a second, not {rate:,}: {_remedy(path, rate)}")
+        raise UserError(f"{path} has {counted(channels, 'channel')} instead of one: {_remedy(path, rate)}")
+    if file_rate != rate:
+        raise UserError(f"{path} has {counted(file_rate, 'sample')} per second instead of {rate:,}: {_remedy(path, rate)}")
 
 
-def _check_length(path: str | Path, announced: int, there: int, rate: int) -> None:
-    """Raise UserError unless the file has the bytes of samples that it announces, and these are whole samples."""
-    if there and (announced == 0 or announced >= max(ENDLESS, there + 1)):
-        raise UserError(f"{path} does not say how long it is, as if it was written to a pipe: {_remedy(path, rate)}")
+def _check_length(path: str | Path, announced: int, size: int, rate: int) -> None:
+    """Raise UserError unless the file has as many bytes of samples as it announces, and no half sample."""
+    if size and (announced == 0 or announced >= max(ENDLESS, size + 1)):
+        raise UserError(f"{path} does not state its length, as if it was written to a pipe: {_remedy(path, rate)}")
     if announced % SAMPLE_BYTES:
-        raise _broken(path, f"{counted(announced, 'byte')} make no whole number of 16-bit samples")
-    if there < announced:
-        have, of = there // SAMPLE_BYTES, announced // SAMPLE_BYTES
-        raise UserError(f"{path} is cut short: it has {have:,} of the {counted(of, 'sample')} that it announces")
+        raise _broken(path, f"{counted(announced, 'byte')} cannot be 16-bit samples")
+    if size < announced:
+        total = counted(announced // SAMPLE_BYTES, "sample")
+        raise UserError(f"{path} is truncated: it has {size // SAMPLE_BYTES:,} of {total}. Record or download it again")
     if not announced:
         raise UserError(f"{path} has no samples: pass a recording that is not empty")
 
 
 def _broken(path: str | Path, reason: str) -> UserError:
-    return UserError(f"{path} is not a whole WAV file ({reason}): {PASS}")
+    return UserError(f"{path} is not a complete WAV file ({reason}): {PASS}")
 
 
 def _remedy(path: str | Path, rate: int) -> str:

@@ -1,5 +1,5 @@
-"""Conversations with a model: its chat template, and the turns that its cache keeps.
+"""Conversations with a model: its chat template, and the turns in its cache.
 
-``template`` reads a folder's template, and has it rendered by ``rendering``, a program of its own, as a template is code of
-others. ``conversation`` talks. The room imports common/, tokenizers/, models/, decoding/ and pretrained/.
+``template`` reads a model's template. ``rendering`` renders it in a separate process, because a template is untrusted code.
+``conversation`` chats. This package imports common/, tokenizers/, models/, decoding/ and pretrained/.
 """

@@ -1,4 +1,4 @@
-"""The answers in conversations, as tokens to learn: what a model would have to write after the text that its template makes."""
+"""The answers in conversations as tokens to learn: the text that a model should write after its template's prompt."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tinyformer.data.conversations import Row
 from tinyformer.pretrained.folders import find_folder
 from tinyformer.tokenizers import Tokenizer
 
-_Span = tuple[int, int]  # where an answer begins and ends in a text
+_Span = tuple[int, int]  # the start and end of an answer in a text
 
 
 def template_of(init_from: str | Path) -> ChatTemplate:
-    """The chat template of a pretrained model. Raises UserError for a model without one."""
+    """Return the chat template of a pretrained model. Raises UserError for a model without one."""
     template = find_chat_template(find_folder(init_from))
     if template is None:
-        raise UserError(f"{init_from} has no chat template, with which to learn conversations: name a model that has one")
+        raise UserError(f"{init_from} has no chat template, which conversations need: choose a model that has one")
     return template
 
 
 def keep_template(init_from: str | Path, folder: Path) -> bool:
-    """Write the chat template of the model that training began with to another model's folder. False if there is none, or if
-    that model is gone."""
+    """Write the chat template of the initial model to another model's folder. Return False if there is none, or if that model
+    is gone."""
     try:
         template = find_chat_template(find_folder(init_from))
     except UserError:
@@ -37,36 +37,37 @@ def keep_template(init_from: str | Path, folder: Path) -> bool:
 
 
 def rows_to_learn(conversations: Sequence[Sequence[Message]], template: ChatTemplate, tokenizer: Tokenizer) -> list[Row]:
-    """Return the ids of each conversation, and which of them are in its answers.
+    """Return the ids of each conversation, and whether each is in an answer.
 
-    The messages after the last answer are left out. A template may show an answer in another way once others follow it, as
-    those that hide earlier thoughts do. Such an answer is learned in a row of its own, which ends with it.
+    Messages after the last answer are left out. Some templates change an answer once others follow it, such as those that hide
+    earlier thoughts. Such an answer is learned in a separate row, which ends with it.
 
-    Raises UserError for a conversation without an answer, for a template with which an answer does not begin where the text
-    for the model ends, and as ``ChatTemplate.render``.
+    Raises UserError for a conversation without an answer, if the template does not start an answer where the prompt ends, and
+    as ``ChatTemplate.render``.
     """
     turns = [[i for i, message in enumerate(messages) if message["role"] == "assistant"] for messages in conversations]
-    for number, places in enumerate(turns, start=1):
-        if not places:
-            raise UserError(f"conversation {number} has no message of the role 'assistant' to learn: leave it out")
-    parts = [(messages[:i], messages[: i + 1]) for messages, places in zip(conversations, turns) for i in places]
+    for number, positions in enumerate(turns, start=1):
+        if not positions:
+            raise UserError(f"conversation {number} has no message with the role 'assistant' to learn: leave it out")
+    parts = [(messages[:i], messages[: i + 1]) for messages, positions in zip(conversations, turns) for i in positions]
     shown = template.render_each([(part, is_before) for pair in parts for part, is_before in zip(pair, (True, False))])
     pairs = iter(zip(shown[::2], shown[1::2]))
     rows: list[Row] = []
-    for number, places in enumerate(tqdm(turns, desc="encoding", unit="conversation", leave=False, delay=1, disable=None), 1):
-        of_one = [next(pairs) for _ in places]
+    bar = tqdm(turns, desc="encoding", unit="conversation", leave=False, delay=1, disable=None)
+    for number, positions in enumerate(bar, start=1):
+        of_one = [next(pairs) for _ in positions]
         for before, answered in of_one:
             if not answered.startswith(before):
                 raise UserError(
-                    f"{template.source}: the answers of conversation {number} do not begin where the text for the model ends; "
-                    "a model cannot learn them with this template"
+                    f"{template.source}: the answers of conversation {number} do not start where the prompt ends, so a model "
+                    "cannot learn them: use a model with another template"
                 )
         rows += [_encoded(text, spans, tokenizer) for text, spans in _texts(of_one)]
     return rows
 
 
 def _texts(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[_Span]]]:
-    """The texts that together show each answer as the model writes it, and where the answers are."""
+    """Yield texts that together show each answer as the model writes it, each with the spans of its answers."""
     text, spans = "", list[_Span]()
     for before, answered in reversed(pairs):
         if not text.startswith(answered):
@@ -78,7 +79,7 @@ def _texts(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[_Span]]
 
 
 def _encoded(text: str, spans: Sequence[_Span], tokenizer: Tokenizer) -> Row:
-    """A text as ids, and which of them the spans have."""
+    """Return the ids of a text, and whether each is in a span."""
     ids = tokenizer.encode(text, allow_special=True).tolist()
     learned = [False] * len(ids)
     for span in spans:
@@ -88,5 +89,5 @@ def _encoded(text: str, spans: Sequence[_Span], tokenizer: Tokenizer) -> Row:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many ids two texts begin with alike."""
+    """Return the length of the common prefix."""
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))

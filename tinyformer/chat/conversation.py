@@ -1,4 +1,4 @@
-"""A conversation with a model, whose turns each go on from what the model's cache keeps of those before."""
+"""A conversation with a model, each turn continuing from the model's cache of the turns before."""
 
 from __future__ import annotations
 
@@ -22,26 +22,24 @@ from tinyformer.pretrained.writing import Writing, read_writing
 from tinyformer.tokenizers import Tokenizer
 from tinytensor.common.wording import a_or_an, counted
 
-MAX_TOKENS = 512  # of an answer, where nobody says it
-CONTEXT = 8192  # tokens of a conversation: models of longer contexts would need a cache of many gigabytes
-USUAL = {"temperature": 0.3, "top_k": 50}  # where neither the caller nor the model's own settings say it
-_ANSWER = "An answer."  # that is looked for in what a template makes of it
+MAX_TOKENS = 512  # the default limit of an answer
+CONTEXT = 8192  # tokens of a conversation: a longer context may need a cache of many gigabytes
+USUAL = {"temperature": 0.3, "top_k": 50}  # unless the caller or the model's settings choose
+_ANSWER = "An answer."  # to find the end of turn that a template writes after it
 
 
 class Chat:
-    """A conversation. ``say`` streams the answers, and ``messages`` is what was said so far.
+    """A conversation. ``say`` streams the answers, and ``messages`` holds the conversation so far.
 
-    What a turn has in common with those before, the model does not read again: it is in the cache. The answers are the same as
-    without one. An answer ends with an end token of the model, or with that which its template writes after an answer; the
-    rules of ``writing`` are obeyed.
+    The model's cache keeps earlier turns, so it reads only new text; the answers are the same as without a cache. An answer
+    ends with an end token of the model or of its template, and follows the rules of ``writing``.
 
-    A conversation has at most ``context`` tokens: as many as the model can read, or 8192 if that is less. One that has grown
-    too long forgets the older half of its turns, the system's message excepted; ``forgotten`` says how many turns the last
-    ``say`` has forgotten. ``is_cut`` says whether the last answer has ``max_tokens`` tokens, or all that there was room for,
-    and might have gone on.
+    When the conversation exceeds ``context`` tokens (at most those the model can read), the older half of the turns is dropped,
+    but not the system prompt; ``forgotten`` counts the turns that the last ``say`` dropped. ``is_cut`` is True if the last
+    answer was cut off after ``max_tokens`` tokens, or for lack of room.
 
-    ``system`` is the message that tells the model what it is. It can be changed at any time, and None leaves it to the
-    template. ``values`` are for the template, too. ``answer_ids`` are the tokens of the last answer.
+    ``system`` is the system prompt, which may change at any time; None is the template's default. ``values`` are passed to the
+    template. ``answer_ids`` are the tokens of the last answer.
     """
 
     def __init__(
@@ -71,14 +69,14 @@ class Chat:
         more = range(tokenizer.vocab_size, model.config.vocab_size)  # some models have more outputs than there are tokens
         self._rules: dict[str, Any] = {"end": self._ends, "forbidden": [*writing.forbidden, *more], "rules": rules}
         self._decoder = self._new_decoder()
-        self._saying: Callable[[], Generator[str, None, None] | None] = lambda: None  # the last answer, if it is still there
+        self._saying: Callable[[], Generator[str, None, None] | None] = lambda: None  # the last answer, if still referenced
 
     def say(self, text: str) -> Generator[str, None, None]:
-        """Say something, and iterate over the answer's text: pieces of it, each as soon as it is certain, without special
-        tokens. Who stops iterating stops the answer, and so does who says more or begins anew; what there is of it counts as
-        said.
+        """Send a message, and stream the answer's text without special tokens, each piece as soon as it is final. The answer
+        stops when iteration stops, at the next ``say`` and at ``reset``; its text so far stays in the conversation.
 
-        Raises UserError if the text alone is too long, and as ``ChatTemplate.render`` does: then nothing was said.
+        Raises UserError if the message alone is too long, and as ``ChatTemplate.render`` does. The conversation is then
+        unchanged.
         """
         self._stop()
         message = {"role": "user", "content": text}
@@ -88,28 +86,28 @@ class Chat:
             room = self.context - len(ids)
             if room >= min(self.max_tokens, self.context // 2) or not messages:
                 break
-            turns = [place for place, said in enumerate(messages) if said["role"] == "user"]
+            turns = [i for i, earlier in enumerate(messages) if earlier["role"] == "user"]
             half = (len(turns) + 1) // 2
             self.forgotten += half
             messages = messages[turns[half] :] if half < len(turns) else []
         if not len(ids):
-            raise UserError(f"{self.template.source}: it makes an empty text of a conversation")
+            raise UserError(f"{self.template.source}: the rendered conversation is empty")
         if room < 1:
             raise UserError(
-                f"this has {counted(len(ids), 'token')}, and the model reads {self.context - 1:,}: say less at once"
+                f"the message has {counted(len(ids), 'token')}, the limit is {self.context - 1:,}: send a shorter one"
             )
         self.messages = messages
         answer = self._answer(message, ids, min(room, self.max_tokens))
-        self._saying = weakref.ref(answer)  # a strong one would keep an answer from ending where nobody iterates any more
+        self._saying = weakref.ref(answer)  # a strong one would keep an abandoned answer from ending
         return answer
 
     def reset(self) -> None:
-        """Begin anew: forget all that was said. The system's message stays."""
+        """Start a new conversation with the same system prompt."""
         self._stop()
         self.messages = []
 
     def _stop(self) -> None:
-        """Stop the last answer, where somebody still has it and could go on: it would go on from the cache of another."""
+        """Stop the last answer if it is still referenced. Otherwise it could continue from another answer's cache."""
         if (answer := self._saying()) is not None:
             answer.close()
 
@@ -121,11 +119,11 @@ class Chat:
         return [] if self.system is None else [{"role": "system", "content": self.system}]
 
     def _encoded(self, messages: Sequence[dict[str, Any]]) -> Any:
-        """The ids of the conversation up to where the answer begins."""
+        """Return the ids of the conversation up to the start of the answer."""
         return self.tokenizer.encode(self.template.render(messages, **self.values), allow_special=True)
 
     def _answer(self, message: dict[str, Any], ids: Any, limit: int) -> Generator[str, None, None]:
-        if self._decoder.cache is None:  # the last turn went beyond a sliding window
+        if self._decoder.cache is None:  # the last turn exceeded a sliding window
             self._decoder = self._new_decoder()
         decoder = _Behind(self._decoder, self._decoder.keep_common(ids))
         steps = sample(decoder, ids[None], limit, self.sampling, **self._rules)
@@ -140,43 +138,42 @@ class Chat:
                 self.messages = [*self.messages, message, {"role": "assistant", "content": "".join(pieces)}]
 
     def _noted(self, steps: Iterator[Any]) -> Iterator[int]:
-        """The ids of an answer, without the one that ends it."""
+        """Record the ids of an answer, and yield all but the one that ends it."""
         for (i,) in steps:
             self.answer_ids.append(int(i))
             if i not in self._ends:
                 yield int(i)
 
     def _end_of_turn(self) -> list[int]:
-        """The first special token that the template writes after an answer, as [its id]; [] if there is none."""
-        said = [*self._first(), {"role": "user", "content": "A question."}, {"role": "assistant", "content": _ANSWER}]
-        _, found, after = self.template.render(said, add_generation_prompt=False, **self.values).rpartition(_ANSWER)
+        """Return the first special token that the template writes after an answer, as [its id]; [] if there is none."""
+        turn = [*self._first(), {"role": "user", "content": "A question."}, {"role": "assistant", "content": _ANSWER}]
+        _, answer, after = self.template.render(turn, add_generation_prompt=False, **self.values).rpartition(_ANSWER)
         special = set(self.tokenizer.special.values())
-        ids = self.tokenizer.encode(after, allow_special=True).tolist() if found else []
+        ids = self.tokenizer.encode(after, allow_special=True).tolist() if answer else []
         return [i for i in ids if i in special][:1]
 
 
 class _Behind:
-    """A decoder that has the first ``known`` tokens of its prompt already."""
+    """A decoder that has already read the first ``known`` tokens of its prompt."""
 
     def __init__(self, decoder: GPTDecoder, known: int):
         self.decoder, self.known = decoder, known
 
     def next_logits(self, new: Any) -> Any:
-        """The logits after the newest ids, of which the first call gets all."""
+        """Return the logits after the newest ids. The first call passes all ids."""
         known, self.known = self.known, 0
         return self.decoder.next_logits(new[:, known:])
 
     def select(self, rows: Any) -> None:
-        """Go on with these rows of the batch."""
+        """Continue with these rows of the batch."""
         self.decoder.select(rows)
 
 
 def open_chat(path_or_name: str | Path, revision: str | None = None, dtype: str | None = None, **settings: Any) -> Chat:
-    """A conversation with a pretrained model: a folder in Hugging Face's format, a GGUF file, or a name on its hub.
+    """Start a conversation with a pretrained model: a folder in Hugging Face's format, a GGUF file, or a name on its hub.
 
-    ``revision`` is that of ``find_folder``, ``dtype`` that of ``from_pretrained``, and the other ``settings`` are those of
-    ``Chat``, such as ``sampling`` and ``system``. Raises UserError for a model that does not continue texts, and for one
-    without a chat template.
+    ``revision`` is passed to ``find_folder``, ``dtype`` to ``from_pretrained``, and ``settings``, such as ``sampling`` and
+    ``system``, to ``Chat``. Raises UserError for a model that does not generate text, and for one without a chat template.
     """
     folder = find_folder(path_or_name, revision)
     read_settings(model_folder(folder))  # refuses a run
@@ -185,10 +182,10 @@ def open_chat(path_or_name: str | Path, revision: str | None = None, dtype: str 
         contents = contents_of(folder)
         command = contents.command if contents is not None else tinyformer_command("generate", str(folder))
         raise UserError(
-            f"{folder} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): it was not "
-            f"trained to talk. Take one that was, or use this one with {command}"
+            f"{folder} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json), so it was not "
+            f"trained to chat: choose a chat model, or use this one with {command}"
         )
     model = from_pretrained(folder, dtype=dtype)
     if not isinstance(model, GPT):
-        raise UserError(f"{folder} holds {a_or_an(type(model).__name__)}, which does not talk: take a Llama, Mistral or Qwen")
+        raise UserError(f"{folder} is {a_or_an(type(model).__name__)}, which cannot chat: choose a Llama, Mistral or Qwen")
     return Chat(model, pretrained_tokenizer(folder), template, read_writing(folder), **settings)

@@ -1,8 +1,8 @@
-"""Renders a chat template of Jinja as transformers does, in a process of its own: the program reads a request on its standard
-input, and answers on its standard output, both in JSON.
+"""A program that renders a Jinja chat template as transformers does: a JSON request on standard input, a JSON response on
+standard output.
 
-A template comes with a model, and is a program of somebody else. Jinja's sandbox keeps it from reaching Python's insides, but
-lets it run for ever, or fill the memory. So the system stops this process where it takes too long or too much.
+A template comes with a model and is untrusted code. Jinja's sandbox keeps it from Python's internals, but not from running
+forever or filling the memory. So the system limits this process's time and memory.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-SECONDS = 2  # of a processor; a template of a published model takes some milliseconds
-MEMORY = 1 << 29  # bytes, Python itself included
-LONGEST = 1 << 20  # characters of what is rendered; a tokenizer takes seconds and hundreds of megabytes for so many
-LEAST_JINJA = (3, 1, 6)  # earlier ones have known ways out of the sandbox
+SECONDS = 2  # of processor time; published templates take some milliseconds
+MEMORY = 1 << 29  # bytes, including Python
+LONGEST = 1 << 20  # rendered characters; a tokenizer takes seconds and hundreds of megabytes for as many
+LEAST_JINJA = (3, 1, 6)  # earlier versions have known sandbox escapes
 
 
 def limit() -> None:
-    """Have the system stop this process after ``SECONDS``, and refuse it more than ``MEMORY``. Windows has neither limit, and
-    macOS not that of memory: there the caller's clock is what stops it."""
+    """Limit this process to ``SECONDS`` and ``MEMORY``. Windows has neither limit and macOS no memory limit; there only the
+    caller's timeout stops it."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a process that is stopped leaves no picture of its memory behind
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # leave no core dump
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
 def environment() -> Any:
-    """The environment of Jinja in which transformers renders templates."""
+    """Return the Jinja environment in which transformers renders templates."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """The block ``{% generation %}``, which marks what the model has said: here it shows its content."""
+        """The block ``{% generation %}``, which marks the model's answers; here it renders its content."""
 
         tags = {"generation"}  # noqa: RUF012
 
         def parse(self, parser: Any) -> Any:
-            """A call of ``_shown``, with the content of the block as what it may call."""
+            """Return a call of ``_shown`` with the block's content as its caller."""
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.CallBlock(self.call_method("_shown"), [], [], body).set_lineno(line)
@@ -58,26 +58,26 @@ def environment() -> Any:
     ) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    made.filters["tojson"] = tojson  # Jinja's own writes <, > and & as escapes
-    made.globals["raise_exception"] = raise_exception
-    made.globals["strftime_now"] = lambda how: datetime.now().strftime(how)
-    return made
+    result = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    result.filters["tojson"] = tojson  # Jinja's escapes <, > and &
+    result.globals["raise_exception"] = raise_exception
+    result.globals["strftime_now"] = lambda style: datetime.now().strftime(style)
+    return result
 
 
 def rendered(template: str, values: list[dict[str, Any]]) -> list[str]:
-    """The texts that a template makes of values. Raises ValueError if one is too long, and whatever the template does."""
+    """Render a template with each of the values. Raises ValueError if a text is too long, and any error of the template."""
     compiled = environment().from_string(template)
     texts = []
     for one in values:
         texts.append(compiled.render(one))
         if len(texts[-1]) > LONGEST:
-            raise ValueError(f"what it makes is longer than {LONGEST:,} characters")
+            raise ValueError(f"the rendered text is longer than {LONGEST:,} characters")
     return texts
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """{"texts": [...]}; or {"error": ...}; or {"lacking": ...}, a package."""
+    """Return {"texts": [...]}, or {"error": message}, or {"lacking": package}."""
     try:
         import jinja2
 

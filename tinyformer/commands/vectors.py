@@ -24,7 +24,7 @@ from tinyformer.commands.command_line import Commands, Parser, add_settings, add
 from tinyformer.common.errors import SettingError, UserError, print_line, stop_script
 from tinyformer.common.makers import contents_of, tinyformer_command
 from tinyformer.common.settings import at_least, check_fields, one_of, setting, settings_from
-from tinyformer.data.folders import MARK, mark_results
+from tinyformer.data.files import MARK, mark_results
 from tinyformer.data.reading import open_text
 from tinyformer.training.run_folder import RunFolder
 from tinyformer.training.safety import check_names

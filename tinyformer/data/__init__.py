@@ -1,4 +1,4 @@
-"""Data: reading texts and sentence pairs, masking tokens, and making batches.
+"""Reading texts and sentence pairs, masking tokens, and making batches.
 
-Read ``text`` and ``batches`` first, then ``pairs`` and ``pair_files``, then ``masking``. The room imports common/ alone.
+Read ``text`` and ``batches`` first, then ``pairs`` and ``pair_files``, then ``masking``. This package imports only common/.
 """

@@ -1,4 +1,4 @@
-"""What all batches of ids share: cutting into shards, padding, and checks. Then the simplest ones, of texts with labels."""
+"""The parts all batches of token ids share (shards, padding, checks), and batches of labeled texts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ Self = TypeVar("Self", bound="Rows")
 
 @dataclass
 class Rows:
-    """The base of every batch: a dataclass whose tensors and NumPy arrays have one row for each sequence. ``num_targets`` is
-    the number of targets in all rows."""
+    """The base of every batch: a dataclass whose tensors and NumPy arrays have one row per sequence. ``num_targets`` counts the
+    targets of all rows."""
 
     def split(self: Self, parts: int) -> list[Self]:
-        """Cut the rows into ``parts`` shards of equal size, give or take one row. There are fewer shards if there are fewer
-        rows.
+        """Split the rows into ``parts`` shards whose sizes differ by at most one row; fewer shards if there are fewer rows.
 
-        Each shard keeps the number of targets of the whole batch, because the mean loss is over the whole batch.
+        Each shard keeps the ``num_targets`` of the full batch, over which the loss is averaged.
         """
         if parts == 1:
             return [self]
@@ -42,7 +41,7 @@ class Rows:
 
 @dataclass
 class Batch(Rows):
-    """Inputs: token ids (batch, length). Targets: the ids one position later, or one class for each row."""
+    """Inputs: token ids (batch, length). Targets: the ids one position later, or one class per row."""
 
     inputs: Tensor
     targets: Tensor
@@ -50,34 +49,48 @@ class Batch(Rows):
 
 
 class Batches(Protocol):
-    """A source of batches to train on and to validate with."""
+    """A source of training and validation batches."""
 
     def sample(self) -> Any:
-        """The next training batch."""
+        """Return the next training batch."""
 
     def validation_batches(self) -> Iterator[Any]:
-        """The whole validation split, in batches."""
+        """Iterate over the validation split in batches."""
 
     def get_state(self) -> dict[str, Any]:
-        """The state of ``sample``, as values for JSON."""
+        """Return the state of ``sample``, as values for JSON."""
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state that ``get_state`` returned."""
 
 
+class Seeded:
+    """The state of batches that draw from one random generator."""
+
+    _rng: Any
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the random generator, as values for JSON."""
+        return dict(self._rng.bit_generator.state)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from a state that ``get_state`` returned."""
+        self._rng.bit_generator.state = state
+
+
 def check_fraction(validation_fraction: float, test_fraction: float = 0.0) -> None:
-    """Raise SettingError unless the fractions leave something for each split. There need not be a test split."""
+    """Raise SettingError unless the fractions leave something to train on. ``test_fraction`` may be 0."""
     if not 0.0 < validation_fraction < 1.0:
-        raise SettingError(f"validation_fraction must be above 0 and below 1, not {validation_fraction}")
+        raise SettingError(f"validation_fraction must be above 0 and below 1, got {validation_fraction}")
     if not 0.0 <= test_fraction < 1.0 - validation_fraction:
-        most = f"{1.0 - validation_fraction:.4g}, what validation leaves"
-        raise SettingError(f"test_fraction must be at least 0 and below {most}, not {test_fraction}", "test_fraction")
+        limit = f"{1.0 - validation_fraction:.4g} (1 - validation_fraction)"
+        raise SettingError(f"test_fraction must be at least 0 and below {limit}, got {test_fraction}", "test_fraction")
 
 
 def check_batch_fits(batch_size: int, tokens: int) -> None:
-    """Raise SettingError if the ids of a batch, with ``tokens`` in each row, do not fit in memory.
+    """Raise SettingError if the ids of a batch, ``tokens`` per row, do not fit in memory.
 
-    This counts only the ids and their positions in the text. A model needs far more for a batch, which is checked elsewhere.
+    This counts only the ids and their positions in the text. A model needs far more, which is checked elsewhere.
     """
     needed = 2 * index_dtype.itemsize * int(batch_size) * int(tokens)
     if int(batch_size) > 1:
@@ -89,26 +102,26 @@ def check_batch_fits(batch_size: int, tokens: int) -> None:
 def check_ids(ids: Any, vocab_size: int) -> None:
     """Raise UserError unless all ids, a NumPy array or a sequence, are integers from 0 to vocab_size - 1.
 
-    Models check their ids only on the CPU, because a check on a GPU would have to wait for it.
+    Models check their ids only on the CPU: on a GPU, a check would have to synchronize.
     """
     ids = host.asarray(ids)
     if ids.size:
         check_integers(ids)
     wrong = ids[(ids < 0) | (ids >= vocab_size)]
     if wrong.size:
-        raise UserError(f"the token id {int(wrong.flat[0])} is outside of the vocabulary: its ids are 0 to {vocab_size - 1}")
+        raise UserError(f"token id {int(wrong.flat[0])} is out of range: the vocabulary's ids are 0 to {vocab_size - 1}")
 
 
 def check_integers(ids: Any) -> None:
-    """Raise UserError unless an array is of integers that int64 has. Other numbers would be cut off to some."""
+    """Raise UserError unless an array holds integers that fit in int64. A conversion would change other numbers silently."""
     if ids.dtype.kind not in "iu":
-        raise UserError(f"token ids are integers, not {ids.dtype}: a tokenizer's encode returns them")
+        raise UserError(f"token ids must be integers, got {ids.dtype}: a tokenizer's encode returns them")
     if ids.dtype.kind == "u" and ids.size and ids.max() > host.iinfo(host.int64).max:
-        raise UserError(f"the token id {int(ids.max())} is outside of every vocabulary")
+        raise UserError(f"token id {int(ids.max())} is out of range for any vocabulary")
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Any:
-    """Rows of ids as one NumPy array (batch, length of the longest row). Shorter rows are filled up with ``pad``.
+    """Return rows of ids as one NumPy array (batch, length of the longest row). Shorter rows are padded with ``pad``.
 
     >>> from tinyformer import padded
     >>> padded([[1, 2, 3], [4]], pad=0).tolist()
@@ -123,18 +136,20 @@ def padded(rows: Sequence[Sequence[int]], pad: int) -> Any:
 # ----------------------------------------------------------------------------------------------------------- texts with labels
 
 
-Labelled = tuple[Sequence[int], Any]  # the ids of a text, and its class
+Labelled = tuple[Sequence[int], Any]  # the ids of a text and its class
 
 
-class LabelledBatches:
-    """Padded batches of labelled texts. Training batches are drawn at random; validation takes every text in order.
+class LabelledBatches(Seeded):
+    """Padded batches of labeled texts. Training batches are drawn at random; validation takes every text in order.
 
-    Raises UserError if there are no texts to train on or to validate with, and if a batch does not fit in memory.
+    Raises UserError if either split is empty, or if a batch does not fit in memory.
     """
 
     def __init__(self, training: Sequence[Labelled], validation: Sequence[Labelled], pad: int, batch_size: int, seed: int = 0):
         if not training or not validation:
-            raise UserError("there are no texts to train on, or none to validate with")
+            raise UserError(
+                f"got {len(training)} texts for training and {len(validation)} for validation: pass at least one each"
+            )
         check_counts(batch_size=batch_size)
         check_batch_fits(batch_size, min(len(ids) for ids, _ in training))
         self.training = list(training)
@@ -144,26 +159,18 @@ class LabelledBatches:
         self._rng = host.random.default_rng(seed)
 
     def sample(self) -> Batch:
-        """The next training batch."""
+        """Return the next training batch."""
         return self._batch([self.training[i] for i in self._rng.integers(0, len(self.training), self.batch_size)])
 
     def largest_batch(self) -> int:
-        """A lower bound for the number of tokens in the largest training batch."""
+        """Return a lower bound for the number of tokens in the largest training batch."""
         return int(self.batch_size) * min(len(ids) for ids, _ in self.training)
 
     def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
-        """Every validation text once, in order."""
+        """Iterate over the validation texts in order."""
         for first in range(0, len(self.validation), batch_size):
             yield self._batch(self.validation[first : first + batch_size])
 
     def _batch(self, texts: Sequence[Labelled]) -> Batch:
         ids = padded([ids for ids, _ in texts], self.pad)
         return Batch(tt.tensor(ids), tt.tensor([label for _, label in texts]), len(texts))
-
-    def get_state(self) -> dict[str, Any]:
-        """The state of the random choice of texts, as values for JSON."""
-        return dict(self._rng.bit_generator.state)
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state that ``get_state`` returned."""
-        self._rng.bit_generator.state = state

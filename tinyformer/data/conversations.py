@@ -1,4 +1,4 @@
-"""Conversations to learn from: what each line of a text of JSON holds, and batches in which only the answers are targets."""
+"""Conversations to learn from: one JSON list of messages per line, and batches in which only the answers are targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinyformer.data.batches import Batch, LabelledBatches, check_fraction, padd
 from tinytensor.common.wording import counted
 
 IGNORED = -100  # the target of a token that is not learned
-Row = tuple[list[int], list[bool]]  # the ids of a conversation, and which of them are learned
+Row = tuple[list[int], list[bool]]  # the ids of a conversation, and whether each is learned
 
 
 def is_conversation(value: Any) -> bool:
@@ -23,7 +23,7 @@ def is_conversation(value: Any) -> bool:
 
 
 def conversations_in(text: str) -> list[list[dict[str, Any]]] | None:
-    """Return the conversations of a text with one on each line, in JSON. None for any other text."""
+    """Return the conversations of a text that has one per line, in JSON. None for any other text."""
     if not text.startswith("["):
         return None
     try:
@@ -34,14 +34,14 @@ def conversations_in(text: str) -> list[list[dict[str, Any]]] | None:
 
 
 class ConversationBatches(LabelledBatches):
-    """Padded batches of conversations, one in each row. Training batches are drawn at random; validation takes every
-    conversation in order.
+    """Padded batches of conversations, one per row. Training batches are drawn at random; validation takes every conversation
+    in order.
 
-    ``rows`` are the ids of each conversation, and which of them are learned. A row is cut after ``block_size`` + 1 tokens, and
-    left out if nothing before the cut is learned; ``left_out`` counts those. Targets that are not learned are -100.
+    ``rows`` hold the ids of each conversation and whether each id is learned. Rows are truncated to ``block_size`` + 1 tokens;
+    ``left_out`` counts the rows dropped because they then have nothing to learn. Targets that are not learned are -100.
 
     The last ``validation_fraction`` of the rows is the validation split, and the first ``test_fraction`` the test split. Raises
-    UserError if a split has no row, and if a batch does not fit in memory.
+    UserError if a split is empty, or if a batch does not fit in memory.
     """
 
     unit = "conversation"
@@ -65,18 +65,18 @@ class ConversationBatches(LabelledBatches):
         first, last = int(len(kept) * test_fraction), len(kept) - max(1, int(len(kept) * validation_fraction))
         self.test = kept[:first]
         if last <= first or (test_fraction and not first):
-            raise UserError(f"there are too few conversations for each split: {len(kept):,}")
+            raise UserError(f"{counted(len(kept), 'conversation')} cannot fill every split: pass more")
         super().__init__(kept[first:last], kept[last:], 0, batch_size, seed)
 
     def opening(self) -> tuple[list[int], list[int]]:
-        """The ids of the last conversation up to its last answer, and that answer."""
+        """Return the ids of the last conversation up to its last answer, and that answer's ids."""
         ids, learned = self.validation[-1]
         end = len(learned) - learned[::-1].index(True)
         start = end - next((i for i, is_learned in enumerate(reversed(learned[:end])) if not is_learned), end)
         return list(ids[:start]), list(ids[start:end])
 
     def with_test_split(self) -> ConversationBatches:
-        """The same batches, but the test split validates."""
+        """Return the same batches with the test split for validation."""
         testing = copy.copy(self)
         testing.validation = [*self.test]
         return testing

@@ -1,4 +1,4 @@
-"""One field of each record in a file of records: JSON Lines, JSON, CSV or TSV."""
+"""Reading one field from files of records: JSON Lines, JSON, CSV and TSV."""
 
 from __future__ import annotations
 
@@ -16,84 +16,76 @@ from tinyformer.common.errors import UserError, print_line, shortened
 from tinyformer.data.conversations import is_conversation
 from tinytensor.common.wording import counted
 
-# The kinds of files that have fields, by the ends of their names.
-KINDS = {".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".json": "JSON", ".csv": "a table", ".tsv": "a table"}
-SEPARATOR = re.compile(r"\s*sep=(.)\s*", re.IGNORECASE)
-QUOTED = re.compile(r'"((?:[^"]|"")*)"')  # a field in quotation marks
-HELD = re.compile(r'"(?:[^"]|"")*"(?=\t|\Z)')  # one that may have tabs in it
-QUOTED_LINES = re.compile(r'"((?:[^"\t]|"")*)"(?=[\t\n]|\Z)')  # one that goes over several lines
+FORMATS = {".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".json": "JSON", ".csv": "a table", ".tsv": "a table"}
+SEPARATOR = re.compile(r"\s*sep=(.)\s*", re.IGNORECASE)  # a line that Excel writes and reads
+QUOTED = re.compile(r'"((?:[^"]|"")*)"')  # a quoted field
+QUOTED_TABS = re.compile(r'"(?:[^"]|"")*"(?=\t|\Z)')  # a quoted field that may contain tabs
+QUOTED_LINES = re.compile(r'"((?:[^"\t]|"")*)"(?=[\t\n]|\Z)')  # a quoted field that may span lines
 SHOWN = 8  # fields that a message names
 
 
-def kind_of(path: str | Path) -> str:
-    """The kind of a file that has fields, in words. "" for another one."""
-    return KINDS.get(Path(path).suffix.lower(), "")
+def format_of(path: str | Path) -> str:
+    """Return the record format that a file's name announces, or "" if it announces none."""
+    return FORMATS.get(Path(path).suffix.lower(), "")
 
 
 def field_of(path: str | Path, text: str, field: str) -> str:
-    """The text of a ``field`` of all records in a file, one after the other, on lines of their own. A conversation is text as
-    JSON.
+    """Return the text of a ``field`` of every record in a file, each starting on a new line. A conversation becomes JSON.
 
-    The field is a key or the name of a column. Where a table has no line of names, it is the number of a column, from 1.
-    Records without it, or with nothing in it, are left out, and a line on standard error counts them. Raises UserError, which
-    names the file and the line, for what is no such file, for a record with something other than a text in the field, and
-    where none has a text.
+    The field is a key or a column's name; without a header row, the number of a column, from 1. Records whose field is missing
+    or blank are skipped, and a line on standard error counts them. Raises UserError, which names the file and the line, for a
+    file in another format, for a value that is not a string, and if no record has text.
     """
-    if not kind_of(path):
-        raise UserError(f"{path} has no fields, as {', '.join(KINDS)} have: read it without a field")
-    found, left_out = [], 0
-    for number, value in _values(path, text, field):
+    if not format_of(path):
+        raise UserError(f"{path} has no fields (only {', '.join(FORMATS)} files do): read it without a field")
+    texts, left_out = [], 0
+    for position, value in _values(path, text, field):
         if is_conversation(value):
             value = json.dumps(value, ensure_ascii=False)
         if not isinstance(value, str | None):
-            where = f", {number}" if number else ""
-            raise UserError(
-                f"{path}{where}: {field} is {shortened(json.dumps(value), 60)}, and not a text{_others(path, text, field)}"
-            )
+            shown = shortened(json.dumps(value), 60)
+            raise UserError(f"{path}, {position}: {field} must be a string, got {shown}{_remedy(path, text, field)}")
         if value and value.strip():
-            _check_whole(value, f"{path}, {number}", field)
-            found.append(value)
+            _check_unicode(value, f"{path}, {position}", field)
+            texts.append(value)
         else:
             left_out += 1
-    if not found:
-        raise UserError(f"{path} has no text in {field}{_others(path, text, field)}")
+    if not texts:
+        raise UserError(f"{path} has no text in {field}{_remedy(path, text, field)}")
     if left_out:
         print_line(f"{path}: left out {counted(left_out, 'record')} without text in {field}", sys.stderr)
-    return "\n".join(found)
+    return "\n".join(texts)
 
 
-def _check_whole(value: str, where: str, field: str) -> None:
-    """Raise UserError for half of a character: JSON writes some as two halves, of which one may be missing."""
+def _check_unicode(value: str, position: str, field: str) -> None:
+    """Raise UserError for half a surrogate pair: JSON escapes some characters as two halves, and one may be missing."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         half = f"\\u{ord(value[error.start]):04x}"
-        raise UserError(
-            f"{where}: {field} has half of a character ({half}): the other half is missing, so leave it out"
-        ) from None
+        raise UserError(f"{position}: {field} contains {half}, half of a surrogate pair: remove it") from None
 
 
 def notice(path: str | Path, text: str) -> str:
-    """Return what a user should know who reads a file of records as it is written: its fields. Return "" for another file, and
-    for one that is not as its name says."""
-    fields = _first_fields(path, text) if kind_of(path) else []
+    """Return a note that a file of records is read with its markup, and which fields it has. "" for any other file."""
+    fields = _first_fields(path, text) if format_of(path) else []
     if not fields:
         return ""
-    return f"{path} is {kind_of(path)}, read as it is, with its names and marks. To read one field alone: {_listed(fields)}"
+    return f"{path} is {format_of(path)}, read as is, markup included. To read only one field: {_listed(fields)}"
 
 
 def _first_fields(path: str | Path, text: str) -> list[str]:
-    """The names of the first record's fields. The list is empty where they cannot be told."""
+    """Return the names of the first record's fields, or [] if the file is damaged."""
     try:
         return next(_fields(path, text.lstrip()))
     except (StopIteration, UserError, ValueError, csv.Error):
         return []
 
 
-def _others(path: str | Path, text: str, field: str) -> str:
-    """What else to learn of a file than a field that holds no text."""
-    others = [name for name in _first_fields(path, text) if name != field]
-    return f": choose another field ({_listed(others)})" if others else ": read it without a field"
+def _remedy(path: str | Path, text: str, field: str) -> str:
+    """Return what to do about a field without text, for the end of a message."""
+    names = [name for name in _first_fields(path, text) if name != field]
+    return f": choose another field ({_listed(names)})" if names else ": read it without a field"
 
 
 def _listed(fields: list[str]) -> str:
@@ -102,9 +94,9 @@ def _listed(fields: list[str]) -> str:
 
 
 def rows_of(path: str | Path, text: str) -> list[list[Any]]:
-    """The names of the fields in a file of records, and then the values of each record in that order, None for one that it
-    lacks. The fields of an object in a record count as the record's own. Raises UserError for what is no such file."""
-    if kind_of(path) == "a table":
+    """Return the names of the fields in a file of records, then the values of each record in that order, None where one is
+    missing. The fields of an object in a record count as the record's. Raises UserError for a damaged file."""
+    if format_of(path) == "a table":
         return [row for _, row in _rows(path, text)]
     records = []
     for _, record in _records(path, text):
@@ -120,26 +112,26 @@ def rows_of(path: str | Path, text: str) -> list[list[Any]]:
 
 
 def _values(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]]:
-    """The value of the field in each record, and where that is: "line 7"."""
-    if kind_of(path) == "a table":
+    """Iterate over the position of each record, such as "line 7", and its value of the field."""
+    if format_of(path) == "a table":
         yield from _column(path, text, field)
         return
-    yield from ((where, record.get(field)) for where, record in _records(path, text))
+    yield from ((position, record.get(field)) for position, record in _records(path, text))
 
 
 def _records(path: str | Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON or JSON Lines, and where each is. Raises UserError for anything else there."""
-    for where, record in _objects(path, text):
+    """Iterate over the positions and objects of a JSON or JSON Lines file. Raises UserError for anything but an object."""
+    for position, record in _objects(path, text):
         if not isinstance(record, dict):
-            raise UserError(f"{path}, {where}: an object must be here, not {shortened(json.dumps(record), 60)}")
-        yield where, record
+            raise UserError(f"{path}, {position}: expected an object, got {shortened(json.dumps(record), 60)}")
+        yield position, record
 
 
 def _objects(path: str | Path, text: str) -> Iterator[tuple[str, Any]]:
-    """The records of a file of JSON or JSON Lines, and where each is."""
-    if kind_of(path) == "JSON" and not _has_lines_of_json(text):
-        whole = _parsed(path, text, 0)
-        records = whole if isinstance(whole, list) else [whole]
+    """Iterate over the positions and values of a JSON or JSON Lines file."""
+    if format_of(path) == "JSON" and not _has_lines_of_json(text):
+        content = _parsed(path, text, 0)
+        records = content if isinstance(content, list) else [content]
         yield from ((f"record {number}", record) for number, record in enumerate(records, start=1))
         return
     for number, line in enumerate(text.split("\n"), start=1):
@@ -148,26 +140,23 @@ def _objects(path: str | Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _has_lines_of_json(text: str) -> bool:
-    """Whether a file that calls itself JSON has an object on each line, as many published ones do."""
-    first, _, others = text.strip().partition("\n")
+    """Return True if a file named .json has an object on each line, as many published ones do."""
+    first, _, remainder = text.strip().partition("\n")
     try:
-        return bool(others) and isinstance(json.loads(first), dict)
+        return bool(remainder) and isinstance(json.loads(first), dict)
     except (RecursionError, ValueError):
         return False
 
 
 def _parsed(path: str | Path, text: str, line: int) -> Any:
-    """The JSON value in a text, which is a line of the file, or with line 0 the whole of it."""
+    """Parse a line of a file, or with line 0 the complete file, as JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise UserError(
-            f"{path}, line {line or error.lineno}: this is no JSON ({error.msg}, character {error.colno})"
-        ) from None
+        raise UserError(f"{path}, line {line or error.lineno}: invalid JSON ({error.msg}, character {error.colno})") from None
     except (RecursionError, ValueError):  # the latter for an integer with thousands of digits
-        raise UserError(
-            f"{path}{f', line {line}' if line else ''}: this is nested too deeply, or has too long a number"
-        ) from None
+        position = f", line {line}" if line else ""
+        raise UserError(f"{path}{position}: the JSON is nested too deeply, or has too long a number") from None
 
 
 def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]]:
@@ -175,36 +164,32 @@ def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
     _, names = next(rows, (0, []))
     if field in names:
         if names.count(field) > 1:
-            raise UserError(
-                f"{path} has {counted(names.count(field), 'column')} with the name {field}: give one of them another name"
-            )
-        place = names.index(field)
+            raise UserError(f"{path} has {names.count(field)} columns named {field}: rename all but one of them")
+        column = names.index(field)
     elif field.isascii() and field.isdigit() and 1 <= int(field[:9]) <= len(names):
-        place = int(field) - 1
-        yield "line 1", names[place]  # columns that are called by their numbers have no names
+        column = int(field) - 1
+        yield "line 1", names[column]  # without a header row, the first line is a record
     else:
-        choice = f": choose one of {_listed(names)}" if names else ", nor another one"
-        raise UserError(f"{path}, line 1: there is no column {field}{choice}")
-    yield from ((f"line {line}", row[place]) for line, row in rows)
+        choice = f"choose one of {_listed(names)}" if names else "the file has no columns"
+        raise UserError(f"{path}, line 1: no column {field}: {choice}")
+    yield from ((f"line {line}", row[column]) for line, row in rows)
 
 
 def _rows(path: str | Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table that are not empty, and the line on which each ends. Raises UserError for one with another number of
-    columns than the first."""
+    """Iterate over the nonempty rows of a table, each with the number of its last line. Raises UserError for a row whose length
+    differs from the first one's."""
     first = text.split("\n", 1)[0]
-    said = SEPARATOR.fullmatch(first)  # a line that Excel writes and reads
-    text, before = (text[len(first) + 1 :], 1) if said else (text, 0)
+    separator = SEPARATOR.fullmatch(first)
+    text, before = (text[len(first) + 1 :], 1) if separator else (text, 0)
     first = text.split("\n", 1)[0]
     usual = "\t" if Path(path).suffix.lower() == ".tsv" else max(",;\t|", key=QUOTED.sub("", first).count)
-    mark = said[1] if said else usual
+    mark = separator[1] if separator else usual
     rows = _rows_between_tabs(text) if mark == "\t" else _rows_between(path, text, mark, before)
     width = 0
     for line, row in rows:
         width = width or len(row)
         if row and len(row) != width:
-            raise UserError(
-                f"{path}, line {before + line}: there must be {counted(width, 'column')}, as on line 1, not {len(row)}"
-            )
+            raise UserError(f"{path}, line {before + line}: expected {counted(width, 'column')}, as on line 1, got {len(row)}")
         if row:
             yield before + line, row
 
@@ -217,70 +202,72 @@ def _rows_between(path: str | Path, text: str, mark: str, before: int) -> Iterat
             for row in reader:
                 yield reader.line_num, row
         except csv.Error as error:
-            raise UserError(f"{path}, line {before + reader.line_num}: this is no table ({error})") from None
+            raise UserError(f"{path}, line {before + reader.line_num}: invalid table ({error})") from None
     finally:
         csv.field_size_limit(limit)
 
 
 def _rows_between_tabs(text: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table with tabs between its columns.
+    """Iterate over the rows of a tab-separated table.
 
-    In such files a quotation mark is often one that was said. It is read as one that holds a field together only if a second
-    one ends the field: on the same line, or on a later one if that makes a row as long as the first, without a tab before it.
+    In such files a quotation mark is often part of the text. It quotes a field only if a second mark ends the field: on the
+    same line, or, with no tab in between, on a later line if the row is then as long as the first.
     """
-    place, line, width = 0, 0, 0
-    while place < len(text):
-        end = text.find("\n", place)
+    start, line, width = 0, 0, 0
+    while start < len(text):
+        end = text.find("\n", start)
         end = len(text) if end < 0 else end
-        row = _fields_between_tabs(text[place:end], width)
-        if width > 1 and (longer := _over_lines(text, place, end, width)):
+        row = _fields_between_tabs(text[start:end], width)
+        if width > 1 and (longer := _over_lines(text, start, end, width)):
             row, end = longer
-        line += 1 + text.count("\n", place, end)
+        line += 1 + text.count("\n", start, end)
         width = width or len(row)
         yield line, row if row != [""] else []
-        place = end + 1
+        start = end + 1
 
 
-def _over_lines(text: str, place: int, end: int, width: int) -> tuple[list[str], int] | None:
-    """The row of several lines that begins with the line from ``place`` to ``end``, and where it ends. None if that is one."""
-    found: list[str] = []
-    while len(found) < width:
-        last = max(place, text.rfind("\t", place, end) + 1)
+def _over_lines(text: str, start: int, end: int, width: int) -> tuple[list[str], int] | None:
+    """Return the row of several lines that begins with the line from ``start`` to ``end``, and its end. None for a row of one
+    line."""
+    fields: list[str] = []
+    while len(fields) < width:
+        last = max(start, text.rfind("\t", start, end) + 1)
         is_open = text.startswith('"', last) and last < end and not QUOTED.fullmatch(text[last:end])
         longer = QUOTED_LINES.match(text, last) if is_open else None
         if longer is None:
             break
-        found += [_unquoted(field) for field in text[place:last].split("\t")[:-1]] + [longer[1].replace('""', '"')]
-        place, end = longer.end() + 1, text.find("\n", longer.end())
+        fields += [_unquoted(field) for field in text[start:last].split("\t")[:-1]] + [longer[1].replace('""', '"')]
+        start, end = longer.end() + 1, text.find("\n", longer.end())
         end = len(text) if end < 0 else end
-        if place > end:  # the line ends with the field
-            return (found, end) if len(found) == width else None
-    if not found or len(found) >= width:
+        if start > end:  # the line ends with the field
+            return (fields, end) if len(fields) == width else None
+    if not fields or len(fields) >= width:
         return None
-    found += _fields_between_tabs(text[place:end], width)
-    return (found, end) if len(found) == width else None
+    fields += _fields_between_tabs(text[start:end], width)
+    return (fields, end) if len(fields) == width else None
 
 
 def _fields_between_tabs(line: str, width: int) -> list[str]:
-    """The fields of a line. Tabs part them all, but for those in quotation marks where the line has more than ``width``."""
+    """Split a line at tabs. Quoted fields may contain tabs if the line would otherwise have more than ``width`` fields."""
     fields = [_unquoted(field) for field in line.split("\t")]
     if not width or len(fields) <= width or '"' not in line:
         return fields
-    found, place = [], 0
-    while place <= len(line):
-        end = held.end() if (held := HELD.match(line, place)) else (line.find("\t", place) + 1 or len(line) + 1) - 1
-        found.append(_unquoted(line[place:end]))
-        place = end + 1
-    return found if len(found) == width else fields
+    joined, start = [], 0
+    while start <= len(line):
+        quoted = QUOTED_TABS.match(line, start)
+        end = quoted.end() if quoted else (line.find("\t", start) + 1 or len(line) + 1) - 1
+        joined.append(_unquoted(line[start:end]))
+        start = end + 1
+    return joined if len(joined) == width else fields
 
 
 def _unquoted(field: str) -> str:
-    return found[1].replace('""', '"') if (found := QUOTED.fullmatch(field)) else field
+    return match[1].replace('""', '"') if (match := QUOTED.fullmatch(field)) else field
 
 
 def _fields(path: str | Path, text: str) -> Iterator[list[str]]:
-    """The names of the fields of each record."""
-    if kind_of(path) == "a table":
+    """Iterate over the field names of each record."""
+    if format_of(path) == "a table":
         yield from (names for _, names in _rows(path, text) if len(names) > 1)
     else:
         yield from (list(record) for _, record in _objects(path, text) if isinstance(record, dict))

@@ -1,4 +1,4 @@
-"""Masked language modelling (Devlin et al. 2019): some tokens are hidden, and the model predicts what they were."""
+"""Masked language modeling (Devlin et al. 2019): some tokens are hidden, and the model predicts them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.common.settings import check_counts
-from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
+from tinyformer.data.batches import Batch, Seeded, check_batch_fits, check_fraction, check_ids
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-IGNORED = -100  # the target of a token that is not hidden: cross_entropy leaves it out
+IGNORED = -100  # the target of a token that is not hidden; cross_entropy ignores it
 
 
 @dataclass
 class MaskedBatch(Batch):
-    """The inputs that the model reads, and the targets: the ids that were hidden, and IGNORED elsewhere.
+    """Inputs with hidden tokens, and targets: the ids of the hidden tokens, IGNORED elsewhere.
 
-    ``hidden``, booleans (batch, length), says which tokens are hidden. It is a NumPy array on the host, because searching for
-    them on a GPU would have to wait for it.
+    ``hidden`` (batch, length) marks the hidden tokens. It is a NumPy array on the host, because finding them on a GPU would
+    synchronize.
     """
 
     hidden: Any
 
 
 class Masking:
-    """Hides a ``fraction`` of the tokens of each row. Of these, 80 % become the mask token, 10 % become a random ordinary
-    token, and 10 % stay as they are. ``special`` ids are never hidden, and never replace another token.
+    """Hides a ``fraction`` of the tokens of each row. Of these, 80 % become the mask token, 10 % a random ordinary token, and
+    10 % stay as they are. ``special`` ids are never hidden and never replace a token.
 
-    Raises UserError for a fraction that is not allowed, and if the vocabulary has no ordinary tokens.
+    Raises UserError for a fraction outside of (0, 1], and if the vocabulary has no ordinary tokens.
     """
 
     def __init__(self, vocab_size: int, mask: int, special: Iterable[int], fraction: float = 0.15):
         if not 0.0 < fraction <= 1.0:
-            raise UserError(f"the fraction of masked tokens must be above 0 and at most 1, not {fraction}")
+            raise UserError(f"the fraction of masked tokens must be above 0 and at most 1, got {fraction}")
         self.vocab_size = vocab_size
         self.mask = mask
         self.fraction = fraction
@@ -46,8 +46,8 @@ class Masking:
             raise UserError("the vocabulary has only special tokens, so there is nothing to mask")
 
     def __call__(self, ids: Any, rng: Any) -> tuple[Any, Any]:
-        """Ids (batch, length), a NumPy array -> the inputs that the model reads, and the targets: the ids that were hidden, and
-        IGNORED elsewhere. The same fraction of each row is hidden, but at least one token if the row has an ordinary one."""
+        """Return the inputs and targets of a ``MaskedBatch`` for ids (batch, length), a NumPy array. The same fraction of each
+        row is hidden, but at least one token if the row has an ordinary one."""
         order = host.where(host.isin(ids, self.special), 2.0, rng.random(ids.shape))
         ordinary = (order < 1.0).sum(axis=1, keepdims=True)
         count = host.minimum(host.maximum(host.rint(self.fraction * ordinary), 1), ordinary)
@@ -58,14 +58,13 @@ class Masking:
         return inputs, host.where(chosen, ids, IGNORED)
 
 
-class MaskedBatches:
+class MaskedBatches(Seeded):
     """Windows of a text with hidden tokens, between a ``start`` and an ``end`` token.
 
-    Training takes random windows and hides other tokens each time. Validation takes the whole validation split and always hides
-    the same tokens, so that losses can be compared. The last ``validation_fraction`` of the ids is the validation split; ids at
-    its end that do not fill a window are left out. So are windows without an ordinary token, in which nothing can be hidden.
-    Raises UserError if a split has no window that is left, for an id outside of the vocabulary, and if a batch does not fit in
-    memory.
+    Training draws random windows and hides other tokens each time. Validation takes every window of the last
+    ``validation_fraction`` of the ids and always hides the same tokens, so that losses are comparable. Ids at the end that do
+    not fill a window are dropped, and so are windows without an ordinary token, in which nothing can be hidden. Raises
+    UserError if a split has no window, for an id outside of the vocabulary, and if a batch does not fit in memory.
     """
 
     def __init__(
@@ -81,14 +80,13 @@ class MaskedBatches:
     ):
         check_counts(window=window, batch_size=batch_size)
         check_fraction(validation_fraction)
-        if len(ids) and host.isin(ids, masking.special).all():  # which a longer text, or smaller windows, would not change
+        if len(ids) and host.isin(ids, masking.special).all():  # neither a longer text nor smaller windows would help
             raise _nothing_to_hide(len(ids), "of the text")
         cut = int(len(ids) * (1.0 - validation_fraction))
         if min(cut, len(ids) - cut) < window:
             smaller = ", or a smaller window" if min(cut, len(ids) - cut) else ""
             raise SettingError(
-                f"the text has {counted(len(ids), 'token')}, too few for windows of {window}: use a longer one{smaller}",
-                "window",
+                f"the text has only {counted(len(ids), 'token')} for windows of {window}: use a longer one{smaller}", "window"
             )
         check_batch_fits(batch_size, window + 2)
         check_ids(ids, masking.vocab_size)
@@ -101,32 +99,32 @@ class MaskedBatches:
         self.seed = seed
         self._rng = host.random.default_rng(seed)
         self._starts = self._starts_of(self.training, 1, "to train on")
-        whole = len(self.validation) // window * window
-        self._validation_starts = self._starts_of(self.validation[:whole], window, "to validate with, at its end,")
+        filled = len(self.validation) // window * window
+        self._validation_starts = self._starts_of(self.validation[:filled], window, "to validate with, at its end,")
 
-    def _starts_of(self, ids: Any, every: int, which: str) -> Any:
-        """Where windows with an ordinary token begin, if one begins at each multiple of ``every``. Raises UserError if
-        there are none; its message calls the ids ``which``."""
+    def _starts_of(self, ids: Any, every: int, label: str) -> Any:
+        """Return the starts, at multiples of ``every``, of windows with an ordinary token. Raises UserError if there are none;
+        ``label`` names the ids in its message."""
         small = host.min_scalar_type(len(ids))  # a text may have a hundred million tokens
         starts = host.arange(0, len(ids) - self.window + 1, every, dtype=small)
         ordinary = host.zeros(len(ids) + 1, small)
         host.cumsum(~host.isin(ids, self.masking.special), out=ordinary[1:])
-        found = starts[ordinary[self.window :][starts] > ordinary[starts]]
-        if not len(found):
-            raise _nothing_to_hide(len(ids), which)
-        return found
+        usable = starts[ordinary[self.window :][starts] > ordinary[starts]]
+        if not len(usable):
+            raise _nothing_to_hide(len(ids), label)
+        return usable
 
     def sample(self) -> MaskedBatch:
-        """The next training batch."""
+        """Return the next training batch."""
         starts = self._starts[self._rng.integers(0, len(self._starts), self.batch_size)]
         return self._batch(self.training[starts[:, None] + host.arange(self.window)], self._rng)
 
     def largest_batch(self) -> int:
-        """A lower bound for the number of tokens in the largest training batch."""
+        """Return a lower bound for the number of tokens in the largest training batch."""
         return int(self.batch_size) * (int(self.window) + 2)
 
     def validation_batches(self, batch_size: int = 64) -> Iterator[MaskedBatch]:
-        """Every window of the validation split once, in order."""
+        """Iterate over the windows of the validation split in order."""
         rng = host.random.default_rng(self.seed)
         for first in range(0, len(self._validation_starts), batch_size):
             starts = self._validation_starts[first : first + batch_size]
@@ -138,17 +136,9 @@ class MaskedBatches:
         hidden = targets != IGNORED
         return MaskedBatch(tt.tensor(inputs), tt.tensor(targets), int(hidden.sum()), hidden)
 
-    def get_state(self) -> dict[str, Any]:
-        """The state of the random choices, as values for JSON."""
-        return dict(self._rng.bit_generator.state)
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state that ``get_state`` returned."""
-        self._rng.bit_generator.state = state
-
-
-def _nothing_to_hide(tokens: int, which: str) -> UserError:
+def _nothing_to_hide(tokens: int, label: str) -> UserError:
     return UserError(
-        f"all {counted(tokens, 'token')} {which} are special, such as [UNK] for a word that is too long or has unknown "
-        "characters: none can be hidden. Use another text"
+        f"all {counted(tokens, 'token')} {label} are special and cannot be hidden, such as [UNK] for a word that is too long "
+        "or has unknown characters: use another text"
     )

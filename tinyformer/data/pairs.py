@@ -1,4 +1,4 @@
-"""Parallel corpora: reading pairs of a sentence and its translation, splitting them without leaks, and making batches."""
+"""Parallel corpora: reading sentences and their translations, splitting them without leaks, and making batches."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from tinytensor.device.backend import host
 
 Pair = tuple[str, str]
 
-# How many times as large as a gzip file its content may be: texts are 3 to 10 times as large, and zeros a thousand times.
-_MOST_UNPACKED = 30
+_MOST_UNPACKED = 30  # the largest factor by which gzip may unpack: 3 to 10 for text, a thousand for zeros
 _SURELY_TEXT = 1 << 26  # bytes that are unpacked in any case
 
 
@@ -34,13 +33,13 @@ _SURELY_TEXT = 1 << 26  # bytes that are unpacked in any case
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """The lines of a UTF-8 file, which may be gzipped (.gz). Raises UserError if the file cannot be read, and says why."""
+    """Return the lines of a UTF-8 file, which may be gzipped (.gz). Raises UserError if the file cannot be read."""
     size = check_file(path, "pass a file of sentences", "*.tsv", "*.txt", "*.gz")
     with enough_memory(f"the text in {path}", "pass a shorter one"):
         try:
             content = _unpacked(path) if Path(path).suffix == ".gz" else _read(path, size)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise UserError(f"{path} is not a whole gzip file: {error}") from None
+            raise UserError(f"{path} is not a complete gzip file: {error}") from None
         text = decoded(path, content)
         _check_size(path, READING * len(content) + 8 * content.count(b"\n"))  # a list takes 8 bytes for each line
         return text.removesuffix("\n").split("\n") if text else []
@@ -56,17 +55,17 @@ def _read(path: str | Path, size: int) -> bytes:
 
 
 def _unpacked(path: str | Path) -> bytearray:
-    """The content of a gzip file. It may be a thousand times larger than the file, which does not say how large. So whenever
-    the content has doubled, this checks that it fits in memory."""
+    """Return the content of a gzip file. The file does not say how large that is, so each time it doubles, check that it fits
+    in memory."""
     content = bytearray()
     checked = 1 << 24
-    most = max(_SURELY_TEXT, _MOST_UNPACKED * os.path.getsize(path))
+    limit = max(_SURELY_TEXT, _MOST_UNPACKED * os.path.getsize(path))
     with open_file(path) as packed, gzip.open(packed, "rb") as file:
         while piece := file.read(1 << 20):
             content += piece
-            if len(content) > most:
+            if len(content) > limit:
                 raise UserError(
-                    f"{path} is more than {_MOST_UNPACKED} times as large unpacked, as no text is: if you trust it, gunzip it"
+                    f"{path} unpacks to more than {_MOST_UNPACKED} times its size, unlike text: if you trust it, gunzip it"
                 )
             if len(content) >= checked:
                 _check_size(path, READING * len(content))
@@ -75,28 +74,27 @@ def _unpacked(path: str | Path) -> bytearray:
 
 
 def read_two_files(source: str | Path, target: str | Path) -> list[Pair]:
-    """Pairs from two files, line by line. Raises UserError if the files have different numbers of lines."""
+    """Read pairs from two files, line by line. Raises UserError if the files have different numbers of lines."""
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise UserError(
-            f"{source} has {counted(len(sources), 'line')} and {target} {len(targets)}: each line must be the other's "
-            "translation"
+            f"{source} has {counted(len(sources), 'line')} and {target} has {len(targets):,}: each line must be the "
+            "translation of the other file's"
         )
     return [(s.strip(), t.strip()) for s, t in zip(sources, targets)]
 
 
 def without_empty(pairs: Sequence[Pair]) -> tuple[list[Pair], int]:
-    """The pairs without an empty side, and the number of the other pairs."""
+    """Return the pairs without an empty side, and the number of pairs dropped."""
     kept = [pair for pair in pairs if pair[0] and pair[1]]
     return kept, len(pairs) - len(kept)
 
 
 def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -> list[list[Pair]]:
-    """Shuffle the pairs and split them. Returns the training pairs, and then for each number in ``held_out`` a part with at
-    least so many pairs.
+    """Shuffle and split the pairs. Return the training pairs, then for each count in ``held_out`` a part with at least as many.
 
-    All translations of a source sentence go to the same part: otherwise training would see answers of the held-out parts. A
-    pair that is there twice counts once. Raises UserError if there are too few pairs.
+    All translations of a source sentence go to the same part, so that training sees no answers of the held-out parts. Duplicate
+    pairs count once. Raises UserError if there are too few pairs.
     """
     groups: dict[str, list[Pair]] = {}
     for pair in dict.fromkeys(pairs):
@@ -119,10 +117,10 @@ def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -
 
 
 def _too_few(pairs: Sequence[Pair], sources: Sequence[str], held_out: Sequence[int]) -> UserError:
-    """The error for too few pairs. Their sources count where some are the same, as no part has a source of another one."""
-    same = f", with only {counted(len(sources), 'different source sentence')}" if len(sources) < len(pairs) else ""
-    message = f"too few to hold out {sum(held_out):,} and train on others: {counted(len(pairs), 'pair')}{same}"
-    return UserError(message)
+    """Return the error for too few pairs. It counts the source sentences if some repeat, as a part has all pairs of a
+    source."""
+    same = f" with {counted(len(sources), 'different source sentence')}" if len(sources) < len(pairs) else ""
+    return UserError(f"cannot hold out {sum(held_out):,} of {counted(len(pairs), 'pair')}{same} and train on the others")
 
 
 # ---------------------------------------------------------------------------------------------------------- batches
@@ -130,7 +128,7 @@ def _too_few(pairs: Sequence[Pair], sources: Sequence[str], held_out: Sequence[i
 
 @dataclass
 class PairBatch(Rows):
-    """Padded ids: what the encoder reads, what the decoder reads (with a start token first), and what it should predict."""
+    """Padded ids: the encoder's inputs, the decoder's inputs (a start token first), and the decoder's targets."""
 
     source: Tensor
     target_inputs: Tensor
@@ -140,7 +138,7 @@ class PairBatch(Rows):
 
 @dataclass(frozen=True)
 class Specials:
-    """The ids of the special tokens. They are the same in both languages."""
+    """The ids of the special tokens, the same in both languages."""
 
     pad: int
     start: int
@@ -153,7 +151,7 @@ EncodedPair = tuple[list[int], list[int]]
 def encode_pairs(
     pairs: Sequence[Pair], encode_source: Callable[[str], Any], encode_target: Callable[[str], Any], max_tokens: int
 ) -> tuple[list[Pair], list[EncodedPair]]:
-    """The pairs in which neither side has more than ``max_tokens`` tokens: as text, and as ids."""
+    """Return the pairs in which neither side has more than ``max_tokens`` tokens, as text and as ids."""
     kept, encoded = [], []
     for pair in pairs:
         ids = [int(i) for i in encode_source(pair[0])], [int(i) for i in encode_target(pair[1])]
@@ -164,9 +162,9 @@ def encode_pairs(
 
 
 class PairBatches:
-    """Batches of pairs of similar length. Every epoch takes each training pair once, in a new order.
+    """Batches of ``batch_size`` pairs of similar length. Every epoch takes each training pair once, in a new order.
 
-    ``batch_size`` is the number of pairs in a batch. Raises UserError if there are no pairs to train on or to validate with.
+    Raises UserError if either split is empty.
     """
 
     def __init__(
@@ -178,7 +176,10 @@ class PairBatches:
         seed: int = 0,
     ):
         if not training or not validation:
-            raise UserError("there are no sentences to train on, or none to validate with: all were too long, or left out")
+            raise UserError(
+                f"got {len(training)} pairs for training and {len(validation)} for validation: each needs at least one that is "
+                "not too long"
+            )
         check_counts(batch_size=batch_size)
         self.training = list(training)
         self.validation = sorted(validation, key=_lengths)
@@ -187,33 +188,33 @@ class PairBatches:
         self._rng = host.random.default_rng(seed)
         self._epoch_state = dict(self._rng.bit_generator.state)
         self._epoch: list[list[EncodedPair]] = []
-        self._place = 0
+        self._position = 0
 
     def __len__(self) -> int:
-        """The number of batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return -(-len(self.training) // self.batch_size)
 
     def sample(self) -> PairBatch:
-        """The next training batch."""
-        if self._place == len(self._epoch):
+        """Return the next training batch."""
+        if self._position == len(self._epoch):
             self._start_epoch()
-        self._place += 1
-        return self._batch(self._epoch[self._place - 1])
+        self._position += 1
+        return self._batch(self._epoch[self._position - 1])
 
     def largest_batch(self) -> int:
-        """A lower bound for the number of tokens, of both languages, in the largest training batch: the mean of all batches."""
+        """Return a lower bound for the tokens, of both languages, in the largest training batch: the mean of all batches."""
         return sum(len(source) + len(target) + 2 for source, target in self.training) // len(self)
 
     def _start_epoch(self) -> None:
-        """Shuffle the pairs, sort them by length within stretches of 100 batches, and shuffle the batches. So a batch has
-        little padding, and yet the batches of every epoch are different."""
+        """Shuffle the pairs, sort them by length within stretches of 100 batches, and shuffle the batches. This needs little
+        padding, yet every epoch has different batches."""
         self._epoch_state = dict(self._rng.bit_generator.state)
         pairs = [self.training[int(i)] for i in self._rng.permutation(len(self.training))]
         stretch = 100 * self.batch_size
         pairs = [pair for i in range(0, len(pairs), stretch) for pair in sorted(pairs[i : i + stretch], key=_lengths)]
         batches = [pairs[i : i + self.batch_size] for i in range(0, len(pairs), self.batch_size)]
         self._epoch = [batches[int(i)] for i in self._rng.permutation(len(batches))]
-        self._place = 0
+        self._position = 0
 
     def _batch(self, pairs: Sequence[EncodedPair]) -> PairBatch:
         pad, start, end = self.specials.pad, self.specials.start, self.specials.end
@@ -225,36 +226,36 @@ class PairBatches:
         )
 
     def validation_batches(self) -> Iterator[PairBatch]:
-        """Every validation pair once, in batches of similar length."""
+        """Iterate over the validation pairs in batches of similar length."""
         for i in range(0, len(self.validation), self.batch_size):
             yield self._batch(self.validation[i : i + self.batch_size])
 
     def get_state(self) -> dict[str, Any]:
-        """The state of ``sample``: the random state at the start of the epoch, and how many of its batches were taken."""
-        started = bool(self._epoch)
+        """Return the state of ``sample``: the random state at the start of the epoch, and how many of its batches were
+        taken."""
         return {
             "epoch": copy.deepcopy(self._epoch_state),
-            "place": self._place,
-            "started": started,
+            "place": self._position,
+            "started": bool(self._epoch),
             "batch_size": self.batch_size,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state that ``get_state`` returned. If it has another batch size, continue with the next epoch. Raises
+        """Continue from a state that ``get_state`` returned. If its batch size differs, continue with the next epoch. Raises
         KeyError, TypeError or ValueError for any other state."""
         self._rng.bit_generator.state = self._epoch_state = copy.deepcopy(state["epoch"])
-        self._epoch, self._place = [], 0
-        started, place = state["started"], state["place"]
-        if not isinstance(started, bool) or type(place) is not int or place < 0:
-            raise ValueError(f"its batches cannot be at place {place!r} of an epoch")
+        self._epoch, self._position = [], 0
+        started, position = state["started"], state["place"]
+        if not isinstance(started, bool) or type(position) is not int or position < 0:
+            raise ValueError(f"batch {position!r} of an epoch is not a valid position")
         if started:
             self._start_epoch()
             if state.get("batch_size", self.batch_size) != self.batch_size:  # states of early versions lack it
                 self._epoch_state = dict(self._rng.bit_generator.state)
-                self._epoch, place = [], 0
-        if place > len(self._epoch):
-            raise ValueError(f"its batches cannot be at place {place} of an epoch of {len(self._epoch)}")
-        self._place = place
+                self._epoch, position = [], 0
+        if position > len(self._epoch):
+            raise ValueError(f"batch {position} of an epoch of {len(self._epoch)} is not a valid position")
+        self._position = position
 
 
 def _lengths(pair: EncodedPair) -> tuple[int, int]:
@@ -269,7 +270,7 @@ VectorPair = tuple[Any, Sequence[int]]  # a NumPy array (frames, features), and 
 
 @dataclass
 class VectorPairBatch(Rows):
-    """What a ``PairBatch`` is for two texts: padded vectors (batch, frames, features) with their lengths, and padded ids."""
+    """A ``PairBatch`` with vectors as the source: padded vectors (batch, frames, features), their lengths, and padded ids."""
 
     values: Tensor
     lengths: Tensor
@@ -279,12 +280,12 @@ class VectorPairBatch(Rows):
 
     @property
     def source(self) -> Vectors:
-        """What the encoder reads."""
+        """The encoder's inputs."""
         return Vectors(self.values, self.lengths)
 
 
 def vector_pair_batch(pairs: Sequence[VectorPair], specials: Specials) -> VectorPairBatch:
-    """A batch of these pairs. The decoder reads a start token first, and should predict an end token last."""
+    """Return a batch of these pairs. The decoder's inputs begin with a start token, its targets end with an end token."""
     vectors = padded_vectors([values for values, _ in pairs])
     return VectorPairBatch(
         *vectors,

@@ -1,4 +1,4 @@
-"""Reading texts: from files and folders, from the network with a cache, and again when a run is resumed."""
+"""Reading texts: from files and folders, from the network with a cache, and again to resume a run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from tinyformer.common.errors import UserError, print_line
 from tinyformer.common.files import read_file
 from tinyformer.common.memory import check_fits, enough_memory
 from tinyformer.data.conversations import conversations_in
-from tinyformer.data.fields import field_of, kind_of, notice
-from tinyformer.data.files import READING, check_file, decoded, status
-from tinyformer.data.folders import texts_in
+from tinyformer.data.fields import field_of, format_of, notice
+from tinyformer.data.files import READING, check_file, decoded, status, texts_in
 from tinytensor.common.wording import counted
 from tinytensor.device.caches import user_cache
 from tinytensor.device.disk import atomic_write, make_folder
@@ -34,56 +33,55 @@ STANDARD_LIBRARY = "Python's standard library"
 
 
 def read_text(path: str | Path, flag: str = "--data", field: str = "", notify: bool = True) -> str:
-    """The text of a UTF-8 file, or of all such files in a folder and its subfolders, in the order of their names.
+    """Return the text of a UTF-8 file, or of all such files in a folder and its subfolders, sorted by path.
 
-    With a ``field``, it is the text of that key or column in files of records (JSON Lines, JSON, CSV, TSV). Of a folder,
-    ``texts_in`` says which files are read; a line is printed if others are there. With ``notify``, a line is also printed for
-    files of records that are read without a ``field``.
+    With a ``field``, return the text of that key or column in files of records (JSON Lines, JSON, CSV, TSV). ``texts_in``
+    chooses the files of a folder; a line is printed if it leaves any out. With ``notify``, a line is also printed for files of
+    records that are read without a ``field``.
 
-    Raises UserError, which names the file and the ``flag`` to give another one with, if it is missing, empty, not UTF-8, not a
-    regular file, without the field, or does not fit in memory.
+    Raises UserError, which names the file and the ``flag`` to choose another with, if it is missing, empty, not UTF-8, not a
+    regular file, without the field, or too large for the memory.
     """
-    wanted = f"pass {flag} a text file or a folder of them"
-    found = status(path, wanted)
+    is_folder = stat.S_ISDIR(status(path, f"pass {flag} a text file or a folder of them").st_mode)
     path = Path(path)
     with enough_memory(f"the text in {path}", f"pass {flag} a shorter one"):
-        read = _read_folder if stat.S_ISDIR(found.st_mode) else _read_file
+        read = _read_folder if is_folder else _read_file
         text = "\n".join(read(path, flag, field, notify))
     if not text.strip():
-        raise UserError(f"{path} is empty: pass {flag} a text to learn from")
+        raise UserError(f"{path} has no text: pass {flag} a text to learn from")
     return text
 
 
 def _read_file(path: Path, flag: str, field: str, notify: bool) -> Iterator[str]:
-    """The text of a file, or of one field in it."""
+    """Yield the text of a file, or of one field in it."""
     _check_size(path, check_file(path, f"pass {flag} a text file or a folder of them"), flag)
     text = decoded(path, read_file(path, None))
-    if notify and not field and (said := notice(path, text)):
-        print_line(said)
+    if notify and not field and (note := notice(path, text)):
+        print_line(note)
     yield field_of(path, text, field) if field else text
 
 
 def _read_folder(folder: Path, flag: str, field: str, notify: bool) -> Iterator[str]:
-    """The text of each file in a folder. With a ``field``, of those alone that have fields."""
+    """Yield the text of each file in a folder; with a ``field``, only of files that have fields."""
     files, left_out = texts_in(folder)
     if left_out:
         print_line(left_out)
     if not files:
-        raise UserError(f"the folder {folder} has no files of UTF-8 text: pass {flag} a text file, or a folder of them")
+        raise UserError(f"the folder {folder} has no UTF-8 text files: pass {flag} a text file or a folder of them")
     _check_size(folder, sum(path.stat().st_size for path in files), flag)
-    with_fields = list(filter(kind_of, files))
+    with_fields = list(filter(format_of, files))
     if field:
         if not with_fields:
             raise UserError(f"the folder {folder} has no .jsonl, .json, .csv or .tsv: leave out --field")
         if len(with_fields) < len(files):
-            print_line(f"{folder}: {counted(len(files) - len(with_fields), 'file')} without fields left out")
+            print_line(f"{folder}: left out {counted(len(files) - len(with_fields), 'file')} without fields")
         yield from (field_of(path, decoded(path, read_file(path, None)), field) for path in with_fields)
         return
     for path in files:
         text = decoded(path, read_file(path, None))
-        if notify and (said := notice(path, text)):
-            print_line(said)  # of the first one alone: the others are likely to be like it
-            notify = False
+        if notify and (note := notice(path, text)):
+            print_line(note)
+            notify = False  # later files are probably alike
         yield text
 
 
@@ -92,8 +90,8 @@ def _check_size(path: Path, size: int, flag: str) -> None:
 
 
 def default_text() -> tuple[str, str]:
-    """The text for a user who gives none, and its name: Tiny Shakespeare or, without a network, the sources of Python's
-    standard library."""
+    """Return the default text and its name: Tiny Shakespeare or, without a network, the sources of Python's standard
+    library."""
     try:
         return _tiny_shakespeare(), "Tiny Shakespeare"
     except (OSError, UserError) as error:
@@ -111,7 +109,7 @@ def _not_downloaded(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class TextSource:
-    """Where the text of a run came from. ``path`` is None for a default text. ``field`` is that of ``read_text``."""
+    """The source of a run's text. ``path`` is None for a default text. ``field`` is that of ``read_text``."""
 
     path: str | None
     name: str
@@ -119,10 +117,10 @@ class TextSource:
     field: str = ""
 
     def read_again(self, run: str | Path, moved_to: str | None = None, field: str | None = None) -> str:
-        """The text that ``run`` was trained on, read from ``moved_to`` if it is at another place now. Raises UserError for any
-        other text, and for another ``field``."""
+        """Return the text that ``run`` was trained on, from ``moved_to`` if it has moved. Raises UserError for any other text,
+        and for another ``field``."""
         if field is not None and field != self.field:
-            learned = f"the field {self.field}" if self.field else "the whole text"
+            learned = f"the field {self.field}" if self.field else "the full text"
             raise UserError(f"{run} was trained on {learned} of {self.name}: leave out --field {field}, or start a new run")
         path = self.path if moved_to is None else moved_to
         if path is not None:
@@ -133,19 +131,17 @@ class TextSource:
             try:
                 text = _tiny_shakespeare()
             except (OSError, UserError) as error:
-                raise UserError(
-                    f"{_not_downloaded(error)}, which {run} was trained on: pass a file of it with --data"
-                ) from None
+                raise UserError(f"{_not_downloaded(error)}, but {run} was trained on it: pass the file with --data") from None
         if fingerprint(text) != self.sha256:
             raise UserError(f"the text is not the one that {run} was trained on ({self.name}): --resume needs the same text")
         return text
 
-    def still_there(self, path: str | None, most: int) -> str | None:
-        """The text for who shows a line of it, from the file at ``path``, where that is now. None where it is gone, has changed
-        or has more than ``most`` bytes; nothing is downloaded for it."""
+    def still_there(self, path: str | None, limit: int) -> str | None:
+        """Return the text, now in the file at ``path``, without downloading it. None if it is gone, has changed or has more
+        than ``limit`` bytes."""
         if path is not None:
             file = Path(path)
-            if not file.is_file() or file.stat().st_size > most:
+            if not file.is_file() or file.stat().st_size > limit:
                 return None
             text = read_text(file, field=self.field, notify=False)
         elif self.name == STANDARD_LIBRARY:
@@ -161,38 +157,32 @@ class TextSource:
 def open_text(
     path: str | None, flag: str = "--data", field: str | None = None, conversations: bool = False
 ) -> tuple[str, TextSource]:
-    """The text at a path, or a default text if it is None, and where it came from. Raises UserError as ``read_text`` does, for
-    a ``field`` of a default text, for one of ``conversations`` unless these are asked for, and for a path that is not UTF-8, as
-    it could not be written to the settings of a run."""
+    """Return the text at a path, or a default text if it is None, and its source. Raises UserError as ``read_text`` does, for a
+    ``field`` of the default text, for a field of conversations unless ``conversations``, and for a path that is not UTF-8,
+    which a run's settings could not hold."""
     if path is None:
         if field is not None:
-            raise UserError(f"--field chooses among the fields of {flag}: give both, or none of them")
+            raise UserError(f"--field chooses a field of {flag}: give both or neither")
         text, name = default_text()
         return text, TextSource(None, name, fingerprint(text))
-    if not _is_utf8(path):
-        raise UserError(f"the name {path!r} is not UTF-8: rename it")
+    if path != path.encode("utf-8", "ignore").decode("utf-8"):  # Python keeps other bytes as halves of surrogate pairs
+        raise UserError(f"the name {path!r} is not UTF-8: rename the file")
     text = read_text(path, flag, field or "")
     if field and not conversations and conversations_in(text):
         raise UserError(
-            f"{field} in {path} holds conversations, and not texts: choose another field, or learn them with train gpt "
-            "--init-from"
+            f"{field} in {path} holds conversations, not text: choose another field, or learn them with train gpt --init-from"
         )
     return text, TextSource(path, path, fingerprint(text), field or "")
 
 
-def _is_utf8(path: str) -> bool:
-    """Whether a path is UTF-8. Python keeps other bytes as halves of surrogate pairs."""
-    return path == path.encode("utf-8", "ignore").decode("utf-8")
-
-
 def fingerprint(text: str) -> str:
-    """The SHA-256 of a text. It shows whether a resumed run reads the same text as before."""
+    """Return the SHA-256 of a text, by which a resumed run recognizes it."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def standard_library_text(limit: int = 1_100_000) -> str:
-    """The sources at the top level of Python's standard library that are ASCII, in the order of their names, up to ``limit``
-    characters. Raises UserError if there are none."""
+    """Return the ASCII sources at the top level of Python's standard library, sorted by name, up to ``limit`` characters.
+    Raises UserError if there are none."""
     parts: list[str] = []
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         source = path.read_bytes()
@@ -201,7 +191,7 @@ def standard_library_text(limit: int = 1_100_000) -> str:
         if sum(map(len, parts)) >= limit:
             break
     if not parts:
-        raise UserError("this Python comes without the sources of its library: choose a text file")
+        raise UserError("this Python has no sources of its standard library: choose a text file")
     return "\n".join(parts)[:limit]
 
 
@@ -209,8 +199,8 @@ def standard_library_text(limit: int = 1_100_000) -> str:
 
 
 def cache_folder() -> Path | None:
-    """The folder for downloads: $TINYFORMER_CACHE if it is set, else "tinyformer" in the user's cache folder. None where there
-    is no home to have it in."""
+    """Return the folder for downloads: $TINYFORMER_CACHE if it is set, else "tinyformer" in the user's cache folder. None
+    without a home folder."""
     chosen = os.path.expanduser(os.environ.get("TINYFORMER_CACHE", ""))
     if chosen.startswith("~"):
         return None
@@ -218,13 +208,13 @@ def cache_folder() -> Path | None:
 
 
 def kept_at(url: str, sha256: str) -> Path | None:
-    """Where the cache has the file at ``url`` once it was downloaded. None where there is no cache."""
+    """Return the path of a downloaded file in the cache, or None without a cache."""
     folder = cache_folder()
     return folder / sha256[:16] / url.rsplit("/", 1)[-1] if folder is not None else None
 
 
 def downloaded(url: str, sha256: str) -> bytes | None:
-    """What ``download`` has kept; None where it is not in the cache."""
+    """Return the content that ``download`` has cached, or None."""
     path = kept_at(url, sha256)
     if path is not None:
         with suppress(OSError, UserError):
@@ -235,24 +225,24 @@ def downloaded(url: str, sha256: str) -> bytes | None:
 
 
 def download(url: str, sha256: str, timeout: float = 10.0) -> bytes:
-    """The content of the file at ``url``, which is downloaded once and then kept in the cache. Where it cannot be kept, a line
-    says so. Raises OSError if there is none (no network, no such file), and UserError if its checksum is not ``sha256``."""
-    kept = downloaded(url, sha256)
-    if kept is not None:
-        return kept
+    """Return the content of the file at ``url``, downloaded once and then cached; a line says if it cannot be cached. Raises
+    OSError if there is none (no network, no such file), and UserError if its checksum is not ``sha256``."""
+    cached = downloaded(url, sha256)
+    if cached is not None:
+        return cached
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:
             content = response.read()
     except http.client.HTTPException as error:  # such as a connection that ends too early
         raise OSError(f"{type(error).__name__}: {error}") from None
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise UserError(f"the download from {url} is not the expected file (its checksum differs)")
+        raise UserError(f"the download from {url} has the wrong checksum: it is not the expected file")
     _keep(kept_at(url, sha256), content)
     return content
 
 
 def _keep(path: Path | None, content: bytes) -> None:
-    """Write a download to the cache, or say that it cannot be."""
+    """Write a download to the cache, or print why this failed."""
     try:
         if path is None:
             raise OSError("there is no home folder")

@@ -1,4 +1,4 @@
-"""Sentences labelled by the mark that ends them: cut out of a text, and drawn equally often for each mark."""
+"""Sentences cut out of a text and labeled by the mark that ends them, equally many for each mark."""
 
 from __future__ import annotations
 
@@ -15,21 +15,17 @@ from tinyformer.data.batches import Labelled
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-# Marks of scripts around the world: those that end a question, those that end a statement, and others that end a part of a
-# sentence or open one, as in Spanish.
+# Marks of the world's scripts that end a question, end a statement, or end or open a part of a sentence, as in Spanish.
 QUESTION_MARKS = "?？؟\u037e፧"
 FULL_STOPS = ".。．｡।۔።။។։"
 OTHER_MARKS = "!:;！：；؛…‥⋯‼⁇⁈⁉॥¿¡"
-ENOUGH_SENTENCES = 200  # of a question mark and of a full stop, for a text to be asked about these two
+ENOUGH_SENTENCES = 200  # of each of the question mark and the full stop, to choose these two
 SHORTEST_SENTENCE = 3  # tokens
 
 
 def likely_marks(text: str) -> str:
-    """The two marks of a text that are worth telling apart.
-
-    They are the text's commonest question mark and full stop where it has enough sentences of both, and otherwise the two marks
-    that most of its lines end with.
-    """
+    """Return the two marks of a text that are worth telling apart: its most common question mark and full stop if it has enough
+    sentences of both, else the two marks that most of its lines end with."""
     question, stop = (max(marks, key=text.count) for marks in (QUESTION_MARKS, FULL_STOPS))
     if min(map(len, sentences_before(text, question + stop).values())) >= ENOUGH_SENTENCES:
         return question + stop
@@ -38,39 +34,39 @@ def likely_marks(text: str) -> str:
 
 
 def is_mark(character: str) -> bool:
-    """Whether a character is punctuation or another sign: no letter, accent, digit, space or control character."""
+    """Return True for punctuation and symbols: no letter, accent, digit, space or control character."""
     return unicodedata.category(character)[0] in "PS"
 
 
 def check_marks(marks: str) -> None:
     """Raise SettingError unless these are two different marks."""
     if not (len(set(marks)) == len(marks) == 2 and all(map(is_mark, marks))):
-        raise SettingError(f"marks must be two different punctuation characters, such as ?., not {marks!r}")
+        raise SettingError(f"marks must be two different punctuation characters, such as ?., got {marks!r}")
 
 
 def sentences_before(text: str, marks: str) -> dict[str, list[str]]:
-    """For each of the ``marks`` the sentences that it ends, without it.
+    """Return for each of the ``marks`` the sentences that it ends, without the mark.
 
-    A sentence begins after the last mark or empty line. An empty line ends a sentence as a full stop does. The time is
-    proportional to the text's length, whatever the text is.
+    A sentence begins after the last mark or empty line. An empty line ends a sentence as a full stop does. The time is linear
+    in the text's length for any text.
     """
     ends = re.escape(QUESTION_MARKS + FULL_STOPS + OTHER_MARKS + marks)
     pieces = re.split(rf"(\n\n|[{ends}])", text)
-    found: dict[str, list[str]] = {mark: [] for mark in marks}
+    sentences: dict[str, list[str]] = {mark: [] for mark in marks}
     for sentence, end in zip(pieces[::2], pieces[1::2]):
         mark = "." if end == "\n\n" else end
-        if sentence and mark in found:
-            found[mark].append(sentence)
-    return found
+        if sentence and mark in sentences:
+            sentences[mark].append(sentence)
+    return sentences
 
 
 def labelled_sentences(
     text: str, marks: str, encode: Callable[[str], Any], start: int, end: int, longest: int, seed: int = 0
 ) -> list[Labelled]:
-    """The sentences of a text, each labelled by the place in ``marks`` of its mark, shuffled; as many for each mark.
+    """Return shuffled sentences of a text, equally many for each mark, labeled by the mark's index in ``marks``.
 
-    A sentence is a list of ids between the tokens ``start`` and ``end``. Sentences with fewer tokens than SHORTEST_SENTENCE or
-    more than ``longest`` are left out, and none is there twice.
+    A sentence is a list of ids between the tokens ``start`` and ``end``. Duplicates are left out, and so are sentences with
+    fewer tokens than SHORTEST_SENTENCE or more than ``longest``.
     """
     classes = []
     for label, sentences in enumerate(sentences_before(text, marks).values()):
@@ -87,14 +83,14 @@ def labelled_sentences(
 def sentence_parts(
     text: str, marks: str, encode: Callable[[str], Any], start: int, end: int, longest: int, seed: int = 0
 ) -> tuple[list[Labelled], list[Labelled], list[Labelled]]:
-    """Labelled sentences to train on (from the first 80 % of a text), to validate with (10 %) and to test with (10 %).
+    """Return labeled sentences for training (from the first 80 % of a text), validation (10 %) and testing (10 %).
 
-    The arguments are those of ``labelled_sentences``. A sentence to test with is in no other part. A line is printed if the
-    text has sentences several times.
+    The arguments are those of ``labelled_sentences``. No test sentence is in another part. A line is printed if sentences are
+    repeated.
     """
-    found = sentences_before(text, marks).values()
-    if repeated := sum(len(sentences) - len(set(map(str.strip, sentences))) for sentences in found):
-        print_line(f"left out {counted(repeated, 'sentence')} that occurred before, of {sum(map(len, found)):,}")
+    lists = sentences_before(text, marks).values()
+    if repeated := sum(len(sentences) - len(set(map(str.strip, sentences))) for sentences in lists):
+        print_line(f"left out {counted(repeated, 'sentence')} that occurred before, of {sum(map(len, lists)):,}")
     cuts = [0, int(0.8 * len(text)), int(0.9 * len(text)), len(text)]
     parts = [text[first:last] for first, last in zip(cuts, cuts[1:])]
     training, validation, test = [labelled_sentences(part, marks, encode, start, end, longest, seed) for part in parts]

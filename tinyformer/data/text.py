@@ -9,22 +9,22 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.common.errors import SettingError
 from tinyformer.common.settings import check_counts
-from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
+from tinyformer.data.batches import Batch, Seeded, check_batch_fits, check_fraction, check_ids
 from tinytensor import Tensor
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import Array, from_numpy, host, xp
 
 
-class TextBatches:
-    """Training batches are random windows of the text. Validation takes the whole validation split, in order.
+class TextBatches(Seeded):
+    """Random windows of a text to train on; adjacent windows of its validation split, in order.
 
-    A window predicts ``block_size`` tokens. The inputs begin ``context`` tokens earlier, for a model that first reads what came
-    before.
+    A window predicts ``block_size`` tokens. The inputs start ``context`` tokens earlier, for a model that first reads the
+    preceding text.
 
-    The last ``validation_fraction`` of the ids is the validation split, and the first ``test_fraction`` the test split. They
-    are far from each other, because neighbouring parts of a text are alike. Of the test split, the first ``context`` tokens are
-    only read. Raises UserError if a split is shorter than one window, and if a batch does not fit in memory. If ``vocab_size``
-    is given, it also raises UserError for an id that is not below it; a GPU would not notice such an id.
+    The last ``validation_fraction`` of the ids is the validation split, and the first ``test_fraction`` the test split: far
+    apart, because neighboring parts of a text are alike. The first ``context`` tokens of the test split are only read. Raises
+    UserError if a split is shorter than one window, if a batch does not fit in memory, and, given a ``vocab_size``, for an id
+    that is not below it (a GPU would not notice).
     """
 
     unit = "token"
@@ -42,7 +42,7 @@ class TextBatches:
     ):
         check_counts(block_size=block_size, batch_size=batch_size)
         if context < 0:
-            raise SettingError(f"context must be at least 0, not {context}")
+            raise SettingError(f"context must be at least 0, got {context}")
         check_fraction(validation_fraction, test_fraction)
         cut = int(len(ids) * (1.0 - validation_fraction))
         start = int(len(ids) * test_fraction)  # of the training split
@@ -60,17 +60,17 @@ class TextBatches:
             helpful = [name for name, helps in smaller.items() if helps]
             remedy = f", or a smaller {' or '.join(helpful)}" if helpful else ""
             raise SettingError(
-                f"the text has {counted(len(ids), 'token')}, too few for windows of {window}: use at least {need:,}{remedy}",
+                f"the text has only {counted(len(ids), 'token')} for windows of {window}: use at least {need:,}{remedy}",
                 *(helpful or ["block_size"]),
             )
         check_batch_fits(batch_size, window + 1)
         if vocab_size is not None:
             check_ids(ids, vocab_size)
-        # The text is where the model is, on the GPU if there is one. Only the starts of the windows are copied for a batch.
+        # The text is on the model's device. Only the starts of the windows are copied for a batch.
         self.test = tt.tensor(ids[:start])
         self.training = tt.tensor(ids[start:cut])
         self.validation = tt.tensor(ids[cut:])
-        self._before = tt.tensor(ids[cut - context :]) if context else self.validation  # with what the first window reads, too
+        self._before = tt.tensor(ids[cut - context :]) if context else self.validation  # with the first window's context
         self._window = xp.arange(window + 1)
         self.block_size = block_size
         self.context = context
@@ -78,16 +78,16 @@ class TextBatches:
         self._rng = host.random.default_rng(seed)
 
     def sample(self) -> Batch:
-        """The next training batch: windows at random positions, all equally likely."""
+        """Return the next training batch: windows at random positions, all equally likely."""
         starts = self._rng.integers(0, len(self.training) - self.context - self.block_size, self.batch_size)
         return self._batch(self.training, from_numpy(starts))
 
     def largest_batch(self) -> int:
-        """A lower bound for the number of tokens in the largest training batch."""
+        """Return a lower bound for the number of tokens in the largest training batch."""
         return int(self.batch_size) * int(self.block_size)  # training keeps nothing of the context
 
     def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
-        """Every target of the validation split exactly once, in adjacent windows. The last window may be shorter."""
+        """Iterate over adjacent windows with every target of the validation split once. The last window may be shorter."""
         full = (len(self.validation) - 1) // self.block_size
         starts = xp.arange(full) * self.block_size
         for first in range(0, full, batch_size):
@@ -96,10 +96,9 @@ class TextBatches:
             yield self._inputs_and_targets(self._before[full * self.block_size :].reshape(1, -1))
 
     def with_test_split(self) -> TextBatches:
-        """The same batches, but the test split validates: ``evaluate`` of these gives the loss on the test split.
+        """Return the same batches with the test split for validation, so that ``evaluate`` returns the loss on the test split.
 
-        Nothing should be chosen by that loss, neither a setting nor the best weights: only so does it tell how good a model is
-        on texts that it was not made for.
+        Choose neither settings nor weights by this loss. Otherwise it no longer measures how a model does on unseen text.
         """
         testing = copy.copy(self)
         testing.validation, testing._before = self.test[self.context :], self.test
@@ -111,11 +110,3 @@ class TextBatches:
     def _inputs_and_targets(self, windows: Tensor) -> Batch:
         targets = windows[:, self.context + 1 :]
         return Batch(windows[:, :-1], targets, targets.shape[0] * targets.shape[1])
-
-    def get_state(self) -> dict[str, Any]:
-        """The state of the random choice of windows, as values for JSON."""
-        return dict(self._rng.bit_generator.state)
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state that ``get_state`` returned."""
-        self._rng.bit_generator.state = state

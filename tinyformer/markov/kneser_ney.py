@@ -1,14 +1,14 @@
-"""Markov models of any order, smoothed as Kneser and Ney did (1995), interpolated (Chen and Goodman 1998, section 3).
+"""Markov models of any order with interpolated Kneser-Ney smoothing (Kneser and Ney 1995; Chen and Goodman 1998, section 3).
 
-A model of order n guesses the next token from the n tokens before it, its context. Most long contexts of a new text were never
-seen, so a model that only counts would give many true tokens a probability of 0. Smoothing takes a little from each count, the
-discount D, and shares what that frees among all tokens as the next shorter context would:
+A model of order n predicts the next token from the n tokens before it, its context. Most long contexts of a new text are
+unseen, so counts alone would give many tokens a probability of 0. Smoothing subtracts a discount D from each count and
+distributes the freed probability over all tokens as the next shorter context would:
 
     p(token | context) = max(count(context token) - D, 0) / count(context) + freed(context) * p(token | shorter context)
 
-The longest contexts count how often a token followed. Shorter ones are asked only where the longer one knew too little, so they
-count in how many different longer contexts it did: "Francisco" may be frequent, but it follows nearly nothing but "San", and is
-a bad guess after any other word.
+The longest contexts count how often a token followed. Shorter ones matter only where the longer one knew too little, so they
+count the different longer contexts a token followed: "Francisco" may be frequent, but it follows hardly anything but "San" and
+is a bad guess after any other word.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from tinyformer.data.batches import check_ids
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-UNSEEN = -1  # instead of the number of an n-gram that the training text does not have
+UNSEEN = -1  # the number of an n-gram that the training text lacks
 
 
 @dataclass(frozen=True)
 class Level:
-    """What is known of the n-grams of one length, whose last token is the one to predict. They are numbered by their keys.
+    """The n-grams of one length, numbered in the order of their keys. The last token of an n-gram is the one to predict.
 
-    The key of an n-gram is that of its first n - 1 tokens, by their number one level below, and of its last token.
+    A key combines the number of the first n - 1 tokens, one level below, with the last token.
     """
 
     keys: Any  # (n-grams,), sorted
     discounted: Any  # (n-grams,): max(count - D, 0) / count(context)
-    freed: Any  # (contexts,): what was taken from the counts of each context, as a fraction; 1 where it has none
+    freed: Any  # (contexts,): the fraction taken from each context's counts; 1 if it has none
 
     def numbers(self, contexts: Any, tokens: Any, vocab_size: int) -> Any:
-        """The numbers of the n-grams with these contexts (by their number, or UNSEEN) and last tokens, or UNSEEN."""
+        """Return the numbers of the n-grams with these contexts (numbers or UNSEEN) and last tokens, or UNSEEN."""
         keys = contexts * vocab_size + tokens
-        places = host.minimum(host.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return host.where((contexts != UNSEEN) & (self.keys[places] == keys), places, UNSEEN)
+        numbers = host.minimum(host.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return host.where((contexts != UNSEEN) & (self.keys[numbers] == keys), numbers, UNSEEN)
 
 
 class KneserNey:
-    """A Markov model of tokens: the next one depends on the last ``order`` of them. Order 0 knows how frequent tokens are."""
+    """A Markov model: the next token depends on the last ``order`` tokens; with order 0, on frequencies alone."""
 
     def __init__(self, ids: Any, order: int, vocab_size: int):
-        """Count the n-grams of ``ids`` (length,), integers below ``vocab_size``, in one text without ends of sentences.
+        """Count the n-grams of ``ids`` (length,), integers below ``vocab_size``, in one text without sentence boundaries.
 
-        Raises UserError for an order below 0, for ids that are not one row of integers of the vocabulary, and for a text that
-        is not longer than the order.
+        Raises UserError for a negative order, for ids that are not one row of the vocabulary's integers, and for a text no
+        longer than the order.
         """
         if order < 0:
-            raise UserError(f"order={order} is not a number of tokens: choose 0 or more")
+            raise UserError(f"order must be at least 0, got {order}")
         self.order = order
         self.vocab_size = vocab_size
         ids = self._checked(ids)
@@ -65,67 +65,65 @@ class KneserNey:
         self.levels = _levels(ids, order, vocab_size)
 
     def probabilities(self, context: Any) -> Any:
-        """The distribution (vocab_size,), float64, of the token after ``context``, of which the last ``order`` tokens count."""
+        """Return the distribution (vocab_size,), float64, of the token after the last ``order`` tokens of ``context``."""
         context = self._checked(context)
         context = context[max(len(context) - self.order, 0) :]
         rows = host.concatenate([host.tile(context, (self.vocab_size, 1)), host.arange(self.vocab_size)[:, None]], axis=1)
         return self._probabilities(rows)
 
     def log_probabilities(self, ids: Any) -> Any:
-        """The natural logarithm (length,), float64, of the probability of each token of a text after those before it."""
+        """Return the natural logarithm (length,), float64, of each token's probability given the tokens before it."""
         ids = self._checked(ids)
         beginning = [self._probabilities(ids[None, : i + 1]) for i in range(min(self.order, len(ids)))]
         return host.log(host.concatenate([*beginning, self._probabilities(self._windows(ids))]))
 
     def loss(self, ids: Any) -> float:
-        """The mean negative log-likelihood, in nats a token, of all tokens of a text but the first, as a GPT's loss is."""
+        """Return the mean negative log-likelihood, in nats per token, of all tokens but the first, as a GPT's loss."""
         if len(ids) < 2:
             raise UserError(f"a text of {counted(len(ids), 'token')} has no token to predict: pass a longer one")
         return float(-self.log_probabilities(ids)[1:].mean())
 
     def unseen(self, ids: Any) -> float:
-        """The fraction of the tokens of a text, but the first ``order``, that raw counts would have thought impossible."""
+        """Return the fraction of the tokens after the first ``order`` that raw counts would give a probability of 0."""
         if len(ids) <= self.order:
-            raise UserError(
-                f"a text of {counted(len(ids), 'token')} has none after {counted(self.order, 'other')}: pass a longer one"
-            )
+            raise UserError(f"a text of {counted(len(ids), 'token')} is too short for order {self.order}: pass a longer one")
         return float((self._numbers(self._windows(self._checked(ids))) == UNSEEN).mean())
 
     def generate(self, ids: Sequence[int], length: int, rng: Any) -> list[int]:
-        """``length`` tokens drawn after ``ids``, each from the distribution after those before it."""
+        """Return ``length`` tokens sampled after ``ids``, each given the tokens before it."""
         written = list(ids)
         for _ in range(length):
             written.append(int(rng.choice(self.vocab_size, p=self.probabilities(written))))
         return written[len(ids) :]
 
     def _checked(self, ids: Any) -> Any:
-        """The ids (length,) as an array. Raises UserError unless they are one row of integers of the vocabulary."""
+        """Return the ids (length,) as an array. Raises UserError unless they are one row of the vocabulary's integers."""
         ids = host.asarray(ids)
         if ids.ndim != 1:
-            raise UserError(f"the token ids must be one row, not of shape {ids.shape}: pass one text")
+            raise UserError(f"token ids must be one row, got shape {ids.shape}: pass one text")
         check_ids(ids, self.vocab_size)
         return ids.astype(host.int64)
 
     def _windows(self, ids: Any) -> Any:
-        """Each token with the ``order`` tokens before it (count, order + 1)."""
+        """Return each token with the ``order`` tokens before it (count, order + 1)."""
         ends = host.arange(self.order, len(ids))[:, None]
         return ids[ends + host.arange(-self.order, 1)]
 
     def _probabilities(self, rows: Any) -> Any:
-        """The probability (count,) of the last token of each row (count, 1 to order + 1) after the others."""
+        """Return the probability (count,) of the last token of each row (count, 1 to order + 1) given the others."""
         length = rows.shape[1]
-        found = host.full(len(rows), 1 / self.vocab_size)
+        result = host.full(len(rows), 1 / self.vocab_size)
         for n in range(1, length + 1):
             tokens = rows[:, length - n :]
             contexts = self._numbers(tokens[:, :-1])
             level = self.levels[n - 1]
             numbers = level.numbers(contexts, tokens[:, -1], self.vocab_size)
-            found *= host.where(contexts == UNSEEN, 1.0, level.freed[contexts])
-            found += host.where(numbers == UNSEEN, 0.0, level.discounted[numbers])
-        return found
+            result *= host.where(contexts == UNSEEN, 1.0, level.freed[contexts])
+            result += host.where(numbers == UNSEEN, 0.0, level.discounted[numbers])
+        return result
 
     def _numbers(self, rows: Any) -> Any:
-        """The number of the n-gram in each row (count, n), or UNSEEN."""
+        """Return the number of the n-gram in each row (count, n), or UNSEEN."""
         numbers = host.zeros(len(rows), host.int64)
         for level, tokens in zip(self.levels, rows.T):
             numbers = level.numbers(numbers, tokens, self.vocab_size)
@@ -133,12 +131,12 @@ class KneserNey:
 
 
 def _levels(ids: Any, order: int, vocab_size: int) -> list[Level]:
-    """The levels of n-grams of 1 to order + 1 tokens."""
-    numbers = [host.zeros(len(ids) + 1, host.int64)]  # of the n-gram that starts at each place; there is one of no tokens
+    """Return the levels of n-grams of 1 to order + 1 tokens."""
+    numbers = [host.zeros(len(ids) + 1, host.int64)]  # of the n-gram at each position; there is one of no tokens
     keys = []
     for n in range(1, order + 2):
-        found, inverse = host.unique(numbers[-1][: len(ids) - n + 1] * vocab_size + ids[n - 1 :], return_inverse=True)
-        keys.append(found)
+        unique, inverse = host.unique(numbers[-1][: len(ids) - n + 1] * vocab_size + ids[n - 1 :], return_inverse=True)
+        keys.append(unique)
         numbers.append(inverse)
     levels = []
     for n in range(1, order + 2):
@@ -149,13 +147,13 @@ def _levels(ids: Any, order: int, vocab_size: int) -> list[Level]:
 
 
 def _continuations(numbers: Any, longer: Any, size: int) -> Any:
-    """For each n-gram, how many different tokens come before it: the number of n-grams, one token longer, that end in it."""
-    _, places = host.unique(longer, return_index=True)
-    return host.bincount(numbers[places + 1], minlength=size)
+    """Count for each n-gram the different tokens before it: the n-grams, one token longer, that end in it."""
+    _, starts = host.unique(longer, return_index=True)
+    return host.bincount(numbers[starts + 1], minlength=size)
 
 
 def _smoothed(keys: Any, counts: Any, contexts: Any, num_contexts: int) -> Level:
-    """The level of n-grams with these counts, in contexts of these numbers."""
+    """Return the level of n-grams with these counts and context numbers."""
     taken = discounts(counts)[host.minimum(counts, 3)]
     totals = host.bincount(contexts, counts, num_contexts)
     freed = host.bincount(contexts, taken, num_contexts)
@@ -168,17 +166,17 @@ def _smoothed(keys: Any, counts: Any, contexts: Any, num_contexts: int) -> Level
 
 
 def discounts(counts: Any) -> Any:
-    """What is taken from n-grams counted 0, 1, 2, and 3 or more times (4,), estimated from how many have which count.
+    """Estimate the discounts (4,) of n-grams counted 0, 1, 2, and 3 or more times.
 
-    The three discounts of modified Kneser-Ney (Chen and Goodman 1998, equation 26). Where no n-gram has a count that the
-    estimate needs, or the estimate is not between 0 and the count, it is half of the count, or 1.5.
+    These are modified Kneser-Ney's (Chen and Goodman 1998, equation 26). If an estimate needs a count that no n-gram has, or is
+    not between 0 and the count, it is half of the count, or 1.5.
     """
     have = host.bincount(host.minimum(counts, 5), minlength=6).astype(host.float64)
-    found = host.array([0.0, 0.5, 1.0, 1.5])
+    estimates = host.array([0.0, 0.5, 1.0, 1.5])
     if have[1] > 0 and have[2] > 0:
         share = have[1] / (have[1] + 2 * have[2])
         for count in (1, 2, 3):
             estimate = count - (count + 1) * share * have[count + 1] / have[count] if have[count] else -1.0
             if 0 < estimate < count and have[count + 1]:
-                found[count] = estimate
-    return found
+                estimates[count] = estimate
+    return estimates

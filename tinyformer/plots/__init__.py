@@ -1,7 +1,7 @@
-"""Pictures of runs. They need matplotlib, pip install matplotlib, except for ``attention_html``.
+"""Pictures of runs. All but ``attention_html`` need matplotlib: pip install matplotlib.
 
-``curves`` draws losses, ``attention`` and ``attention_html`` weights, ``words`` word vectors; ``drawing``
-has what they share. The room imports common/ and audio/.
+``curves`` draws losses, ``attention`` and ``attention_html`` weights, ``words`` word vectors; ``drawing`` has the shared parts.
+This package imports common/ and audio/.
 """
 
 import typing

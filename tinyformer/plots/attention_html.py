@@ -1,4 +1,4 @@
-"""Maps of attention weights as HTML: point at a row, and its numbers are shown. There is no script, and no matplotlib."""
+"""Maps of attention weights as HTML that shows a row's numbers on hover, without scripts or matplotlib."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tinytensor.common.wording import counted
 from tinytensor.device.disk import make_folder, write_text
 
 MOST_TOKENS = 40  # on each side of a map
-MOST_CELLS = 20_000  # in all maps together; each takes about 100 letters of HTML
+MOST_CELLS = 20_000  # in all maps; each takes about 100 characters of HTML
 LONGEST_TOKEN = 16  # letters of a label
-UPRIGHT = 2  # letters of a key's label that have room above its column; longer labels are turned
+UPRIGHT = 2  # letters that fit above a key's column; longer labels are turned
 
 STYLE = """<style>
 .tf-attention { --line: rgba(128,128,128,.25); font-family: sans-serif; font-size: 12px; }
@@ -41,13 +41,13 @@ STYLE = """<style>
 </style>"""
 
 HOW_TO_READ = (
-    "Each row is a query: the token that looks. Each column is a key: a token that it may look at. Each row sums to 1 "
-    "unless a note says otherwise. The bluer, the more. Point at a row, or tap its token, to see its numbers."
+    "Each row is a query: the token that attends. Each column is a key: a token it may attend to. Each row sums to 1 "
+    "unless a note says otherwise. Bluer means more. Point at a row, or tap its token, to see its numbers."
 )
 
 
 class AttentionHTML:
-    """Maps of attention weights. A notebook shows them, and ``save`` writes them to a page of their own."""
+    """Maps of attention weights. A notebook shows them, and ``save`` writes them to a page."""
 
     def __init__(self, html: str):
         self._html = html
@@ -62,7 +62,7 @@ class AttentionHTML:
         """Write a page that needs no other file, and return its path. Raises ValueError unless it ends in .html."""
         path = Path(path)
         if path.suffix.lower() not in (".html", ".htm"):
-            raise ValueError(f"attention maps as a page are saved as .html, not as {path.suffix or path.name!r}")
+            raise ValueError(f"the path of attention maps must end in .html, got {path.suffix or path.name!r}")
         make_folder(path.parent)
         write_text(
             path,
@@ -76,15 +76,15 @@ class AttentionHTML:
 def attention_html(
     maps: Mapping[str, Tensor], source_tokens: Sequence[str], target_tokens: Sequence[str] = ()
 ) -> AttentionHTML:
-    """Attention weights as static HTML: for each layer the mean over its heads, and each head, to be opened.
+    """Return attention weights as static HTML: for each layer the mean over its heads, and each head, collapsed.
 
-    ``maps`` holds the weights (heads, queries, keys) by the layer's name; which tokens are queries and which are keys follows
-    from the name, as in ``attention_maps``. Of many tokens the first are shown, and of many maps too; the page says what is
-    left out. Raises ValueError if the tokens are not as many as the weights, and TypeError if they are not texts.
+    ``maps`` holds the weights (heads, queries, keys) by the layer's name, which decides the tokens of its queries and keys, as
+    in ``attention_maps``. Only the first of many tokens and maps are shown, and the page says so. Raises ValueError if the
+    tokens do not match the weights' shape, and TypeError if they are not strings.
     """
     for token in (*source_tokens, *target_tokens):
         if not isinstance(token, str):
-            raise TypeError(f"tokens are texts, not {type(token).__name__} like {token!r}: decode them first")
+            raise TypeError(f"tokens must be strings, got {type(token).__name__} {token!r}: decode them first")
     left = MOST_CELLS
     layers: list[str] = []
     for name, weights in maps.items():
@@ -106,7 +106,7 @@ def attention_html(
 
 
 def _layer(name: str, drawn: list[str], num_heads: int, notes: list[str], is_open: bool) -> str:
-    """A layer's mean, and below it its heads; both open and close."""
+    """Return a layer's mean, with its heads below; both can be collapsed."""
     heads = drawn[1:]
     if len(heads) < num_heads:
         notes.append(f"left out {num_heads - len(heads)} of {counted(num_heads, 'head')}: the page is full. Pass fewer layers.")
@@ -118,18 +118,18 @@ def _layer(name: str, drawn: list[str], num_heads: int, notes: list[str], is_ope
 
 
 def _cut(tokens: Sequence[str], name: str) -> list[str]:
-    """A note that only the first tokens are shown, if it is so."""
+    """Return a note if only the first tokens are shown."""
     return [f"{name}: the first {MOST_TOKENS} of {counted(len(tokens), 'token')}"] if len(tokens) > MOST_TOKENS else []
 
 
 def _other_sums(heads: Any) -> list[str]:
-    """A note of how many rows do not sum to 1, if some do not: one that may look at no key, for instance, is all 0."""
-    wrong = ~(abs(heads.sum(axis=-1) - 1) < 0.01)  # true of NaN, too
+    """Return a note if some rows do not sum to 1: a fully masked one, for instance, is all 0."""
+    wrong = ~(abs(heads.sum(axis=-1) - 1) < 0.01)  # also true for NaN
     return [f"{wrong.sum():,} of {counted(wrong.size, 'row')} without a sum of 1"] if wrong.any() else []
 
 
 def _map(title: str, weights: Any, queries: Sequence[str], keys: Sequence[str]) -> str:
-    """A table with a coloured cell for each weight (queries, keys)."""
+    """Return a table with a colored cell for each weight (queries, keys)."""
     columns = [_label(token) for token in keys[:MOST_TOKENS]]
     head = "".join(f'<th scope="col"><span>{label}</span></th>' for label in columns)
     rows = []
@@ -143,17 +143,17 @@ def _map(title: str, weights: Any, queries: Sequence[str], keys: Sequence[str]) 
 
 
 def _cell(query: str, key: str, weight: float) -> str:
-    shade = min(max(weight, 0.0), 1.0) * 0.75 if weight == weight else 0.0  # NaN has no colour; more than 0.75 hides the number
+    shade = min(max(weight, 0.0), 1.0) * 0.75 if weight == weight else 0.0  # NaN has no color; above 0.75 hides the number
     number = "0" if weight == 0 else f"{weight:.2f}".removeprefix("0")
     return f'<td style="background:rgba(59,130,246,{shade:.3g})" title="{query} → {key}: {weight:.4f}">{number}</td>'
 
 
 def _label(token: str) -> str:
-    """A token as HTML text. Spaces and characters without a picture are shown, too; a long token is cut."""
-    seen = "".join(map(_visible, token[: 4 * LONGEST_TOKEN]))
-    if seen and unicodedata.category(seen[0]).startswith("M"):
-        seen = CIRCLE + seen
-    return escape(shortened(seen, LONGEST_TOKEN) or "(empty)")
+    """Return a token as HTML text, with visible spaces and control characters; a long token is cut."""
+    text = "".join(map(_visible, token[: 4 * LONGEST_TOKEN]))
+    if text and unicodedata.category(text[0]).startswith("M"):
+        text = CIRCLE + text
+    return escape(shortened(text, LONGEST_TOKEN) or "(empty)")
 
 
 def _visible(letter: str) -> str:

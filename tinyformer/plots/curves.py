@@ -1,4 +1,4 @@
-"""Curves: the losses of a run, and the scores of several models beside each other."""
+"""Curves: the losses of a run, and the scores of several models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def note_on_losses(dropout: float, label_smoothing: float = 0.0) -> str:
-    """A sentence that says why the training loss may lie above the validation loss. Empty where there is no reason."""
+    """Return a sentence on why the training loss may be above the validation loss, or "" if there is no reason."""
     reasons = [f"label smoothing ({label_smoothing:g})"] * (label_smoothing > 0) + [f"dropout ({dropout:g})"] * (dropout > 0)
     if not reasons:
         return ""
@@ -27,7 +27,7 @@ def note_on_losses(dropout: float, label_smoothing: float = 0.0) -> str:
 def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "", note: str = "") -> None:
     """Draw the training and validation losses of a log's rows to a PNG at ``path``.
 
-    ``note`` stands below the picture in small letters. Raises ImportError without matplotlib.
+    ``note`` is printed below in small letters. Raises ImportError without matplotlib.
     """
     from matplotlib.figure import Figure
 
@@ -55,28 +55,26 @@ def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = ""
     save(figure, path, 120)
 
 
-COLORS = ("#dc2626", "#d97706", "#2563eb", "#059669", "#7c3aed", "#475569", "#0891b2")  # of several models, runs or groups
-MARKERS = "osD^vPXh"  # one more than colors, so that each color gets all of them
-DASHES = ("-", "--", ":")  # so that a line under another one can be seen
+COLORS = ("#dc2626", "#d97706", "#2563eb", "#059669", "#7c3aed", "#475569", "#0891b2")
+MARKERS = "osD^vPXh"  # one more than colors, so that each color gets all markers
+DASHES = ("-", "--", ":")  # so that overlapping lines can be told apart
 
 
 def scores_by_length(table: ScoreTable, path: str | Path) -> Path:
-    """Draw the scores of translations by the length of the source, a line for each run, to a PNG. Returns its path.
-
-    Raises ImportError without matplotlib.
-    """
+    """Draw the scores of translations by source length, a line per run, to a PNG, and return its path. Raises ImportError
+    without matplotlib."""
     from matplotlib.figure import Figure
 
     lettering = Lettering(table.scores)
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     names = {}
-    places = range(len(table.bins))
+    ticks = range(len(table.bins))
     for i, (name, (_, *scores)) in enumerate(table.scores.items()):
         look: dict[str, Any] = {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i % len(DASHES)], "linewidth": 2}
-        (line,) = axes.plot(places, scores, marker=MARKERS[i % len(MARKERS)], markersize=5, **look)
+        (line,) = axes.plot(ticks, scores, marker=MARKERS[i % len(MARKERS)], markersize=5, **look)
         names[line] = lettering.line(name, 14)
-    axes.set_xticks(places, [f"{length}\n({count:,})" for length, count in zip(table.labels(), table.counts[1:])])
+    axes.set_xticks(ticks, [f"{length}\n({count:,})" for length, count in zip(table.labels(), table.counts[1:])])
     axes.margins(x=0.05)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("words of the source sentence (in brackets: sentences)")
@@ -86,30 +84,28 @@ def scores_by_length(table: ScoreTable, path: str | Path) -> Path:
     words = {"family": lettering.families}
     legend = figure.legend(list(names), list(names.values()), loc="outside right upper", frameon=False, prop=words)
     for text in legend.get_texts():
-        text.set_parse_math(False)  # a $ in the name of a folder is no formula
+        text.set_parse_math(False)  # a $ in a folder's name is not math
     return save(figure, path, 120)
 
 
 def accuracy_by_distance(accuracies: Mapping[str, Mapping[int, float]], chance: float, path: str | Path) -> None:
-    """Draw a line for each model to a PNG at ``path``: how often it recalls a token from a distance. Guessing is a dashed line.
+    """Draw how often each model recalls a token by its distance to a PNG at ``path``. Guessing is a dashed line.
 
-    ``accuracies`` are fractions by the model's name and the distance in steps. Raises ImportError without matplotlib.
+    ``accuracies`` maps a model's name to fractions by distance in steps. Raises ImportError without matplotlib.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    for i, (name, found) in enumerate(accuracies.items()):
-        percent = [100 * fraction for fraction in found.values()]
-        # Each line is thinner than those before it, so that all are seen where they are equal.
-        width = 1.2 + 0.9 * (len(accuracies) - 1 - i)
-        axes.plot(
-            list(found), percent, color=COLORS[i % len(COLORS)], linewidth=width, marker="o", markersize=3 + width, label=name
-        )
+    for i, (name, fractions) in enumerate(accuracies.items()):
+        percent = [100 * fraction for fraction in fractions.values()]
+        width = 1.2 + 0.9 * (len(accuracies) - 1 - i)  # falling, so that equal lines are all visible
+        look: dict[str, Any] = {"color": COLORS[i % len(COLORS)], "linewidth": width, "markersize": 3 + width}
+        axes.plot(list(fractions), percent, marker="o", label=name, **look)
     axes.axhline(100 * chance, color="black", linewidth=1, linestyle="--", label="guessing")
     axes.set_xscale("log")
     ticks = [t for power in range(9) for t in (10**power, 2 * 10**power, 5 * 10**power)]
-    longest = max(distance for found in accuracies.values() for distance in found)
+    longest = max(distance for fractions in accuracies.values() for distance in fractions)
     axes.set_xticks([t for t in ticks if t <= longest], [f"{t:,}" for t in ticks if t <= longest])
     axes.minorticks_off()
     axes.set_ylim(0, 104)
@@ -121,10 +117,8 @@ def accuracy_by_distance(accuracies: Mapping[str, Mapping[int, float]], chance: 
 
 
 def loss_by_order(losses: Mapping[int, float], path: str | Path, title: str) -> Path:
-    """Draw the validation loss of Markov models by their order to a PNG. Returns the path.
-
-    Raises ImportError without matplotlib.
-    """
+    """Draw the validation loss of Markov models by order to a PNG, and return its path. Raises ImportError without
+    matplotlib."""
     from matplotlib.figure import Figure
 
     lettering = Lettering([title])
@@ -134,7 +128,7 @@ def loss_by_order(losses: Mapping[int, float], path: str | Path, title: str) -> 
     for order, loss in losses.items():
         axes.annotate(f"{loss:.2f}", (order, loss), textcoords="offset points", xytext=(5, 6), fontsize=8)
     axes.set_xticks(list(losses))
-    axes.margins(x=0.07, y=0.12)  # so that the last number has room
+    axes.margins(x=0.07, y=0.12)  # room for the last number
     axes.set_xlabel("characters of context")
     axes.set_ylabel("validation loss (nats a character)")
     axes.set_title(lettering.line(title, 40), fontfamily=lettering.families, parse_math=False)

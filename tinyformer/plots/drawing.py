@@ -1,4 +1,4 @@
-"""What all pictures need: drawing where matplotlib is installed, writing a file, and text.
+"""Shared parts of pictures: drawing if matplotlib is installed, writing a file, and text.
 
 A character that no font can draw becomes an escape such as U+4E2D.
 """
@@ -17,7 +17,7 @@ from tinytensor.device.disk import atomic_write, make_folder
 
 @contextmanager
 def if_possible() -> Iterator[None]:
-    """A context to draw pictures in. Without matplotlib nothing is drawn, and a line says that it is missing."""
+    """A context for drawing. Without matplotlib, it prints a line and draws nothing."""
     try:
         yield
     except ImportError:
@@ -25,7 +25,7 @@ def if_possible() -> Iterator[None]:
 
 
 def save(figure: Any, path: str | Path, dpi: float) -> Path:
-    """Write a figure of matplotlib to a PNG. A file that is there stays until the new one is complete. Returns its path."""
+    """Write a matplotlib figure to a PNG, and return its path. An existing file stays until the new one is complete."""
     path = Path(path)
     make_folder(path.parent)
     with atomic_write(path) as file, fonts_of_any_weight():
@@ -36,22 +36,22 @@ def save(figure: Any, path: str | Path, dpi: float) -> Path:
 # ------------------------------------------------------------------------------------------------------------------------ text
 
 
-LONGEST = 120  # the most characters of a text: no picture has room for more
-NARROWEST = 0.25  # the least width of a character, in ems: a label of marks without a width must end, too
+LONGEST = 120  # the most characters of a text
+NARROWEST = 0.25  # the least width of a character, in ems, so that even marks without a width are cut
 SPACE, ELLIPSIS, CIRCLE = "␣", "…", "◌"  # a mark without a letter is drawn on the CIRCLE
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-# Unicode's categories of characters without a picture: controls, formats, surrogates and separators. Private characters are
-# among them, as each font has other pictures for them.
+# Unicode's categories of characters without a glyph: controls, formats, surrogates, separators, and private ones, whose glyphs
+# differ between fonts.
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs", "Co"}
-PLAIN = {ELLIPSIS, SPACE, CIRCLE, *map(chr, range(33, 127))}  # any label may need these, for escapes
+PLAIN = {ELLIPSIS, SPACE, CIRCLE, *map(chr, range(33, 127))}  # for escapes in any label
 BOXES = ("last resort", "lastresort", "unicode bmp fallback")  # these fonts draw a box for every character
 
 
 class Lettering:
     """The fonts of one picture, and its texts as they can draw them.
 
-    ``texts`` are all texts that will be drawn. ``families`` are the names of the fonts: matplotlib's own, and others on this
-    system that have the characters it lacks. Raises ImportError without matplotlib.
+    ``texts`` are all texts to draw. ``families`` are the names of matplotlib's font and of the system's fonts with the
+    characters it lacks. Raises ImportError without matplotlib.
     """
 
     def __init__(self, texts: Iterable[str]):
@@ -62,33 +62,33 @@ class Lettering:
         properties = FontProperties()
         self.families: list[str] = list(properties.get_family())
         self._widths = _widths(findfont(properties), characters)
-        self._font = dict.fromkeys(self._widths, 0)  # for each character the number of the font that has it
+        self._font = dict.fromkeys(self._widths, 0)  # the index of each character's font
         for face in _regular_faces():
             missing = characters - self._widths.keys()
             if not missing:
                 break
-            if found := _widths(face.fname, missing, getattr(face, "index", 0)):
-                self._font |= dict.fromkeys(found, len(self.families))
-                self._widths |= found
+            if widths := _widths(face.fname, missing, getattr(face, "index", 0)):
+                self._font |= dict.fromkeys(widths, len(self.families))
+                self._widths |= widths
                 self.families.append(face.name)
         self._widths[" "] = NARROWEST
 
     def token(self, text: str, widest: float) -> str:
-        """A token's label, which shows spaces and control characters, too. It is cut after ``widest`` ems, with an ellipsis."""
+        """Return a token's label with visible spaces and control characters, cut after ``widest`` ems with an ellipsis."""
         if text[:1] in self._widths and unicodedata.category(text[0]).startswith("M"):
             text = CIRCLE + text
         return self._fitted(text.replace(" ", SPACE), widest) or "(empty)"
 
     def line(self, text: str, widest: float) -> str:
-        """A text as one line. It is cut after ``widest`` ems, with an ellipsis."""
+        """Return a text as one line, cut after ``widest`` ems with an ellipsis."""
         return self._fitted(" ".join(text.split()), widest)
 
     def width(self, shown: str) -> float:
-        """The width of a label in ems. Each character counts at least NARROWEST."""
+        """Return the width of a label in ems. Each character counts at least NARROWEST."""
         return sum(max(self._widths[c], NARROWEST) for c in shown)
 
     def _fitted(self, text: str, widest: float) -> str:
-        """As much of the text's beginning as is not too wide. Spaces stand around an escape."""
+        """Return as much of the text's beginning as fits, with spaces around escapes."""
         shown, width, after_escape = "", 0.0, False
         for part in self._parts(text[:LONGEST]):
             escape = len(part) > 1
@@ -101,11 +101,11 @@ class Lettering:
         return shown + ELLIPSIS * (len(text) > LONGEST)
 
     def _parts(self, text: str) -> Iterator[str]:
-        """Each character as it is drawn: as itself or as an escape."""
+        """Yield each character as it is drawn: itself or an escape."""
         base = ""
         for c in text:
             mark = unicodedata.category(c).startswith("M")
-            # A letter and its marks are drawn together, so one font must have them all.
+            # one font must have a letter and its marks
             if c in self._widths and not (mark and self._font.get(base) != self._font[c]):
                 yield c
             else:
@@ -115,10 +115,7 @@ class Lettering:
 
 @contextmanager
 def fonts_of_any_weight() -> Iterator[None]:
-    """A context in which matplotlib does not log that a font is lighter or bolder than the one asked for.
-
-    It often takes a regular font for a bold one, and would complain of it.
-    """
+    """A context in which matplotlib does not log that a font's weight differs from the one requested."""
 
     def is_logged(record: logging.LogRecord) -> bool:
         return "find font weight" not in record.getMessage()
@@ -137,19 +134,19 @@ def _regular_faces() -> list[Any]:
 
     upright: list[Any] = [face for face in fontManager.ttflist if face.style == "normal"]
     ordered = sorted(upright, key=lambda face: (abs(face.weight - 400), face.stretch != "normal"))
-    faces = {face.name: face for face in reversed(ordered) if not face.name.lower().startswith(BOXES)}  # the first of each name
+    faces = {face.name: face for face in reversed(ordered) if not face.name.lower().startswith(BOXES)}  # the first per name
     return sorted(faces.values(), key=lambda face: ("sans" not in face.name.lower(), face.name))
 
 
 def _widths(path: Any, characters: Iterable[str], face: int | None = None) -> dict[str, float]:
-    """The widths in ems of the characters that a font draws. A character without ink is left out."""
+    """Return the widths in ems of the characters that a font draws, without those that have no ink."""
     from matplotlib.ft2font import FT2Font
 
-    face = getattr(path, "face_index", 0) if face is None else face  # an older matplotlib knows only the first face in a file
+    face = getattr(path, "face_index", 0) if face is None else face  # older matplotlib: the first face in a file
     try:
         options: dict[str, Any] = {"face_index": face} if face else {}
         font = FT2Font(str(path), **options)
-    except (OSError, RuntimeError):  # the file was removed or damaged since matplotlib listed it
+    except (OSError, RuntimeError):  # the file has changed since matplotlib listed it
         return {}
     font.set_size(100, 72)
     widths = {}

@@ -1,4 +1,4 @@
-"""A map of words: each is a point, with a label that no other label and no point covers."""
+"""A map of words: points with labels that nothing covers."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tinyformer.plots.drawing import Lettering, save
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-LETTERS = 9 / 72  # the size of a label's letters, in inches
+LETTERS = 9 / 72  # the font size of a label, in inches
 HEIGHT = 1.3 * LETTERS  # of a label
 WIDEST = 16  # the widest label, in ems
 POINT = 0.035  # the radius of a point, in inches
-SIZES = (7.0, 9.0, 12.0, 16.0)  # of a map, in inches: the first one with room for all labels is taken
+SIZES = (7.0, 9.0, 12.0, 16.0)  # of a map, in inches: the first with room for all labels is used
 MARGIN = 0.5  # around the outermost points, in inches
-FARTHEST = 0.9  # the farthest that a label may be from its point, in inches
+FARTHEST = 0.9  # the largest distance of a label from its point, in inches
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in inches
 
 
 def word_map(points: Mapping[str, Sequence[float]], groups: Mapping[str, Sequence[str]], note: str, path: str | Path) -> Path:
-    """Draw words at their places in a plane to a PNG. Returns its path.
+    """Draw words as points of a plane to a PNG, and return its path.
 
-    ``points`` holds the two coordinates of each word, ``groups`` the words by the name of their group, which have a colour of
-    their own. A label that is not beside its point has a line to it. Where not even the largest map has room for all labels,
-    those that come last are left out, and ``note``, which stands above, says how many. Raises ImportError without matplotlib.
+    ``points`` holds the two coordinates of each word, ``groups`` the words by the name of their group, which has its own color.
+    A line joins a label to a distant point. If even the largest map has no room for all labels, the last ones are left out, and
+    the heading, which begins with ``note``, says how many. Raises ImportError without matplotlib.
     """
     from matplotlib.figure import Figure
 
@@ -38,8 +38,8 @@ def word_map(points: Mapping[str, Sequence[float]], groups: Mapping[str, Sequenc
     labels = {word: lettering.token(word, WIDEST) for word in points}
     widths = [LETTERS * lettering.width(label) + 0.02 for label in labels.values()]
     for side in SIZES:
-        places = _in_inches(list(points.values()), side)
-        boxes = _boxes(places, widths, side)
+        positions = _in_inches(list(points.values()), side)
+        boxes = _boxes(positions, widths, side)
         if None not in boxes:
             break
     missing = boxes.count(None)
@@ -54,51 +54,51 @@ def word_map(points: Mapping[str, Sequence[float]], groups: Mapping[str, Sequenc
     axes.set_ylim(0, side)
     axes.axis("off")
     colors = {word: color for group, color in zip(groups.values(), itertools.cycle(COLORS)) for word in group}
-    for label, word, place, box in zip(labels.values(), points, places, boxes):
+    for label, word, point, box in zip(labels.values(), points, positions, boxes):
         color = colors.get(word, COLORS[-1])
-        axes.plot(*place, "o", markersize=2 * 72 * POINT, color=color, markeredgewidth=0)
+        axes.plot(*point, "o", markersize=2 * 72 * POINT, color=color, markeredgewidth=0)
         if box is not None:
-            ends = _nearest_point(place, box)
-            if math.dist(place, ends) > 2 * POINT:
-                axes.plot(*zip(place, ends), color=color, linewidth=0.5, alpha=0.6)
+            end_of_line = min(max(point[0], box[0]), box[2]), min(max(point[1], box[1]), box[3])  # the box's nearest point
+            if math.dist(point, end_of_line) > 2 * POINT:
+                axes.plot(*zip(point, end_of_line), color=color, linewidth=0.5, alpha=0.6)
             axes.text(box[0], (box[1] + box[3]) / 2, label, fontsize=72 * LETTERS, va="center", color=color, **words)
     figure.text(0.02, 1 - 0.1 / height, "\n".join(lines), fontsize=8, va="top", **words)
     names = [lettering.line(name, WIDEST) for name in groups]
     *lefts, end = itertools.accumulate((1.15 * LETTERS * lettering.width(name) + 0.2 for name in names), initial=0.02 * side)
-    fit, top = min(1.0, side / end), (side + 0.25) / height  # many groups have smaller letters, so that none is cut
+    fit, top = min(1.0, side / end), (side + 0.25) / height  # many groups get smaller letters
     for name, left, color in zip(names, lefts, itertools.cycle(COLORS)):
         figure.text(fit * left / side, top, name, fontsize=9 * fit, va="top", color=color, weight="bold", **words)
     return save(figure, path, 130)
 
 
 def _in_inches(points: Sequence[Sequence[float]], side: float) -> list[tuple[float, float]]:
-    """The points on a square map of this side, as large as possible. Both axes have the same scale, as distances count."""
-    places = host.array(points, dtype=host.float64)
-    low, high = places.min(axis=0), places.max(axis=0)
+    """Scale the points to a square map of this side, with equal scales on both axes, so that distances compare."""
+    coordinates = host.array(points, dtype=host.float64)
+    low, high = coordinates.min(axis=0), coordinates.max(axis=0)
     scale = (side - 2 * MARGIN) / (float((high - low).max()) or 1.0)
-    return [(float(x), float(y)) for x, y in side / 2 + (places - (low + high) / 2) * scale]
+    return [(float(x), float(y)) for x, y in side / 2 + (coordinates - (low + high) / 2) * scale]
 
 
-def _boxes(places: Sequence[tuple[float, float]], widths: Sequence[float], side: float) -> list[Box | None]:
-    """The place of each label: the nearest to its point where it covers nothing. None where there is none."""
-    taken: list[Box] = [(x - POINT, y - POINT, x + POINT, y + POINT) for x, y in places]
-    found: list[Box | None] = []
-    for place, width in zip(places, widths):
-        free = (box for box in _candidates(place, width) if _is_inside(box, side) and not any(_overlap(box, b) for b in taken))
+def _boxes(points: Sequence[tuple[float, float]], widths: Sequence[float], side: float) -> list[Box | None]:
+    """Return the box of each label, the nearest to its point that covers nothing, or None if there is none."""
+    taken: list[Box] = [(x - POINT, y - POINT, x + POINT, y + POINT) for x, y in points]
+    boxes: list[Box | None] = []
+    for point, width in zip(points, widths):
+        free = (box for box in _candidates(point, width) if _is_inside(box, side) and not any(_overlap(box, b) for b in taken))
         box = next(free, None)
-        found.append(box)
+        boxes.append(box)
         if box is not None:
             taken.append(box)
-    return found
+    return boxes
 
 
-def _candidates(place: tuple[float, float], width: float) -> Any:
-    """Boxes around a point, the nearest first; at the same distance first that to the right."""
-    x, y = place
+def _candidates(point: tuple[float, float], width: float) -> Any:
+    """Yield boxes around a point by distance, then counterclockwise from the right."""
+    x, y = point
     for distance in host.arange(POINT + 0.02, FARTHEST, 0.06):
         for angle in host.arange(16) * (math.pi / 8):
             dx, dy = math.cos(angle), math.sin(angle)
-            # The box touches a circle around the point: its center is off by half its size, as much as the angle says.
+            # The box touches a circle around the point, so its center is off by half its size along the angle.
             center = x + dx * (distance + width / 2), y + dy * (distance + HEIGHT / 2)
             yield center[0] - width / 2, center[1] - HEIGHT / 2, center[0] + width / 2, center[1] + HEIGHT / 2
 
@@ -109,8 +109,3 @@ def _is_inside(box: Box, side: float) -> bool:
 
 def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-
-
-def _nearest_point(place: tuple[float, float], box: Box) -> tuple[float, float]:
-    """The point of a box that is nearest to a place."""
-    return min(max(place[0], box[0]), box[2]), min(max(place[1], box[1]), box[3])

@@ -1,7 +1,7 @@
 """Tokenizers: from text to token ids and back.
 
-Read ``base`` first, then ``char``, ``word``, ``bpe`` and ``wordpiece``. ``pipeline`` runs published ones, with the package
-tokenizers. The room imports common/ alone.
+Read ``base`` first, then ``char``, ``word``, ``bpe`` and ``wordpiece``. ``pipeline`` runs published tokenizers with the package
+tokenizers. This package imports only common/.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ __all__ = [
 ]
 
 TOKENIZERS = (CharTokenizer, WordTokenizer, BPETokenizer, WordPieceTokenizer, MarianTokenizer, PipelineTokenizer)
-# What earlier versions saved of published tokenizers of byte pairs, besides what our own have.
+# entries of published byte-pair tokenizers that earlier versions saved
 _OF_PUBLISHED = {"rules", "added", "ignore_merges", "before", "after", "unknown", "fuse_unknown"}
 
 
 def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> Tokenizer:
-    """The tokenizer that any tokenizer's ``save`` wrote to a file. Raises UserError for any other file, and, if ``vocab_size``
-    is given, for a tokenizer with another number of tokens."""
+    """Load the tokenizer that any tokenizer's ``save`` wrote. Raises UserError for any other file and, given a ``vocab_size``,
+    for a tokenizer with another number of tokens."""
     saved = read_json(Path(path))
-    kind = saved.get("kind")
-    tokenizers = [one for one in TOKENIZERS if one.kind == kind]
-    if not tokenizers:
-        known = "'char', 'word', 'bpe', 'wordpiece', 'marian' or 'pipeline'"
-        raise UserError(f"{path} holds no tokenizer: its kind is {shortened(repr(kind), 40)}, not {known}")
+    name = saved.get("kind")
+    tokenizer_class = next((one for one in TOKENIZERS if one.kind == name), None)
+    if tokenizer_class is None:
+        known = ", ".join(one.kind for one in TOKENIZERS)
+        raise UserError(f"{path} has no tokenizer: its kind must be one of {known}, got {shortened(repr(name), 40)}")
     tokenizer: Tokenizer
-    if (kind == "bpe" and not _OF_PUBLISHED.isdisjoint(saved)) or (kind == "wordpiece" and "cleanup" in saved):
+    if (name == "bpe" and not _OF_PUBLISHED.isdisjoint(saved)) or (name == "wordpiece" and "cleanup" in saved):
         with read_from(path):
             tokenizer = PipelineTokenizer(content_of_saved(saved))
     else:
-        tokenizer = tokenizers[0].load(path)
+        tokenizer = tokenizer_class.load(path)
     if vocab_size is not None and tokenizer.vocab_size != vocab_size:
         raise UserError(f"{path} has {counted(tokenizer.vocab_size, 'token')}, but the model has {vocab_size}")
     return tokenizer

@@ -1,4 +1,4 @@
-"""The interface of every tokenizer, and what the tokenizers share: checks of texts and ids, and reading saved files."""
+"""The interface of every tokenizer, and their shared parts: checks of texts and ids, and reading saved files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Made = TypeVar("Made")
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. The ids are 0 to ``vocab_size`` - 1. ``special`` maps the name of each special token to its id.
+    """Text to ids, 0 to ``vocab_size`` - 1, and back. ``special`` maps the names of special tokens to their ids.
 
-    ``before`` and ``after`` are the ids that a model expects around a whole text. ``encode`` leaves them to the caller.
+    ``before`` and ``after`` are the ids that a model expects around a text. ``encode`` leaves them to the caller.
     """
 
     kind: str
@@ -32,21 +32,21 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the text, a NumPy int64 array.
+        """Return the ids of the text, a NumPy int64 array.
 
-        The name of a special token in the text is plain text unless ``allow_special``: a text from elsewhere should not be
-        able to end a sequence, for example. Raises UserError for anything but text (see ``checked_text``), and for text that
-        the tokenizer cannot encode.
+        The name of a special token in the text is plain text unless ``allow_special``, so that untrusted text cannot end a
+        sequence, for example. Raises UserError for anything but text (see ``checked_text``), and for text that the tokenizer
+        cannot encode.
         """
         ...
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of the ids. With ``skip_special`` the special tokens are left out, except for [UNK], which stands for a word
-        of the text. Raises UserError for a number that is not an id."""
+        """Return the text of the ids. With ``skip_special``, leave out all special tokens but [UNK], which stands for a word.
+        Raises UserError for a number that is not an id."""
         ...
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """The text of ids in pieces, each as soon as it is certain. Together they are what ``decode`` returns."""
+        """Yield the text that ``decode`` returns in pieces, each as soon as it is final."""
         ...
 
     def save(self, path: str | Path) -> None:
@@ -55,48 +55,48 @@ class Tokenizer(Protocol):
 
 
 def checked_text(text: str) -> str:
-    """The text itself. Raises UserError if it is not a string, or has half of a surrogate pair in it: that is not a character,
-    UTF-8 cannot encode it, and so no ids could give it back."""
+    """Return the text. Raises UserError if it is not a string, or contains half of a surrogate pair, which UTF-8 cannot
+    encode."""
     if not isinstance(text, str):
-        raise UserError(f"a tokenizer needs text, a string, not {type(text).__name__}")
+        raise UserError(f"a tokenizer encodes strings, got {type(text).__name__}")
     try:
         if not text.isascii():
             text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{text[error.start]!r} at position {error.start} is half of a surrogate pair, which is no text: leave it out, "
-            "or join both halves with text.encode('utf-16', 'surrogatepass').decode('utf-16')"
+            f"{text[error.start]!r} at position {error.start} is half of a surrogate pair: remove it, or join both halves "
+            "with text.encode('utf-16', 'surrogatepass').decode('utf-16')"
         ) from None
     return text
 
 
 def texts_of(text: str | Iterable[str]) -> Iterable[str]:
-    """A text, or several, as an iterable of checked texts."""
+    """Iterate over the checked texts of one string or several."""
     return map(checked_text, [text] if isinstance(text, str) else text)
 
 
 def checked(ids: Iterable[int], vocab_size: int, leave_out: Container[int] = ()) -> Iterator[int]:
-    """The ids, without those in ``leave_out``. Raises UserError for a number that is not an id; negative ones are not."""
-    for given in ids:
+    """Yield the ids that are not in ``leave_out``. Raises UserError for a number that is not an id, such as a negative one."""
+    for value in ids:
         try:
-            i = operator.index(given)
+            i = operator.index(value)
         except TypeError:
-            raise UserError(f"an id is an integer, not {given!r}") from None
+            raise UserError(f"ids must be integers, got {value!r}") from None
         if not 0 <= i < vocab_size:
-            raise UserError(f"the id {i} is not between 0 and {vocab_size - 1}")
+            raise UserError(f"id {i} is out of range: the ids are 0 to {vocab_size - 1}")
         if i not in leave_out:
             yield i
 
 
-def load_saved(make: Callable[..., Made], path: str | Path, kind: str, name: str, **kinds: Any) -> Made:
-    """Read a tokenizer's file, and call ``make`` with the values that it holds.
+def load_saved(make: Callable[..., Made], path: str | Path, name: str, label: str, **types: Any) -> Made:
+    """Call ``make`` with the values in a tokenizer's file, whose names and type hints are ``types``.
 
-    ``kinds`` are the names of the values and their type hints; ``name`` is the kind of tokenizer for messages. Raises UserError
-    for a file of another kind of tokenizer, and for a value of another type.
+    ``name`` is the file's "kind", and ``label`` its name in messages. Raises UserError for another tokenizer's file, and for a
+    value of another type.
     """
     saved = read_json(Path(path))
-    if saved.get("kind") != kind:
-        raise UserError(f"{path} is not {a_or_an(name)} tokenizer's file")
+    if saved.get("kind") != name:
+        raise UserError(f"{path} is not {a_or_an(label)} tokenizer's file")
     with damaged(path):
-        check_known(saved, {*kinds, "kind"})
-        return make(**{key: read_value(kinds[key], saved.get(key), key) for key in kinds})
+        check_known(saved, {*types, "kind"})
+        return make(**{key: read_value(types[key], saved.get(key), key) for key in types})

@@ -1,7 +1,7 @@
 """Byte-level byte-pair encoding (Sennrich et al. 2016; over bytes as in GPT-2, Radford et al. 2019).
 
-A text is cut into words, where a word keeps the space before it, and a word into its UTF-8 bytes. Then the pair of neighbors
-that training merged first is merged, again and again. Every text can be encoded, as every byte is a token.
+A text is cut into words, each with the space before it, and a word into its UTF-8 bytes. Then the pair of neighbors that
+training merged first is merged, again and again. Every byte is a token, so every text can be encoded.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from tinyformer.tokenizers.special import cut_at_special, skippable, special_nam
 from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
-# How GPT-2 cuts a text into words: English contractions; then letters, digits or other signs, each with one space before them;
-# then white space.
+# GPT-2's words: English contractions; letters, digits or other signs, each with one space before them; white space.
 GPT2_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-_LEAST_SECONDS, _CHARACTERS_A_SECOND = 2.0, 500_000  # that a pattern may take: one from elsewhere may be made to hang programs
+_LEAST_SECONDS, _CHARACTERS_A_SECOND = 2.0, 500_000  # the time a pattern may take: an untrusted one may be made to hang
 
 
 class BPETokenizer:
@@ -36,10 +35,8 @@ class BPETokenizer:
     ``special`` tokens, such as "<|endoftext|>", are never cut, and no merge makes one. ``encode`` treats their names as plain
     text unless ``allow_special``, so that a text cannot smuggle them in.
 
-    ``pattern`` is a regular expression that cuts a text into words: each match is a word, and so is the text between two
-    matches. The default is GPT-2's. With "" the whole text is one word.
-
-    Raises UserError if all these do not fit together.
+    ``pattern`` is a regular expression that cuts a text into words: each match is a word, and so is the text between matches.
+    The default is GPT-2's; "" makes the text one word. Raises UserError if these do not fit together.
 
     >>> from tinyformer import BPETokenizer
     >>> tokenizer = BPETokenizer.train("low lower lowest " * 10, vocab_size=260)
@@ -66,21 +63,21 @@ class BPETokenizer:
         for name in special_names(self.special):
             i = self.special[name]
             if not 0 <= i < len(self.tokens) or self.tokens[i] != name.encode():
-                raise UserError(f"the special token {name!r} is not the token of its id, {i}")
+                raise UserError(f"special token {name!r} is not the token of its id, {i}")
         reserved = set(self.special.values())
         self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
         if len(self._id_of) + len(reserved) < len(self.tokens):
             raise UserError("a token occurs twice")
         if missing := [bytes([b]) for b in range(256) if bytes([b]) not in self._id_of]:
-            raise UserError(f"a byte-level tokenizer needs every byte as a token; {counted(len(missing), 'byte')} are missing")
+            raise UserError(f"a byte-level tokenizer needs a token for every byte: {counted(len(missing), 'byte')} missing")
         self._bytes = [self._id_of[bytes([b])] for b in range(256)]
         self._merged = self._numbered_merges()
         self._words = _cutter(pattern)
         self._encode_word = functools.lru_cache(maxsize=65536)(self._merge_word)
 
     def _numbered_merges(self) -> dict[Pair, tuple[int, int]]:
-        """For each pair that merges, the rank of the merge and the id of the two together. Of two merges of one pair the last
-        counts, as in GPT-2's own code."""
+        """Return for each pair that merges the rank of the merge and the id of the result. If a pair has two merges, the last
+        counts, as in GPT-2's code."""
         id_of = self._id_of
         ordinary = {i: token for token, i in id_of.items()}
         merged: dict[Pair, tuple[int, int]] = {}
@@ -90,9 +87,9 @@ class BPETokenizer:
                 merged[pair] = (rank, id_of[ordinary[left] + ordinary[right]])
             except KeyError:
                 if left in ordinary and right in ordinary:
-                    raise UserError(f"the merge of {ordinary[left]!r} and {ordinary[right]!r} makes no token") from None
+                    raise UserError(f"merging {ordinary[left]!r} and {ordinary[right]!r} makes no token") from None
                 wrong = left if left not in ordinary else right
-                raise UserError(f"a merge joins the id {wrong}, which is special or not an id") from None
+                raise UserError(f"a merge has id {wrong}, which is special or out of range") from None
         return merged
 
     @property
@@ -100,10 +97,8 @@ class BPETokenizer:
         """The number of tokens, special ones included."""
         return len(self.tokens)
 
-    # ---------------------------------------------------------------------------------------------- both directions
-
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the text, a NumPy int64 array. Raises UserError for anything but text."""
+        """Return the ids of the text, a NumPy int64 array. Raises UserError for anything but text."""
         ids: list[int] = []
         for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
             if special is not None:
@@ -117,14 +112,14 @@ class BPETokenizer:
         return tuple(apply_merges([self._bytes[b] for b in word.encode()], self._merged))
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of the ids. Bytes that are not UTF-8, such as those of half a character, become U+FFFD. Raises UserError for
-        a number that is not an id."""
+        """Return the text of the ids. Bytes that are not UTF-8, such as half a character, become U+FFFD. Raises UserError for a
+        number that is not an id."""
         leave_out = skippable(self.special) if skip_special else ()
         return b"".join(self.tokens[i] for i in checked(ids, self.vocab_size, leave_out)).decode("utf-8", "replace")
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """What ``decode`` returns, a piece for each id. A piece is empty where a character is not whole; a last one says what
-        was not finished."""
+        """Yield the text that ``decode`` returns, a piece per id: an empty one while a character is incomplete. A last piece
+        holds any incomplete character."""
         leave_out = skippable(self.special) if skip_special else ()
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for i in checked(ids, self.vocab_size, leave_out):
@@ -132,10 +127,8 @@ class BPETokenizer:
         yield decoder.decode(b"", final=True)
 
     def decode_bytes(self, i: int) -> bytes:
-        """The bytes of one id, which may be a part of a character. Raises UserError for a number that is not an id."""
+        """Return the bytes of one id, perhaps part of a character. Raises UserError for a number that is not an id."""
         return b"".join(self.tokens[i] for i in checked([i], self.vocab_size))
-
-    # ---------------------------------------------------------------------------------------------------- training
 
     @classmethod
     def train(
@@ -146,19 +139,17 @@ class BPETokenizer:
         progress: bool = False,
         pattern: str = GPT2_WORDS,
     ) -> BPETokenizer:
-        """Learn merges from a text, or several, until there are ``vocab_size`` tokens, or no pair occurs twice.
+        """Learn merges from a text, or several, until there are ``vocab_size`` tokens or no pair occurs twice.
 
-        Each step merges the most frequent pair; of equally frequent ones, that with the smaller ids. The ids are: first the
-        bytes, then the tokens that merging made, then the ``special`` tokens. ``pattern`` cuts the text into words, as GPT-2
-        does if it is not given. Raises UserError if the vocabulary is too small for the bytes and the special tokens.
+        Each step merges the most frequent pair; of equally frequent ones, the one with the smaller ids. The ids are the bytes,
+        then the merged tokens, then the ``special`` tokens. ``pattern`` cuts the text into words. Raises UserError if the
+        vocabulary is too small for the bytes and the special tokens.
         """
         words_of = _cutter(pattern)
         names = special_names(special)
         if vocab_size < 256 + len(names):
             special_tokens = f" and {counted(len(names), 'special token')}" if names else ""
-            raise SettingError(
-                f"vocab_size must be at least {256 + len(names)}, for the 256 bytes{special_tokens}, not {vocab_size}"
-            )
+            raise SettingError(f"vocab_size must be at least {256 + len(names)} (256 bytes{special_tokens}), got {vocab_size}")
         tokens = [bytes([b]) for b in BYTES]
         merges: list[Pair] = []
 
@@ -170,36 +161,34 @@ class BPETokenizer:
             return len(tokens) - 1
 
         words = Counter(word for part in texts_of(text) for word in words_of(part))
-        place = {b: i for i, b in enumerate(BYTES)}
-        learn_merges([[place[b] for b in word.encode()] for word in words], list(words.values()), merge, progress)
+        id_of = {b: i for i, b in enumerate(BYTES)}
+        learn_merges([[id_of[b] for b in word.encode()] for word in words], list(words.values()), merge, progress)
         ids = {name: len(tokens) + i for i, name in enumerate(names)}
         return cls([*tokens, *(name.encode() for name in names)], merges, ids, pattern=pattern)
 
-    # ------------------------------------------------------------------------------------------------------- files
-
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to a JSON file. Bytes are written as in GPT-2's files."""
+        """Write the tokenizer to a JSON file, with the bytes as in GPT-2's files."""
         tokens = self.shown_tokens()
         merges = [f"{tokens[left]} {tokens[right]}" for left, right in self.merges]
         saved: dict[str, Any] = {"kind": self.kind, "special": self.special, "merges": merges, "tokens": tokens}
         write_json(Path(path), saved | ({} if self.pattern == GPT2_WORDS else {"pattern": self.pattern}))
 
     def shown_tokens(self) -> list[str]:
-        """The tokens as GPT-2's files show them: bytes as visible characters, and special tokens by their names."""
+        """Return the tokens as GPT-2's files show them: bytes as visible characters, special tokens by name."""
         names = {i: name for name, i in self.special.items()}
         return [names[i] if i in names else shown(token) for i, token in enumerate(self.tokens)]
 
     @classmethod
     def load(cls, path: str | Path) -> BPETokenizer:
-        """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
-        kinds = {"tokens": list[str], "merges": list[str], "special": dict[str, int]}
-        return load_saved(cls._from_saved, path, cls.kind, "byte-pair", pattern=str | None, **kinds)
+        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file."""
+        types = {"tokens": list[str], "merges": list[str], "special": dict[str, int]}
+        return load_saved(cls._from_saved, path, cls.kind, "byte-pair", pattern=str | None, **types)
 
     @classmethod
     def _from_saved(cls, tokens: list[str], merges: list[str], special: dict[str, int], pattern: str | None) -> BPETokenizer:
         named = set(special.values())
-        found = hidden(["" if i in named else token for i, token in enumerate(tokens)])
-        contents = [checked_text(tokens[i]).encode() if i in named else token for i, token in enumerate(found)]
+        contents = hidden(["" if i in named else token for i, token in enumerate(tokens)])
+        contents = [checked_text(tokens[i]).encode() if i in named else token for i, token in enumerate(contents)]
         id_of = {token: i for i, token in enumerate(tokens) if i not in named}
         pairs: list[Pair] = []
         for merge in merges:
@@ -207,18 +196,18 @@ class BPETokenizer:
                 left, right = merge.split(" ")
                 pairs.append((id_of[left], id_of[right]))
             except (KeyError, ValueError):
-                raise UserError(f"the merge {merge!r} is not two tokens with a space between them") from None
+                raise UserError(f"a merge must be two tokens with a space between them, got {merge!r}") from None
         return cls(contents, pairs, special, pattern=GPT2_WORDS if pattern is None else pattern)
 
 
 def _cutter(pattern: str) -> Callable[[str], list[str]]:
-    """What cuts a text into words: a function that raises UserError where a pattern takes so long that it may never end."""
+    """Return the function that cuts a text into words. It raises UserError if the pattern takes too long."""
     if pattern == GPT2_WORDS:
         return regex.compile(pattern).findall  # its matches leave nothing out
     try:
         matches = regex.compile(pattern or r"(?s).+").finditer
     except (regex.error, OverflowError) as error:
-        raise UserError(f"the regular expression {shortened(pattern, 120)!r} is wrong: {error}") from None
+        raise UserError(f"invalid regular expression {shortened(pattern, 120)!r}: {error}") from None
 
     def words(text: str) -> list[str]:
         seconds = _LEAST_SECONDS + len(text) / _CHARACTERS_A_SECOND
@@ -234,12 +223,12 @@ def _cutter(pattern: str) -> Callable[[str], list[str]]:
 # ------------------------------------------------------------------------------------------------------------ bytes as letters
 
 
-# The order in which GPT-2 numbers the bytes: first those that are visible characters of Latin-1, then the others.
+# GPT-2's order of the bytes: the visible characters of Latin-1 first.
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTES = [*_VISIBLE, *(b for b in range(256) if b not in _VISIBLE)]
 
-# A byte is shown as itself where it is a visible character, else as the next one from U+0100 on.
-_SHOWN = {b: chr(b if b in _VISIBLE else 0x100 + place - len(_VISIBLE)) for place, b in enumerate(BYTES)}
+# A visible byte is shown as itself, any other as the next character from U+0100 on.
+_SHOWN = {b: chr(b if b in _VISIBLE else 0x100 + i - len(_VISIBLE)) for i, b in enumerate(BYTES)}
 _LETTERS = frozenset(_SHOWN.values())
 
 _BETWEEN = "\U0010fffe"  # no character, and none that stands for a byte
@@ -247,23 +236,23 @@ _HIDDEN = dict.fromkeys(range(256), _BETWEEN) | {ord(shown): chr(b) for b, shown
 
 
 def shown(token: bytes) -> str:
-    """Bytes as visible characters."""
+    """Return bytes as visible characters."""
     return token.decode("latin-1").translate(_SHOWN)
 
 
 def hidden(tokens: Sequence[str]) -> list[bytes]:
-    """The bytes that each token shows. Raises UserError for a token with other characters."""
-    # All at once, which is several times faster: Latin-1 has a character for each byte.
-    found = _BETWEEN.join(tokens).translate(_HIDDEN).split(_BETWEEN)
-    if len(found) == max(1, len(tokens)):
+    """Return the bytes that each token shows. Raises UserError for a token with other characters."""
+    # One translation of the joined tokens is several times faster. Latin-1 has a character for each byte.
+    translated = _BETWEEN.join(tokens).translate(_HIDDEN).split(_BETWEEN)
+    if len(translated) == max(1, len(tokens)):
         try:
-            return [token.encode("latin-1") for token in found][: len(tokens)]
+            return [token.encode("latin-1") for token in translated][: len(tokens)]
         except UnicodeEncodeError:
             pass
     wrong = next(token for token in tokens if not can_be_hidden(token))
-    raise UserError(f"the token {wrong!r} has characters that do not stand for bytes")
+    raise UserError(f"token {wrong!r} has characters that do not stand for bytes")
 
 
 def can_be_hidden(text: str) -> bool:
-    """Whether each character stands for a byte."""
+    """Return True if each character stands for a byte."""
     return set(text) <= _LETTERS

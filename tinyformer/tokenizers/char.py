@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tinyformer.common.errors import UserError
+from tinyformer.common.errors import UserError, shortened
 from tinyformer.common.files import write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
+from tinytensor.common.wording import counted
 from tinytensor.device.backend import host
 
 
 class CharTokenizer:
-    """Each different character is a token. The ids follow the order of the code points; then come the ``special`` tokens.
+    """Each character is a token. The ids follow the order of the code points; then come the ``special`` tokens.
 
     >>> from tinyformer import CharTokenizer
     >>> tokenizer = CharTokenizer.train("banana")
@@ -28,8 +29,8 @@ class CharTokenizer:
 
     def __init__(self, characters: Iterable[str], special: Iterable[str] = ()):
         self.characters = sorted(set(map(checked_text, characters)))
-        if not all(len(character) == 1 for character in self.characters):
-            raise UserError("each character of a character tokenizer must be a single one")
+        if wrong := [character for character in self.characters if len(character) != 1]:
+            raise UserError(f"a character tokenizer needs single characters, got {shortened(repr(wrong[0]), 40)}")
         if not self.characters:
             raise UserError("a character tokenizer needs at least one character: the text is empty")
         self.special = {name: len(self.characters) + i for i, name in enumerate(special_names(special))}
@@ -40,7 +41,7 @@ class CharTokenizer:
 
     @classmethod
     def train(cls, text: str | Iterable[str], special: Iterable[str] = ()) -> CharTokenizer:
-        """A tokenizer that knows every character of a text, or of several texts."""
+        """Return a tokenizer that knows every character of a text, or of several texts."""
         return cls({character for part in texts_of(text) for character in part}, special)
 
     @property
@@ -49,11 +50,8 @@ class CharTokenizer:
         return len(self._tokens)
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the characters, a NumPy int64 array. Raises UserError for anything but text, and for a character that the
-        tokenizer does not know.
-
-        The name of a special token is plain text unless ``allow_special``.
-        """
+        """Return the ids of the characters, a NumPy int64 array. Raises UserError for anything but text, and for an unknown
+        character. The name of a special token is plain text unless ``allow_special``."""
         checked_text(text)
         if not allow_special:
             return self._encode_plain(text, 0)
@@ -65,39 +63,39 @@ class CharTokenizer:
         return host.concatenate(parts) if parts else self._encode_plain("", 0)
 
     def _encode_plain(self, text: str, start: int) -> Any:
-        """The ids of the characters. ``start`` is the position of this text in a longer one."""
+        """Return the ids of the characters. ``start`` is the position of this text in the original."""
         points = host.frombuffer(text.encode("utf-32-le"), dtype=host.uint32).astype(host.int64)
         ids = self._id_of[host.minimum(points, len(self._id_of) - 1)]
         ids[points >= len(self._id_of)] = -1
         if (ids < 0).any():
-            place = int(host.argmax(ids < 0))
+            index = int(host.argmax(ids < 0))
             raise UserError(
-                f"the character {text[place]!r} (U+{ord(text[place]):04X}) at position {start + place} is not among the "
-                f"{len(self.characters)} this tokenizer knows: leave it out, or train on a text that has it"
+                f"unknown character {text[index]!r} (U+{ord(text[index]):04X}) at position {start + index}: remove it, or "
+                f"train the tokenizer on a text that has it (it knows {counted(len(self.characters), 'character')})"
             )
         return ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of the ids. Raises UserError for a number that is not an id."""
+        """Return the text of the ids. Raises UserError for a number that is not an id."""
         return "".join(self.stream(ids, skip_special))
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """What ``decode`` returns, one token at a time."""
+        """Yield the text that ``decode`` returns, one token at a time."""
         leave_out = skippable(self.special) if skip_special else ()
         return (self._tokens[i] for i in checked(ids, self.vocab_size, leave_out))
 
     def save(self, path: str | Path) -> None:
-        """Write the characters, and the names of special tokens, to a JSON file."""
+        """Write the tokenizer to a JSON file."""
         write_json(Path(path), {"kind": self.kind, "special": list(self.special), "characters": self.characters})
 
     @classmethod
     def load(cls, path: str | Path) -> CharTokenizer:
-        """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
-        # Files of early versions, which had no special tokens, lack that entry.
+        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file."""
+        # Early versions had no special tokens, so their files lack that entry.
         return load_saved(cls._from_saved, path, cls.kind, "character", characters=list[str], special=list[str] | None)
 
     @classmethod
     def _from_saved(cls, characters: list[str], special: list[str] | None) -> CharTokenizer:
         if characters != sorted(set(characters)):
-            raise UserError("its characters are not single characters in the order of their code points")
+            raise UserError("its characters are not sorted by code point, or not unique")
         return cls(characters, special or ())

@@ -1,7 +1,7 @@
-"""Marian's tokenizer, that of the opus-mt models (Tiedemann and Thottingal 2020): SentencePiece with ids of its own.
+"""Marian's tokenizer, which the opus-mt models use (Tiedemann and Thottingal 2020): SentencePiece with different ids.
 
-Each language has a SentencePiece model, source.spm and target.spm. The ids of the pieces are those of vocab.json, which both
-languages share, unless there is a vocabulary for each.
+Each language has a SentencePiece model, source.spm and target.spm. The ids of the pieces are in vocab.json, which the languages
+share unless each has its own.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class MarianTokenizer:
     """Text of the source language to ids, and ids of the target language to text.
 
     ``vocabulary`` maps pieces to ids; ``target_vocabulary`` does so for the target language, if that has its own. ``source``
-    and ``target`` are the bytes of SentencePiece models. A piece that has no id is <unk>. The model expects the ids ``after``
-    at the end of a text, </s>; ``encode`` leaves them to the caller.
+    and ``target`` are the bytes of SentencePiece models. A piece without an id is <unk>. The model expects the ids ``after``,
+    </s>, at the end of a text; ``encode`` leaves them to the caller.
 
-    Raises UserError if <unk>, </s> or <pad> is missing, or if something is no SentencePiece model; ImportError without
+    Raises UserError if <unk>, </s> or <pad> is missing, or for an invalid SentencePiece model; ImportError without
     ``sentencepiece``.
     """
 
@@ -45,34 +45,32 @@ class MarianTokenizer:
         for ids in (self.vocabulary, self.target_vocabulary):
             missing = [name for name in names if name not in ids]
             if missing:
-                raise UserError(f"the vocabulary of a Marian model lacks {', '.join(missing)}")
+                raise UserError(f"the vocabulary of a Marian model needs {', '.join(names)}: it lacks {', '.join(missing)}")
         if any(self.vocabulary[name] != self.target_vocabulary[name] for name in names):
-            raise UserError(f"the two vocabularies of a Marian model do not have the same ids for {', '.join(names)}")
+            raise UserError(f"the two vocabularies of a Marian model have different ids for {', '.join(names)}")
         self.special = {name: self.vocabulary[name] for name in names}
         self.before: tuple[int, ...] = ()
         self.after: tuple[int, ...] = (self.special[MARIAN_END],)
         self.source, self.target = source, target
         self._source, self._target = _processor(source, "source"), _processor(target, "target")
-        # A vocabulary of both languages is put together by the source's model, as in transformers.
+        # The source's model joins the pieces of a shared vocabulary, as in transformers.
         self._joining = self._source if target_vocabulary is None else self._target
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens of the source language, special ones included."""
+        """The number of the source language's tokens, special ones included."""
         return len(self.tokens)
 
-    # ---------------------------------------------------------------------------------------------- both directions
-
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of a text of the source language, a NumPy int64 array, without </s> at its end.
+        """Return the ids of a text of the source language, a NumPy int64 array, without </s> at its end.
 
-        A name such as >>fra<< at the beginning is one token: it tells models with several target languages which one to write.
-        With ``allow_special``, the name of a special token is that token. Raises UserError for anything but text.
+        A name such as >>fra<< at the beginning is one token: it chooses the target language of a model with several. With
+        ``allow_special``, the name of a special token is that token. Raises UserError for anything but text.
         """
         return self._encode(text, allow_special, self._source, self.vocabulary)
 
     def encode_target(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of a text of the target language, as ``encode`` gives those of the source language."""
+        """Return the ids of a text of the target language, as ``encode`` does for the source language."""
         return self._encode(text, allow_special, self._target, self.target_vocabulary)
 
     def _encode(self, text: str, allow_special: bool, processor: Any, vocabulary: Mapping[str, int]) -> Any:
@@ -92,7 +90,7 @@ class MarianTokenizer:
         return host.array(ids, dtype=host.int64)
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of ids of the target language. With ``skip_special``, </s> and <pad> are left out. Raises UserError for a
+        """Return the text of ids of the target language, with ``skip_special`` without </s> and <pad>. Raises UserError for a
         number that is not an id."""
         leave_out = {self.special[MARIAN_END], self.special[MARIAN_PADDING]} if skip_special else ()
         special = set(self.special.values())
@@ -107,9 +105,9 @@ class MarianTokenizer:
         return (line + self._joining.decode_pieces(pieces)).replace("▁", " ").strip()
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """What ``decode`` returns, a piece for each id, and a last one. White space waits for what follows, as a text does not
-        end with it, and so does U+FFFD, which may be a part of a character. Each piece is decoded after all before it: what
-        SentencePiece makes of a piece depends on its place."""
+        """Yield the text that ``decode`` returns, a piece per id, and a last one. White space waits for the next piece, as no
+        text ends with it, and so does U+FFFD, which may be part of a character. Each piece is decoded together with all before
+        it, because the result depends on its position."""
         seen: list[int] = []
         shown = 0
         for i in ids:
@@ -119,24 +117,24 @@ class MarianTokenizer:
             shown = max(shown, len(certain))
         yield self.decode(seen, skip_special)[shown:]
 
-    # ------------------------------------------------------------------------------------------------------- files
-
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to a JSON file, with the SentencePiece models in it."""
-        saved = {
+        saved: dict[str, Any] = {
             "kind": self.kind,
             "source": base64.b64encode(self.source).decode(),
             "target": base64.b64encode(self.target).decode(),
             "tokens": self.tokens,
         }
-        own = {} if self.target_vocabulary is self.vocabulary else {"target_tokens": self.target_tokens}
-        write_json(Path(path), saved | own)
+        if self.target_vocabulary is not self.vocabulary:
+            saved["target_tokens"] = self.target_tokens
+        write_json(Path(path), saved)
 
     @classmethod
     def load(cls, path: str | Path) -> MarianTokenizer:
-        """The tokenizer that ``save`` wrote. Raises UserError for any other file; ImportError without ``sentencepiece``."""
-        kinds = {"tokens": list[str], "source": str, "target": str, "target_tokens": list[str] | None}
-        return load_saved(cls._from_saved, path, cls.kind, "Marian", **kinds)
+        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file; ImportError without
+        ``sentencepiece``."""
+        types = {"tokens": list[str], "source": str, "target": str, "target_tokens": list[str] | None}
+        return load_saved(cls._from_saved, path, cls.kind, "Marian", **types)
 
     @classmethod
     def _from_saved(cls, tokens: list[str], source: str, target: str, target_tokens: list[str] | None) -> MarianTokenizer:
@@ -147,15 +145,15 @@ class MarianTokenizer:
     def from_files(
         cls, vocabulary: str | Path, source: str | Path, target: str | Path, target_vocabulary: str | Path | None = None
     ) -> MarianTokenizer:
-        """The tokenizer of a published model from its files: vocab.json, source.spm, target.spm and, where the languages have
-        vocabularies of their own, target_vocab.json. Raises UserError if a file is missing or damaged; ImportError without
+        """Load the tokenizer of a published model from its files: vocab.json, source.spm, target.spm and, if each language has
+        its own vocabulary, target_vocab.json. Raises UserError if a file is missing or damaged; ImportError without
         ``sentencepiece``."""
         models = []
         for path in (source, target):
             try:
                 models.append(read_file(path))
             except FileNotFoundError:
-                raise UserError(f"{path} does not exist: a Marian model has source.spm and target.spm") from None
+                raise UserError(f"{path} does not exist: a Marian model needs source.spm and target.spm") from None
         ids = [_read_vocabulary(path) for path in (vocabulary, target_vocabulary) if path is not None]
         with damaged(f"{vocabulary}, {source} or {target}"):
             return cls(ids[0], models[0], models[1], *ids[1:])
@@ -168,9 +166,9 @@ def _read_vocabulary(path: str | Path) -> dict[str, int]:
 
 
 def _in_order(ids: Mapping[str, int]) -> list[str]:
-    """All tokens in the order of their ids. Raises UserError if these are not 0, 1, 2 and so on."""
+    """Return all tokens in the order of their ids. Raises UserError unless these are 0, 1, 2 and so on."""
     if any(type(i) is not int for i in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
-        raise UserError(f"the ids are not the numbers from 0 to {len(ids) - 1}")
+        raise UserError(f"the ids must be the numbers from 0 to {len(ids) - 1}")
     return sorted(ids, key=ids.__getitem__)
 
 
@@ -182,7 +180,7 @@ def _numbered(tokens: list[str]) -> dict[str, int]:
 
 
 def _processor(model: bytes, language: str) -> Any:
-    """SentencePiece with a model."""
+    """Return a SentencePiece processor with a model."""
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError as error:
@@ -192,4 +190,4 @@ def _processor(model: bytes, language: str) -> Any:
     try:
         return SentencePieceProcessor(model_proto=model)
     except RuntimeError:
-        raise UserError(f"the {language} model is not one of SentencePiece") from None
+        raise UserError(f"the {language} language has no valid SentencePiece model") from None

@@ -1,5 +1,5 @@
-"""Published tokenizers. The package ``tokenizers`` runs what a tokenizer.json describes: a normalizer, a pre-tokenizer, a
-model, a post-processor and a decoder, one after the other."""
+"""Published tokenizers, run by the package ``tokenizers``. A tokenizer.json describes a normalizer, a pre-tokenizer, a model, a
+post-processor and a decoder, applied in this order."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ from tinytensor.device.forks import free_in_forks
 Section = dict[str, Any]
 Around = tuple[Sequence[str], Sequence[str]]
 
-_LONG = 50_000  # characters of a text from which what encodes batches is faster: it does not look where in the text each id is
+_LONG = 50_000  # characters of a text above which encoding a batch is faster, as it does not track positions in the text
 _LOCAL = ("ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip", "WordPiece")  # decoders: see _is_local
 
 
 class PipelineTokenizer:
     """The tokenizer that the content of a tokenizer.json describes, such as that of GPT-2, Llama, Qwen, BERT or T5.
 
-    ``more`` are more added tokens, each as the file describes one, without an id. ``around`` are the names of tokens before
-    and after a text; without them the post-processor counts. The tokenizer has the contents of its added tokens by their ids,
-    ``added``.
+    ``more`` are further added tokens as the file describes them, without ids. ``around`` are the names of tokens before and
+    after a text, by default those of the post-processor. ``added`` maps the ids of added tokens to their contents.
 
-    Raises UserError for a content that does not fit together or that takes very long to use, and without the package
+    Raises UserError for inconsistent content or content that would take very long to run, and without the package
     ``tokenizers``.
     """
 
@@ -53,10 +52,10 @@ class PipelineTokenizer:
             ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
             added = sorted(self._tokenizer.get_added_tokens_decoder().items())
         if not ids or max(ids.values()) >= 2 * len(ids) or len({*ids.values()}) < len(ids):
-            raise UserError("two tokens have the same id, or many ids have no token")
+            raise UserError("two tokens share an id, or many ids have no token")
         for token in (token for token in listed if ids[token["content"]] != token["id"]):
             name = shortened(repr(token["content"]), 80)
-            raise UserError(f"the added token {name} has the id {token['id']}, but {ids[token['content']]} in the vocabulary")
+            raise UserError(f"added token {name} has id {token['id']}, but {ids[token['content']]} in the vocabulary")
         self.added = {i: token.content for i, token in added}
         self.special = {token.content: i for i, token in added if token.special}
         plain = {_unknown(model, ids), *(i for name, i in self.special.items() if len(name) == 1)}
@@ -69,12 +68,12 @@ class PipelineTokenizer:
         self.before, self.after = self._around()
 
     def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The ids that the post-processor puts before and after a text."""
+        """Return the ids that the post-processor puts before and after a text."""
         for text in filter(None, ("a", "A", "1", " ", "\n", *map(self._tokenizer.id_to_token, range(min(self._size, 500))))):
             with _in_words():
                 encoding = self._tokenizer.encode(text)
                 plain = self._tokenizer.encode(text, add_special_tokens=False).ids
-            of_text = [place for place, part in enumerate(encoding.sequence_ids) if part is not None]
+            of_text = [i for i, part in enumerate(encoding.sequence_ids) if part is not None]
             if plain:
                 break
         else:
@@ -82,9 +81,9 @@ class PipelineTokenizer:
         before = encoding.ids[: of_text[0]] if of_text else []
         after = encoding.ids[of_text[-1] + 1 :] if of_text else []
         if encoding.ids != [*before, *plain, *after]:
-            raise UserError("the post-processor does not put the text once between the tokens around it")
+            raise UserError("the post-processor must keep the text once between the tokens around it")
         if max((*before, *after), default=0) >= self._size:
-            raise UserError("the post-processor puts numbers around a text that are no ids")
+            raise UserError("the post-processor puts ids around a text that are out of range")
         return tuple(before), tuple(after)
 
     @property
@@ -95,19 +94,17 @@ class PipelineTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, up to the highest one. Some of them may have no token, and no text."""
+        """The number of ids, up to the highest one. Some may have no token."""
         return self._size
 
-    # ---------------------------------------------------------------------------------------------- both directions
-
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the text, a NumPy int64 array. What the vocabulary lacks is left out, or becomes its unknown token. Raises
+        """Return the ids of the text, a NumPy int64 array. Unknown text is left out or becomes the unknown token. Raises
         UserError for anything but text."""
         checked_text(text)
         with self._lock, _in_words():
             ids = self._encode(self._tokenizer, text, allow_special)
             if not allow_special and not self._reserved.isdisjoint(ids):
-                # The model itself makes a special token of some plain text.
+                # the model maps plain text to a special token
                 self._guarded = self._guarded or _made(_without(self.content, self.added, self._reserved))
                 ids = self._encode(self._guarded, text, False)
         return host.array(ids, dtype=host.int64)
@@ -123,7 +120,7 @@ class PipelineTokenizer:
         return ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of the ids. Raises UserError for a number that is not an id."""
+        """Return the text of the ids. Raises UserError for a number that is not an id."""
         leave_out = skippable(self.special) if skip_special else ()
         return self._text(list(checked(ids, self._size, leave_out)))
 
@@ -133,24 +130,25 @@ class PipelineTokenizer:
         return text
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """What ``decode`` returns, in pieces, each as soon as it is certain: bytes where something else follows them."""
-        waiting: list[int] = []  # the last id of which all is shown, and those after it: they say what comes next
+        """Yield the text that ``decode`` returns in pieces, each as soon as it is final: bytes once another token follows
+        them."""
+        waiting: list[int] = []  # the last id that is shown completely, and the ids after it
         shown = 0  # characters of their text
         is_local, of_bytes = _is_local(self._decoders), any(part["type"] == "ByteLevel" for part in self._decoders)
         for i in checked(ids, self._size, skippable(self.special) if skip_special else ()):
             waiting.append(i)
             if is_local and _byte_of(self._tokenizer.id_to_token(i)) is None:
                 text = self._text(waiting)
-                if not of_bytes or not text.endswith("\ufffd"):  # which may be a part of a character
+                if not of_bytes or not text.endswith("\ufffd"):  # which may be part of a character
                     yield text[shown:]
-                    alone = len(self._text([i]))  # where a text loses its first space, an id may have no text of its own
+                    alone = len(self._text([i]))  # 0 if a text loses its first space and the id is only that
                     waiting, shown = ([i], alone) if alone else (waiting, len(text))
-        if rest := self._text(waiting)[shown:]:
-            yield rest
+        if last := self._text(waiting)[shown:]:
+            yield last
 
     def text_of(self, i: int) -> str:
-        """The text of one id inside a text, such as " the", to be shown: a byte that is no character as ``\\xe6``, and the ##
-        of a WordPiece."""
+        """Return the readable text of one id inside a text, such as " the": part of a character as ``\\xe6``, a WordPiece with
+        its ##."""
         (i,) = checked([i], self._size)
         token = self.added.get(i) or self._tokenizer.id_to_token(i) or ""
         decoders = {part["type"] for part in self._decoders}
@@ -162,27 +160,24 @@ class PipelineTokenizer:
             return bytes([byte]).decode("utf-8", "backslashreplace")
         return self.decode([i, i])[len(self.decode([i])) :]  # the first may have lost its space
 
-    # ------------------------------------------------------------------------------------------------------- files
-
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to a JSON file."""
         write_json(Path(path), {"kind": self.kind, "content": self.content})
 
     @classmethod
     def load(cls, path: str | Path) -> PipelineTokenizer:
-        """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
+        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file."""
         with read_from(path):
             return load_saved(cls, path, cls.kind, "pipeline", content=dict[str, Any])
 
 
 def _made(content: Section, more: Iterable[Section] = (), around: Around | None = None) -> Any:
-    """The ``Tokenizer`` of the package that a content describes."""
+    """Return the package's ``Tokenizer`` that the content describes."""
     try:
         from tokenizers import AddedToken, Tokenizer
         from tokenizers.processors import TemplateProcessing
     except ImportError:
-        needs = "a published tokenizer needs the package tokenizers"
-        raise UserError(f'{needs}: pip install "tinyformer[pretrained]"') from None
+        raise UserError('a published tokenizer needs the package tokenizers: pip install "tinyformer[pretrained]"') from None
     tokenizer = Tokenizer.from_str(json.dumps(_with_all_ids({**content, "truncation": None, "padding": None})))
     tokenizer.add_tokens([AddedToken(**token) for token in more])
     if around is not None:
@@ -195,8 +190,8 @@ def _made(content: Section, more: Iterable[Section] = (), around: Around | None 
 
 
 def _with_all_ids(content: Section) -> Section:
-    """The content with its added tokens in the vocabulary too where there are gaps before them: to the package, an added token
-    has the next id, whatever the file says."""
+    """Return the content with its added tokens also in the vocabulary if their ids leave gaps: the package gives an added token
+    the next id, whatever the file says."""
     model, vocabulary = content["model"], content["model"]["vocab"]
     if isinstance(vocabulary, list):
         return content
@@ -207,7 +202,7 @@ def _with_all_ids(content: Section) -> Section:
 
 
 def _without(content: Section, names: Mapping[int, str], reserved: Collection[int]) -> Section:
-    """The content with names for the ``reserved`` ids that nobody can guess, so that no text gives these ids."""
+    """Return the content with unguessable names for the ``reserved`` ids, so that no text has these ids."""
     secret = secrets.token_hex(16)
     new = {names[i]: names[i] + secret for i in reserved}
     added = [{**token, "content": new.get(token["content"], token["content"])} for token in content["added_tokens"]]
@@ -222,13 +217,13 @@ def _without(content: Section, names: Mapping[int, str], reserved: Collection[in
 
 
 def _unknown(model: Section, ids: Mapping[str, int]) -> int | None:
-    """The id that stands for what a model does not know."""
+    """Return the id of the unknown token."""
     unknown: int | None = model.get("unk_id", ids.get(model.get("unk_token") or ""))
     return unknown
 
 
 def _is_local(decoders: list[Section]) -> bool:
-    """Whether what a token becomes depends on the one before it at most, and bytes of a character on one another."""
+    """Return True if the text of a token depends at most on the token before it, and bytes on the others of their character."""
     joined = next((n for n, part in enumerate(decoders) if part["type"] in ("Fuse", "ByteLevel")), len(decoders))
     after = [part for part in decoders[joined + 1 :] if part["type"] != "Fuse"]
     strips = all(part["type"] == "Strip" and part["start"] <= 1 and part["stop"] == 0 for part in after)
@@ -236,15 +231,15 @@ def _is_local(decoders: list[Section]) -> bool:
 
 
 def _byte_of(token: str | None) -> int | None:
-    """The byte that a token such as <0x0A> stands for; None for other tokens."""
+    """Return the byte that a token such as <0x0A> stands for, or None for other tokens."""
     is_byte = token and len(token) == 6 and regex.fullmatch(r"<0x[0-9A-Fa-f]{2}>", token)
     return int(token[3:5], 16) if token and is_byte else None
 
 
 @contextmanager
 def read_from(path: str | Path, folder: str | Path = "") -> Iterator[None]:
-    """A context in which a tokenizer is read from a file: every usual error becomes a UserError that names the file, or another
-    one in the same ``folder``."""
+    """A context that turns errors in a tokenizer's file into UserErrors that name the file, or another one in the
+    ``folder``."""
     try:
         yield
     except UserError as error:
@@ -257,7 +252,7 @@ def read_from(path: str | Path, folder: str | Path = "") -> Iterator[None]:
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """A context that turns an error of the package, and a panic of its Rust code, into a UserError."""
+    """A context that turns errors of the package and panics of its Rust code into UserErrors."""
     try:
         yield
     except UserError:
@@ -265,15 +260,15 @@ def _in_words() -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise UserError(f"the package tokenizers says: {shortened(' '.join(str(error).split()), 300)}") from None
+        raise UserError(f"the package tokenizers reports: {shortened(' '.join(str(error).split()), 300)}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------- limits
 
 
 _MOST_AROUND = 1000  # ids before and after a text
-# Published files have up to 8 parts in a section, literals of up to 20 characters, regular expressions of up to 700, and words
-# of up to 200; and what they replace makes a text up to 36 times as long.
+# Published files have up to 8 parts in a section, literals of 20 characters, regular expressions of 700 and words of 200, and
+# lengthen a text up to 36 times.
 _MOST_PARTS, _LONGEST_LITERAL, _LONGEST_PATTERN, _LONGEST_WORD, _MOST_GROWTH = 20, 200, 10_000, 1000, 100
 _SECTIONS = {
     "normalizer": "normalizers",
@@ -284,32 +279,31 @@ _SECTIONS = {
 
 
 def check_content(content: dict[str, Any]) -> None:
-    """Raise UserError for the content of a tokenizer.json that asks for too much, that would give other ids each time, or that
-    lacks its unknown token."""
+    """Raise UserError for the content of a tokenizer.json that exceeds the limits, uses dropout, or lacks its unknown token."""
     growth = 1.0
     for name, within in _SECTIONS.items():
         growth *= 1 if name == "decoder" else _growth(name, parts_of(content.get(name), within))
     decoder = _growth("decoder", parts_of(content.get("decoder"), "decoders"))
-    if (most := max(growth, decoder)) > _MOST_GROWTH:
-        raise UserError(f"the parts make a text up to {most:.3g}x as long; {_MOST_GROWTH}x is the most")
+    if (factor := max(growth, decoder)) > _MOST_GROWTH:
+        raise UserError(f"the parts make a text up to {factor:.3g}x as long; the limit is {_MOST_GROWTH}x")
     model = content["model"]
     if model.get("dropout"):
-        raise UserError(f"dropout = {model['dropout']!r} of the model is not supported: the ids would be different each time")
+        raise UserError(f"the model's dropout = {model['dropout']!r} is not supported: the ids would be random")
     if "max_input_chars_per_word" in model and model["unk_token"] not in model["vocab"]:  # WordPiece, which needs it
         raise UserError(f"the unknown token {shortened(repr(model['unk_token']), 40)} is not in the vocabulary")
     if (longest := model.get("max_input_chars_per_word") or 0) > _LONGEST_WORD:
-        raise UserError(f"max_input_chars_per_word is {longest:,}; {_LONGEST_WORD:,} is the most")
+        raise UserError(f"max_input_chars_per_word must be at most {_LONGEST_WORD:,}, got {longest:,}")
 
 
 def parts_of(section: Any, within: str) -> list[dict[str, Any]]:
-    """The parts of a section that may be missing, one part, or a sequence. Raises UserError for too many."""
+    """Return the parts of a section, which may be missing, one part or a sequence. Raises UserError for too many."""
     parts: list[dict[str, Any]] = []
     count, waiting = 0, [section] if section else []
     while waiting:
         part = waiting.pop()
         count += 1
         if count > _MOST_PARTS:
-            raise UserError(f"there are more than {_MOST_PARTS} {within}")
+            raise UserError(f"too many {within}: the limit is {_MOST_PARTS}")
         if part["type"] == "Sequence":
             waiting += reversed(part[within][: _MOST_PARTS + 1])
         else:
@@ -318,14 +312,14 @@ def parts_of(section: Any, within: str) -> list[dict[str, Any]]:
 
 
 def _growth(name: str, parts: list[dict[str, Any]]) -> float:
-    """By how much the parts of a section make a text longer, at most. Raises UserError for a part that takes too long."""
+    """Return the largest factor by which a section's parts lengthen a text. Raises UserError for a part that takes too long."""
     growth = 1.0
     for part in parts:
         for key, literal in _literals(part):
-            most = _LONGEST_PATTERN if key == "Regex" else _LONGEST_LITERAL
-            if len(literal) > most:
+            limit = _LONGEST_PATTERN if key == "Regex" else _LONGEST_LITERAL
+            if len(literal) > limit:
                 size = counted(len(literal), "character")
-                raise UserError(f"{key} of {part['type']} in the {name} has {size}; {most:,} is the most")
+                raise UserError(f"{key} of {part['type']} in the {name} has {size}; the limit is {limit:,}")
         if part["type"] == "Replace":
             growth *= max(1, len(part["content"]) / max(1, len(part["pattern"].get("String", "x"))))
         elif part["type"] == "ByteLevel" and name == "pre_tokenizer":
@@ -335,8 +329,8 @@ def _growth(name: str, parts: list[dict[str, Any]]) -> float:
             growth *= max(1, *map(len, block[4 + int.from_bytes(block[:4], "little") :].split(b"\0")))
         elif part["type"] == "TemplateProcessing":
             named = {piece["SpecialToken"]["id"] for piece in part["single"] if "SpecialToken" in piece}
-            if lacking := named - set(part["special_tokens"]):
-                raise UserError(f"the post-processor has no ids for {shortened(', '.join(sorted(lacking)), 80)}")
+            if missing := named - set(part["special_tokens"]):
+                raise UserError(f"the post-processor has no ids for {shortened(', '.join(sorted(missing)), 80)}")
             counts = {name: len(part["special_tokens"][name]["ids"]) for name in named}
             if sum(counts[piece["SpecialToken"]["id"]] for piece in part["single"] if "SpecialToken" in piece) > _MOST_AROUND:
                 raise UserError(f"the post-processor puts more than {_MOST_AROUND} ids around a text")
@@ -344,9 +338,9 @@ def _growth(name: str, parts: list[dict[str, Any]]) -> float:
 
 
 def _literals(part: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The strings of a part by their names, those of a pattern among them."""
+    """Yield the names and values of a part's strings, including those of a pattern."""
     for key, value in part.items():
         if key == "pattern" and isinstance(value, dict):
-            yield from ((kind, text) for kind, text in value.items() if isinstance(text, str))
+            yield from ((name, text) for name, text in value.items() if isinstance(text, str))
         elif isinstance(value, str) and key != "precompiled_charsmap":
             yield key, value

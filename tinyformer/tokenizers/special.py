@@ -1,4 +1,4 @@
-"""Special tokens: each is a name that stands for one id, and that no tokenizer cuts."""
+"""Special tokens: names that stand for one id each, and that no tokenizer cuts."""
 
 from __future__ import annotations
 
@@ -10,49 +10,46 @@ from tinyformer.common.errors import UserError, shortened
 from tinyformer.tokenizers.base import checked_text
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
-BEGIN, END = "[BOS]", "[EOS]"  # the ends of a sequence that is generated
-CLASSIFY, SEPARATE, MASK = "[CLS]", "[SEP]", "[MASK]"  # BERT's: the start and the end of a text, and a hidden token
+BEGIN, END = "[BOS]", "[EOS]"  # the start and end of a generated sequence
+CLASSIFY, SEPARATE, MASK = "[CLS]", "[SEP]", "[MASK]"  # BERT's start and end of a text, and a hidden token
 
-# Names are looked for all at once, which takes time and memory that grow with their lengths. Those of published tokenizers have
-# up to a hundred characters, and 200,000 together.
+# Finding names takes time and memory proportional to their lengths. Published ones have up to 100 characters, 200,000 in all.
 _LONGEST_NAME, _MOST_CHARACTERS = 500, 500_000
 
 
 def special_names(names: Iterable[str]) -> list[str]:
-    """The names as a list. Raises UserError unless they are different strings that are not empty, and not so long or so many
-    that looking for them takes long."""
+    """Return the names as a list. Raises UserError unless they are different nonempty strings, short and few enough to be found
+    quickly."""
     if isinstance(names, str):
-        raise UserError(f"the special tokens must be a list of names, not the string {names!r}")
+        raise UserError(f"the special tokens must be a list of names, got the string {names!r}")
     names = list(names)
-    if not all(isinstance(name, str) and name for name in names):
-        raise UserError("the name of a special token must be a string that is not empty")
+    if wrong := [name for name in names if not isinstance(name, str) or not name]:
+        raise UserError(f"the name of a special token must be a nonempty string, got {wrong[0]!r}")
     for name in names:
         checked_text(name)
     if len(set(names)) < len(names):
-        raise UserError(f"the special tokens have the same name twice: {shortened(', '.join(names))}")
+        raise UserError(f"two special tokens have the same name: {shortened(', '.join(names))}")
     if (longest := max(map(len, names), default=0)) > _LONGEST_NAME:
-        raise UserError(f"the name of a special token has {longest:,} characters; it can have {_LONGEST_NAME}")
-    if (together := sum(map(len, names))) > _MOST_CHARACTERS:
-        raise UserError(
-            f"the names of the special tokens have {together:,} characters together; they can have {_MOST_CHARACTERS:,}"
-        )
+        raise UserError(f"the name of a special token has {longest:,} characters; the limit is {_LONGEST_NAME}")
+    if (total := sum(map(len, names))) > _MOST_CHARACTERS:
+        raise UserError(f"the names of the special tokens have {total:,} characters; the limit is {_MOST_CHARACTERS:,}")
     return names
 
 
 def mask_name(special: Collection[str]) -> str | None:
-    """The name of the token that hides another one, of those named: BERT's [MASK], or <mask> of RoBERTa and MPNet. None if
-    there is none."""
+    """Return the name among ``special`` of the mask token: BERT's [MASK], or <mask> of RoBERTa and MPNet. None if there is
+    none."""
     return next((name for name in (MASK, "<mask>") if name in special), None)
 
 
 def skippable(special: Mapping[str, int]) -> Collection[int]:
-    """The ids that stand for nothing in the text: all special ones except [UNK], which stands for a word."""
+    """Return the ids to skip in a text: all special ones but [UNK], which stands for a word."""
     return {i for name, i in special.items() if name != UNKNOWN}
 
 
 def cut_at_special(text: str, special: Mapping[str, int]) -> Iterator[tuple[str, int | None]]:
-    """The text in pieces: (plain text, None), or (the name of a special token, its id). Where several names match at one
-    place, the longest counts."""
+    """Yield the text in pieces: (plain text, None), or (the name of a special token, its id). Of several names that match at a
+    position, the longest counts."""
     if not special:
         yield text, None
         return

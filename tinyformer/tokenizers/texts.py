@@ -1,4 +1,4 @@
-"""Texts for people: of each token by itself, to begin with, and the words that a tokenizer does not know."""
+"""Tokens as readable text, text to start from, and words that a tokenizer does not know."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from tinytensor.common.wording import counted
 
 
 def token_texts(tokenizer: Tokenizer, ids: Iterable[int], is_source: bool = False) -> list[str]:
-    """The text of each id by itself, such as " the". Special tokens have their names.
+    """Return the text of each id, such as " the", or the name of a special token.
 
-    A token that is a part of a character is shown as its bytes, such as ``\\xe6``. WordPiece's "##" stays at the pieces that
-    continue a word, and a space stands at the beginning of Marian's pieces that begin one. With ``is_source`` the ids are of
-    the source language, which matters only to a Marian tokenizer with a vocabulary for each. Raises UserError for a number that
-    is not an id.
+    A part of a character is shown as its bytes, such as ``\\xe6``. WordPiece's pieces inside a word keep their "##", and
+    Marian's at the start of a word have a space. With ``is_source``, the ids are of the source language, which matters only to
+    a Marian tokenizer with two vocabularies. Raises UserError for a number that is not an id.
 
     >>> from tinyformer import CharTokenizer, token_texts
     >>> token_texts(CharTokenizer.train("banana"), [1, 0, 2])
@@ -36,7 +35,7 @@ def token_texts(tokenizer: Tokenizer, ids: Iterable[int], is_source: bool = Fals
 
 
 def opening_text(tokenizer: Tokenizer) -> str:
-    """The text to go on from where there is none: a new line; or what a tokenizer without new lines knows, one token or more.
+    """Return the text to continue where there is none: a newline, or for a tokenizer without newlines some text that it knows.
 
     >>> from tinyformer import CharTokenizer
     >>> from tinyformer.tokenizers.texts import opening_text
@@ -48,12 +47,12 @@ def opening_text(tokenizer: Tokenizer) -> str:
     return opening if len(tokenizer.encode(opening)) else "."  # a tokenizer of words has no token for white space
 
 
-_NAMES = (UNKNOWN, "<unk>")  # the latter is that of Marian's models
+_NAMES = (UNKNOWN, "<unk>")  # the latter is Marian's
 
 
 def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
-    """The words of a text, as they stand between spaces, in which the tokenizer has its unknown token; each once. The names of
-    special tokens are no words."""
+    """Return the different words of a text, as separated by spaces, whose ids include the unknown token. The names of special
+    tokens are not words."""
     unknown = next((tokenizer.special[name] for name in _NAMES if name in tokenizer.special), None)
     if unknown is None:  # as with byte pairs, which can spell everything
         return []
@@ -63,11 +62,10 @@ def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 def note_on_unknown(tokenizer: Tokenizer, text: str) -> str:
-    """A line that names the words of a text that the model cannot read; empty if there are none."""
+    """Return a line that names the words of a text that the model cannot read, or "" if there are none."""
     words = unknown_words(tokenizer, text)
     if not words:
         return ""
     name = next(name for name in _NAMES if name in tokenizer.special)
     shown = ", ".join(repr(shortened(word, 30)) for word in words[:3]) + (", ..." if words[3:] else "")
-    what = f"{counted(len(words), 'word')} are" if words[1:] else "a word is"
-    return f"({what} too long for this model, or with characters that it does not know, and read as {name}: {shown})"
+    return f"({counted(len(words), 'unknown word')}, too long or with unknown characters, read as {name}: {shown})"

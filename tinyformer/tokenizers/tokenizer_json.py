@@ -1,4 +1,4 @@
-"""Our tokenizers as tokenizer.json and tokenizer_config.json describe them, the files that ``transformers`` loads."""
+"""Writing our tokenizers as tokenizer.json and tokenizer_config.json, the files that ``transformers`` loads."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tinyformer.tokenizers.wordpiece import WordPieceTokenizer
 from tinytensor.device.disk import make_folder
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-METASPACE = {"type": "Metaspace", "replacement": "▁"}  # what SentencePiece has in place of spaces
+METASPACE = {"type": "Metaspace", "replacement": "▁"}  # SentencePiece's character for a space
 LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2_WORDS = LLAMA3_WORDS.replace("{1,3}", "")
-# What transformers calls the tokens that have these names.
+# The roles that transformers gives to tokens with these names.
 _ROLES = {
     BEGIN: ("bos_token",),
     END: ("eos_token",),
@@ -45,15 +45,15 @@ _ROLES = {
 
 @functools.singledispatch
 def tokenizer_json(tokenizer: Tokenizer) -> Section:
-    """The content of a tokenizer.json. Raises UserError for a tokenizer whose rules such a file cannot express."""
+    """Return the content of a tokenizer.json. Raises UserError for a tokenizer whose rules such a file cannot express."""
     raise UserError(
-        f"a tokenizer of the kind {tokenizer.kind!r} cannot be written for transformers: tokenizer.json has no rules for how "
-        "it joins tokens; train one of byte pairs, WordPieces or characters"
+        f"cannot write a {tokenizer.kind!r} tokenizer for transformers: tokenizer.json has no rules for how it joins tokens; "
+        "train one of byte pairs, WordPieces or characters"
     )
 
 
 def write_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json to a folder, which is made if need be."""
+    """Write tokenizer.json and tokenizer_config.json to a folder, which is created if needed."""
     content = tokenizer_json(tokenizer)
     make_folder(folder)
     write_json(folder / "tokenizer.json", content)
@@ -61,19 +61,19 @@ def write_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def _config(tokenizer: Tokenizer) -> Section:
-    """The settings for transformers: its class for a tokenizer of any kind, and the roles of the special tokens."""
+    """Return the settings for transformers: its generic tokenizer class, and the roles of the special tokens."""
     roles: dict[str, str] = {}
-    others = []
+    additional = []
     for name in tokenizer.special:
         free = [role for role in _ROLES.get(name, ()) if role not in roles]
         roles |= dict.fromkeys(free, name)
         if not free:
-            others.append(name)
+            additional.append(name)
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         **roles,
-        **({"additional_special_tokens": others} if others else {}),
+        **({"additional_special_tokens": additional} if additional else {}),
     }
 
 
@@ -84,7 +84,7 @@ tokenizer_json.register(PipelineTokenizer, lambda tokenizer: tokenizer.content)
 def _byte_pairs(tokenizer: BPETokenizer) -> Section:
     tokens = tokenizer.shown_tokens()
     merges = [[tokens[left], tokens[right]] for left, right in tokenizer.merges]
-    return _whole(
+    return _content(
         tokenizer.special,
         pre_tokenizer=split_by(*([tokenizer.pattern] if tokenizer.pattern else [])),
         decoder=BYTE_LEVEL,
@@ -97,28 +97,28 @@ def _wordpieces(tokenizer: WordPieceTokenizer) -> Section:
     sections = berts(_ids_of(tokenizer.tokens), tokenizer.lowercase)
     sections["model"]["max_input_chars_per_word"] = tokenizer.longest_word
     ends = ([(name, tokenizer.special[name])] for name in (CLASSIFY, SEPARATE))
-    return _whole(tokenizer.special, post_processor=around(*ends), **sections)
+    return _content(tokenizer.special, post_processor=around(*ends), **sections)
 
 
 @tokenizer_json.register
 def _characters(tokenizer: CharTokenizer) -> Section:
-    return _whole(
+    return _content(
         tokenizer.special,
         pre_tokenizer=_isolated(r"[\s\S]"),
         decoder={"type": "Fuse"},
-        # An unknown character is an error, as the token for it is none.
+        # There is no unknown token, so an unknown character is an error.
         model={"type": "WordLevel", "vocab": _ids_of([*tokenizer.characters, *tokenizer.special]), "unk_token": ""},
     )
 
 
-def _whole(special: Mapping[str, int], **sections: Any) -> Section:
+def _content(special: Mapping[str, int], **sections: Any) -> Section:
     usual = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
     added = [added_token(name) | {"id": i} for name, i in sorted(special.items(), key=lambda entry: entry[1])]
     return {"version": "1.0", **usual, "added_tokens": added, **sections}
 
 
 def added_token(name: str, special: bool = True, **rules: bool) -> Section:
-    """An added token without an id, by default a special one that is found wherever it stands."""
+    """Return an added token without an id, by default a special one that matches anywhere."""
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"content": name, **plain, "special": special, **rules}
 
@@ -127,15 +127,15 @@ def _ids_of(tokens: list[str]) -> dict[str, int]:
     ids = {token: i for i, token in enumerate(tokens)}
     if len(ids) < len(tokens):
         twice = next(token for i, token in enumerate(tokens) if ids[token] != i)
-        raise UserError(f"tokenizer.json cannot tell the special token {twice!r} from an ordinary token that is written alike")
+        raise UserError(f"tokenizer.json cannot distinguish the special token {twice!r} from an equal ordinary token")
     return ids
 
 
 def split_by(*patterns: str, space_before: bool = False) -> Section:
-    """The pre-tokenizer that cuts a text by regular expressions, one after the other, and then shows bytes as letters."""
-    own = patterns[-1:] == (GPT2_WORDS,)  # ByteLevel has GPT-2's pattern
-    last = {**BYTE_LEVEL, "add_prefix_space": space_before, "use_regex": own}
-    cutters = [*map(_isolated, patterns[:-1] if own else patterns), last]
+    """Return the pre-tokenizer that cuts a text by regular expressions in turn and then shows bytes as letters."""
+    is_gpt2 = patterns[-1:] == (GPT2_WORDS,)  # ByteLevel has GPT-2's pattern
+    last = {**BYTE_LEVEL, "add_prefix_space": space_before, "use_regex": is_gpt2}
+    cutters = [*map(_isolated, patterns[:-1] if is_gpt2 else patterns), last]
     return cutters[0] if len(cutters) == 1 else {"type": "Sequence", "pretokenizers": cutters}
 
 
@@ -146,8 +146,8 @@ def _isolated(pattern: str) -> Section:
 def berts(
     vocab: Mapping[str, int], lowercase: bool, unknown: str = UNKNOWN, cleanup: bool = False, **normalizer: Any
 ) -> Section:
-    """The sections of a BERT's tokenizer, all but the post-processor. With ``cleanup``, no space comes before . ? ! when
-    ids become text."""
+    """Return the sections of BERT's tokenizer, all but the post-processor. With ``cleanup``, decoding puts no space before . ?
+    !"""
     usual = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": lowercase}
     model = {"type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
     return {
@@ -159,7 +159,7 @@ def berts(
 
 
 def characters_decoder(has_space: bool) -> Section:
-    """The decoder of SentencePiece's byte pairs of characters, with a space before the text or without."""
+    """Return the decoder of SentencePiece's byte pairs of characters; with ``has_space``, it strips a space before the text."""
     steps: list[Section] = [{"type": "Replace", "pattern": {"String": METASPACE["replacement"]}, "content": " "}]
     steps += [{"type": "ByteFallback"}, {"type": "Fuse"}]
     strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -167,14 +167,14 @@ def characters_decoder(has_space: bool) -> Section:
 
 
 def around(before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]) -> Section | None:
-    """The post-processor that puts tokens, with their ids, around a text; None where there are none."""
+    """Return the post-processor that puts tokens, given with their ids, around a text, or None if there are none."""
 
     def template(texts: str) -> list[Section]:
         parts = [{"SpecialToken": {"id": name, "type_id": 0}} for name, _ in before]
-        # As in BERT, a second text follows the end of the first, and has an end of its own.
-        for kind, text in enumerate(texts):
-            parts.append({"Sequence": {"id": text, "type_id": kind}})
-            parts += [{"SpecialToken": {"id": name, "type_id": kind}} for name, _ in after]
+        # As in BERT, a second text follows the end of the first, and then comes a second end.
+        for segment, text in enumerate(texts):
+            parts.append({"Sequence": {"id": text, "type_id": segment}})
+            parts += [{"SpecialToken": {"id": name, "type_id": segment}} for name, _ in after]
         return parts
 
     ends = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (*before, *after)}
@@ -183,8 +183,8 @@ def around(before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]) 
 
 
 def content_of_saved(saved: Section) -> Section:
-    """The content of a tokenizer.json for what earlier versions saved of a published tokenizer: byte pairs with more than
-    GPT-2's rules, or a BERT's with ``cleanup``. Raises KeyError and others for a damaged file."""
+    """Return the content of a tokenizer.json for a published tokenizer that an earlier version saved: byte pairs with more than
+    GPT-2's rules, or BERT's with ``cleanup``. Raises KeyError and other errors for a damaged file."""
     tokens, names = saved["tokens"], saved["special"]
     if saved["kind"] == "wordpiece":
         tokenizer = WordPieceTokenizer(tokens, names, lowercase=saved["lowercase"], longest_word=saved["longest_word"])
@@ -192,7 +192,7 @@ def content_of_saved(saved: Section) -> Section:
     more = [{"in_vocabulary": False, **token} for token in saved.get("added") or []]
     apart = {*names.values(), *(token["id"] for token in more if not token.pop("in_vocabulary"))}
     unknown, rules = saved.get("unknown"), saved.get("rules") or {"patterns": [GPT2_WORDS]}
-    content = _whole(
+    content = _content(
         names,
         normalizer={"type": rules["normal_form"]} if rules.get("normal_form") else None,
         pre_tokenizer=split_by(*rules["patterns"], space_before=rules.get("space_before", False)),

@@ -1,4 +1,4 @@
-"""A tokenizer with one token for each word: simple, and usual before there were tokenizers with pieces of words."""
+"""A tokenizer with one token for each word: simple, and usual before subword tokenizers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from tinytensor.device.backend import host
 
 SPECIAL = (PADDING, UNKNOWN, BEGIN, END)
 
-# How a text is cut, by the names that files have for it. Files of early versions have none: their words are letters, with their
-# accents, and digits, and any other character is a mark.
+# Patterns of words by their names in files. Files of early versions have no name and use "letters".
 RULES = {"unicode": WORDS_AND_MARKS, "letters": regex.compile(r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]")}
 
 
 class WordTokenizer:
-    """Each word is a token, and so is each mark between words. The ids are: [PAD], [UNK], [BOS], [EOS], the names of
-    ``special``, then the words.
+    """Each word is a token, and so is each mark between words. The ids are [PAD], [UNK], [BOS], [EOS], ``special``, then the
+    words.
 
-    Words are cut by Unicode's rules, in which don't and 3.14 are one word each, and an emoji of several parts is one mark. With
-    ``rules="letters"``, which is how early versions cut them, only letters and digits make words.
+    Words follow Unicode's rules: don't and 3.14 are one word each, and an emoji of several parts is one mark. With
+    ``rules="letters"``, as in early versions, only letters and digits make words.
 
-    ``unknown`` says what happens to a word that the tokenizer does not know: "token" encodes it as [UNK], "error" raises
-    UserError. With ``lowercase``, words are lower-cased before they are looked up.
+    ``unknown`` says how to encode an unknown word: "token" returns [UNK], "error" raises UserError. With ``lowercase``, words
+    are lower-cased before they are looked up.
 
     >>> from tinyformer import WordTokenizer
     >>> tokenizer = WordTokenizer.train("to be or not to be")
@@ -58,16 +57,16 @@ class WordTokenizer:
         self.lowercase = lowercase
         self.unknown = unknown
         if unknown not in ("token", "error"):
-            raise UserError(f"unknown={unknown!r} is not a way to treat unknown words: use 'token' or 'error'")
+            raise UserError(f"unknown must be 'token' or 'error', got {unknown!r}")
         if rules not in RULES:
-            raise UserError(f"rules={rules!r} is no way to cut words: use {' or '.join(map(repr, RULES))}")
+            raise UserError(f"rules must be {' or '.join(map(repr, RULES))}, got {rules!r}")
         if not self.words:
             raise UserError("a word tokenizer needs at least one word")
         names = special_names([*SPECIAL, *special_names(special)])
         self.special = {name: i for i, name in enumerate(names)}
         self._id_of = {word: len(names) + i for i, word in enumerate(self.words)}
         if "" in self._id_of or len(self._id_of) < len(self.words):
-            raise UserError("a word is empty, or occurs twice")
+            raise UserError("a word is empty or occurs twice")
         self._tokens = [*names, *self.words]
 
     @property
@@ -75,11 +74,9 @@ class WordTokenizer:
         """The number of tokens, special ones included."""
         return len(self._tokens)
 
-    # ---------------------------------------------------------------------------------------------- both directions
-
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the words, a NumPy int64 array. Raises UserError for anything but text and, with ``unknown="error"``, for
-        a word that the tokenizer does not know."""
+        """Return the ids of the words, a NumPy int64 array. Raises UserError for anything but text and, with
+        ``unknown="error"``, for an unknown word."""
         ids: list[int] = []
         start = 0
         for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
@@ -90,28 +87,26 @@ class WordTokenizer:
             start += len(part)
         return host.array(ids, dtype=host.int64)
 
-    def _id(self, word: str, place: int) -> int:
+    def _id(self, word: str, position: int) -> int:
         i = self._id_of.get(word.lower() if self.lowercase else word)
         if i is not None:
             return i
         if self.unknown == "token":
             return self.special[UNKNOWN]
         raise UserError(
-            f"the word {word!r} at position {place} is not among the {len(self.words)} this tokenizer knows: leave it out, "
-            f"train on a text that has it, or use unknown='token'"
+            f"unknown word {word!r} at position {position}: remove it, train the tokenizer on a text that has it (it knows "
+            f"{counted(len(self.words), 'word')}), or use unknown='token'"
         )
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The words with spaces between them, and punctuation where it usually stands. The white space of the original text is
-        not known. Raises UserError for a number that is not an id."""
+        """Return the words with spaces between them and usual spacing around punctuation, as the original white space is
+        unknown. Raises UserError for a number that is not an id."""
         return "".join(self.stream(ids, skip_special))
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """What ``decode`` returns, one word at a time."""
+        """Yield the text that ``decode`` returns, one word at a time."""
         leave_out = skippable(self.special) if skip_special else ()
         return spaced((self._tokens[i] for i in checked(ids, self.vocab_size, leave_out)), RULES[self.rules])
-
-    # ---------------------------------------------------------------------------------------------------- training
 
     @classmethod
     def train(
@@ -124,19 +119,16 @@ class WordTokenizer:
         lowercase: bool = False,
         unknown: str = "token",
     ) -> WordTokenizer:
-        """A tokenizer for the words of a text, or several, that occur at least ``min_count`` times. With a ``vocab_size``, only
-        the most frequent words are kept, so that there are at most so many tokens, special ones included.
+        """Return a tokenizer for the words that occur at least ``min_count`` times in a text, or several. A ``vocab_size``
+        keeps only the most frequent words, so that there are at most as many tokens, special ones included.
 
-        The ids follow the frequency of the words; of equally frequent ones, the alphabet. Raises UserError if no word is left.
+        The ids follow the words' frequency, then the alphabet. Raises UserError if no word is left.
         """
         names = special_names([*SPECIAL, *special_names(special)])
         if vocab_size != 0 and vocab_size <= len(names):
-            raise UserError(
-                f"a vocabulary of {counted(vocab_size, 'token')} has no room for words beside "
-                f"{counted(len(names), 'special token')}"
-            )
+            raise UserError(f"vocab_size must be above {len(names)}, the number of special tokens, got {vocab_size}")
         if min_count < 1:
-            raise UserError(f"the minimum count must be at least 1, not {min_count}")
+            raise UserError(f"min_count must be at least 1, got {min_count}")
         counts = Counter(word for part in texts_of(text) for word in WORDS_AND_MARKS.findall(part))
         if lowercase:
             lowered: Counter[str] = Counter()
@@ -148,8 +140,6 @@ class WordTokenizer:
             raise UserError(f"no word occurs {counted(min_count, 'time')} in the text" if counts else "the text has no words")
         room = vocab_size - len(names) if vocab_size else len(words)
         return cls(words[:room], names[len(SPECIAL) :], lowercase=lowercase, unknown=unknown)
-
-    # ------------------------------------------------------------------------------------------------------- files
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to a JSON file."""
@@ -164,9 +154,9 @@ class WordTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> WordTokenizer:
-        """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
-        kinds = {"words": list[str], "special": list[str], "lowercase": bool, "unknown": str}
-        return load_saved(cls._from_saved, path, cls.kind, "word", rules=str | None, **kinds)
+        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file."""
+        types = {"words": list[str], "special": list[str], "lowercase": bool, "unknown": str}
+        return load_saved(cls._from_saved, path, cls.kind, "word", rules=str | None, **types)
 
     @classmethod
     def _from_saved(cls, rules: str | None, **more: Any) -> WordTokenizer:
@@ -181,14 +171,14 @@ _BETWEEN_WORDS = frozenset("'’-‐/_")  # as in don't and well-known
 
 
 def spaced(words: Iterable[str], rules: regex.Pattern[str]) -> Iterator[str]:
-    """Words and punctuation marks as the pieces of a line of text: each with a space before it, or without.
+    """Yield words and punctuation marks with or without a space before each, as in a line of text.
 
-    The spaces are a guess, as the original ones are not known: no space before a comma, after an opening bracket, or around the
-    apostrophe of "don't" and the point of 3.14. Straight quotation marks open and close in turn. There is a space where without
-    one the ``rules`` would cut other words. A piece depends only on the words before it, so it is there as soon as its word is.
+    The spaces are a guess: none before a comma, after an opening bracket, or around the apostrophe of "don't" and the point of
+    3.14. Straight quotation marks open and close in turn. A space also keeps the ``rules`` from cutting other words. A piece
+    depends only on the words before it, so nothing waits.
     """
     before, last = "", ""  # the two words before
-    line = ""  # the last two words, or the last one where a space is before it
+    line = ""  # the last two words, or only the last one if it has a space before it
     quoted = False
     for word in words:
         close = not last or _is_close(before, last, word, quoted)
@@ -201,7 +191,7 @@ def spaced(words: Iterable[str], rules: regex.Pattern[str]) -> Iterator[str]:
 
 
 def _is_close(before: str, last: str, word: str, quoted: bool) -> bool:
-    """Whether there is no space between the word ``last`` and the next one. ``before`` is the word before ``last``; ``quoted``
+    """Return True if no space separates the word ``last`` from the next one. ``before`` is the word before ``last``; ``quoted``
     says whether a straight quotation mark is open."""
     if word in _AFTER_A_WORD or (word in _BETWEEN_WORDS and _is_word(last)):
         return True

@@ -1,7 +1,7 @@
 """WordPiece (Schuster and Nakajima 2012) as BERT uses it.
 
-A text is normalised and cut into words. From the left of each word, the longest piece that the vocabulary has is taken, again
-and again. Pieces inside a word start with ##.
+A text is normalized and cut into words, and a word from left to right into the longest pieces in the vocabulary. Pieces inside
+a word start with ##.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SPECIAL = (PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK)
 
 
 class WordPieceTokenizer:
-    """BERT's tokenizer. ``tokens[i]`` is the piece of id i. A word becomes [UNK] if no pieces make it up, or if it has more
-    than ``longest_word`` characters.
+    """BERT's tokenizer. ``tokens[i]`` is the piece of id i. A word becomes [UNK] if no pieces spell it, or if it has more than
+    ``longest_word`` characters.
 
-    The special tokens are BERT's five, and those of ``special``; the model expects the ids ``before`` and ``after`` around a
-    text, [CLS] and [SEP]. Raises UserError if a special token is not among the tokens.
+    The special tokens are BERT's five and ``special``. The model expects the ids ``before`` and ``after``, [CLS] and [SEP],
+    around a text. Raises UserError if a special token is not among the tokens.
 
     >>> from tinyformer import WordPieceTokenizer
     >>> special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -53,7 +53,7 @@ class WordPieceTokenizer:
         reserved = set(self.special.values())
         self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
         if "" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):
-            raise UserError("a token is empty, or occurs twice")
+            raise UserError("a token is empty or occurs twice")
         self._longest_piece = max(map(len, self.tokens))
         self._encode_word = functools.lru_cache(maxsize=65536)(self._pieces)
 
@@ -62,13 +62,10 @@ class WordPieceTokenizer:
         """The number of tokens, special ones included."""
         return len(self.tokens)
 
-    # ---------------------------------------------------------------------------------------------- both directions
-
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the text, a NumPy int64 array, without [CLS] and [SEP] around it.
+        """Return the ids of the text, a NumPy int64 array, without [CLS] and [SEP] around it.
 
-        The name of a special token in the text is plain text unless ``allow_special``; then it is that token, as in BERT.
-        Raises UserError for anything but text.
+        The name of a special token is plain text unless ``allow_special``. Raises UserError for anything but text.
         """
         ids: list[int] = []
         for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
@@ -80,7 +77,7 @@ class WordPieceTokenizer:
         return host.array(ids, dtype=host.int64)
 
     def _pieces(self, word: str) -> tuple[int, ...]:
-        """The ids of a word's pieces: from the left, the longest piece each time. [UNK] if no piece fits."""
+        """Return the ids of a word's pieces: from the left, the longest piece each time. [UNK] if no piece fits."""
         ids: list[int] = []
         start = 0
         while start < len(word) <= self.longest_word:
@@ -91,18 +88,16 @@ class WordPieceTokenizer:
         return tuple(ids) if ids and self.special[UNKNOWN] not in ids else (self.special[UNKNOWN],)
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The words of the ids with spaces between them. What normalising removed does not come back. Raises UserError for a
-        number that is not an id."""
+        """Return the words of the ids with spaces between them, as normalized. Raises UserError for a number that is not an
+        id."""
         return "".join(self.stream(ids, skip_special))
 
     def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
-        """What ``decode`` returns, one piece at a time."""
+        """Yield the text that ``decode`` returns, one piece at a time."""
         leave_out = skippable(self.special) if skip_special else ()
-        for place, i in enumerate(checked(ids, self.vocab_size, leave_out)):
+        for position, i in enumerate(checked(ids, self.vocab_size, leave_out)):
             token = self.tokens[i]
-            yield token if place == 0 else token[2:] if token.startswith("##") else f" {token}"
-
-    # ---------------------------------------------------------------------------------------------------- training
+            yield token if position == 0 else token[2:] if token.startswith("##") else f" {token}"
 
     @classmethod
     def train(
@@ -113,12 +108,12 @@ class WordPieceTokenizer:
         lowercase: bool = True,
         progress: bool = False,
     ) -> WordPieceTokenizer:
-        """Learn pieces from a text, or several, until there are ``vocab_size`` tokens, or no pair occurs twice.
+        """Learn pieces from a text, or several, until there are ``vocab_size`` tokens or no pair occurs twice.
 
-        The first pieces are the text's characters. Each step merges the most frequent pair of neighbouring pieces, as byte-pair
-        encoding does; of equally frequent pairs, that which comes first in the vocabulary. The ids are: BERT's five special
-        tokens, those of ``special``, then the pieces. Raises UserError if the vocabulary is too small for the characters, and
-        for a text without words.
+        The first pieces are the text's characters. Each step merges the most frequent pair of neighboring pieces, as byte-pair
+        encoding does; of equally frequent pairs, the first in the vocabulary. The ids are BERT's five special tokens,
+        ``special``, then the pieces. Raises UserError if the vocabulary is too small for the characters, and for a text without
+        words.
         """
         words = Counter(word for part in texts_of(text) for word in words_of(part, lowercase))
         if not words:
@@ -128,7 +123,7 @@ class WordPieceTokenizer:
         names = [*SPECIAL, *special]
         tokens = [*names, *sorted({piece for pieces in cut for piece in pieces})]
         if vocab_size < len(tokens):
-            raise SettingError(f"vocab_size must be at least {len(tokens)}, for the characters of this text, not {vocab_size}")
+            raise SettingError(f"vocab_size must be at least {len(tokens)} for the characters of this text, got {vocab_size}")
         id_of = {token: i for i, token in enumerate(tokens) if i >= len(names)}
 
         def merge(pair: Pair) -> int | None:
@@ -139,8 +134,6 @@ class WordPieceTokenizer:
 
         learn_merges([[id_of[piece] for piece in pieces] for pieces in cut], list(words.values()), merge, progress)
         return cls(tokens, special, lowercase=lowercase)
-
-    # ------------------------------------------------------------------------------------------------------- files
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to a JSON file."""
@@ -155,16 +148,16 @@ class WordPieceTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> WordPieceTokenizer:
-        """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
-        kinds = {"tokens": list[str], "special": list[str], "lowercase": bool, "longest_word": int}
-        return load_saved(cls, path, cls.kind, "WordPiece", **kinds)
+        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file."""
+        types = {"tokens": list[str], "special": list[str], "lowercase": bool, "longest_word": int}
+        return load_saved(cls, path, cls.kind, "WordPiece", **types)
 
 
 # ------------------------------------------------------------------------------------------------- normalising and cutting
 
 
 class _CharacterTable(dict[int, str]):
-    """A table for ``str.translate``. An entry is computed by ``rule`` when its character occurs for the first time."""
+    """A table for ``str.translate``. ``rule`` computes an entry when its character first occurs."""
 
     def __init__(self, rule: Callable[[str], str]):
         self.rule = rule
@@ -175,7 +168,7 @@ class _CharacterTable(dict[int, str]):
 
 
 def _cleaned(c: str) -> str:
-    """The replacement of a character: a space for white space, and nothing for a control character."""
+    """Return a space for white space, "" for a control character, and any other character itself."""
     if c in "\t\n\r" or unicodedata.category(c).startswith("Z"):
         return " "
     return "" if c == "\ufffd" or unicodedata.category(c) in ("Cc", "Cf", "Co", "Cs") else c
@@ -194,13 +187,13 @@ _CHINESE = (
 
 
 def _is_chinese(c: str) -> bool:
-    """Whether a character belongs to a block of Chinese characters, which are written without spaces."""
+    """Return True for Chinese characters, which are written without spaces."""
     return any(low <= ord(c) <= high for low, high in _CHINESE)
 
 
 def words_of(text: str, lowercase: bool = True) -> list[str]:
-    """The words of a text as BERT cuts them: at white space, around each punctuation mark and around each Chinese character.
-    Control characters are removed. With ``lowercase``, so are accents, and words are lower-cased."""
+    """Return the words of a text as BERT cuts them: at white space, and around punctuation marks and Chinese characters.
+    Control characters are removed. With ``lowercase``, words are lower-cased and lose their accents."""
     text = text.translate(_CLEANED)
     if lowercase:
         text = unicodedata.normalize("NFD", text).translate(_LOWERED)
@@ -208,21 +201,21 @@ def words_of(text: str, lowercase: bool = True) -> list[str]:
 
 
 def _cleaned_and_apart(c: str) -> str:
-    """What ``_cleaned`` says, and spaces around a Chinese character."""
+    """Return ``_cleaned(c)``, or a Chinese character with spaces around it."""
     return f" {c} " if _is_chinese(c) else _cleaned(c)
 
 
 def _lowered(c: str) -> str:
-    """The lower case of a character; nothing for an accent, which normalising has made a character of its own.
+    """Return the lower case of a character, or "" for an accent, which normalizing has split off.
 
-    It works on one character at a time, as BERT does: in the lower case of a whole Greek word the last sigma differs.
+    It takes one character at a time, as BERT does: lower-casing a complete Greek word changes its last sigma.
     """
     return "" if unicodedata.category(c) == "Mn" else c.lower()
 
 
 def _parted(c: str) -> str:
-    """A punctuation mark with a space on both sides; any other character as it is. Punctuation is what Unicode calls so, and
-    every visible ASCII character that is neither a letter nor a digit, such as $ and ^."""
+    """Return a punctuation mark with spaces around it, any other character unchanged. Punctuation is Unicode's, and every
+    visible ASCII character that is neither a letter nor a digit, such as $ and ^."""
     punctuation = unicodedata.category(c).startswith("P") or ("!" <= c <= "~" and not c.isalnum())
     return f" {c} " if punctuation else c
 

@@ -1,13 +1,16 @@
-"""Word vectors by counting: how often words stand near each other, as a matrix with a row for each word.
+"""Vectors by counting: words by the words near them, documents by the words in them.
 
-The counts tell mostly how frequent words are. Positive pointwise mutual information (PPMI) tells how much more often two words
-meet than by chance (Church and Hanks 1990), and a truncated singular value decomposition makes short rows of long ones.
-word2vec with negative sampling factorises nearly the same matrix (Levy and Goldberg 2014).
+Counts mostly reflect how frequent words are. Positive pointwise mutual information (PPMI) measures how much more often two
+words meet than by chance (Church and Hanks 1990). A truncated singular value decomposition makes the rows short. word2vec with
+negative sampling factorizes nearly the same matrix (Levy and Goldberg 2014).
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinyformer.common.errors import SettingError, UserError
@@ -19,7 +22,7 @@ from tinytensor.device.backend import Array, default_dtype, host
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-SMALL = 500 * 500  # elements of a matrix up to which a dense SVD is quick
+SMALL = 500 * 500  # elements up to which a dense SVD is fast
 
 
 def scipy_sparse() -> Any:
@@ -32,8 +35,8 @@ def scipy_sparse() -> Any:
 
 
 def cooccurrences(corpus: Corpus, window: int = 5) -> csr_array:
-    """Count how often each word (a row) has each word (a column) among its ``window`` neighbours to the left and as many to the
-    right, within a passage: (words, words), symmetric, float64. Raises UserError if SciPy is not installed."""
+    """Count how often each word (a row) has each word (a column) among its ``window`` neighbors on either side, within a
+    passage: (words, words), symmetric, float64. Raises UserError if SciPy is not installed."""
     check_counts(window=window)
     csr_array = scipy_sparse().csr_array
     size, ids, passage = len(corpus.vocabulary), corpus.ids, corpus.passage_of
@@ -48,11 +51,11 @@ def cooccurrences(corpus: Corpus, window: int = 5) -> csr_array:
 def ppmi(counts: csr_array, smoothing: float = 0.75) -> csr_array:
     """Return max(0, log(P(row, column) / (P(row) P(column)))) for each pair.
 
-    P(column) is proportional to its count to the power of ``smoothing``. Below 1 this makes rare columns less rare, without
-    which they would have the highest values of all (Levy, Goldberg and Dagan 2015). 1 is the plain definition.
+    P(column) is proportional to its count to the power of ``smoothing``. Below 1, this lowers the values of rare columns, which
+    are the highest otherwise (Levy, Goldberg and Dagan 2015). 1 is the plain definition.
     """
     if not 0 < smoothing <= 1:
-        raise SettingError(f"smoothing must be above 0 and at most 1, not {smoothing}")
+        raise SettingError(f"smoothing must be above 0 and at most 1, got {smoothing}")
     pairs = counts.tocoo()
     of_rows, of_columns = counts.sum(axis=1), counts.sum(axis=0) ** smoothing
     chance = of_rows[pairs.row] * of_columns[pairs.col] / of_columns.sum()
@@ -65,28 +68,28 @@ def truncated_svd(matrix: csr_array, rank: int, seed: int = 0) -> tuple[Array, A
     """Return the largest ``rank`` singular values of a matrix, falling, and their vectors: U (rows, rank), s (rank,) and
     V (columns, rank), with matrix ≈ U diag(s) Vᵀ. No matrix of that rank is closer (Eckart and Young 1936).
 
-    ARPACK multiplies a random vector by matrixᵀ matrix again and again, so the matrix stays sparse. ``seed`` draws that vector.
-    The result agrees with a dense SVD to rounding errors, except for singular values below 1e-8 times the largest: their
-    squares vanish beside its square. Small matrices, and a rank equal to the smaller side, take NumPy's dense SVD.
+    ARPACK multiplies a random vector, drawn with ``seed``, by matrixᵀ matrix repeatedly, so the matrix stays sparse. The result
+    agrees with a dense SVD to rounding errors, except for singular values below 1e-8 times the largest, whose squares vanish.
+    Small matrices, and a rank equal to the smaller side, take NumPy's dense SVD.
 
     Raises SettingError unless the rank is at least 1 and no larger than the matrix, and UserError if an element is not finite
     or SciPy is not installed.
     """
     smaller = min(matrix.shape)
     if not 1 <= rank <= smaller:
-        raise SettingError(f"rank must be from 1 to {smaller}, the smaller side of the matrix, not {rank}")
+        raise SettingError(f"rank must be from 1 to {smaller}, the smaller side of the matrix, got {rank}")
     sparse = scipy_sparse()
     matrix = sparse.csr_array(matrix, dtype=host.float64, copy=True)
     largest = float(host.abs(matrix.data).max()) if matrix.nnz else 0.0
     if not math.isfinite(largest):
-        raise UserError("a matrix with elements that are not finite has no singular values")
-    exponent = math.frexp(largest)[1]  # with elements of at most 1, no square overflows, and none that counts underflows
+        raise UserError("the matrix has elements that are NaN or infinite, so it has no singular values")
+    exponent = math.frexp(largest)[1]  # scaled to at most 1, no square overflows and none that matters underflows
     matrix.data = host.ldexp(matrix.data, -exponent)
     if rank == smaller or math.prod(matrix.shape) <= SMALL:
         u, s, vt = host.linalg.svd(matrix.toarray(), full_matrices=False)
     elif largest:
         u, s, vt = sparse.linalg.svds(matrix, rank, v0=host.random.default_rng(seed).standard_normal(smaller))
-    else:  # ARPACK does not start from a product that is 0
+    else:  # ARPACK cannot start from a zero product
         u, s, vt = host.eye(matrix.shape[0], rank), host.zeros(rank), host.eye(rank, matrix.shape[1])
     order = host.argsort(-s, kind="stable")[:rank]
     return u[:, order], host.ldexp(s[order], exponent), vt[order].T
@@ -95,14 +98,68 @@ def truncated_svd(matrix: csr_array, rank: int, seed: int = 0) -> tuple[Array, A
 def count_vectors(
     corpus: Corpus, width: int = 100, window: int = 5, smoothing: float = 0.75, power: float = 0.5, seed: int = 0
 ) -> WordVectors:
-    """Vectors (words, width), float32, from the PPMI of co-occurrences: U sᵖᵒʷᵉʳ of its truncated singular value decomposition.
+    """Return vectors (words, width), float32, from the PPMI of co-occurrences: U sᵖᵒʷᵉʳ of its truncated SVD.
 
-    With a ``power`` of 1 the dot products of vectors are those of whole rows of PPMI. Lower ones are better for most questions
-    (Levy, Goldberg and Dagan 2015). Raises SettingError for a width above the number of words.
+    With a ``power`` of 1, dot products of vectors approximate those of the rows of PPMI. Lower powers are better for most
+    questions (Levy, Goldberg and Dagan 2015). Raises SettingError for a width above the number of words.
     """
     check_counts(width=width)
     if width > len(corpus.vocabulary):
-        raise SettingError(f"width must be at most {len(corpus.vocabulary)}, the number of words, not {width}")
+        raise SettingError(f"width must be at most {len(corpus.vocabulary)}, the number of words, got {width}")
     u, s, _ = truncated_svd(ppmi(cooccurrences(corpus, window), smoothing), width, seed)
-    signs = host.where(host.take_along_axis(u, abs(u).argmax(axis=0)[None], axis=0) < 0, -1.0, 1.0)  # either would be right
+    signs = host.where(host.take_along_axis(u, abs(u).argmax(axis=0)[None], axis=0) < 0, -1.0, 1.0)  # fix the arbitrary sign
     return WordVectors(corpus.vocabulary.words, (u * signs * s**power).astype(default_dtype))
+
+
+# ------------------------------------------------------------------------------------------------------------ documents
+
+
+WORDS = re.compile(r"(?u)\b\w\w+\b")  # at least two letters or digits, as scikit-learn's
+
+
+class TfIdf:
+    """TF-IDF weights of the words in documents (Salton and Buckley 1988), as scikit-learn defines them.
+
+    A weight is the word's count in the document times its idf; each row is scaled to length 1. For a word in df of n documents,
+    idf = ln((1 + n) / (1 + df)) + 1: rare words weigh more. The 1 added to both counts is an imaginary document with all words.
+    ::
+
+        weights = TfIdf(documents)
+        matrix = weights(documents)               # (documents, words), sparse
+        similar = (matrix @ matrix.T).toarray()   # the cosines of all pairs
+
+    Attributes:
+        words: The words of the documents, sorted; the columns.
+        idf: The idf of each word, (words,), float64.
+    """
+
+    def __init__(self, documents: Iterable[str]):
+        """Count the words of documents, in lower case. Raises UserError if there are none."""
+        counts: Counter[str] = Counter()
+        number = 0
+        for document in documents:
+            counts.update(set(WORDS.findall(document.lower())))
+            number += 1
+        if not counts:
+            raise UserError("the documents have no words of at least two letters")
+        self.words: Sequence[str] = sorted(counts)
+        self.idf: Array = host.log((1 + number) / (1 + host.array([counts[word] for word in self.words]))) + 1
+        self._columns = {word: column for column, word in enumerate(self.words)}
+
+    def __call__(self, documents: Iterable[str]) -> csr_array:
+        """Return the weights of documents, (documents, words), float64. Words that are not in ``words`` are ignored; a document
+        with no other words is a row of zeros. Raises UserError if SciPy is not installed."""
+        sparse = scipy_sparse()
+        columns: list[int] = []
+        times: list[int] = []
+        ends = [0]
+        for document in documents:
+            counts = Counter(word for word in WORDS.findall(document.lower()) if word in self._columns)
+            columns += [self._columns[word] for word in counts]
+            times += counts.values()
+            ends.append(len(columns))
+        weights = self.idf[columns] * host.array(times, dtype=host.float64)
+        matrix = sparse.csr_array((weights, columns, ends), shape=(len(ends) - 1, len(self.words)))
+        matrix.data /= host.repeat(sparse.linalg.norm(matrix, axis=1), host.diff(ends))
+        matrix.sort_indices()
+        return matrix

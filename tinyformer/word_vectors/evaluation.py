@@ -1,4 +1,4 @@
-"""How well word vectors agree with people: on ratings of how similar two words are, and on analogies."""
+"""How well word vectors agree with human judgments: similarity ratings of word pairs, and analogies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MARKS = r"[\t,;]"  # between columns, where a line has one
 
 @dataclass(frozen=True)
 class Agreement:
-    """Spearman's correlation of the cosines with people's ratings, the pairs it is of, and the pairs with an unknown word."""
+    """Spearman's correlation of cosines with human ratings, and the numbers of pairs used and of pairs with an unknown word."""
 
     correlation: float
     known: int
@@ -33,15 +33,14 @@ class Agreement:
 
 
 def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
-    """The agreement with a file of word pairs and their ratings, such as WordSim-353 and SimLex-999.
+    """Return the agreement with a file of word pairs and their ratings, such as WordSim-353 and SimLex-999.
 
-    Each line has two words and a number, with tabs, commas or spaces between them; lines that begin with # are left out, and so
-    is a first line without a number. Further columns are left out, as those of SimLex-999, SimVerb-3500, WordSim-353 and Rare
-    Words: numbers and single letters before the rating, and whatever is behind it. Words that are not known as they are written
-    are looked up in lower case.
+    Each line has two words and a number, separated by tabs, commas or spaces. Ignored are lines that begin with #, a first line
+    without a number, and further columns, as in SimLex-999, SimVerb-3500, WordSim-353 and Rare Words: numbers and single
+    letters before the rating, and anything after it. Words unknown as written are looked up in lower case.
 
-    Raises UserError, which names the file and the line, for other lines; and where fewer than two pairs are known or the
-    ratings are all equal, as there is no correlation then.
+    Raises UserError, which names the file and the line, for other lines; and if fewer than two pairs are known or all ratings
+    are equal, which leaves no correlation.
     """
     cosines, ratings, unknown = [], [], 0
     for first, second, rating in _pairs(path):
@@ -52,44 +51,45 @@ def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
             cosines.append(vectors.similarity(*map(str, words)))
             ratings.append(rating)
     if not ratings and not unknown:
-        raise UserError(f"{path} has no word pairs: two words and a number must be on each line")
+        raise UserError(f"{path} has no word pairs: each line needs two words and a number")
     if len(ratings) < 2 and not unknown:
-        raise UserError(f"{path} has only one pair: a correlation needs two or more")
+        raise UserError(f"{path} has only one pair: a correlation needs at least two")
     if len(ratings) < 2:
         raise UserError(
-            f"of {counted(len(ratings) + unknown, 'pair')} in {path} only {len(ratings)} with two known words: "
-            "use vectors of more words"
+            f"{path} has {counted(len(ratings), 'pair')} of two known words (of {len(ratings) + unknown:,}), and a correlation "
+            "needs two: use vectors of more words"
         )
     if min(ratings) == max(ratings):
-        raise UserError(f"all ratings of known words in {path} are {ratings[0]:g}: there is no correlation")
+        raise UserError(f"all ratings of known words in {path} are {ratings[0]:g}: a correlation needs different ones")
     return Agreement(spearman(cosines, ratings), len(ratings), unknown)
 
 
 def spearman(first: Any, second: Any) -> float:
-    """Spearman's correlation of two rows of numbers: Pearson's correlation of their ranks. 0 where all numbers are equal."""
-    ranks = [place - place.mean() for place in (ranked(first), ranked(second))]
+    """Return Spearman's correlation of two rows of numbers: Pearson's correlation of their ranks. 0 if all numbers are
+    equal."""
+    ranks = [rank - rank.mean() for rank in (ranked(first), ranked(second))]
     size = host.sqrt((ranks[0] ** 2).sum() * (ranks[1] ** 2).sum())
     return float((ranks[0] * ranks[1]).sum() / size) if size else 0.0
 
 
 def ranked(values: Any) -> Array:
-    """The rank of each number from 1, float64. Equal numbers share the mean of their ranks."""
-    _, places, counts = host.unique(values, return_inverse=True, return_counts=True)
+    """Return the rank of each number from 1, float64. Equal numbers share the mean of their ranks."""
+    _, inverse, counts = host.unique(values, return_inverse=True, return_counts=True)
     last = host.cumsum(counts)
-    return ((last - counts + 1 + last) / 2)[places]
+    return ((last - counts + 1 + last) / 2)[inverse]
 
 
 def _pairs(path: str | Path) -> Iterator[tuple[str, str, float]]:
     rows = [(number, _columns(line), line) for number, line in _lines(path)]
-    places = _places([parts for _, parts, _ in (rows[1:] or rows)])
-    named = 0  # how many columns the first line names
-    if rows and not any(_number(part) is not None for part in rows[0][1][2 : places[2] + 1]):
+    columns = _pair_columns([parts for _, parts, _ in (rows[1:] or rows)])
+    named = 0  # the number of columns that the first line names
+    if rows and not any(_number(part) is not None for part in rows[0][1][2 : columns[2] + 1]):
         number, names, line = rows.pop(0)
         named = len(names)
         if named < 3 or (named > 3 and not re.search(MARKS, line)):
             raise _no_pair(path, number, line)
     for number, parts, line in rows:
-        first, second, rated = [parts[place] if place < len(parts) else "" for place in places]
+        first, second, rated = [parts[column] if column < len(parts) else "" for column in columns]
         rating = _number(rated)
         is_odd = len(parts) != named if named else len(parts) != 3 and not re.search(MARKS, line)
         if rating is None or not first or not second or is_odd:
@@ -102,27 +102,29 @@ def _columns(line: str) -> list[str]:
 
 
 def _no_pair(path: str | Path, number: int, line: str) -> UserError:
-    return UserError(f"{path}, line {number}: two words and a number must be here, not {shortened(line, 60)!r}")
+    return UserError(f"{path}, line {number}: expected two words and a number, got {shortened(line, 60)!r}")
 
 
-def _places(rows: Sequence[Sequence[str]]) -> tuple[int, int, int]:
-    """The columns of the two words and of their rating, from 0.
+def _pair_columns(rows: Sequence[Sequence[str]]) -> tuple[int, int, int]:
+    """Return the columns of the two words and of their rating, from 0.
 
-    The rating is the first number after two words. Before it there may be other columns: the number of the pair, and single
-    letters for parts of speech or kinds of relations.
+    The rating is the first number after two words. Other columns may come before it: the pair's number, and single letters for
+    parts of speech or relations.
     """
     width = max(map(len, rows), default=0)
     columns = [[row[i] for row in rows if i < len(row)] for i in range(width)]
-    rating = next((i for i in range(2, width) if _most(columns[i], lambda cell: _number(cell) is not None)), 2)
+    rating = next((i for i in range(2, width) if _majority(columns[i], lambda cell: _number(cell) is not None)), 2)
     words = [
-        i for i in range(min(rating, width)) if not _most(columns[i], lambda cell: len(cell) == 1 or _number(cell) is not None)
+        i
+        for i in range(min(rating, width))
+        if not _majority(columns[i], lambda cell: len(cell) == 1 or _number(cell) is not None)
     ]
     first, second = words[:2] if len(words) >= 2 else (0, 1)
     return first, second, rating
 
 
-def _most(cells: Sequence[str], holds: Callable[[str], bool]) -> bool:
-    """Whether something holds for most cells. Those for which it does not are in damaged lines, which are refused by number."""
+def _majority(cells: Sequence[str], holds: Callable[[str], bool]) -> bool:
+    """Return True if the condition holds for most cells. The lines of other cells raise errors later."""
     return 2 * sum(map(holds, cells)) > len(cells)
 
 
@@ -138,8 +140,8 @@ def _number(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class Section:
-    """The analogies of a section of a file: how many were answered rightly, how many were asked, and how many have an unknown
-    word and were not."""
+    """The analogies of a section of a file: the numbers of right answers, of analogies asked, and of those skipped for an
+    unknown word."""
 
     name: str
     right: int
@@ -148,17 +150,17 @@ class Section:
 
     @property
     def accuracy(self) -> float:
-        """The fraction of right answers. 0 if none was asked."""
+        """The fraction of right answers, or 0 if none was asked."""
         return self.right / self.asked if self.asked else 0.0
 
 
 def analogies(vectors: WordVectors, path: str | Path) -> list[Section]:
-    """The answers to a file of analogies, such as questions-words.txt (Mikolov et al. 2013), by section. The last one, with
-    the name "all", is their sum.
+    """Return the results on a file of analogies, such as questions-words.txt (Mikolov et al. 2013), by section. The last
+    section, "all", is their sum.
 
-    A line has four words: the second is to the first as the fourth is to the third. ``WordVectors.analogy`` has to answer with
-    the fourth. A line such as ": capitals" begins a section. Words that are not known as they are written are looked up in
-    lower case. Raises UserError, which names the file and the line, for other lines, and if no analogy has four known words.
+    A line has four words: the second is to the first as the fourth is to the third. ``WordVectors.analogy`` must answer with
+    the fourth. A line such as ": capitals" begins a section. Words unknown as written are looked up in lower case. Raises
+    UserError, which names the file and the line, for other lines, and if no analogy has four known words.
     """
     named: list[tuple[str, list[list[str | None]]]] = []  # the analogies of each section
     for number, line in _lines(path):
@@ -167,7 +169,7 @@ def analogies(vectors: WordVectors, path: str | Path) -> list[Section]:
             continue
         words = line.split()
         if len(words) != 4:
-            raise UserError(f"{path}, line {number}: four words must be here, not {shortened(line, 60)!r}")
+            raise UserError(f"{path}, line {number}: expected four words, got {shortened(line, 60)!r}")
         named = named or [("", [])]
         named[-1][1].append([_known(vectors, word) for word in words])
     sections = []
@@ -177,14 +179,14 @@ def analogies(vectors: WordVectors, path: str | Path) -> list[Section]:
         sections.append(Section(name, right, len(ids), len(questions) - len(ids)))
     right, asked, unknown = (sum(getattr(s, field) for s in sections) for field in ("right", "asked", "unknown"))
     if not asked and not unknown:
-        raise UserError(f"{path} has no analogies: four words must be on each line")
+        raise UserError(f"{path} has no analogies: each line needs four words")
     if not asked:
         raise UserError(f"no analogy in {path} has four known words: use vectors of more words")
     return [*sections, Section("all", right, asked, unknown)]
 
 
 def _count_right(vectors: WordVectors, ids: Array) -> int:
-    """How many analogies, ids (analogies, 4), are answered with the fourth word: a product for many analogies at a time."""
+    """Count the analogies, ids (analogies, 4), that are answered with the fourth word, many per matrix product."""
     right = 0
     for piece in (ids[first : first + PIECE] for first in range(0, len(ids), PIECE)):
         a, b, c = (vectors.directions[piece[:, i]] for i in range(3))
@@ -198,12 +200,12 @@ def _count_right(vectors: WordVectors, ids: Array) -> int:
 
 
 def _known(vectors: WordVectors, word: str) -> str | None:
-    """The word as the vectors know it, or None."""
+    """Return the word as the vectors spell it, or None."""
     return next((form for form in (word, word.lower()) if form in vectors), None)
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file with their numbers, ``composed``, without empty ones and those that begin with #."""
+    """Iterate over the lines of a file with their numbers, ``composed``, without empty ones and comments (#)."""
     check_file(path, "give a text file of word pairs or of analogies", "*.txt", "*.[tc]sv")
     text = composed(decoded(path, read_file(path, None)))
     for number, line in enumerate(re.split(r"\r\n?|\n", text), start=1):
@@ -212,6 +214,6 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def is_of_analogies(path: str | Path) -> bool:
-    """Whether a file seems to be one of analogies: its first line begins a section, or is four words."""
+    """Return True if a file looks like analogies: its first line begins a section or has four words."""
     _, line = next(_lines(path), (0, ""))
     return line.startswith(":") or (len(line.split()) == 4 and not re.search(MARKS, line))

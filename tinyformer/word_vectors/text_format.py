@@ -1,7 +1,7 @@
-"""Files of word vectors in word2vec's text format, which gensim, GloVe and fastText write and read, too.
+"""Word vectors in word2vec's text format, which gensim, GloVe and fastText share.
 
-The first line has the number of words and the width; GloVe's files lack it. Each other line has a word and the numbers of its
-vector, with spaces between them, or tabs.
+The first line has the number of words and the width; GloVe's files lack it. Every other line has a word and the numbers of its
+vector, separated by spaces or tabs.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ WANTED = "give a file of word vectors in word2vec's text format"
 
 
 def save_vectors(vectors: WordVectors, path: str | Path) -> None:
-    """Write word vectors, each number with as many digits as float32 needs: ``load_vectors`` reads exactly the same numbers.
+    """Write word vectors with as many digits as float32 needs: ``load_vectors`` reads exactly the same numbers.
 
-    A file that is there stays until the new one is complete. Raises UserError for a word with white space in it, as the format
-    cannot tell where it ends, and OSError if the file cannot be written.
+    An existing file stays until the new one is complete. Raises UserError for a word that contains white space, which the
+    format cannot represent, and OSError if the file cannot be written.
     """
     for word in vectors.words:
         if not word or word.split() != [word]:
-            raise UserError(f"the word {shortened(word, 60)!r} cannot be written, as white space ends a word in {path}")
+            raise UserError(f"cannot write the word {shortened(word, 60)!r}, as white space ends a word in {path}: rename it")
     with atomic_write(path) as file:
         file.write(f"{len(vectors)} {vectors.width}\n".encode())
         for word, row in zip(vectors.words, vectors.matrix):
-            file.write(f"{word} {' '.join(row.astype(str))}\n".encode())  # of float32 the shortest text that means this number
+            file.write(f"{word} {' '.join(row.astype(str))}\n".encode())  # the shortest digits of each float32
 
 
 def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
     """Read word vectors, or the first ``limit`` of them: published files have the frequent words first.
 
-    The first line with the number of words and the width may be missing. Of a word that is there twice the first vector counts,
-    and one that is not UTF-8 is left out; a line is printed then. Raises UserError, which names the file and the line, for a
-    file that is missing, damaged, cut off or of another kind. Raises SettingError for a limit below 1.
+    The header line may be missing. Later vectors of a word, and words that are not UTF-8, are left out, and a line is printed.
+    Raises UserError, which names the file and the line, for a file that is missing, damaged, truncated or in another format,
+    and SettingError for a limit below 1.
     """
     size = check_file(path, WANTED, "*vec*", "*.txt")
     if limit is not None:
         check_counts(limit=limit)
     else:
-        check_fits(size // 3, f"what {path} has", "read fewer words, with limit", on_host=True)  # at most 12 bytes a number
+        check_fits(size // 3, f"the vectors in {path}", "read fewer words, with limit", on_host=True)  # <= 12 bytes a number
     with open_file(path) as file:
         reader = _Reader(path, file)
         vectors = reader.read(limit)
     if reader.repeated:
-        print_line(f"{path}: {counted(reader.repeated, 'line')} left out, whose word is there already: its first vector counts")
+        print_line(f"{path}: left out {counted(reader.repeated, 'line')} with repeated words")
     if reader.broken:
-        print_line(f"{path}: {counted(reader.broken, 'line')} left out, whose word is not UTF-8 text")
+        print_line(f"{path}: left out {counted(reader.broken, 'line')} with words that are not UTF-8 text")
     if reader.is_doubtful:
-        print_line(f"{path}: the last line has no end, so its last number may be cut short")
+        print_line(f"{path}: the last line does not end with a newline, so its last number may be truncated")
     return vectors
 
 
@@ -69,12 +69,11 @@ class _Reader:
     def __init__(self, path: str | Path, file: BinaryIO):
         self.path = path
         self.lines = self._decoded(file)
-        self.number = 0  # of the line that was read last, from 1
-        self.is_ended = False  # whether that line has an end
-        self.is_broken = False  # whether that line is no UTF-8
-        # Whether the last line has no end, though whoever writes a first line mostly ends the last one.
-        self.is_doubtful = False
-        self.repeated = self.broken = 0  # lines whose word is on an earlier one, too, or is no UTF-8
+        self.number = 0  # of the line read last, from 1
+        self.is_ended = False  # whether that line ends with a newline
+        self.is_broken = False  # whether that line is not UTF-8
+        self.is_doubtful = False  # whether the last line of a file with a header has no newline, which is unusual
+        self.repeated = self.broken = 0  # the numbers of lines with repeated words, and with words that are not UTF-8
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:
         for self.number, line in enumerate(file, start=1):
@@ -87,15 +86,15 @@ class _Reader:
             yield text.rstrip(" \t\r\n").replace("\t", " ")
         self.is_broken = False
 
-    def _error(self, what: str) -> UserError:
+    def _error(self, problem: str) -> UserError:
         if self.is_broken:
-            what = f"this is not UTF-8 text: {WANTED}, neither binary nor compressed"
-        return UserError(f"{self.path}, line {self.number}: {what}")
+            problem = f"not UTF-8 text: {WANTED}, neither binary nor compressed"
+        return UserError(f"{self.path}, line {self.number}: {problem}")
 
     def read(self, limit: int | None) -> WordVectors:
         first = next(self.lines, "")
         count, width = self._header(first)
-        found: dict[str, int] = {}  # the line of each word
+        line_of: dict[str, int] = {}  # each word's line
         rows: list[Array] = []
         lines = self.lines if count is not None else chain([first], self.lines)
         for line in lines:
@@ -103,64 +102,64 @@ class _Reader:
                 break
             if count is not None and len(rows) + self.repeated + self.broken == count:
                 if line:
-                    raise self._error(f"there are more words than the {count:,} that line 1 tells of")
+                    raise self._error(f"there are more words than the {count:,} that line 1 announces")
                 continue
             if count is None and not line and self._is_end(lines):
                 break
             self.is_doubtful = count is not None and not self.is_ended
             if self.is_doubtful and count is not None and len(rows) + self.repeated + self.broken + 1 < count:
-                raise self._error("the line has no end: the file is cut off")
+                raise self._error("the line has no newline: the file is truncated")
             word, row = self._entry(line, width)
-            if self.is_broken or word in found:
+            if self.is_broken or word in line_of:
                 self.broken += self.is_broken
                 self.repeated += not self.is_broken
                 continue
-            found[word] = self.number
+            line_of[word] = self.number
             rows.append(row)
         read = len(rows) + self.repeated + self.broken
         if count is not None and read < count and (limit is None or len(rows) < limit):
-            raise self._error(f"the file ends after {read:,} of {counted(count, 'word')}: it is cut off")
+            raise self._error(f"the file ends after {read:,} of {counted(count, 'word')}: it is truncated")
         if not rows:
             raise UserError(f"{self.path} has no vectors: {WANTED}")
-        return WordVectors(found, host.stack(rows))
+        return WordVectors(line_of, host.stack(rows))
 
     def _is_end(self, lines: Iterator[str]) -> bool:
-        """Whether only empty lines are left. If not, the line that was read last stays the one that an error names."""
+        """Return True if only empty lines are left. ``number`` stays that of the line read before, for errors."""
         number = self.number
         is_end = not any(lines)
         self.number = number
         return is_end
 
     def _header(self, line: str) -> tuple[int | None, int]:
-        """The number of words and the width. A file without a header has no number, and the width is that of its first line."""
+        """Return the number of words and the width. Without a header, they are None and the width of the first line."""
         parts = line.split(" ")
         if len(parts) == 2 and all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
             count, width = map(int, parts)
             if not count or not width:
-                raise self._error(f"it tells of {counted(count, 'word')} with {counted(width, 'number')} each: {WANTED}")
+                raise self._error(f"it announces {counted(count, 'word')} with {counted(width, 'number')} each: {WANTED}")
             return count, width
         if len(parts) < 2:
             raise UserError(f"{self.path} has no vectors: {WANTED}") if not line else self._error(f"no numbers: {WANTED}")
         return None, len(parts) - 1
 
     def _entry(self, line: str, width: int) -> tuple[str, Array]:
-        """The word and the numbers of a line. Words of some published files have spaces in them, but none two in a row, nor a
-        number at the end."""
+        """Return the word and the numbers of a line. Words in some published files contain spaces, but never two in a row, nor
+        a number at the end."""
         word, *numbers = line.rsplit(" ", width)
         before, *last = word.split(" ")
         if len(numbers) < width or not before or "" in last or (last and _floats(last[-1:]) is not None):
-            raise self._error(f"a word and {counted(width, 'number')} must be here, a space apart, not {shortened(line, 60)!r}")
+            raise self._error(f"expected a word and {counted(width, 'number')}, a space apart, got {shortened(line, 60)!r}")
         row = _floats(numbers)
         if row is None:
-            remedy = f": {WANTED}" if self.number == 1 else ""  # a line that would tell the width is of a file of another kind
+            remedy = f": {WANTED}" if self.number == 1 else ""  # the file is probably in another format
             raise self._error(f"{shortened(' '.join(numbers), 60)!r} are not {counted(width, 'number')}{remedy}")
         if not host.isfinite(row @ row):
-            raise self._error(f"a number of {shortened(word, 60)!r} is not finite, or its square is too large for float32")
+            raise self._error(f"a number of {shortened(word, 60)!r} is not finite, or its square overflows float32")
         return word, row
 
 
 def _floats(texts: Sequence[str]) -> Array | None:
-    """The numbers that are written there, float32, or None. Python takes 1_0 for a number, but files do not have such ones."""
+    """Return the numbers in the texts, float32, or None. Unlike Python, files have no numbers such as 1_0."""
     try:
         return None if "_" in " ".join(texts) else host.array(texts, dtype=host.float32)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Words with a vector each, and what can be asked of them."""
+"""Words with a vector each, and questions about them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ BY = ("cosine", "dot")
 class WordVectors:
     """A vector for each word, as the rows of a matrix.
 
-    The vector of a word is a row of the matrix. It is also the product of the matrix with the word's one-hot vector, which is 1
-    at the word's id and 0 elsewhere: all other rows are multiplied by 0. The lookup computes the same without the zeros, and so
-    does the embedding of a Transformer. ::
+    The lookup of a row equals the product of the matrix with the word's one-hot vector, which is 1 at the word's id and 0
+    elsewhere, without computing the zeros. So does the embedding of a Transformer. ::
 
         vectors["king"] == one_hot(vectors.ids["king"]) @ vectors.matrix
 
     Attributes:
-        words: The words by their ids, usually the frequent ones first.
+        words: The words by their ids, usually the most frequent first.
         matrix: Their vectors, (words, width), float32, on the CPU.
 
     >>> from tinyformer import WordVectors
@@ -39,16 +38,14 @@ class WordVectors:
         self.words: Sequence[str] = list(words)
         self.matrix: Array = host.asarray(matrix, dtype=host.float32)
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or not self.matrix.size:
-            raise UserError(
-                f"a vocabulary of {counted(len(self.words), 'word')} needs a matrix of as many rows, not one of shape "
-                f"{self.matrix.shape}"
-            )
+            needed = f"a vocabulary of {counted(len(self.words), 'word')} needs a matrix of as many rows"
+            raise UserError(f"{needed}, got shape {self.matrix.shape}")
         self.ids = {word: number for number, word in enumerate(self.words)}
         if len(self.ids) < len(self.words):
             (twice, *_) = (word for number, word in enumerate(self.words) if self.ids[word] != number)
             raise UserError(f"the word {twice!r} has two vectors")
         if not host.isfinite(self.lengths).all():
-            raise UserError("a vector has numbers that are not finite, or too large for float32 once they are squared")
+            raise UserError("a vector has numbers that are not finite, or whose squares overflow float32")
 
     def __len__(self) -> int:
         return len(self.words)
@@ -57,52 +54,50 @@ class WordVectors:
         return word in self.ids
 
     def __getitem__(self, word: str) -> Array:
-        """The vector of a word, (width,). Raises UserError for an unknown word, which offers similar spellings."""
+        """Return the vector of a word, (width,). Raises UserError for an unknown word, with similar spellings."""
         return self.matrix[self.id_of(word)]
 
     @property
     def width(self) -> int:
-        """The numbers of a vector."""
+        """The length of a row."""
         return int(self.matrix.shape[1])
 
     def id_of(self, word: str) -> int:
-        """The id of a word. Raises UserError for an unknown word, which offers similar spellings."""
+        """Return the id of a word. Raises UserError for an unknown word, with similar spellings."""
         check_known(word, self.ids, self.words)
         return self.ids[word]
 
     @cached_property
     def lengths(self) -> Array:
-        """The length of each vector, (words,)."""
+        """The Euclidean length of each vector, (words,)."""
         return host.sqrt(host.einsum("ij,ij->i", self.matrix, self.matrix))
 
     @cached_property
     def directions(self) -> Array:
-        """The vectors divided by their lengths, (words, width). A vector of zeros remains one."""
+        """The vectors divided by their lengths, (words, width). A zero vector stays zero."""
         return self.matrix / host.where(self.lengths == 0, 1, self.lengths)[:, None]
 
-    # ------------------------------------------------------------------------------------------------------ questions
-
     def similarity(self, first: str, second: str) -> float:
-        """The cosine of the angle between two words' vectors: 1 for the same direction, 0 for a right angle."""
+        """Return the cosine of the angle between two words' vectors: 1 for the same direction, 0 for a right angle."""
         return float(self.directions[self.id_of(first)] @ self.directions[self.id_of(second)])
 
     def nearest(self, word: str, count: int = 10, by: str = "cosine") -> list[tuple[str, float]]:
-        """The other words with the highest scores, highest first: by "cosine", or by "dot" product.
+        """Return the other words with the highest scores, highest first: by "cosine" or by "dot" product.
 
-        The dot product is the cosine times both lengths. The length of the asked word's vector does not change the order, but
-        long vectors come first. In word2vec, frequent words that are used in few ways have long ones (Schakel and Wilson 2015).
+        The dot product is the cosine times both lengths, so long vectors come first. In word2vec, frequent words with few uses
+        have long ones (Schakel and Wilson 2015).
         """
         if by not in BY:
-            raise SettingError(f"by must be one of {', '.join(BY)}, not {by!r}")
+            raise SettingError(f"by must be one of {', '.join(BY)}, got {by!r}")
         number = self.id_of(word)
         rows = self.directions if by == "cosine" else self.matrix
         return self.ranked(rows @ rows[number], count, [number])
 
     def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[tuple[str, float]]:
-        """What is to ``third`` as ``second`` is to ``first``: ``analogy("man", "king", "woman")``.
+        """Return the words that are to ``third`` as ``second`` is to ``first``: ``analogy("man", "king", "woman")``.
 
-        The words whose directions are nearest to second - first + third by cosine, without these three (Mikolov, Yih and Zweig
-        2013). Without that rule it would mostly be one of them.
+        These are the words whose directions are nearest to second - first + third by cosine. The three words themselves, which
+        are often the nearest, are excluded (Mikolov, Yih and Zweig 2013).
         """
         a, b, c = numbers = [self.id_of(word) for word in (first, second, third)]
         wanted = self.directions[b] - self.directions[a] + self.directions[c]
@@ -110,27 +105,27 @@ class WordVectors:
         return self.ranked(self.directions @ (wanted / length), count, numbers)
 
     def odd_one_out(self, words: Sequence[str]) -> str:
-        """The word whose direction is farthest from the mean direction of all. Raises UserError for fewer than three words."""
+        """Return the word whose direction is farthest from the mean of all. Raises UserError for fewer than three words."""
         if len(set(words)) < 3:
-            raise UserError("an odd one out needs at least three different words to choose from")
+            raise UserError(f"an odd one out needs at least three different words, got {len(set(words))}")
         rows = self.directions[[self.id_of(word) for word in words]]
         return words[int((rows @ rows.mean(axis=0)).argmin())]
 
     def plane(self, words: Sequence[str]) -> tuple[Array, float]:
-        """The directions of words as points of a plane, (words, 2), and the fraction of their variance that it shows.
+        """Return the directions of words as points of a plane, (words, 2), and the fraction of their variance that it shows.
 
-        Of all planes it is the one that shows most: the first two principal components (Pearson 1901). Raises UserError where
-        there are no words.
+        It is the plane that shows most: the first two principal components (Pearson 1901). Raises UserError if there are no
+        words.
         """
         if not words:
-            raise UserError("a plane needs at least one word to show")
+            raise UserError("a plane needs at least one word, got none")
         rows = self.directions[[self.id_of(word) for word in words]]
         points, explained = principal_components(rows)
         return points, float(explained.sum())
 
     def ranked(self, scores: Array, count: int, left_out: Sequence[int] = ()) -> list[tuple[str, float]]:
-        """The ``count`` words with the highest scores (words,), highest first, without some ids. Of equals, the lower id."""
+        """Return the ``count`` words with the highest scores (words,) but the ``left_out`` ids, highest first, then by id."""
         if count < 1:
-            raise SettingError(f"count must be at least 1, not {count}")
+            raise SettingError(f"count must be at least 1, got {count}")
         order = host.argsort(-scores, kind="stable")[: count + len(left_out)]
         return [(self.words[i], float(scores[i])) for i in order if i not in left_out][:count]

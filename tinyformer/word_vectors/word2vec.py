@@ -1,8 +1,7 @@
-"""word2vec: vectors by learning to tell words that stand near each other from words drawn at random (Mikolov et al. 2013).
+"""word2vec: vectors by learning to tell neighboring words from words drawn at random (Mikolov et al. 2013).
 
-Each word has two vectors, one as a context and one as a target. The first ones are the result. ``negative_sampling_loss`` is
-what is minimised, in ops. The training steps are a kernel with the same gradient, which touches only the rows of the words in a
-batch.
+Each word has two vectors, one as a context (the result) and one as a target. ``negative_sampling_loss`` is the loss, in ops.
+Training uses a kernel with the same gradient that touches only the rows of a batch's words.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from tinytensor import Tensor, kernels
 from tinytensor.device.backend import Array, default_dtype, from_numpy, host, to_numpy, xp
 
 METHODS = ("cbow", "skip-gram")
-LARGEST_BATCH = 256  # unless the user wants a larger one
+LARGEST_BATCH = 256  # unless the user sets a larger one
 SHOWN = 20  # how often the loss is shown
 
 
 @dataclass(frozen=True)
 class Word2VecConfig:
-    """The settings of word2vec; their defaults are those of gensim, but for the epochs. Raises SettingError for a value that is
-    not allowed."""
+    """The settings of word2vec. The defaults from ``width`` to ``epochs`` are gensim's. Raises SettingError for an invalid
+    value."""
 
-    method: str = "skip-gram"  # predict a word from one of the words around it, or with "cbow" from all of them
+    method: str = "skip-gram"  # predict a word from one word around it; "cbow": from all of them
     width: int = setting(100, "width of the vectors")
     window: int = setting(5, "maximum window size to each side")
     negative: int = setting(5, "negative samples per example")
@@ -51,19 +50,19 @@ class Word2VecConfig:
 
 
 def negative_sampling_loss(inputs: Tensor, outputs: Tensor, contexts: Array, targets: Array) -> Tensor:
-    """The loss of a batch, summed over its examples; the kernels' ``negative_sampling_step`` descends its gradient.
+    """Return the loss of a batch, summed over its examples; the kernels' ``negative_sampling_step`` descends its gradient.
 
     inputs, outputs: the vectors of the words as contexts and as targets, (words, width). contexts (n, c), targets (n, 1 + k):
-    ids of the backend as ``Examples`` makes them, -1 where there is no word.
+    ids of the backend from ``Examples``, -1 where there is no word.
 
-    Let h be the mean of the contexts' vectors. Then sigmoid(h . target) is the probability that target is the right word and
-    not one that was drawn, and the loss is -log sigmoid(h . target) - sum log sigmoid(-h . drawn).
+    Let h be the mean of the contexts' vectors. Then sigmoid(h . target) is the probability that target is the right word, not a
+    drawn one, and the loss is -log sigmoid(h . target) - sum log sigmoid(-h . drawn).
     """
     is_context = tt.tensor(contexts >= 0)[..., None]
     total = (inputs[xp.maximum(contexts, 0)] * is_context).sum(axis=1)
     mean = total / is_context.sum(axis=1)
-    # The value of the mean with the gradient of the sum, as in Mikolov's program: each context gets all of it, not its share.
-    # With the true gradient, more words around a word would mean slower learning (İrsoy, Benton and Stratos 2021).
+    # The value of the mean with the gradient of the sum, as in Mikolov's program. With the true gradient, learning would slow
+    # down as contexts grow (İrsoy, Benton and Stratos 2021).
     h = total + (mean - total).detach()
     scores = (outputs[xp.maximum(targets, 0)] * tt.expand_dims(h, 1)).sum(axis=-1)
     is_right = xp.arange(targets.shape[1]) == 0
@@ -80,9 +79,9 @@ class Word2Vec:
 
     Attributes:
         inputs, outputs: The vectors of the words as contexts and as targets, (words, width), float32, on the backend.
-        words_done: How many words of the text were read, all epochs together.
-        losses: The mean losses of an example in some batches, with the words that were read until then.
-        stopped_by: What stopped the training before its end, such as Ctrl-C.
+        words_done: The number of words read in all epochs.
+        losses: The mean loss per example of some batches, each after the number of words read by then.
+        stopped_by: The cause of an early stop, such as Ctrl-C.
     """
 
     def __init__(self, corpus: Corpus, config: Word2VecConfig):
@@ -91,7 +90,7 @@ class Word2Vec:
         check_fits(2 * 4 * size[0] * size[1], "two vectors for each word", "choose a smaller width", "width")
         self.corpus = corpus
         self.config = config
-        # The gradients of a step are added up. So where a batch has each word many times, a step would be too long.
+        # A step sums its gradients, so it would be too long if a batch had each word many times.
         self.batch_size = config.batch_size or min(LARGEST_BATCH, len(corpus.vocabulary))
         self.examples = Examples(corpus, config.method == "skip-gram", config.window, config.negative, config.sample)
         self._rng = host.random.default_rng(config.seed)
@@ -103,19 +102,19 @@ class Word2Vec:
 
     @property
     def total_words(self) -> int:
-        """How many words training reads, all epochs together."""
+        """The number of words that training reads in all epochs."""
         return self.config.epochs * len(self.corpus.ids)
 
     def rate(self) -> float:
-        """The learning rate, which falls evenly with the words that were read."""
+        """Return the learning rate, which falls linearly with the words read."""
         first, last = self.config.learning_rate, min(self.config.min_learning_rate, self.config.learning_rate)
         return first + (last - first) * self.words_done / self.total_words
 
     def train(self, quiet: bool = False) -> bool:
-        """Train to the end. Returns True if nothing stopped it.
+        """Train to the end. Return True if nothing stopped it.
 
-        Ctrl-C, SIGTERM and SIGHUP stop it, and so does an output to which it cannot write any more. Then ``stopped_by`` names
-        the cause, and ``vectors`` returns those so far. Raises SettingError if the loss is not finite.
+        Ctrl-C, SIGTERM, SIGHUP and a closed output stop it. ``stopped_by`` then names the cause, and ``vectors`` returns the
+        vectors so far. Raises SettingError if the loss is not finite.
         """
         began, shown = time.perf_counter(), 0
         with stop_on_signals(self._stop), lasting_progress("training", self.total_words, "word", quiet=quiet) as bar:
@@ -132,7 +131,7 @@ class Word2Vec:
         return True
 
     def _step(self, contexts: Any, targets: Any) -> None:
-        """Learn from the examples of a piece, in batches."""
+        """Learn from a piece's examples, in batches."""
         contexts, targets = from_numpy(contexts), from_numpy(targets)
         size, rate = self.batch_size, self.rate()
         for first in range(0, len(contexts), size):
@@ -140,13 +139,13 @@ class Word2Vec:
             kernels.negative_sampling_step(self.inputs, self.outputs, *batch, rate)
 
     def _show(self, bar: Progress, contexts: Any, targets: Any, seconds: float) -> None:
-        """Show the loss of the first examples of a piece that was just learned from, and the speed."""
+        """Show the speed, and the loss of the first examples of the piece just learned."""
         some = [from_numpy(ids[: self.batch_size]) for ids in (contexts, targets)]
         with tt.no_grad():
             loss = negative_sampling_loss(tt.tensor(self.inputs), tt.tensor(self.outputs), *some).item() / len(some[0])
         if not host.isfinite(loss):
             raise SettingError(
-                f"learning_rate is too high for a batch_size of {self.batch_size}: the loss is not finite any more",
+                f"learning_rate is too high for a batch_size of {self.batch_size}: the loss is no longer finite",
                 "learning_rate",
                 "batch_size",
             )
@@ -154,9 +153,9 @@ class Word2Vec:
         write_or_stop(self._stop, bar.set_postfix_str, f"loss {loss:.3f}, {self.words_done / seconds:,.0f} words/s")
 
     def _stop(self, by: str) -> None:
-        """Ask training to stop after the current piece."""
+        """Stop training after the current piece."""
         self.stopped_by = self.stopped_by or by
 
     def vectors(self) -> WordVectors:
-        """The vectors so far."""
+        """Return the vectors so far."""
         return WordVectors(self.corpus.vocabulary.words, to_numpy(self.inputs).copy())

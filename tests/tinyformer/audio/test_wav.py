@@ -93,10 +93,10 @@ def test_a_failed_write_leaves_the_file_that_was_there(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"channels": 2}, r"has 2 channels, not one: convert it, as in ffmpeg -i \S*/it\.wav -ac 1 -ar 8000"),
-        ({"rate": 44100}, "has 44,100 samples a second, not 8,000: convert it"),
-        ({"width": 1}, "has 8-bit samples, not 16-bit ones: convert it"),
-        ({"width": 3}, "has 24-bit samples, not 16-bit ones: convert it"),
+        ({"channels": 2}, r"has 2 channels instead of one: convert it, as in ffmpeg -i \S*/it\.wav -ac 1 -ar 8000"),
+        ({"rate": 44100}, "has 44,100 samples per second instead of 8,000: convert it"),
+        ({"width": 1}, "has 8-bit samples instead of 16-bit: convert it"),
+        ({"width": 3}, "has 24-bit samples instead of 16-bit: convert it"),
         ({"count": 0}, "has no samples"),
     ],
 )
@@ -113,7 +113,7 @@ def test_compressed_files(tmp_path: Path, kind: int) -> None:
     content = bytearray(path.read_bytes())
     content[20:22] = struct.pack("<H", kind)
     path.write_bytes(content)
-    assert "is compressed, or of a format that is not read here" in refused(path)
+    assert "has an unsupported or compressed format" in refused(path)
 
 
 GUID_END = uuid.UUID("00000001-0000-0010-8000-00aa00389b71").bytes_le[2:]  # of Microsoft's KSDATAFORMAT_SUBTYPE_PCM, and others
@@ -129,7 +129,7 @@ def test_a_format_that_is_described_at_length(tmp_path: Path) -> None:
     write_chunks(path, extended(1), struct.pack("<3h", 16384, 0, -32768))
     assert read_wav(path, RATE).tolist() == [0.5, 0.0, -1.0]
     write_chunks(path, extended(3), bytes(4))
-    assert "is compressed, or of a format that is not read here (number 3): convert it" in refused(path)
+    assert "has an unsupported or compressed format (number 3): convert it" in refused(path)
     write_chunks(path, extended(1)[:-1] + b"?", bytes(4))
     assert "(number 65534)" in refused(path)
 
@@ -148,15 +148,15 @@ def test_parts_of_other_programs_are_left_out(tmp_path: Path) -> None:
 def test_a_file_that_was_written_to_a_pipe(tmp_path: Path, announced: int) -> None:
     path = tmp_path / "it.wav"
     write_chunks(path, described(), bytes(2000), announced)
-    assert "it.wav does not say how long it is, as if it was written to a pipe: convert it, as in ffmpeg -i" in refused(path)
+    assert "it.wav does not state its length, as if it was written to a pipe: convert it, as in ffmpeg -i" in refused(path)
 
 
 def test_samples_of_other_sizes(tmp_path: Path) -> None:
     path = tmp_path / "it.wav"
     write_chunks(path, described(bits=12), bytes(2000))
-    assert "has 12-bit samples, not 16-bit ones: convert it" in refused(path)
+    assert "has 12-bit samples instead of 16-bit: convert it" in refused(path)
     write_chunks(path, described(), bytes(2001))
-    assert "is not a whole WAV file (2,001 bytes make no whole number of 16-bit samples)" in refused(path)
+    assert "is not a complete WAV file (2,001 bytes cannot be 16-bit samples)" in refused(path)
 
 
 def test_broken_files(tmp_path: Path) -> None:
@@ -164,11 +164,11 @@ def test_broken_files(tmp_path: Path) -> None:
     write_wav(path, NOISE, RATE)
     whole = path.read_bytes()
     path.write_bytes(whole[:30])
-    assert "is not a whole WAV file" in refused(path)
+    assert "is not a complete WAV file" in refused(path)
     path.write_bytes(b"")
     assert refused(path) == f"{path} is empty: pass a WAV file"
     path.write_bytes(whole[:-201])
-    assert "is cut short: it has 399 of the 500 samples that it announces" in refused(path)
+    assert "is truncated: it has 399 of 500 samples" in refused(path)
 
 
 def test_other_kinds_of_files(tmp_path: Path) -> None:
@@ -206,6 +206,6 @@ def test_a_changed_byte_in_the_header_never_ends_in_another_error(tmp_path: Path
 
 def test_not_a_valid_file(tmp_path: Path) -> None:
     assert "does not exist: pass a WAV file" in refused(tmp_path / "absent.wav")
-    assert "is not a regular file but a folder" in refused(tmp_path)
+    assert "is a folder, not a regular file" in refused(tmp_path)
     os.mkfifo(tmp_path / "pipe.wav")
-    assert "is not a regular file but a pipe" in refused(tmp_path / "pipe.wav")
+    assert "is a pipe, not a regular file" in refused(tmp_path / "pipe.wav")

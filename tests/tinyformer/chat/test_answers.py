@@ -60,12 +60,12 @@ def test_rows_are_what_the_template_shows(name):
 
 
 def test_a_conversation_that_cannot_be_learned():
-    with pytest.raises(UserError, match="conversation 2 has no message of the role 'assistant'"):
+    with pytest.raises(UserError, match="conversation 2 has no message with the role 'assistant'"):
         rows_to_learn([conversation("a", "b"), conversation("a")], TURNS, TOKENIZER)
     opened = ChatTemplate(
         "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think>' if add_generation_prompt }}", source="x"
     )
-    with pytest.raises(UserError, match="x: the answers of conversation 1 do not begin where the text for the model ends"):
+    with pytest.raises(UserError, match="x: the answers of conversation 1 do not start where the prompt ends"):
         rows_to_learn([conversation("a", "b")], opened, TOKENIZER)
 
 

@@ -216,7 +216,7 @@ def test_a_conversation_that_is_too_long_forgets_its_older_half() -> None:
         turns += 1 - chat.forgotten
     assert 2 <= sum(count > 0 for count in forgotten) <= 6
     before = list(chat.messages)
-    with pytest.raises(UserError, match=r"this has \d+ tokens, and the model reads 299: say less at once"):
+    with pytest.raises(UserError, match=r"the message has \d+ tokens, the limit is 299: send a shorter one"):
         chat.say("fox dog " * 200)
     assert chat.messages == before
 
@@ -243,7 +243,7 @@ def test_beyond_a_sliding_window() -> None:
 def test_mistakes() -> None:
     with pytest.raises(SettingError, match="max_tokens must be at least 1, not 0"):
         chat_of(max_tokens=0)
-    with pytest.raises(UserError, match="it makes an empty text of a conversation"):
+    with pytest.raises(UserError, match="the rendered conversation is empty"):
         chat_of(template=ChatTemplate("")).say("fox")
     chat = chat_of(template=ChatTemplate("{% if messages|length > 2 %}{{ raise_exception('Enough.') }}{% endif %}fox"))
     list(chat.say("fox"))
@@ -266,5 +266,5 @@ def test_a_folder_becomes_a_chat(tmp_path: Path) -> None:
     bert = tmp_path / "bert"
     save_pretrained(Bert(BertConfig(300, 0, num_layers=1, num_heads=2, d_model=8, d_ff=8, max_length=8)), bert)
     (bert / "chat_template.jinja").write_text(TURNS.text)
-    with pytest.raises(UserError, match="holds a Bert, which does not talk"):
+    with pytest.raises(UserError, match="is a Bert, which cannot chat"):
         open_chat(bert)

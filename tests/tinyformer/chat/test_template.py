@@ -121,16 +121,16 @@ def test_the_last_message_is_continued() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"continue_final_message": True, "add_generation_prompt": True}, "cannot both be had: choose one"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "exclude each other: choose one"),
         ({"continue_final_message": "name"}, "continue_final_message: the template does not show the name of a message"),
         ({"continue_final_message": True, "messages": [{"content": 3}]}, "the last message has no text in content"),
         ({"continue_final_message": True, "messages": [{"content": "twice"}]}, "the template leaves out the last message"),
         ({"padding": True, "return_tensors": "np", "tokenize": False}, "leave out padding, return_tensors, and"),
         ({"messages": [HELLO]}, "messages must be dictionaries, got a list"),
         ({"tools": [print]}, "tools must be dictionaries, got a builtin_function_or_method"),
-        ({"messages": []}, "messages is empty: give at least one"),
-        ({"x": [(1, 2)]}, "a template takes text, numbers, lists and dictionaries: no tuples, and no keys but text"),
-        ({"x": {1: 2}}, "a template takes text, numbers, lists and dictionaries: no tuples, and no keys but text"),
+        ({"messages": []}, "messages is empty: pass at least one"),
+        ({"x": [(1, 2)]}, "a template takes strings, numbers, lists and dictionaries: found a tuple or a non-string key"),
+        ({"x": {1: 2}}, "a template takes strings, numbers, lists and dictionaries: found a tuple or a non-string key"),
     ],
 )
 def test_arguments_that_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:
@@ -141,7 +141,7 @@ def test_a_template_that_is_too_large(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("a" * (2**20 + 1))
     with pytest.raises(UserError, match=r"chat_template\.jinja is too large: a file of this kind has at most 1\.0 MB"):
         find_chat_template(tmp_path)
-    with pytest.raises(UserError, match="the template has 1,048,577 characters, and 1,048,576 are the most"):
+    with pytest.raises(UserError, match="it has 1,048,577 characters, the limit is 1,048,576"):
         ChatTemplate("a" * (2**20 + 1))
 
 
@@ -162,11 +162,11 @@ def test_an_adapter_has_that_of_its_model_or_its_own(files: dict[str, str], tmp_
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (3, "chat_template must be text, not 3"),
-        ([{"name": "rag", "template": "R"}], "chat_template has none with the name 'default'"),
-        ([{"name": "default", "template": [1]}], "chat_template must be text, not [1]"),
-        (["default"], "chat_template must be text, not ['default']"),
-        ([{"name": [1], "template": "T"}], "chat_template must be text, not [{'name': [1], 'template': 'T'}]"),
+        (3, "chat_template must be a string, got 3"),
+        ([{"name": "rag", "template": "R"}], "chat_template has no template named 'default'"),
+        ([{"name": "default", "template": [1]}], "chat_template must be a string, got [1]"),
+        (["default"], "chat_template must be a string, got ['default']"),
+        ([{"name": [1], "template": "T"}], "chat_template must be a string, got [{'name': [1], 'template': 'T'}]"),
     ],
 )
 def test_damaged_files(found: Any, message: str, tmp_path: Path) -> None:
@@ -202,11 +202,11 @@ def test_mistakes_of_a_template(text: str, message: str) -> None:
 
 def test_values_that_are_not_those_of_json() -> None:
     assert refused("", [{"role": "user", "content": {1, 2}}]).startswith(
-        "a template takes text, numbers, lists and dictionaries"
+        "a template takes strings, numbers, lists and dictionaries"
     )
     endless: list[Any] = []
     endless.append(endless)
-    assert refused("", x=endless).startswith("a template takes text")
+    assert refused("", x=endless).startswith("a template takes strings")
 
 
 @pytest.mark.parametrize("version", [None, "3.1.5"])
@@ -222,7 +222,7 @@ def test_without_the_package(version: str | None, monkeypatch: pytest.MonkeyPatc
 
 # ------------------------------------------------------------------------------------------------------ hostile templates
 
-TOO_LONG, TOO_MUCH, TOO_DEEP = "it takes too long, and was stopped", "it needs too much memory", "it is nested too deeply"
+TOO_LONG, TOO_MUCH, TOO_DEEP = "rendering took too long and was stopped", "it needs too much memory", "it is nested too deeply"
 ENDLESS = {
     "nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% set x = a %}{% endfor %}{% endfor %}",
     "a macro that calls itself twice": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
@@ -257,7 +257,7 @@ def test_a_template_that_loops_or_grows_is_stopped(kind: str) -> None:
 
 def test_a_text_that_is_too_long() -> None:
     told = refused("{{ 'a' * 2**20 }}b")
-    assert told == "my template: what it makes is longer than 1,048,576 characters"
+    assert told == "my template: the rendered text is longer than 1,048,576 characters"
 
 
 def test_where_the_system_does_not_stop_it_the_clock_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -104,16 +104,16 @@ def test_old_states_of_pairs_resume_in_their_epoch() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"place": 6}, "its batches cannot be at place 6 of an epoch of 5"),
-        ({"place": 10**30}, "its batches cannot be at place 1000000000000000000000000000000 of an epoch of 5"),
-        ({"place": -1}, "its batches cannot be at place -1"),
-        ({"place": 2.0}, "its batches cannot be at place 2.0"),
-        ({"place": True}, "its batches cannot be at place True"),
-        ({"place": "2"}, "its batches cannot be at place '2'"),
-        ({"place": None}, "its batches cannot be at place None"),
-        ({"started": 1}, "its batches cannot be at place 3"),
-        ({"started": None}, "its batches cannot be at place 3"),
-        ({"started": False}, "its batches cannot be at place 3 of an epoch of 0"),
+        ({"place": 6}, "batch 6 of an epoch of 5 is not a valid position"),
+        ({"place": 10**30}, "batch 1000000000000000000000000000000 of an epoch of 5"),
+        ({"place": -1}, "batch -1"),
+        ({"place": 2.0}, "batch 2.0"),
+        ({"place": True}, "batch True"),
+        ({"place": "2"}, "batch '2'"),
+        ({"place": None}, "batch None"),
+        ({"started": 1}, "batch 3"),
+        ({"started": None}, "batch 3"),
+        ({"started": False}, "batch 3 of an epoch of 0"),
     ],
 )
 def test_places_where_pairs_cannot_be(changes: dict[str, Any], message: str) -> None:

@@ -74,14 +74,14 @@ def test_a_folder_inside_a_hidden_one_is_read(tmp_path: Path) -> None:
 def test_an_empty_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.txt"
     path.write_text(content)
-    with pytest.raises(UserError, match=r"a\.txt is empty"):
+    with pytest.raises(UserError, match=r"a\.txt has no text"):
         read_text(path)
 
 
 def test_an_empty_name_is_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_tiny_shakespeare", lambda: "to be")
     for read in (read_text, open_text, lambda path: TextSource(None, "x", "y").read_again("run", path)):
-        with pytest.raises(UserError, match="an empty name is not a path: pass --data"):
+        with pytest.raises(UserError, match="the path is empty: pass --data"):
             read("")
 
 
@@ -89,7 +89,7 @@ def test_an_empty_name_is_not_the_default(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
 def test_endless_files_are_rejected_immediately(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_special(kind, tmp_path, monkeypatch)
-    with pytest.raises(UserError, match=f"{path.name} is not a regular file but a {kind}: pass --data a text file"):
+    with pytest.raises(UserError, match=f"{path.name} is a {kind}, not a regular file: pass --data a text file"):
         read_text(path)
 
 
@@ -147,7 +147,7 @@ def test_a_folder_that_may_not_be_read_is_not_left_out(tmp_path: Path, monkeypat
 
 
 def test_a_name_that_no_file_can_have() -> None:
-    with pytest.raises(UserError, match=r"'a\\x00b' cannot be a path"):
+    with pytest.raises(UserError, match=r"'a\\x00b' is not a valid path"):
         read_text("a\0b")
 
 
@@ -155,7 +155,7 @@ def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")
     Path(path).write_text("words")
     assert read_text(tmp_path) == "words"
-    with pytest.raises(UserError, match=r"\\udcff\.txt' is not UTF-8: rename it"):
+    with pytest.raises(UserError, match=r"\\udcff\.txt' is not UTF-8: rename the file"):
         open_text(path)  # whose name the run's settings could not hold
 
 
@@ -177,7 +177,7 @@ def test_a_file_that_is_larger_than_memory_is_refused_before_it_is_read(
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no files"):
+    with pytest.raises(UserError, match="has no UTF-8 text files"):
         read_text(tmp_path)
 
 
@@ -238,7 +238,7 @@ def test_a_damaged_cache_is_downloaded_again(remote: tuple[Path, str], cache: Pa
 
 def test_a_wrong_checksum_keeps_nothing(remote: tuple[Path, str], cache: Path) -> None:
     path, _ = remote
-    with pytest.raises(UserError, match="checksum differs") as caught:
+    with pytest.raises(UserError, match="has the wrong checksum") as caught:
         download(path.as_uri(), "0" * 64)
     assert path.as_uri() in str(caught.value)
     assert [p for p in cache.rglob("*") if p.is_file()] == []
@@ -460,7 +460,7 @@ def test_every_window_with_what_came_before_can_be_drawn() -> None:
 
 
 def test_a_text_that_is_too_short_for_what_came_before() -> None:
-    message = "too few for windows of 20: use at least 211, or a smaller block_size or context"
+    message = "tokens? for windows of 20: use at least 211, or a smaller block_size or context"
     with pytest.raises(SettingError, match=message) as error:
         batches(context=12)
     assert error.value.names == ("block_size", "context")
@@ -490,7 +490,7 @@ def test_batches_without_a_test_split() -> None:
 
 @pytest.mark.parametrize("fraction", [-0.1, 0.9, 1.0])
 def test_test_fractions_that_cannot_be(fraction: float) -> None:
-    with pytest.raises(SettingError, match=r"test_fraction must be at least 0 and below 0\.9, what validation leaves"):
+    with pytest.raises(SettingError, match=r"test_fraction must be at least 0 and below 0\.9 \(1 - validation_fraction\)"):
         batches(200, test_fraction=fraction)
 
 
@@ -534,9 +534,9 @@ def test_validation_does_not_disturb_the_choice_of_windows() -> None:
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("block_size", [1, 8, 64])
 def test_a_short_text_is_reported_with_the_required_length(block_size: int, fraction: float) -> None:
-    with pytest.raises(UserError, match=f"too few for windows of {block_size}: use at least") as caught:
+    with pytest.raises(UserError, match=f"tokens? for windows of {block_size}: use at least") as caught:
         batches(block_size, block_size, validation_fraction=fraction)
-    assert f"has {counted(block_size, 'token')}" in str(caught.value)
+    assert f"has only {counted(block_size, 'token')}" in str(caught.value)
     need = int(str(caught.value).split("at least ")[1].split(",")[0])
     # What it says is enough, and not more than twice what is.
     some = batches(need, block_size, validation_fraction=fraction)
@@ -554,11 +554,11 @@ def test_a_short_text_is_reported_with_the_required_length(block_size: int, frac
         ({"batch_size": True}, "batch_size must be an integer, not True"),
         ({"batch_size": 10**30}, r"a batch of this batch_size needs at least 10\^32 bytes .*: choose a smaller one"),
         ({"block_size": 0}, "block_size must be at least 1, not 0"),
-        ({"block_size": 10**30}, f"too few for windows of {10**30}: use at least 9,999,999,999,999,999"),
+        ({"block_size": 10**30}, f"tokens? for windows of {10**30}: use at least 9,999,999,999,999,999"),
         ({"block_size": 10**400}, "or a smaller block_size"),
-        ({"context": -1}, "context must be at least 0, not -1"),
-        ({"validation_fraction": 0.0}, "validation_fraction must be above 0 and below 1, not 0.0"),
-        ({"validation_fraction": 1.0}, "validation_fraction must be above 0 and below 1, not 1.0"),
+        ({"context": -1}, "context must be at least 0, got -1"),
+        ({"validation_fraction": 0.0}, "validation_fraction must be above 0 and below 1, got 0.0"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be above 0 and below 1, got 1.0"),
     ],
 )
 def test_settings_that_make_no_batches(options: dict[str, float], message: str) -> None:
@@ -614,24 +614,24 @@ def test_the_shards_of_rows_have_the_gradient_of_the_whole(parts: int) -> None:
 
 @pytest.mark.parametrize(("ids", "wrong"), [([0, 3, 11, 2], 11), ([[0, -1]], -1), (np.array([10, 12]), 12)])
 def test_an_id_outside_of_the_vocabulary(ids: object, wrong: int) -> None:
-    with pytest.raises(UserError, match=f"id {wrong} is outside of the vocabulary: its ids are 0 to 10"):
+    with pytest.raises(UserError, match=f"id {wrong} is out of range: the vocabulary's ids are 0 to 10"):
         check_ids(ids, 11)
     check_ids(ids, 13) if wrong > 0 else check_ids([], 11)
 
 
 @pytest.mark.parametrize(("ids", "kind"), [([0, 1.5, 1], "float64"), (np.ones(3, bool), "bool"), (["1"], "<U1")])
 def test_ids_that_are_no_integers(ids: object, kind: str) -> None:
-    with pytest.raises(UserError, match=f"token ids are integers, not {kind}"):
+    with pytest.raises(UserError, match=f"token ids must be integers, got {kind}"):
         check_ids(ids, 11)
 
 
 def test_ids_are_checked_where_a_text_is_loaded_or_continued(make_gpt: Callable[..., GPT]) -> None:
-    with pytest.raises(UserError, match="id 99 is outside"):
+    with pytest.raises(UserError, match="id 99 is out of range"):
         TextBatches(np.arange(100), 8, 4, vocab_size=99)
     assert TextBatches(np.arange(100), 8, 4, vocab_size=100).sample().num_targets == 32
-    with pytest.raises(UserError, match="id 9 is outside"):
+    with pytest.raises(UserError, match="id 9 is out of range"):
         MaskedBatches(np.arange(100) % 10, Masking(9, 3, [0]), 1, 2, 5, 2)
-    with pytest.raises(UserError, match="id 11 is outside"):
+    with pytest.raises(UserError, match="id 11 is out of range"):
         next(generate(make_gpt(), [1, 11], 3))
 
 

@@ -68,7 +68,7 @@ def test_without_a_field_it_is_learned_as_written_and_a_line_says_so(name: str, 
     path.write_text(FILES[name], encoding="utf-8", newline="")
     assert read_text(path) == FILES[name].replace("\r\n", "\n").removeprefix("\ufeff")
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"{path} is ") and line.endswith("To read one field alone: id, text")
+    assert line.startswith(f"{path} is ") and line.endswith("To read only one field: id, text")
 
 
 @pytest.mark.parametrize(
@@ -83,20 +83,20 @@ def test_no_notice_for_what_has_no_fields(name: str, content: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "content", "field", "message"),
     [
-        ("a.jsonl", '{"text": "x"}\n{"text": "y}\n', "text", r"a.jsonl, line 2: this is no JSON \(Unterminated string"),
+        ("a.jsonl", '{"text": "x"}\n{"text": "y}\n', "text", r"a.jsonl, line 2: invalid JSON \(Unterminated string"),
         ("a.jsonl", '{"body": "y"}\n{"body": "z"}', "text", "a.jsonl has no text in text: choose another field .body."),
-        ("a.jsonl", '{"text": "x"}\n{"text": 7}', "text", "a.jsonl, line 2: text is 7, and not a text"),
-        ("a.jsonl", '"x"', "text", 'a.jsonl, line 1: an object must be here, not "x"'),
-        ("a.jsonl", '{"text": "x"}\n{"text": "y\\ud83d"}', "text", r"a.jsonl, line 2: text has half of a character \(.ud83d\)"),
-        ("a.jsonl", "[" * 100_000, "text", "a.jsonl, line 1: this is nested too deeply"),
-        ("a.json", '[{"text": "x"},\n{"text": }]', "text", "a.json, line 2: this is no JSON"),
-        ("a.json", '[{"text": "x"}, {"text": ["y"]}]', "text", r'a.json, record 2: text is \["y"\], and not a text'),
-        ("a.csv", "id,text\n1,x\n2\n", "text", "a.csv, line 3: there must be 2 columns, as on line 1, not 1"),
-        ("a.csv", 'id,text\n1,"x\n', "text", "a.csv, line 2: this is no table"),
-        ("a.csv", "id,text\n1,x\n", "body", "a.csv, line 1: there is no column body: choose one of id, text"),
-        ("a.csv", "text,text\n1,x\n", "text", "a.csv has 2 columns with the name text"),
+        ("a.jsonl", '{"text": "x"}\n{"text": 7}', "text", "a.jsonl, line 2: text must be a string, got 7"),
+        ("a.jsonl", '"x"', "text", 'a.jsonl, line 1: expected an object, got "x"'),
+        ("a.jsonl", '{"text": "x"}\n{"text": "y\\ud83d"}', "text", r"a.jsonl, line 2: text contains .ud83d, half of a"),
+        ("a.jsonl", "[" * 100_000, "text", "a.jsonl, line 1: the JSON is nested too deeply"),
+        ("a.json", '[{"text": "x"},\n{"text": }]', "text", "a.json, line 2: invalid JSON"),
+        ("a.json", '[{"text": "x"}, {"text": ["y"]}]', "text", r'a.json, record 2: text must be a string, got \["y"\]'),
+        ("a.csv", "id,text\n1,x\n2\n", "text", "a.csv, line 3: expected 2 columns, as on line 1, got 1"),
+        ("a.csv", 'id,text\n1,"x\n', "text", "a.csv, line 2: invalid table"),
+        ("a.csv", "id,text\n1,x\n", "body", "a.csv, line 1: no column body: choose one of id, text"),
+        ("a.csv", "text,text\n1,x\n", "text", "a.csv has 2 columns named text"),
         ("a.csv", "id,text\n1,\n", "text", "a.csv has no text in text: choose another field .id."),
-        ("a.txt", "words", "text", "a.txt has no fields, as .jsonl, .*: read it without a field"),
+        ("a.txt", "words", "text", "a.txt has no fields .only .jsonl, .* files do.: read it without a field"),
     ],
 )
 def test_errors_name_the_file_and_the_line(name: str, content: str, field: str, message: str, tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_a_folder(tmp_path: Path, capsys) -> None:
         (tmp_path / name).write_text(FILES[name], encoding="utf-8", newline="")
     (tmp_path / "README").write_text("about the data")
     assert read_text(tmp_path, field="text") == f"{TEXT}\n{TEXT}"
-    assert capsys.readouterr().out == f"{tmp_path}: 1 file without fields left out\n"
+    assert capsys.readouterr().out == f"{tmp_path}: left out 1 file without fields\n"
     assert "about the data" in read_text(tmp_path)
-    assert capsys.readouterr().out.count("To read one field alone: id, text") == 1
+    assert capsys.readouterr().out.count("To read only one field: id, text") == 1
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "a.txt").write_text("words")
     with pytest.raises(UserError, match=r"has no \.jsonl, \.json, \.csv or \.tsv: leave out --field"):
@@ -135,7 +135,7 @@ def test_a_run_keeps_its_field(tmp_path: Path) -> None:
     assert source.read_again("run") == source.read_again("run", str(path), "text") == text == TEXT
     with pytest.raises(UserError, match=r"run was trained on the field text of .*a.jsonl: leave out --field id"):
         source.read_again("run", None, "id")
-    with pytest.raises(UserError, match="--field chooses among the fields of --data: give both"):
+    with pytest.raises(UserError, match="--field chooses a field of --data: give both"):
         open_text(None, field="text")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tinyformer.common.errors import UserError
-from tinyformer.data.folders import mark_results, texts_in
+from tinyformer.data.files import mark_results, texts_in
 from tinyformer.data.reading import read_text
 from tinyformer.training.run_folder import RunFolder
 
@@ -40,16 +40,16 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_files_that_are_not_utf8_are_skipped_and_named(content: bytes, folder: Path, capsys) -> None:
     (folder / "b").write_bytes(content)
     assert read_text(folder) == "words"
-    assert lines(capsys) == [f"{folder}: left out 1 file that is not UTF-8 text: {folder}/b"]
+    assert lines(capsys) == [f"{folder}: left out 1 file other than UTF-8 text: {folder}/b"]
     (folder / "b").replace(folder / "c.png")
     (folder / "b").symlink_to("nowhere")
     (folder / "loop").symlink_to("loop")
     assert read_text(folder) == "words"
-    assert lines(capsys) == [f"{folder}: left out 3 files that are not UTF-8 text, such as {folder}/b"]
+    assert lines(capsys) == [f"{folder}: left out 3 files other than UTF-8 text, such as {folder}/b"]
 
 
 def test_a_letter_across_two_reads_is_text(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinyformer.data.folders.SNIFFED", 4)
+    monkeypatch.setattr("tinyformer.data.files.SNIFFED", 4)
     (folder / "b").write_text("wör€ter 😀", encoding="utf-8")
     assert read_text(folder) == "words\nwör€ter 😀"
     assert lines(capsys) == []
@@ -65,9 +65,9 @@ def test_the_log_has_no_other_rows(folder: Path, capsys) -> None:
 
 def test_a_folder_without_texts(tmp_path: Path, capsys) -> None:
     (tmp_path / "b.png").write_bytes(PICTURE)
-    with pytest.raises(UserError, match="has no files of UTF-8 text: pass --data"):
+    with pytest.raises(UserError, match="has no UTF-8 text files: pass --data"):
         read_text(tmp_path)
-    assert lines(capsys) == [f"{tmp_path}: left out 1 file that is not UTF-8 text: {tmp_path}/b.png"]
+    assert lines(capsys) == [f"{tmp_path}: left out 1 file other than UTF-8 text: {tmp_path}/b.png"]
 
 
 @pytest.mark.parametrize("file", ["best.safetensors", "model.safetensors", "weights.pt", "x.ckpt", "pytorch_model-1-of-2.bin"])

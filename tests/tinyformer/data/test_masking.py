@@ -135,7 +135,7 @@ def test_a_text_in_which_nothing_can_be_hidden() -> None:
         (np.r_[np.full(199, PAD), 9], "all 180 tokens to train on"),
         (np.r_[9, np.full(199, PAD)], "all 20 tokens to validate with, at its end,"),
     ):
-        with pytest.raises(UserError, match=f"{told} are special, such as .*: none can be hidden. Use another text"):
+        with pytest.raises(UserError, match=f"{told} are special and cannot be hidden, such as .*: use another text"):
             MaskedBatches(ids, masking(), START, END, 10, 4)
 
 
@@ -164,11 +164,11 @@ def test_the_state_goes_through_json_and_resumes_exactly() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n": 90, "window": 10}, "90 tokens, too few for windows of 10"),
+        ({"n": 90, "window": 10}, "90 tokens for windows of 10"),
         ({"window": 0}, "window must be at least 1, not 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"batch_size": 10**30}, r"a batch of this batch_size needs at least 10\^\d+ bytes"),
-        ({"window": 10**30}, f"too few for windows of {10**30}: use a longer one, or a smaller window"),
+        ({"window": 10**30}, f"tokens? for windows of {10**30}: use a longer one, or a smaller window"),
         ({"validation_fraction": 1.0}, "validation_fraction must be above 0 and below 1"),
     ],
 )
@@ -216,7 +216,7 @@ def test_labelled_batches_resume_exactly() -> None:
 
 
 def test_labelled_batches_of_nothing() -> None:
-    with pytest.raises(UserError, match="no texts to train on"):
+    with pytest.raises(UserError, match="pass at least one each"):
         LabelledBatches([], TEXTS, PAD, 2)
     with pytest.raises(UserError, match="batch_size must be at least 1"):
         LabelledBatches(TEXTS, TEXTS, PAD, 0)

@@ -48,9 +48,9 @@ def test_whether_files_are_given() -> None:
     ("files", "message"),
     [
         (PairFiles(), "there are no sentences to train on"),
-        (PairFiles(source="train.en"), "give a source and a target file together"),
+        (PairFiles(source="train.en"), "a source and a target file belong together"),
         (PairFiles("pairs.tsv", "train.en", "train.de"), "give either --data, or --source and --target"),
-        (PairFiles("pairs.tsv", test_source="test.en"), "give a source and a target file together"),
+        (PairFiles("pairs.tsv", test_source="test.en"), "a source and a target file belong together"),
     ],
 )
 def test_files_that_do_not_go_together(files: PairFiles, message: str) -> None:
@@ -73,7 +73,7 @@ def test_repeated_pairs_are_skipped_and_reported(capsys: pytest.CaptureFixture[s
     Path("again.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in [*PAIRS, *PAIRS[:7]]), encoding="utf-8")
     parts = PairFiles("again.tsv").read(False, 4, 3)
     assert sum(map(len, parts)) == 20
-    assert capsys.readouterr().out == "again.tsv: left out 7 pairs that occurred before, of 27 pairs\n"
+    assert capsys.readouterr().out == "again.tsv: left out 7 repeated pairs of 27\n"
     Path("again.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in [*PAIRS, PAIRS[0]]), encoding="utf-8")
     PairFiles("again.tsv").read(False, 4, 3)
-    assert capsys.readouterr().out == "again.tsv: left out 1 pair that occurred before, of 21 pairs\n"
+    assert capsys.readouterr().out == "again.tsv: left out 1 repeated pair of 21\n"

@@ -348,9 +348,9 @@ def test_decoders_take_lists_and_rows_before_the_first_token(model, make_transfo
         ({"prompt": []}, "the prompt is empty"),
         ({"prompt": np.zeros(0, np.int64)}, "the prompt is empty"),
         ({"num_tokens": -1}, "the length must be at least 0, not -1"),
-        ({"prompt": [1.0, 2.0]}, "token ids are integers, not float64"),
-        ({"prompt": [True]}, "token ids are integers, not bool"),
-        ({"prompt": ["a"]}, "token ids are integers, not <U1"),
+        ({"prompt": [1.0, 2.0]}, "token ids must be integers, got float64"),
+        ({"prompt": [True]}, "token ids must be integers, got bool"),
+        ({"prompt": ["a"]}, "token ids must be integers, got <U1"),
         ({"prompt": [[1, 2], [3, 4]]}, r"the prompts must be \(batch, length\), not of shape \(1, 2, 2\)"),
     ],
 )
@@ -656,9 +656,9 @@ def test_the_end_of_a_gpts_text(model) -> None:
         (np.zeros((2, 0), np.int64), "the prompt is empty"),
         ([1, 2, 3], r"the prompts must be \(batch, length\), not of shape \(3,\)"),
         ([[[1]]], r"must be \(batch, length\), not of shape \(1, 1, 1\)"),
-        ([[1.0, 2.5]], "token ids are integers, not float64"),
-        (np.zeros((1, 2), np.float32), "token ids are integers, not float32"),
-        ([["a", "b"]], "token ids are integers"),
+        ([[1.0, 2.5]], "token ids must be integers, got float64"),
+        (np.zeros((1, 2), np.float32), "token ids must be integers, got float32"),
+        ([["a", "b"]], "token ids must be integers"),
     ],
 )
 def test_prompts_that_are_none(prompts: object, message: str) -> None:
@@ -682,11 +682,11 @@ def test_no_prompts() -> None:
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_ids_out_of_range(model, make_transformer, use_cache: bool) -> None:
     for wrong in (-1, 11):
-        with pytest.raises(UserError, match=f"the token id {wrong} is outside of the vocabulary"):
+        with pytest.raises(UserError, match=f"token id {wrong} is out of range"):
             list(generate(model, [1, wrong], 2, use_cache=use_cache))
-        with pytest.raises(UserError, match=f"the token id {wrong} is outside of the vocabulary"):
+        with pytest.raises(UserError, match=f"token id {wrong} is out of range"):
             TransformerDecoder(make_transformer(), SOURCE, 4, use_cache).next_logits(np.array([[wrong]] * 3))
-        with pytest.raises(UserError, match=f"the token id {wrong} is outside of the vocabulary"):
+        with pytest.raises(UserError, match=f"token id {wrong} is out of range"):
             TransformerDecoder(make_transformer(), [[1, wrong]], 4, use_cache)
         if tt.backend_name != "numpy":  # where ids are trusted, as a look at them would wait for the GPU
             continue

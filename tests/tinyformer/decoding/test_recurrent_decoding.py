@@ -244,9 +244,9 @@ def test_decoders_refuse_what_does_not_fit_them(attention: bool) -> None:
         (np.zeros((2, 0), np.int64), "the source is empty"),
         ([3, 4], r"the sources must be \(batch, length\), not of shape \(2,\)"),
         ([[3, 4], [5]], "the sources have from 1 to 2 tokens"),
-        ([[3.0]], "token ids are integers, not float64"),
-        ([[3, 11]], "the token id 11 is outside of the vocabulary: its ids are 0 to 10"),
-        ([[3, -1]], "the token id -1 is outside of the vocabulary"),
+        ([[3.0]], "token ids must be integers, got float64"),
+        ([[3, 11]], "token id 11 is out of range: the vocabulary's ids are 0 to 10"),
+        ([[3, -1]], "token id -1 is out of range"),
     ]:
         with pytest.raises(UserError, match=message):
             translation_decoder(model, source, 4)
@@ -276,7 +276,7 @@ def test_ids_out_of_range() -> None:
         lambda: translation_decoder(translator("gru", True), SOURCE, 9),
     ):
         for wrong in (-1, 11):
-            with pytest.raises(UserError, match=f"the token id {wrong} is outside of the vocabulary"):
+            with pytest.raises(UserError, match=f"token id {wrong} is out of range"):
                 make().next_logits(np.full((4, 1), wrong))
             if tt.backend_name != "numpy":  # where ids are trusted, as a look at them would wait for the GPU
                 continue

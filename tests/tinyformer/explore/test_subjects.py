@@ -127,7 +127,7 @@ def test_ids_of_a_source_that_the_model_does_not_know_are_refused(architecture: 
     subject = Subjects([translation_run(tmp_path / "run", architecture)]).get("best")
     subject.check([0], [0])
     for unknown in (subject.model.config.source_vocab_size, -1):
-        with pytest.raises(UserError, match="outside of the vocabulary"):
+        with pytest.raises(UserError, match="is out of range"):
             subject.check([0], [0, unknown])
 
 

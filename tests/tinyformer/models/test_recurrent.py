@@ -270,7 +270,7 @@ def test_copies_for_worker_processes(cell: str) -> None:
         ({"cell": None}, "cell must be text, not None"),
         ({"vocab_size": 0}, "vocab_size must be at least 1, not 0"),
         ({"block_size": 0}, "block_size must be at least 1, not 0"),
-        ({"context": -1}, "context must be at least 0, not -1"),
+        ({"context": -1}, "context must be at least 0, got -1"),
         ({"num_layers": 0}, "num_layers must be at least 1, not 0"),
         ({"d_model": 0}, "d_model must be at least 1, not 0"),
         ({"d_model": 2.0}, "d_model must be an integer, not 2.0"),

@@ -105,7 +105,7 @@ def test_alignments_side_by_side(tmp_path: Path, figures: list[Any]) -> None:
     assert [axes.get_ylabel() for axes in drawn] == ["written tokens"] * 2 + [""] * 2
     assert {axes.get_xlabel() for axes in drawn} == {"source tokens"}
     heading = figures[0].texts[0].get_text().replace("\n", " ")
-    assert "the mean over the heads of a layer of the decoder" in heading
+    assert "the mean over the heads of a decoder layer" in heading
     assert heading.endswith("Without attention: $lstm$.")
     # Side by side, and no label is on another panel or outside.
     boxes = [axes.get_tightbbox() for axes in drawn]

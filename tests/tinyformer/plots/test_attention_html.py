@@ -114,7 +114,7 @@ def test_tables_have_names() -> None:
 
 
 def test_other_endings(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"\.html, not as .\.png"):
+    with pytest.raises(ValueError, match=r"end in \.html, got .\.png"):
         attention_html({"encoder": weights(1, 1, 1)}, ["a"]).save(tmp_path / "maps.png")
 
 

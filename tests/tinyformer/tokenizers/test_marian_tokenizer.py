@@ -57,7 +57,7 @@ def test_custom_ids(folder: Path) -> None:
     assert tokenizer.decode([2, 5, 0, 6]) == "a c</s> <pad>"
     assert tokenizer.decode([6, 2, 1, 5, 0], skip_special=True) == "a<unk> c"
     for i in (-1, 7):
-        with pytest.raises(UserError, match=f"the id {i} is not between 0 and 6"):
+        with pytest.raises(UserError, match=f"id {i} is out of range: the ids are 0 to 6"):
             tokenizer.decode([i])
 
 
@@ -111,7 +111,7 @@ def test_save_and_load(folder: Path) -> None:
     ("vocabulary", "message"),
     [
         ({"</s>": 0, "<unk>": 1}, "lacks <pad>"),
-        ({**VOCABULARY, "x": 9}, "not the numbers from 0 to 7"),
+        ({**VOCABULARY, "x": 9}, "must be the numbers from 0 to 7"),
         ({**VOCABULARY, "x": "7"}, "must be an integer"),
         ([], "no JSON object"),
     ],
@@ -127,7 +127,7 @@ def test_a_damaged_vocabulary(folder: Path, vocabulary: object, message: str) ->
 def test_special_tokens_with_two_ids(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text('{"separate_vocabs": true}')
     (folder / "target_vocab.json").write_text(json.dumps({"</s>": 0, "<pad>": 1, "<unk>": 2}))
-    with pytest.raises(UserError, match="do not have the same ids"):
+    with pytest.raises(UserError, match="have different ids"):
         pretrained_tokenizer(folder)
 
 

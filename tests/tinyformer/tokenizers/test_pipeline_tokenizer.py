@@ -83,7 +83,7 @@ def test_llama2() -> None:
     for text in ("hi", " hi", "é\nhi", "日本 hi  ", "\x00"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.decode(tokenizer.encode("hi</s>", allow_special=True), skip_special=True) == "hi"
-    with pytest.raises(UserError, match="the id 267 is not between 0 and 266"):
+    with pytest.raises(UserError, match="id 267 is out of range: the ids are 0 to 266"):
         tokenizer.decode([267])
     for wrong in ("\ud800", b"hi", 5):
         with pytest.raises(UserError):
@@ -235,44 +235,44 @@ DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 HOSTILE: dict[str, tuple[Change, str]] = {
     "a long mark": (
         cutters({"type": "Metaspace", "replacement": "x" * 3000, "prepend_scheme": "always"}),
-        "3,000 characters; 200",
+        "3,000 characters; the limit is 200",
     ),
     "a long literal": (cutters({**SPLIT, "pattern": {"String": "a" * 3000}}), "String of Split in the pre_tokenizer has 3,000"),
     "a long pattern": (
         cutters({**SPLIT, "pattern": {"Regex": "a" * 30_000}}),
         "Regex of Split in the pre_tokenizer has 30,000",
     ),
-    "many parts": (cutters({"type": "Punctuation", "behavior": "Isolated"}, 90), "more than 20 pretokenizers"),
-    "many sequences": (top(normalizer=nested(90)), "more than 20 normalizers"),
-    "bytes of bytes": (cutters(BYTES, 18), "up to 2.62e+05x as long; 100x is the most"),
+    "many parts": (cutters({"type": "Punctuation", "behavior": "Isolated"}, 90), "too many pretokenizers: the limit is 20"),
+    "many sequences": (top(normalizer=nested(90)), "too many normalizers: the limit is 20"),
+    "bytes of bytes": (cutters(BYTES, 18), "up to 2.62e+05x as long; the limit is 100x"),
     "longer and longer": (top(normalizer={"type": "Sequence", "normalizers": [DOUBLING] * 8}), "up to 256x as long"),
     "long texts": (top(decoder={"type": "Sequence", "decoders": [DOUBLING] * 8}), "up to 256x as long"),
     "a map to long texts": (top(normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap(500)}), "up to 500x"),
-    "dropout": (model(dropout=0.1), "dropout = 0.1 of the model is not supported"),
+    "dropout": (model(dropout=0.1), "dropout = 0.1 is not supported"),
     "long words": (
         model(max_input_chars_per_word=10**6, unk_token="<unk>"),
-        "max_input_chars_per_word is 1,000,000; 1,000 is the most",
+        "max_input_chars_per_word must be at most 1,000, got 1,000,000",
     ),
-    "a long name": (added(267, "a" * 600), "has 600 characters; it can have 500"),
+    "a long name": (added(267, "a" * 600), "has 600 characters; the limit is 500"),
 }
 NO_UNKNOWN = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"a": 0}, "max_input_chars_per_word": 9}
 WRONG: dict[str, tuple[Change, str]] = {
     "no unknown token": (top(model=NO_UNKNOWN), "the unknown token '[UNK]' is not in the vocabulary"),
     "no model": (lambda content: content.pop("model"), "is damaged: 'model'"),
-    "an unknown model": (model(type="Other"), "the package tokenizers says: "),
-    "an unknown part": (top(normalizer={"type": "Other"}), "the package tokenizers says: "),
-    "a part without a type": (top(normalizer={}), "the package tokenizers says: "),
-    "a merge of nothing": (model(merges=[["h", "xyz"]]), "the package tokenizers says: "),
-    "merges that are none": (model(merges=5), "the package tokenizers says: "),
+    "an unknown model": (model(type="Other"), "the package tokenizers reports: "),
+    "an unknown part": (top(normalizer={"type": "Other"}), "the package tokenizers reports: "),
+    "a part without a type": (top(normalizer={}), "the package tokenizers reports: "),
+    "a merge of nothing": (model(merges=[["h", "xyz"]]), "the package tokenizers reports: "),
+    "merges that are none": (model(merges=5), "the package tokenizers reports: "),
     "an id far off": (lambda content: content["model"]["vocab"].update(xy=10**9), "many ids have no token"),
-    "an id twice": (lambda content: content["model"]["vocab"].update(xy=5), "two tokens have the same id"),
-    "an added id twice": (added(2, "<t>"), "two tokens have the same id"),
-    "another id": (added(400, "hi"), "the added token 'hi' has the id 400, but 263 in the vocabulary"),
+    "an id twice": (lambda content: content["model"]["vocab"].update(xy=5), "two tokens share an id"),
+    "an added id twice": (added(2, "<t>"), "two tokens share an id"),
+    "another id": (added(400, "hi"), "added token 'hi' has id 400, but 263 in the vocabulary"),
     "the same name twice": (lambda content: content["added_tokens"].append("<s>"), "is damaged"),
-    "a wrong pattern": (cutters({**SPLIT, "pattern": {"Regex": "(a"}}), "the package tokenizers says: "),
+    "a wrong pattern": (cutters({**SPLIT, "pattern": {"Regex": "(a"}}), "the package tokenizers reports: "),
     "a template with two texts": (
         top(post_processor={**TEMPLATE, "single": TEMPLATE["single"] * 2}),
-        "does not put the text once",
+        "must keep the text once",
     ),
     "a template with names": (
         top(post_processor={**TEMPLATE, "single": [{"SpecialToken": {"id": "<q>", "type_id": 0}}, *TEMPLATE["single"]]}),
@@ -308,14 +308,14 @@ def test_an_invalid_tokenizer_json(tmp_path: Path, text: str) -> None:
 def test_a_pattern_that_may_never_end_is_stopped() -> None:
     part = {**SPLIT, "pattern": {"Regex": "(?:h|hh)+b"}}
     tokenizer = PipelineTokenizer({**llama2(), "pre_tokenizer": part})
-    with pytest.raises(UserError, match=r"the package tokenizers says: .*retry-limit"):
+    with pytest.raises(UserError, match=r"the package tokenizers reports: .*retry-limit"):
         tokenizer.encode("h" * 200)
     assert tokenizer.encode("hi").tolist() == [264]  # it works as before
 
 
 def test_an_unknown_word_may_be_an_error() -> None:
     tokenizer = PipelineTokenizer(words(unk_token="no token"))
-    with pytest.raises(UserError, match="the package tokenizers says: WordLevel error"):
+    with pytest.raises(UserError, match="the package tokenizers reports: WordLevel error"):
         tokenizer.encode("zz")
 
 

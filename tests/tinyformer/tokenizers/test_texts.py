@@ -45,5 +45,5 @@ def test_a_marian_tokenizer_has_two_languages() -> None:
     tokenizer.tokens, tokenizer.target_tokens = ["<unk>", "</s>", "<pad>", "▁dog", "s"], ["<unk>", "</s>", "<pad>", "▁perro"]
     assert token_texts(tokenizer, [3, 4, 1], is_source=True) == [" dog", "s", "</s>"]
     assert token_texts(tokenizer, [3, 1]) == [" perro", "</s>"]
-    with pytest.raises(UserError, match="the id 4 is not between 0 and 3"):
+    with pytest.raises(UserError, match="id 4 is out of range: the ids are 0 to 3"):
         token_texts(tokenizer, [4])

@@ -41,10 +41,10 @@ def test_unknown_words(tokenizer: Any, text: str, words: list[str]) -> None:
     note = note_on_unknown(tokenizer, text)
     assert bool(note) == bool(words)
     if words:
-        assert note.startswith("(a word is " if len(words) == 1 else f"({len(words)} words are ")
+        assert note.startswith("(1 unknown word, " if len(words) == 1 else f"({len(words)} unknown words, ")
         assert ("<unk>" if isinstance(tokenizer, Marian) else "[UNK]") in note
 
 
 def test_many_are_not_all_named() -> None:
     note = note_on_unknown(WordTokenizer.train(TEXT), " ".join(f"w{i}" for i in range(2000)))
-    assert note.startswith("(2,000 words are ") and note.endswith(": 'w0', 'w1', 'w2', ...)")
+    assert note.startswith("(2,000 unknown words, ") and note.endswith(": 'w0', 'w1', 'w2', ...)")

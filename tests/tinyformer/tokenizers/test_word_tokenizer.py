@@ -57,11 +57,11 @@ def test_which_words_are_known(options: dict[str, object], words: list[str]) -> 
         ("", {}, "no words"),
         (" \n", {}, "no words"),
         (TEXT, {"min_count": 4}, "no word occurs 4 times"),
-        (TEXT, {"min_count": 0}, "at least 1, not 0"),
-        (TEXT, {"vocab_size": 4}, "no room for words beside 4"),
-        (TEXT, {"vocab_size": -1}, "no room for words"),
-        (TEXT, {"vocab_size": 5, "special": ["<x>"]}, "no room for words beside 5"),
-        (TEXT, {"unknown": "ignore"}, "use 'token' or 'error'"),
+        (TEXT, {"min_count": 0}, "at least 1, got 0"),
+        (TEXT, {"vocab_size": 4}, "vocab_size must be above 4"),
+        (TEXT, {"vocab_size": -1}, "vocab_size must be above 4, the number of special tokens, got -1"),
+        (TEXT, {"vocab_size": 5, "special": ["<x>"]}, "vocab_size must be above 5"),
+        (TEXT, {"unknown": "ignore"}, "must be 'token' or 'error'"),
     ],
 )
 def test_training_that_cannot_be(text: str, options: dict[str, object], message: str) -> None:
@@ -112,10 +112,10 @@ def test_unknown_words_as_a_token() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("the bird sat bad", "the word 'bird' at position 4 is not among the 7"),
-        ("Bird", "the word 'Bird' at position 0"),
-        ("the\n\n!", "the word '!' at position 5"),
-        ("[EOS]the bird", "the word 'bird' at position 9"),  # counted in the whole text
+        ("the bird sat bad", "unknown word 'bird' at position 4: remove it"),
+        ("Bird", "unknown word 'Bird' at position 0"),
+        ("the\n\n!", "unknown word '!' at position 5"),
+        ("[EOS]the bird", "unknown word 'bird' at position 9"),  # counted in the whole text
     ],
 )
 def test_unknown_words_as_an_error(text: str, message: str) -> None:
@@ -127,7 +127,7 @@ def test_unknown_words_as_an_error(text: str, message: str) -> None:
 
 def test_the_position_of_an_unknown_word_is_that_of_the_text_as_given() -> None:
     # The lower case of İ is two characters long.
-    with pytest.raises(UserError, match="'x' at position 3 "):
+    with pytest.raises(UserError, match="'x' at position 3:"):
         WordTokenizer.train("İİ", lowercase=True, unknown="error").encode("İİ x")
 
 
@@ -239,11 +239,11 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"words": []}, "at least one word"),
         ({"words": ["a", "a"]}, "occurs twice"),
         ({"words": ["a", ""]}, "is empty"),
-        ({"special": ["[UNK]"]}, "the same name twice"),
-        ({"special": [""]}, "not empty"),
-        ({"unknown": "maybe"}, "use 'token' or 'error'"),
+        ({"special": ["[UNK]"]}, "have the same name"),
+        ({"special": [""]}, "nonempty"),
+        ({"unknown": "maybe"}, "must be 'token' or 'error'"),
         ({"unknown": None}, "unknown must be text, not None"),
-        ({"rules": "spaces"}, "rules='spaces' is no way to cut words: use 'unicode' or 'letters'"),
+        ({"rules": "spaces"}, "rules must be 'unicode' or 'letters', got 'spaces'"),
         ({"rules": 1}, "rules must be text or null, not 1"),
         ({"lowercase": 1}, "lowercase must be true or false, not 1"),
         ({"size": 2}, "size is 2, a field that this version"),

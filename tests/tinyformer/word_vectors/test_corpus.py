@@ -37,7 +37,7 @@ def test_passages_end_at_an_empty_line_or_at_every_line() -> None:
         ["the", "end"],
     ]
     assert [list(words) for words in passages("a b\nc\n\nd", "line")] == [["a", "b"], ["c"], [], ["d"]]
-    with pytest.raises(SettingError, match="end must be one of paragraph, line, not 'word'"):
+    with pytest.raises(SettingError, match="end must be one of paragraph, line, got 'word'"):
         passages(TEXT, "word")
 
 
@@ -67,10 +67,10 @@ def test_rare_words_are_left_out_and_so_are_passages_without_others() -> None:
         ([[], []], 1, "the text has no words"),
         ([["one"] * 1000], 1, "the text has only one word, 1,000 times: vectors need at least two"),
         ([["one"]], 1, "the text has only one word, once: vectors need at least two"),
-        ([["one"] * 9, ["two"] * 4], 5, "the text has 2 different words, of which 1 is there min_count=5 times or more"),
-        ([["one", "two"]], 2, "the text has 2 different words, of which none is there min_count=2 times"),
+        ([["one"] * 9, ["two"] * 4], 5, "min_count=5 leaves 1 of 2 different words in the text"),
+        ([["one", "two"]], 2, "min_count=2 leaves 0 of 2 different words in the text"),
         ([["one"], ["two"]], 1, "no passage of the text has two words that occur often enough"),
-        ([["one", "two"]], 0, "min_count must be at least 1, not 0"),
+        ([["one", "two"]], 0, "min_count must be at least 1, got 0"),
     ],
 )
 def test_too_little_to_learn_from(words: list[list[str]], min_count: int, message: str) -> None:
@@ -81,7 +81,7 @@ def test_too_little_to_learn_from(words: list[list[str]], min_count: int, messag
 
 def test_a_text_without_spaces() -> None:
     clauses = [f"{word}天气很好我们去" for word in "一二三四五六七八九十"]
-    with pytest.raises(UserError, match=r"of book\.txt is too long for a word.*: words must be separated by spaces"):
+    with pytest.raises(UserError, match=r"of book\.txt are too long for words: separate the words by spaces"):
         Corpus.of([[*clauses, *["他说"] * 3]], 3, "book.txt")
     for words in (["天气", "很", "好", "我们"] * 3, clauses * 3):  # separated words, and clauses that are repeated
         assert len(Corpus.of([[*words, "图书馆管理员"]], 3).vocabulary) == len(set(words))
@@ -92,16 +92,16 @@ def test_a_text_without_spaces() -> None:
 def test_similar_spellings_are_offered() -> None:
     words = ["king", "kings", "queen", "xylophone"]
     check_known("king", words, words)
-    with pytest.raises(UserError, match=r"^there is no word 'kingg': did you mean king, kings\?$"):
+    with pytest.raises(UserError, match=r"^unknown word 'kingg': did you mean king, kings\?$"):
         check_known("kingg", words, words)
-    with pytest.raises(UserError, match=r"there is no word 'Queen': did you mean queen\?"):
+    with pytest.raises(UserError, match=r"unknown word 'Queen': did you mean queen\?"):
         check_known("Queen", words, words)
-    with pytest.raises(UserError, match=r"there is no word 'nasa' in b\.txt: did you mean NASA\?"):
+    with pytest.raises(UserError, match=r"unknown word 'nasa' in b\.txt: did you mean NASA\?"):
         check_known("nasa", [*words, "NASA"], [*words, "NASA"], " in b.txt")
     long = ["z" * 150]
     with pytest.raises(UserError, match=r"did you mean z{57}\.\.\.\?"):
         check_known("z" * 155, long, long)
-    with pytest.raises(UserError, match="there is no word 'zzz', nor one that is spelled like it"):
+    with pytest.raises(UserError, match="unknown word 'zzz': no word is spelled like it"):
         check_known("zzz", words, words)
     with pytest.raises(UserError) as error:
         check_known("z" * 10_000, words, words)

@@ -12,8 +12,7 @@ from scipy import sparse
 from tinyformer.common.errors import SettingError, UserError
 from tinyformer.word_vectors import counts as counting
 from tinyformer.word_vectors.corpus import Corpus
-from tinyformer.word_vectors.counts import cooccurrences, count_vectors, ppmi, truncated_svd
-from tinyformer.word_vectors.tfidf import TfIdf
+from tinyformer.word_vectors.counts import TfIdf, cooccurrences, count_vectors, ppmi, truncated_svd
 
 
 def some_corpus(seed: int = 0, words: int = 12, lengths: int = 30) -> Corpus:
@@ -117,7 +116,7 @@ def test_a_matrix_of_zeros(solver: str) -> None:
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_elements_that_are_not_finite(value: float) -> None:
-    with pytest.raises(UserError, match="a matrix with elements that are not finite has no singular values"):
+    with pytest.raises(UserError, match="the matrix has elements that are NaN or infinite"):
         truncated_svd(sparse.csr_array([[1.0, value], [2.0, 0.0]]), 1)
 
 
@@ -154,5 +153,5 @@ def test_words_with_the_same_neighbours_are_near_each_other() -> None:
 
 
 def test_a_width_that_cannot_be() -> None:
-    with pytest.raises(SettingError, match="width must be at most 12, the number of words, not 13"):
+    with pytest.raises(SettingError, match="width must be at most 12, the number of words, got 13"):
         counting.count_vectors(some_corpus(), width=13)

@@ -57,7 +57,7 @@ def test_columns_as_simlex_999_is_published(tmp_path: Path) -> None:
     found = similarity(ROUND, path)
     assert (found.correlation, found.known, found.unknown) == (pytest.approx(1), 3, 1)
     path.write_text("\t".join(names) + "\na\tb\t5\n")
-    with pytest.raises(UserError, match="line 2: two words and a number must be here"):
+    with pytest.raises(UserError, match="line 2: expected two words and a number"):
         similarity(ROUND, path)
 
 
@@ -89,7 +89,7 @@ def test_sets_of_rated_pairs_as_they_are_published(name: str, tmp_path: Path) ->
     with open(path, "a") as file:
         file.write(row.format("river", "bank", "x").replace("9,5,1", "9,5") + "\n")
     if name != "Rare Words":
-        with pytest.raises(UserError, match=f"line {len(head.splitlines()) + 5}: two words and a number must be here"):
+        with pytest.raises(UserError, match=f"line {len(head.splitlines()) + 5}: expected two words and a number"):
             similarity(vectors, path)
 
 
@@ -102,15 +102,15 @@ def test_accents_of_either_form(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a b 1\na c x\n", "line 2: two words and a number must be here, not 'a c x'"),
-        ("a b 1\na c\n", "line 2: two words and a number must be here, not 'a c'"),
-        ("one line of text\n", "line 1: two words and a number"),
-        ("a b 1\n\na c nan\n", "line 3: two words"),
-        ("a b 1\nx y 2\n", "of 2 pairs in .* only 1 with two known words"),
-        ("a b 1\na c 1\n", "all ratings of known words in .* are 1: there is no correlation"),
-        ("", "has no word pairs: two words and a number must be on each line"),
+        ("a b 1\na c x\n", "line 2: expected two words and a number, got 'a c x'"),
+        ("a b 1\na c\n", "line 2: expected two words and a number, got 'a c'"),
+        ("one line of text\n", "line 1: expected two words and a number"),
+        ("a b 1\n\na c nan\n", "line 3: expected two words"),
+        ("a b 1\nx y 2\n", "has 1 pair of two known words .of 2."),
+        ("a b 1\na c 1\n", "all ratings of known words in .* are 1: a correlation needs different ones"),
+        ("", "has no word pairs: each line needs two words and a number"),
         ("a b x\n", "has no word pairs"),
-        ("\ta\t5\n", "line 1: two words and a number"),
+        ("\ta\t5\n", "line 1: expected two words and a number"),
     ],
 )
 def test_files_of_pairs_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
@@ -155,9 +155,9 @@ def test_answers_are_those_of_the_vectors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (": a\nman king woman\n", "line 2: four words must be here, not 'man king woman'"),
+        (": a\nman king woman\n", "line 2: expected four words, got 'man king woman'"),
         (": a\nx y z w\n", "no analogy in .* has four known words"),
-        ("", "has no analogies: four words must be on each line"),
+        ("", "has no analogies: each line needs four words"),
         (": a\n: b\n", "has no analogies"),
     ],
 )

@@ -44,7 +44,7 @@ def test_short_numbers_are_written_shortly(tmp_path: Path) -> None:
 def test_words_that_the_format_cannot_hold(tmp_path: Path, word: str) -> None:
     path = tmp_path / "v.txt"
     path.write_text("what was there")
-    with pytest.raises(UserError, match="cannot be written, as white space ends a word"):
+    with pytest.raises(UserError, match="as white space ends a word in"):
         save_vectors(WordVectors(["a", word], [[1], [2]]), path)
     assert path.read_text() == "what was there"
 
@@ -89,31 +89,28 @@ def test_the_first_words_only(tmp_path: Path) -> None:
         (b"", "has no vectors: give a file of word vectors in word2vec's text format"),
         (b"\n\n", "has no vectors"),
         (b"word\n", "line 1: no numbers"),
-        (b"0 5\n", "line 1: it tells of 0 words with 5 numbers each"),
-        (b"2 0\na\nb\n", "line 1: it tells of 2 words with 0 numbers each"),
-        (b"2 2\na 1 2\nb 3\n", "line 3: a word and 2 numbers must be here, a space apart, not 'b 3'"),
-        (b"2 2\na 1 2\n\n", "line 3: a word and 2 numbers must be here, a space apart, not ''"),
-        (b"2 2\nking 0.1 0.2 0.3\n", "line 2: a word and 2 numbers must be here, a space apart, not 'king 0.1 0.2 0.3'"),
-        (b"2 2\na 1 2\nb  3 4\n", "line 3: a word and 2 numbers must be here, a space apart, not 'b  3 4'"),
-        (b"2 2\na 1 2\nb 3  4\n", "line 3: a word and 2 numbers must be here, a space apart, not 'b 3  4'"),
+        (b"0 5\n", "line 1: it announces 0 words with 5 numbers each"),
+        (b"2 0\na\nb\n", "line 1: it announces 2 words with 0 numbers each"),
+        (b"2 2\na 1 2\nb 3\n", "line 3: expected a word and 2 numbers, a space apart, got 'b 3'"),
+        (b"2 2\na 1 2\n\n", "line 3: expected a word and 2 numbers, a space apart, got ''"),
+        (b"2 2\nking 0.1 0.2 0.3\n", "line 2: expected a word and 2 numbers, a space apart, got 'king 0.1 0.2 0.3'"),
+        (b"2 2\na 1 2\nb  3 4\n", "line 3: expected a word and 2 numbers, a space apart, got 'b  3 4'"),
+        (b"2 2\na 1 2\nb 3  4\n", "line 3: expected a word and 2 numbers, a space apart, got 'b 3  4'"),
         (b"2 2\na 1 2\nb 3 x4\n", "line 3: '3 x4' are not 2 numbers"),
         (b"2 2\na 1 2\nb 3 1_0\n", "line 3: '3 1_0' are not 2 numbers"),
         (b"2 2\na 1 2\nb 3 nan\n", "line 3: a number of 'b' is not finite"),
         (b"2 2\na 1 2\nb 3 1e39\n", "line 3: a number of 'b' is not finite"),
-        (b"2 2\na 1 2\nb 3 1e20\n", "line 3: a number of 'b' is not finite, or its square is too large for float32"),
-        (b"3 2\na 1 2\nb 3", "line 3: the line has no end: the file is cut off"),
-        (b"3 2\na 1 2\na 3 4\n", "line 3: the file ends after 2 of 3 words: it is cut off"),
+        (b"2 2\na 1 2\nb 3 1e20\n", "line 3: a number of 'b' is not finite, or its square overflows float32"),
+        (b"3 2\na 1 2\nb 3", "line 3: the line has no newline: the file is truncated"),
+        (b"3 2\na 1 2\na 3 4\n", "line 3: the file ends after 2 of 3 words: it is truncated"),
         (b"2 2\na 1 2\na 3 4\nb 5 6\n", "line 4: there are more words than the 2"),
-        (b"3 2\na 1 2\nb 3 4\n", "line 3: the file ends after 2 of 3 words: it is cut off"),
-        (b"1 2\na 1 2\nb 3 4\n", "line 3: there are more words than the 1 that line 1 tells of"),
-        (b"a 1 2\nb 3\n", "line 2: a word and 2 numbers must be here, a space apart, not 'b 3'"),
-        (b"2 2\na 1 2\n\xff 3 x\n", "line 3: this is not UTF-8 text"),
-        (b"3 2\na 1 2\n\xff 3 4\n", "line 3: the file ends after 2 of 3 words: it is cut off"),
+        (b"3 2\na 1 2\nb 3 4\n", "line 3: the file ends after 2 of 3 words: it is truncated"),
+        (b"1 2\na 1 2\nb 3 4\n", "line 3: there are more words than the 1 that line 1 announces"),
+        (b"a 1 2\nb 3\n", "line 2: expected a word and 2 numbers, a space apart, got 'b 3'"),
+        (b"2 2\na 1 2\n\xff 3 x\n", "line 3: not UTF-8 text"),
+        (b"3 2\na 1 2\n\xff 3 4\n", "line 3: the file ends after 2 of 3 words: it is truncated"),
         (b"some words of a text\n", "line 1: 'words of a text' are not 4 numbers: give a file of word vectors in word2vec's"),
-        (
-            b"\x93NUMPY\x01\x00",
-            "line 1: this is not UTF-8 text: give a file of word vectors in word2vec's text format, neither",
-        ),
+        (b"\x93NUMPY\x01\x00", "line 1: not UTF-8 text: give a file of word vectors in word2vec's text format, neither"),
     ],
 )
 def test_what_is_wrong_is_found_with_its_line(tmp_path: Path, content: bytes, message: str) -> None:
@@ -132,17 +129,17 @@ def test_words_that_are_not_utf8_are_left_out_and_counted(header: bytes, place: 
     (tmp_path / "v.txt").write_bytes(header + b"".join([*lines[:place], b"\xe9t\xe9 5 6\n", *lines[place:]]))
     vectors = load_vectors(tmp_path / "v.txt")
     assert list(vectors.words) == ["a", "b"] and vectors.matrix.tolist() == [[1, 2], [3, 4]]
-    assert capsys.readouterr().out == f"{tmp_path / 'v.txt'}: 1 line left out, whose word is not UTF-8 text\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'v.txt'}: left out 1 line with words that are not UTF-8 text\n"
 
 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist: give a file of word vectors"):
         load_vectors(tmp_path / "v.txt")
-    with pytest.raises(UserError, match=r"is not a regular file but a folder: give a file of word vectors in [^,]* format$"):
+    with pytest.raises(UserError, match=r"is a folder, not a regular file: give a file of word vectors in [^,]* format$"):
         load_vectors(tmp_path)
     for name in (".vectors.txt", "map.png", "notes.txt", "vectors.txt"):
         (tmp_path / name).write_text("word 1 2\n")
-    with pytest.raises(UserError, match=r"but a folder: give .* format, such as .*/vectors\.txt$"):
+    with pytest.raises(UserError, match=r"is a folder, not a regular file: give .* format, such as .*/vectors\.txt$"):
         load_vectors(tmp_path)
 
 
@@ -153,7 +150,7 @@ def test_of_a_word_that_is_there_twice_the_first_vector_counts(head: bytes, tmp_
     path.write_bytes(head + b"a 1 2\nb 3 4\na 5 6\nc 7 8\n")
     vectors = load_vectors(path)
     assert (list(vectors.words), vectors.matrix.tolist()) == (["a", "b", "c"], [[1, 2], [3, 4], [7, 8]])
-    assert capsys.readouterr().out == f"{path}: 1 line left out, whose word is there already: its first vector counts\n"
+    assert capsys.readouterr().out == f"{path}: left out 1 line with repeated words\n"
     assert list(load_vectors(path, limit=3).words) == ["a", "b", "c"]
     assert list(load_vectors(path, limit=2).words) == ["a", "b"]
 
@@ -161,7 +158,7 @@ def test_of_a_word_that_is_there_twice_the_first_vector_counts(head: bytes, tmp_
 def test_a_last_line_without_a_newline_is_read_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "v.txt").write_text("2 2\na 1 2\nb 3 4.1")
     assert load_vectors(tmp_path / "v.txt").words == ["a", "b"]
-    assert "the last line has no end, so its last number may be cut short" in capsys.readouterr().out
+    assert "the last line does not end with a newline, so its last number may be truncated" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -175,5 +172,5 @@ def test_tabs_between_the_numbers_and_empty_lines_at_the_end(text: str, tmp_path
 
 def test_an_empty_line_between_words_is_named(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("the 1 2\n\nof 3 4\n")
-    with pytest.raises(UserError, match=r"v\.txt, line 2: a word and 2 numbers must be here"):
+    with pytest.raises(UserError, match=r"v\.txt, line 2: expected a word and 2 numbers"):
         load_vectors(tmp_path / "v.txt")

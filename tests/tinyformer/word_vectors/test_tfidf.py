@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tinyformer.common.errors import UserError
-from tinyformer.word_vectors.tfidf import TfIdf
+from tinyformer.word_vectors.counts import TfIdf
 
 
 def test_weights_against_their_formula() -> None:

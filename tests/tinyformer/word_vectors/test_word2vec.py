@@ -269,7 +269,7 @@ def test_a_rate_that_is_too_high() -> None:
     training = Word2Vec(colors_and_animals(), Word2VecConfig(**{**QUICK, "learning_rate": 1e30, "min_learning_rate": 1e30}))
     with (
         np.errstate(all="ignore"),
-        pytest.raises(SettingError, match="learning_rate is too high for a batch_size of 32: the loss is not finite"),
+        pytest.raises(SettingError, match="learning_rate is too high for a batch_size of 32: the loss is no longer finite"),
     ):
         training.train(quiet=True)
 
