@@ -45,7 +45,7 @@ def test_a_reload_and_a_link_show_the_same(browser: Any, tab: Tab, explorers: An
         one.wait_for_selector("#attention-most .number")
         assert one.text_content(TITLE) == "Layer 2, head 1"
         assert (one.input_value("#model"), one.input_value("#text")) == ("latest", "the quick fox")
-        assert one.text_content("#view-attention .readout").startswith("“q” (place 5)")
+        assert one.text_content("#view-attention .readout").startswith("“q” (position 5)")
         assert address(one) == ("attention", expected)
     other.context.close()
     assert other.faults == []
@@ -106,7 +106,7 @@ def test_write_and_compare_have_addresses(tab: Tab, tmp_path: Path) -> None:
         page.click(".writer .written .token >> nth=2")
         wait_for_address(page, "token=3")
         page.reload()
-        page.wait_for_selector(".place:text-matches('^Place 3:')")
+        page.wait_for_selector(".place:text-matches('^Position 3:')")
         page.click("#tab-compare")
         page.wait_for_selector("#divergence")
         page.locator("#view-compare select").nth(1).select_option(f"{folders[1]}: latest")

@@ -72,12 +72,12 @@ def test_the_numbers_of_each_head_are_those_of_the_library(tab: Tab, explorers: 
             check_most(page, row)
             best = int(row.argmax())
             token = "the␣quick␣fox"[best]
-            assert readout(page) == f"“x” (place 13) attends to “{token}” (place {best + 1}): {shown(float(row[best]))}"
+            assert readout(page) == f"“x” (position 13) attends to “{token}” (position {best + 1}): {shown(float(row[best]))}"
     page.locator(".links button").first.hover()
     choose(page, "Mean over heads")
-    assert readout(page) == "“t” (place 1) attends to “t” (place 1): 1.000"  # the first token is still chosen
+    assert readout(page) == "“t” (position 1) attends to “t” (position 1): 1.000"  # the first token is still chosen
     page.locator(".links button").last.hover()
-    page.get_by_text("“x” (place 13) attends to:").wait_for()
+    page.get_by_text("“x” (position 13) attends to:").wait_for()
     check_most(page, layers[1][0].mean(0).numpy()[12])
     choose(page, "Rollout")
     check_most(page, attention_rollout(layers)[1][0].numpy()[12])
@@ -94,7 +94,7 @@ def test_a_translation_is_linked_to_its_source(tab: Tab, explorers: Any, runs: A
     assert below.locator("button").count() == 1 + len("the fox")
     below.locator("button").nth(2).hover()
     row = cross[0][0, 0].numpy()[2]
-    page.get_by_text("“e” (place 4) attends to:").wait_for()
+    page.get_by_text("“e” (position 4) attends to:").wait_for()
     page.wait_for_selector("#attention-most .number")
     check_most(page, row)
     assert page.locator(".links path").count() == (row >= 0.005).sum()
@@ -105,16 +105,16 @@ def test_a_translation_is_linked_to_its_source(tab: Tab, explorers: Any, runs: A
 def test_the_tokens_and_the_map_share_the_chosen_token(tab: Tab, explorers: Any) -> None:
     page = opened(tab, explorers["gpt"], text="the quick fox")
     page.locator(".links button").nth(4).hover()
-    assert readout(page).startswith("“q” (place 5) attends to")
+    assert readout(page).startswith("“q” (position 5) attends to")
     page.focus(".links button[tabindex='0']")
     page.keyboard.press("ArrowRight")
-    assert readout(page).startswith("“u” (place 6) attends to")
+    assert readout(page).startswith("“u” (position 6) attends to")
     page.keyboard.press("End")
-    assert readout(page).startswith("“x” (place 13) attends to")
+    assert readout(page).startswith("“x” (position 13) attends to")
     page.focus("#view-attention .heatmap")
     page.keyboard.press("ArrowUp")
     assert page.get_attribute(".links [aria-current]", "data-query") == "11"
-    assert page.text_content(".most") == "“o” (place 12) attends to:"
+    assert page.text_content(".most") == "“o” (position 12) attends to:"
 
 
 def test_a_later_token_cannot_be_seen(tab: Tab, explorers: Any) -> None:
@@ -123,7 +123,7 @@ def test_a_later_token_cannot_be_seen(tab: Tab, explorers: Any) -> None:
     page.keyboard.press("Home")
     page.focus("#view-attention .heatmap")
     page.keyboard.press("ArrowRight")
-    assert readout(page) == "“t” (place 1) cannot see “h” (place 2): it comes later"
+    assert readout(page) == "“t” (position 1) cannot see “h” (position 2): it comes later"
     assert page.locator(".links button").nth(1).get_attribute("title") == readout(page)
     assert page.locator(".links .hidden-token").count() == 12
 
@@ -189,12 +189,12 @@ def test_a_long_text_is_fetched_in_parts(browser: Any, tmp_path: Path, width: in
         assert 0 < len(asked) <= 6  # of 64 parts
         page.focus(".links button[tabindex='0']")
         page.keyboard.press("Home")
-        page.get_by_text("(place 57) attends to:").wait_for()
+        page.get_by_text("(position 57) attends to:").wait_for()
         page.wait_for_selector("#attention-most .number")
         page.keyboard.press("ArrowRight")
         row = weights_of(run, text)["blocks.0.attention"][0, 0].numpy()[1]
         best = int(row.argmax())
-        assert readout(page) == f"“o” (place 58) attends to “{'ro'[best]}” (place {57 + best}): {shown(float(row[best]))}"
+        assert readout(page) == f"“o” (position 58) attends to “{'ro'[best]}” (position {57 + best}): {shown(float(row[best]))}"
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         page.evaluate("document.querySelector('.heatmap').scrollTop = 6000")
         page.wait_for_load_state("networkidle")
@@ -258,7 +258,7 @@ def test_a_large_map_opens_where_there_is_something_to_see(browser: Any, tmp_pat
         for layer, head in ((1, 1), (1, 2), (2, 2)):
             choose(page, f"layer {layer}, head {head}")
             row = weights[layer - 1][head - 1][999]
-            assert f"(place {row.argmax() + 1}): {shown(float(row.max()))}" in readout(page)
+            assert f"(position {row.argmax() + 1}): {shown(float(row.max()))}" in readout(page)
             box = page.locator("#view-attention .heatmap")
             left, wide, top, tall = box.evaluate("box => [box.scrollLeft, box.clientWidth, box.scrollTop, box.clientHeight]")
             assert left <= 12 * row.argmax() <= left + wide - 12  # a cell is 12 pixels wide

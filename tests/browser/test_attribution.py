@@ -62,7 +62,7 @@ def test_the_bars_are_the_shares_and_sum_to_the_logit(tab: Any, explorers: Any, 
 def test_another_token_another_place_and_a_difference(tab: Any, explorers: Any, runs: Any) -> None:
     page = open_bars(tab, explorers)
     page.locator("#inside-attribution .token").nth(3).click()
-    wait_until(page, "document.getElementById('attribution-sum').textContent.includes('place 4')")
+    wait_until(page, "document.getElementById('attribution-sum').textContent.includes('position 4')")
     expected, found = shares_of(runs["gpt"], 3)
     assert shown(page) == rounded(expected)
     page.select_option("#attribution-other", str(found["best"][1]["id"]))
@@ -81,11 +81,11 @@ def test_a_head_leads_to_its_map(tab: Any, explorers: Any, visited: bool) -> Non
         page.wait_for_selector(".heads .head")
         page.click("#tab-inside")
     page.locator("#inside-attribution .token").nth(5).click()
-    wait_until(page, "document.getElementById('attribution-sum').textContent.includes('place 6')")
+    wait_until(page, "document.getElementById('attribution-sum').textContent.includes('position 6')")
     page.locator("#attribution-bars").get_by_role("button", name="layer 2, head 1").click()
     wait_until(page, "document.getElementById('attention-title').textContent.startsWith('Layer 2, head 1')")
     assert page.get_attribute("#tab-attention", "aria-selected") == "true"
-    assert "(place 6)" in str(page.text_content("#attention-most .most"))
+    assert "(position 6)" in str(page.text_content("#attention-most .most"))
 
 
 def test_the_arrow_keys_move_among_the_heads(tab: Any, explorers: Any) -> None:

@@ -85,7 +85,7 @@ def test_each_step_shows_the_attention_of_its_snapshot(tab: Tab, film: Path, exp
         if at:
             go(page, "ArrowRight", f"step {step} of 12")
         seen.append(looks_at_most(page, weights(film, f"step {step}", 1, 0, 8)))
-        assert "place 9) attends to" in str(page.text_content("#attention-most"))  # what was chosen stays
+        assert "position 9) attends to" in str(page.text_content("#attention-most"))  # what was chosen stays
         assert page.text_content("#attention-title") == "Layer 2, head 1"
         assert page.text_content("#weights") == f"Weights: the snapshot of step {step}, in float16"
     assert len({tuple(one) for one in seen}) == len(STEPS)

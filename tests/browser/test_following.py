@@ -58,7 +58,7 @@ def test_new_weights_are_shown_and_what_was_chosen_stays(tab: Tab, run: Path) ->
         put(run, "latest", "best", step=40, validation_loss=1.125)
         assert "step 40 · validation loss 1.1250" in told(page, "drawn again at")
         page.wait_for_selector("#attention-title:has-text('Layer 2, head 1')")
-        page.wait_for_selector("#attention-most:has-text('place 9) attends to')")
+        page.wait_for_selector("#attention-most:has-text('position 9) attends to')")
         page.wait_for_timeout(300)
         subject = Subjects([run]).get("best")
         with recording_attention(subject.model) as recorded:

@@ -65,7 +65,7 @@ def test_norms(tab: Any, explorers: Any, runs: Any) -> None:
         f"{host.linalg.norm(row, axis=-1).mean():.3f}" for row in rows
     ]
     line = move(page, "norms", "ArrowDown", "ArrowRight", "ArrowRight")
-    assert line == f"layer 1, “e” (place 3): norm {host.linalg.norm(rows[1][2]):.3f}"
+    assert line == f"layer 1, “e” (position 3): norm {host.linalg.norm(rows[1][2]):.3f}"
 
 
 def test_norms_of_both_sides_of_an_encoder_decoder(tab: Any, explorers: Any, runs: Any) -> None:
@@ -229,7 +229,7 @@ def test_a_text_beyond_the_context_is_reported(tab: Any, explorers: Any) -> None
     page = tab.open(explorers["gpt"], "inside", text="fox " * 20)
     page.wait_for_selector("#inside-norms td")
     assert page.text_content("#inside-cut").startswith("Of the 80 tokens, the last 32 are shown")
-    assert "(place 50)" in move(page, "norms", "ArrowRight")
+    assert "(position 50)" in move(page, "norms", "ArrowRight")
 
 
 def test_nothing_is_asked_again_when_nothing_changed(tab: Any, explorers: Any) -> None:

@@ -59,7 +59,7 @@ def test_classes_of_tokens_are_a_map(tab: Tab, tmp_path: Path, name: str, said: 
             page.keyboard.press(key)
         found = answer_of(folder, "the quick fox")
         readout = page.text_content("#classes .readout")
-        assert readout.startswith(f"“quick” (place 3): {found['labels'][1]} ")
+        assert readout.startswith(f"“quick” (position 3): {found['labels'][1]} ")
         assert float(readout.split()[-2]) == pytest.approx(100 * found["probabilities"][1][2], rel=6e-3)
 
 
@@ -82,7 +82,7 @@ def test_a_berts_bars_are_of_hidden_tokens(tab: Tab, explorers: Any, runs: Any) 
     page.focus("#inside-entropy .heatmap")
     page.keyboard.press("ArrowDown")
     readout = page.locator("#inside-entropy .readout")
-    assert "“[CLS]” (place 1): there is no token to be found here" in readout.text_content()
+    assert "“[CLS]” (position 1): there is no token to be found here" in readout.text_content()
     for place in (1, 2, 3):
         page.keyboard.press("ArrowRight")
         assert readout.text_content().endswith(f"{losses[place]:.3f} nats")

@@ -55,10 +55,10 @@ def test_an_answer_about_another_text_is_not_shown(tab: Tab, explorers: Any, run
     switch_off(page, gate, "layer 1, head 2")
     page.fill("#text", "The")
     page.wait_for_selector("#counted:text-matches('^3 tokens$')")
-    page.wait_for_selector(".row-keys .name:has-text('place 3')")
-    assert page.text_content(TITLE) == "After “x” (place 13)"
+    page.wait_for_selector(".row-keys .name:has-text('position 3')")
+    assert page.text_content(TITLE) == "After “x” (position 13)"
     gate.open()
-    page.wait_for_selector(f"{TITLE}:text-is('After “e” (place 3)')")
+    page.wait_for_selector(f"{TITLE}:text-is('After “e” (position 3)')")
     expected = loss_of(runs["gpt"], "best", "The", kind="head", name="blocks.0.attention", index=1)
     page.wait_for_selector(f"#whatif-changes .readout:has-text('{expected}')")
     page.wait_for_selector("#whatif-ranking [role=status]:text-is('All 6 heads and MLPs are ranked.')")  # it began by itself

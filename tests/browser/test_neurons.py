@@ -68,7 +68,7 @@ def test_a_neuron_is_named_and_searched_in_both_directions(tab: Any, explorers: 
 def test_another_token_has_other_neurons(tab: Any, explorers: Any, runs: Any) -> None:
     page = open_neurons(tab, explorers)
     page.locator("#inside-neurons .written .token").nth(2).click()
-    wait_until(page, "document.getElementById('neurons-active').textContent.includes('place 3')")
+    wait_until(page, "document.getElementById('neurons-active').textContent.includes('position 3')")
     best = asked(runs["gpt"], "neurons", place=2)["best"]
     page.locator("#neurons-active button").nth(4).click()
     title = f"Layer {best[4]['layer'] + 1}, neuron {best[4]['unit'] + 1}"

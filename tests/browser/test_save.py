@@ -52,7 +52,7 @@ def test_bars_links_and_trees_are_saved_with_their_texts(tab: Tab, explorers: An
     name, svg = saved(page, page.locator(".writer .distribution .save"))
     assert name == "best-likeliest-tokens-the-next-token-at-place-8.svg"
     title, *texts = texts_of(svg)
-    assert title == "Likeliest tokens, The next token, at place 8"
+    assert title == "Likeliest tokens, The next token, at position 8"
     assert texts[: len(shown)] == shown
     page.click("#beam-search")
     page.wait_for_selector("#beam-found tr")

@@ -122,7 +122,7 @@ def test_escape_stops_and_gives_the_place_back(tab: Tab, explorers: Any) -> None
     page.wait_for_selector(".status:text-matches('tokens? written')")
     assert page.locator(TOKENS).count() < 5007
     page.click(f"{TOKENS} >> nth=2")
-    page.wait_for_selector(".place:text-matches('^Place 3:')")
+    page.wait_for_selector(".place:text-matches('^Position 3:')")
     page.keyboard.press("Escape")
     page.wait_for_selector(".place:text-matches('^The next token')")
     assert page.locator(f"{TOKENS}.lit").count() == 0

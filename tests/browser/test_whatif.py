@@ -231,7 +231,7 @@ def test_a_row_of_attention_is_edited(tab: Any, explorers: Any, run: Run) -> Non
     page.wait_for_selector(rows)
     page.get_by_label("Layer", exact=True).select_option(label="layer 2")
     page.get_by_label("Head", exact=True).select_option(label="2")
-    slider = page.get_by_role("slider", name="(place 3)")
+    slider = page.get_by_role("slider", name="(position 3)")
     slider.fill("0.9")
     numbers = [float(text) for text in page.locator(".row-keys .number").all_text_contents()]
     assert len(numbers) == len(run.ids) and numbers[2] == 0.9 and sum(numbers) == pytest.approx(1, abs=0.01)
@@ -268,7 +268,7 @@ def test_two_prompts_are_patched(tab: Any, explorers: Any, run: Run) -> None:
         heat.press(key)
     line = box.locator(".readout")
     wait_until(page, "!document.querySelector('#whatif-patching .readout').textContent.includes('…')")
-    assert line.text_content().startswith("layer 2, x→g (place 13): ")
+    assert line.text_content().startswith("layer 2, x→g (position 13): ")
     assert line.text_content().endswith("100 % of the way from A to B")
     heat.press("ArrowUp")
     value = lines[0]["values"][12]
@@ -298,7 +298,7 @@ def test_a_bert_needs_a_mask(tab: Any, explorers: Any) -> None:
     page.fill("#text", "the [MASK] fox")
     page.locator("#whatif-changes").wait_for()
     page.wait_for_selector(BARS)
-    assert page.text_content("#whatif-changes h3") == "In the place of “[MASK]” (place 3)"
+    assert page.text_content("#whatif-changes h3") == "In the place of “[MASK]” (position 3)"
     page.get_by_text("All 6 heads and MLPs are ranked.").wait_for()
     assert "loss of the text" not in page.text_content("#whatif-changes .readout")
 
@@ -375,7 +375,7 @@ def test_a_reload_and_a_link_show_the_same(browser: Any, tab: Tab, explorers: An
     page.get_by_label("Layer", exact=True).select_option(label="layer 2")
     page.get_by_label("Head", exact=True).select_option(label="2")
     page.get_by_label("Query").select_option(value="4")
-    page.get_by_role("slider", name="(place 3)").fill("0.75")
+    page.get_by_role("slider", name="(position 3)").fill("0.75")
     page.get_by_label("Prompt B").fill("The quick dog")
     page.get_by_role("button", name="Compare the prompts").click()
     page.get_by_label("Its logit minus that of").select_option("none")

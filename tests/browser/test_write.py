@@ -85,7 +85,7 @@ def test_what_is_written_is_what_the_library_writes(tab: Any, explorers: Any, ru
     label = page.get_attribute(f"{TOKENS} >> nth={place}", "aria-label")
     assert label.endswith(f", {as_percent(found['probability'])}")
     page.click(f"{TOKENS} >> nth={place}")
-    page.wait_for_selector(f".place:text-matches('^Place {place + 1}:')")
+    page.wait_for_selector(f".place:text-matches('^Position {place + 1}:')")
     known = [one["id"] for one in found["best"]]
     standing = [] if ids[3] in known else [{"text": subject.texts([ids[3]])[0], "probability": found["probability"]}]
     assert same(rows(page), [*found["best"], *standing])
@@ -115,7 +115,7 @@ def test_branches_by_keyboard_survive_a_reload(tab: Any, explorers: Any) -> None
     for _ in range(9):
         page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".place:text-matches('^Place 10:')")
+    page.wait_for_selector(".place:text-matches('^Position 10:')")
     shown = rows(page)
     other = next(i for i, (name, _) in enumerate(shown) if name != before[9])
     page.focus(f".choices button >> nth={other}")
@@ -183,18 +183,18 @@ def test_a_mask_is_filled_in(tab: Any, explorers: Any, runs: Any) -> None:
     passage = Passage("best", ids_of(subjects, "the [MASK] jump over [MASK]"))
     tokens = ".fill .written .token"
     assert page.locator(f"{tokens}.mask").count() == 2
-    page.wait_for_selector(".place:text-matches('^Place 3:')")
+    page.wait_for_selector(".place:text-matches('^Position 3:')")
     found = fill(subjects, Fill(passage, 2))["best"]
     assert same(rows(page, ".fill"), found)
     page.click(".fill .choices button >> nth=1")
-    page.wait_for_selector(".place:text-matches('^Place 6:')")
+    page.wait_for_selector(".place:text-matches('^Position 6:')")
     assert page.text_content(f"{tokens} >> nth=2") == found[1]["text"]
     passage.ids[2] = found[1]["id"]
     assert same(rows(page, ".fill"), fill(subjects, Fill(passage, 5))["best"])
     page.click(f"{tokens} >> nth=4")
     page.keyboard.press("m")
     page.wait_for_selector(f"{tokens}.mask >> nth=1")
-    page.wait_for_selector(".place:text-matches('^Place 5:')")
+    page.wait_for_selector(".place:text-matches('^Position 5:')")
     passage.ids[4] = subjects.get("best").mask  # type: ignore[assignment]
     assert same(rows(page, ".fill"), fill(subjects, Fill(passage, 4))["best"])
 

@@ -80,7 +80,7 @@ export function drawAttribution(box, found) {
 function told({ token, other, sum, logit, rounded }, found, place) {
   const one = `“${visible(token.text)}” (${percent(token.probability)})`;
   const what = other ? `The logit of ${one} minus that of “${visible(other.text)}” (${percent(other.probability)})` : `The logit of ${one}`;
-  const where = `after “${visible(found.texts[place])}” (place ${place + 1 + found.first})`;
+  const where = `after “${visible(found.texts[place])}” (position ${place + 1 + found.first})`;
   const differs = rounded ? " This model's weights are rounded to fewer bits, and so are its products: its shares sum to the logit only nearly." : "";
   return `${what} ${where}: the shares sum to ${sum.toFixed(4)}, and the model's own number is ${logit.toFixed(4)}.${differs}`;
 }

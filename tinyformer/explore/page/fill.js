@@ -98,8 +98,8 @@ function showPlace() {
   hide.setAttribute("aria-disabled", String(place === null || masked || isAround(place)));
   undo.setAttribute("aria-disabled", String(own === prompt));
   if (place === null) panel.say("Choose a token. There is no mask to fill in");
-  else if (masked) panel.ask("fill", { passage: page.asked(), place, sampling: page.sampling }, `Place ${place + 1}: ${page.facts.mask_name}`);
-  else panel.say(`Place ${place + 1}: “${visible(tokens[place].text)}” is given${isAround(place) ? "" : ". Mask it to see what could stand there"}`);
+  else if (masked) panel.ask("fill", { passage: page.asked(), place, sampling: page.sampling }, `Position ${place + 1}: ${page.facts.mask_name}`);
+  else panel.say(`Position ${place + 1}: “${visible(tokens[place].text)}” is given${isAround(place) ? "" : ". Mask it to see what could stand there"}`);
 }
 
 function look(at) {

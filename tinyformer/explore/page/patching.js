@@ -133,7 +133,7 @@ export class Patching extends EventTarget {
       width: texts.length > 32 ? 18 : 28,
       scale: part,
       value: (row, column) => this.values[row][column],
-      tell: (row, column, value) => `layer ${row + 1}, ${texts[column]} (place ${column + 1}): ${value === null ? "…" : `${told(value)}, ${String(Math.round(100 * part(value))).replace("-", "−")} % of the way from A to B`}`,
+      tell: (row, column, value) => `layer ${row + 1}, ${texts[column]} (position ${column + 1}): ${value === null ? "…" : `${told(value)}, ${String(Math.round(100 * part(value))).replace("-", "−")} % of the way from A to B`}`,
     });
     const first = this.passage.texts.findIndex((text, i) => text !== this.b.texts[i]); // before it nothing can change
     this.map.box.scrollLeft = (first - 1) * this.map.how.width;

@@ -38,7 +38,7 @@ export function visible(text) {
 
 /** A token with its place, which is told from 1 on: "“fox” (place 3)". */
 export function placed(text, place) {
-  return `“${visible(text)}” (place ${place + 1})`;
+  return `“${visible(text)}” (position ${place + 1})`;
 }
 
 /** A probability as a percentage with three digits or so: "12.3 %", "0.045 %". */

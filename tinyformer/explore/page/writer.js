@@ -163,12 +163,12 @@ function showPlace() {
   const tokens = tree.tokens();
   const asked = (ids) => ({ passage: { ...page.asked(), ids }, sampling: page.sampling });
   const ids = tokens.map(({ id }) => id);
-  if (place === 0) panel.say(`Place 1: “${visible(tokens[0].text)}”. Nothing stands before it, so the model says nothing about it`);
+  if (place === 0) panel.say(`Position 1: “${visible(tokens[0].text)}”. Nothing stands before it, so the model says nothing about it`);
   else if (place !== null) {
     const { id, text: name } = tokens[place];
-    panel.ask("next_token", { ...asked(ids.slice(0, place)), chosen: id }, `Place ${place + 1}: “${visible(name)}”`, tokens[place]);
+    panel.ask("next_token", { ...asked(ids.slice(0, place)), chosen: id }, `Position ${place + 1}: “${visible(name)}”`, tokens[place]);
   } else if (hasEnded()) panel.say("The text ends here. Choose one of its tokens to go on from another");
-  else panel.ask("next_token", asked(ids), `The next token, at place ${ids.length + 1}`);
+  else panel.ask("next_token", asked(ids), `The next token, at position ${ids.length + 1}`);
 }
 
 function look(at) {
@@ -269,7 +269,7 @@ function add(mine, { id, text: name, ...found }) {
     if (running !== mine) return;
     text.follow();
     if (place !== null) return; // another token is looked at
-    panel.show(mine.newest.found, `Place ${tree.length()}: “${visible(mine.newest.token.text)}”`, mine.newest.token);
+    panel.show(mine.newest.found, `Position ${tree.length()}: “${visible(mine.newest.token.text)}”`, mine.newest.token);
   });
 }
 
