@@ -129,7 +129,7 @@ def _check(tensors: Any, metadata: Any) -> None:
                 f"save takes tensors, but {name!r} is {a_or_an(type(tensor).__name__)}: make it one with tt.tensor(...)"
             )
     if not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata must be text by name, not {a_or_an(type(metadata).__name__)}")
+        raise TypeError(f"metadata must be text by name, got {a_or_an(type(metadata).__name__)}")
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata must be text by name, but {key!r} is {value!r}")

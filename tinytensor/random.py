@@ -113,7 +113,7 @@ def _is_main() -> bool:
 def using(own: host.random.Generator | None) -> AbstractContextManager[None]:
     """Return a context (or decorator) that draws from the generator ``own``, or for None from this thread's generator."""
     if not (own is None or isinstance(own, host.random.Generator)):
-        raise TypeError(f"using: own must be a generator, such as np.random.default_rng(0), or None, not {shown(own)}")
+        raise TypeError(f"using: own must be a generator, such as np.random.default_rng(0), or None, got {shown(own)}")
     if own is not None:
         free_in_forks(own.bit_generator.lock)  # other threads may draw from it
     return Switched("generator", own)

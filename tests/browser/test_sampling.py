@@ -73,13 +73,13 @@ def test_what_sampling_refuses(tab: Any) -> None:
     script = "return told(() => new Sampling(given.settings).pick(Float32Array.from(given.logits.map(Number)), Math.random))"
     page = page_of_modules(tab.page, {})
     refused = {
-        "temperature must be 0 (greedy) or more, not -1": {"temperature": -1},
-        "temperature must be 0 (greedy) or more, not null": {"temperature": None},
-        "topK must be a whole number of 0 or more, not 1.5": {"topK": 1.5},
-        "topK must be a whole number of 0 or more, not -1": {"topK": -1},
-        "topP must be above 0 and at most 1, not 0": {"topP": 0},
-        "topP must be above 0 and at most 1, not 1.1": {"topP": 1.1},
-        "minP must be between 0 and 1, not 2": {"minP": 2},
+        "temperature must be 0 (greedy) or more, got -1": {"temperature": -1},
+        "temperature must be 0 (greedy) or more, got null": {"temperature": None},
+        "topK must be a whole number of 0 or more, got 1.5": {"topK": 1.5},
+        "topK must be a whole number of 0 or more, got -1": {"topK": -1},
+        "topP must be above 0 and at most 1, got 0": {"topP": 0},
+        "topP must be above 0 and at most 1, got 1.1": {"topP": 1.1},
+        "minP must be between 0 and 1, got 2": {"minP": 2},
     }
     for message, settings in refused.items():
         assert run(page, script, settings=settings, logits=[0, 1]) == f"Error: {message}"
@@ -174,7 +174,7 @@ def test_a_reader_continues_after_a_rejected_text(tab: Any) -> None:
     assert found["errors"] == [
         "Error: 99 is no token: ids are 0 to 12",
         "Error: there are no ids: the model reads one or more",
-        "Error: stride must be 1 to block_size, 24, not 25",
+        "Error: stride must be 1 to block_size, 24, got 25",
     ]
     np.testing.assert_allclose(found["logits"], found["expected"], rtol=1e-5)
 

@@ -180,11 +180,11 @@ def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:
         (["--data", "text.txt", "--window", "100000"], "windows of 100000: use a longer one, or a smaller --window"),
         (["--data", "text.txt", "--window", "20", "--max-length", "20"], "--max-length must be at least 22, the window"),
         (["--data", "text.txt", "--wordpieces", "9"], "at least"),
-        (["--data", "text.txt", "--steps", "0"], "--steps must be at least 1, not 0"),
+        (["--data", "text.txt", "--steps", "0"], "--steps must be at least 1, got 0"),
         (["fill", "--out", "none", "a [MASK]"], "none does not exist: train first"),
         (
             ["--data", "text.txt", "--positions", "relative"],
-            "positions must be one of learned, sinusoidal, sinusoidal_halves, rotary, not 'relative'",
+            "positions must be one of learned, sinusoidal, sinusoidal_halves, rotary, got 'relative'",
         ),
     ],
 )
@@ -195,7 +195,7 @@ def test_mistakes(program: Program, words: list[str], message: str) -> None:
 
 def test_a_setting_that_cannot_be_is_refused_at_the_start(program: Program) -> None:
     message = program.bad("--data", "text.txt", "--classify-learning-rate", "nan")
-    assert message == "--classify-learning-rate must be a finite number, not nan\n"
+    assert message == "--classify-learning-rate must be a finite number, got nan\n"
     assert entries(program.folder) == ["text.txt"]
 
 
@@ -214,14 +214,14 @@ MARKS = "marks must be two different punctuation characters, such as ?., got "
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("wordpieces", 5, "wordpieces must be at least 6, not 5"),
-        ("wordpieces", -1, "wordpieces must be at least 6, not -1"),
-        ("window", 0, "window must be at least 1, not 0"),
-        ("window", -3, "window must be at least 1, not -3"),
-        ("masked", 0.0, "masked must be above 0 and at most 1, not 0.0"),
-        ("masked", 1.01, "masked must be above 0 and at most 1, not 1.01"),
-        ("masked", math.nan, "masked must be a finite number, not nan"),
-        ("masked", -math.inf, "masked must be a finite number, not -inf"),
+        ("wordpieces", 5, "wordpieces must be at least 6, got 5"),
+        ("wordpieces", -1, "wordpieces must be at least 6, got -1"),
+        ("window", 0, "window must be at least 1, got 0"),
+        ("window", -3, "window must be at least 1, got -3"),
+        ("masked", 0.0, "masked must be above 0 and at most 1, got 0.0"),
+        ("masked", 1.01, "masked must be above 0 and at most 1, got 1.01"),
+        ("masked", math.nan, "masked must be a finite number, got nan"),
+        ("masked", -math.inf, "masked must be a finite number, got -inf"),
         ("marks", "?", f"{MARKS}'?'"),
         ("marks", "??", f"{MARKS}'??'"),
         ("marks", "?.!", f"{MARKS}'?.!'"),
@@ -230,10 +230,10 @@ MARKS = "marks must be two different punctuation characters, such as ?., got "
         ("marks", "a.", f"{MARKS}'a.'"),
         ("marks", "?\n", f"{MARKS}'?\\n'"),
         ("marks", "?\udcff", f"{MARKS}'?\\udcff'"),  # what a byte that is no UTF-8 becomes on a command line
-        ("classify_steps", -1, "classify_steps must be at least 0, not -1"),
-        ("classify_learning_rate", math.nan, "classify_learning_rate must be a finite number, not nan"),
-        ("classify_learning_rate", math.inf, "classify_learning_rate must be a finite number, not inf"),
-        ("classify_learning_rate", -1.0, "classify_learning_rate must be at least 0, not -1.0"),
+        ("classify_steps", -1, "classify_steps must be at least 0, got -1"),
+        ("classify_learning_rate", math.nan, "classify_learning_rate must be a finite number, got nan"),
+        ("classify_learning_rate", math.inf, "classify_learning_rate must be a finite number, got inf"),
+        ("classify_learning_rate", -1.0, "classify_learning_rate must be at least 0, got -1.0"),
     ],
 )
 def test_settings_that_cannot_be(name: str, value: object, message: str) -> None:

@@ -117,8 +117,8 @@ def test_a_conversation_that_is_too_long(finished: Program) -> None:
 @pytest.mark.parametrize(
     ("words", "typed", "message"),
     [
-        (["--max-tokens", "0"], "", "--max-tokens must be at least 1, not 0"),
-        (["--temperature", "-1"], "", "--temperature must be 0 (greedy) or more, not -1.0"),
+        (["--max-tokens", "0"], "", "--max-tokens must be at least 1, got 0"),
+        (["--temperature", "-1"], "", "--temperature must be 0 (greedy) or more, got -1.0"),
         (["--top-k", "3", "--temperature", "0"], "", "--top-k has no effect"),
         (["--revision", "main"], "", "model is a folder and has no revision 'main': leave it out"),
         (["--chat-template-kwargs", "x=1"], "", "Expecting value: line 1 column 1 (char 0): write a JSON object, as in '{"),

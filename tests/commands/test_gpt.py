@@ -143,7 +143,7 @@ def test_recipes(program: Program) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--recipe", "nano"], "--recipe must be one of modern, nanogpt, not 'nano'"),
+        (["--recipe", "nano"], "--recipe must be one of modern, nanogpt, got 'nano'"),
         (["--recipe", "modern", "--architecture", "gru"], "--recipe is for a GPT, not for the architecture gru: leave it out"),
         (
             ["--recipe", "nanogpt", "--init-from", "gpt2"],
@@ -283,8 +283,8 @@ def test_resuming_with_changed_settings(copied: Program) -> None:
         (["--seed", "3", "--steps", "30"], "a resumed run cannot change --seed: leave that out, or start a new run"),
         (["--dtype", "bfloat16"], "a resumed run cannot change --dtype: leave that out, or start a new run"),
         (["--d-model", "32"], "a resumed run cannot change --d-model: leave that out, or start a new run"),
-        (["--steps", "19"], "--steps must be at least 20, the number taken already, not 19"),
-        (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
+        (["--steps", "19"], "--steps must be at least 20, the number taken already, got 19"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
     ):
         before = contents(copied.folder / "run")
         assert copied.bad(*resume, *words) == f"{said}\n"
@@ -343,7 +343,7 @@ def test_resuming_no_run(program: Program) -> None:
         ("config.json", b"{}", "config.json is damaged"),
         ("config.json", b'{"model": [], "training": {}, "data": {}}', "config.json is damaged"),
         ("tokenizer.json", b"{}", "tokenizer.json has no tokenizer"),
-        ("tokenizer.json", b'{"kind": "char"}', "tokenizer.json is damaged: characters must be a list, not None"),
+        ("tokenizer.json", b'{"kind": "char"}', "tokenizer.json is damaged: characters must be a list, got None"),
     ],
 )
 def test_resuming_a_damaged_run(copied: Program, file: str, content: bytes | None, message: str) -> None:
@@ -411,7 +411,7 @@ def test_a_resumed_run_keeps_its_architecture(recurrent_run: Program, finished: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["transformer"], "--architecture must be one of gpt, lstm, gru, rnn, not 'transformer'"),
+        (["transformer"], "--architecture must be one of gpt, lstm, gru, rnn, got 'transformer'"),
         ([], "argument --architecture: expected one argument"),
         (
             ["lstm", "--num-heads", "2"],
@@ -473,12 +473,12 @@ def test_an_unknown_character_in_the_prompt(finished: Program) -> None:
     ("words", "message"),
     [
         (["--prompt", ""], "the prompt is empty"),
-        (["--temperature", "-1"], "--temperature must be 0 (greedy) or more, not -1.0"),
-        (["--temperature", "nan"], "--temperature must be a finite number, not nan"),
+        (["--temperature", "-1"], "--temperature must be 0 (greedy) or more, got -1.0"),
+        (["--temperature", "nan"], "--temperature must be a finite number, got nan"),
         (["--length", "-1"], "the length must be at least 0"),
-        (["--top-k", "-1"], "--top-k must be at least 0, not -1"),
-        (["--top-p", "0"], "--top-p must be above 0 and at most 1, not 0.0"),
-        (["--seed", "-1"], "--seed must be at least 0, not -1"),
+        (["--top-k", "-1"], "--top-k must be at least 0, got -1"),
+        (["--top-p", "0"], "--top-p must be above 0 and at most 1, got 0.0"),
+        (["--seed", "-1"], "--seed must be at least 0, got -1"),
         (["--temperature", "hot"], "invalid float value: 'hot'"),
         (["--steps", "3"], "unrecognized arguments: --steps"),
     ],
@@ -546,15 +546,15 @@ def test_texts_that_will_not_do(program: Program, content: bytes | None, message
     ("words", "message"),
     [
         (["--num-heads", "3"], "--num-heads=3 does not divide --d-model=16"),
-        (["--steps", "0"], "--steps must be at least 1, not 0"),
-        (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
+        (["--steps", "0"], "--steps must be at least 1, got 0"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["--dropout", "1"], "dropout must be at least 0 and less than 1"),
-        (["--positions", "absolute"], "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
-        (["--norm", "batch"], f"norm must be one of {', '.join(NORMS)}, not 'batch'"),
-        (["--activation", "tanh"], f"activation must be one of {', '.join(ACTIVATIONS)}, not 'tanh'"),
-        (["--tokenizer", "word"], "--tokenizer must be one of char, bpe, not 'word'"),
-        (["--learning-rate", "nan"], "--learning-rate must be a finite number, not nan"),
-        (["--dtype", "half"], "dtype must be one of float32, bfloat16, not 'half'"),
+        (["--positions", "absolute"], "positions must be one of learned, sinusoidal, rotary, got 'absolute'"),
+        (["--norm", "batch"], f"norm must be one of {', '.join(NORMS)}, got 'batch'"),
+        (["--activation", "tanh"], f"activation must be one of {', '.join(ACTIVATIONS)}, got 'tanh'"),
+        (["--tokenizer", "word"], "--tokenizer must be one of char, bpe, got 'word'"),
+        (["--learning-rate", "nan"], "--learning-rate must be a finite number, got nan"),
+        (["--dtype", "half"], "dtype must be one of float32, bfloat16, got 'half'"),
         (["--steps", "many"], "invalid int value: 'many'"),
         (["--color"], "unrecognized arguments: --color"),
         (["poetry"], "unrecognized arguments: poetry"),

@@ -130,9 +130,9 @@ def test_a_base_that_changed_is_refused(changed: bool, copied: Program) -> None:
 
 MISTAKES = {
     "no base": (["--lora-rank", "2"], "--lora-rank adds to the weights of a pretrained model: name one with --init-from"),
-    "rank": (["--init-from", "gpt2", "--lora-rank", "-1"], "--lora-rank must be at least 0, not -1"),
-    "large": (["--init-from", "gpt2", "--lora-rank", "17"], "--lora-rank must be at most the model's width, 16, not 17"),
-    "alpha": (["--init-from", "gpt2", "--lora-rank", "1", "--lora-alpha", "0"], "--lora-alpha must be positive, not 0.0"),
+    "rank": (["--init-from", "gpt2", "--lora-rank", "-1"], "--lora-rank must be at least 0, got -1"),
+    "large": (["--init-from", "gpt2", "--lora-rank", "17"], "--lora-rank must be at most the model's width, 16, got 17"),
+    "alpha": (["--init-from", "gpt2", "--lora-rank", "1", "--lora-alpha", "0"], "--lora-alpha must be positive, got 0.0"),
     "dropout": (["--init-from", "gpt2", "--lora-rank", "1", "--lora-dropout", "1"], "--lora-dropout must be at least 0"),
     "alone": (["--init-from", "gpt2", "--lora-alpha", "3"], "--lora-alpha has no effect with --lora-rank 0"),
     "targets": (["--init-from", "gpt2", "--lora-rank", "1", "--lora-targets", "foo"], "the blocks have no linear layer 'foo'"),

@@ -79,7 +79,7 @@ def test_fill(program: Program) -> None:
     [
         (["bert", "no mask"], "there is no [MASK] to fill in: 'no mask'"),
         (["bert", "[MASK] " * 19], "the sentence has 19 tokens, more than the 18 that this model reads"),
-        (["bert", "--best", "0", "[MASK]"], "--best must be from 1 to 60, not 0"),
+        (["bert", "--best", "0", "[MASK]"], "--best must be from 1 to 60, got 0"),
         (["classifier", "[MASK]"], "classifier holds a BertForClassification, which fills no masks: take a BertForMaskedLM"),
         (["gpt", "[MASK]"], "gpt holds a GPT, which fills no masks: take a BertForMaskedLM"),
         (["marian", "[MASK]"], "marian holds a Transformer, which fills no masks: take a BertForMaskedLM"),
@@ -127,7 +127,7 @@ def test_without_sentencepiece(program: Program) -> None:
             {"early_stopping": "soon"},
             "marian/generation_config.json: early_stopping must be true, false or 'never', got 'soon'\n",
         ),
-        ({"length_penalty": "x"}, "marian/generation_config.json: length_penalty must be a finite number, not 'x'\n"),
+        ({"length_penalty": "x"}, "marian/generation_config.json: length_penalty must be a finite number, got 'x'\n"),
     ],
 )
 def test_ways_of_writing_that_cannot_be(program: Program, changes: dict[str, object], message: str) -> None:

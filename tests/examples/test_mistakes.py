@@ -16,7 +16,7 @@ LATIN_1 = "Käse und Brötchen\n".encode("latin-1") * 300
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--steps", "0"], "argument --steps: it must be at least 1, not 0"),
+        (["--steps", "0"], "argument --steps: it must be at least 1, got 0"),
         (["--steps", "x"], "argument --steps: invalid int value: 'x'"),
         (["--layers", "2"], "unrecognized arguments: --layers 2 (see char_gpt.py --help)"),
         (["--data", ""], "argument --data: the path is empty"),

@@ -235,7 +235,7 @@ def train(arguments: Namespace) -> None:
 
 def sample(arguments: Namespace) -> None:
     if arguments.count < 1:
-        raise SettingError(f"count must be at least 1, not {arguments.count}")
+        raise SettingError(f"count must be at least 1, got {arguments.count}")
     print("sampled from", arguments.out, arguments.count)
 
 
@@ -274,7 +274,7 @@ def test_commands_of_a_script(words: list[str], printed: str, capsys, monkeypatc
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sample", "--count", "0"], "--count must be at least 1, not 0"),
+        (["sample", "--count", "0"], "--count must be at least 1, got 0"),
         (["sample", "--d-model", "8"], "unrecognized arguments: --d-model 8 (see program.py sample --help)"),
         (["--data", " "], "argument --data: the path is empty (see program.py train --help)"),
     ],
@@ -322,7 +322,7 @@ def test_a_choice_that_decides_which_flags_there_are(
 
 
 def test_a_choice_that_does_not_exist() -> None:
-    with pytest.raises(SettingError, match="kind must be one of small, large, not 'tiny'"):
+    with pytest.raises(SettingError, match="kind must be one of small, large, got 'tiny'"):
         first_choice(["--kind", "tiny"], "kind", "part", Kind, "runs/default")
 
 

@@ -247,14 +247,14 @@ def test_a_run_of_another_kind(tmp_path: Path, program: str) -> None:
 
 def test_a_run_with_a_wrong_type(tmp_path: Path) -> None:
     for record, message in {
-        "null": "made_by must be an object of settings, not None",
-        '{"kind": 1, "program": "my.py"}': "made_by.kind must be text, not 1",
+        "null": "made_by must be an object of settings, got None",
+        '{"kind": 1, "program": "my.py"}': "made_by.kind must be text, got 1",
         '{"kind": "translator"}': "made_by.program is missing",
-        '{"kind": "translator", "program": "../my.py"}': "program must be the name of a file, not '../my.py'",
-        '{"kind": "translator", "program": ""}': "program must be the name of a file, not ''",
-        '{"kind": "translator", "program": "-c"}': "program must be the name of a file, not '-c'",
-        '{"kind": "translator", "program": ".."}': "program must be the name of a file, not '..'",
-        f'{{"kind": "translator", "program": "{"my" * 200}"}}': "program must be the name of a file, not '"
+        '{"kind": "translator", "program": "../my.py"}': "program must be the name of a file, got '../my.py'",
+        '{"kind": "translator", "program": ""}': "program must be the name of a file, got ''",
+        '{"kind": "translator", "program": "-c"}': "program must be the name of a file, got '-c'",
+        '{"kind": "translator", "program": ".."}': "program must be the name of a file, got '..'",
+        f'{{"kind": "translator", "program": "{"my" * 200}"}}': "program must be the name of a file, got '"
         + ("my" * 18)
         + "...",
     }.items():

@@ -165,7 +165,7 @@ def test_a_beam_is_no_wider_than_the_vocabulary(translator: Translator) -> None:
         with pytest.raises(UserError, match=f"the beam must be 1 to {size} wide"):
             translator.check_beam(beam)
     translator.check_beam(3, n_best=3)
-    for n_best, message in ((4, "n_best must be at most beam, 3, not 4"), (0, "n_best must be at least 1, not 0")):
+    for n_best, message in ((4, "n_best must be at most beam, 3, got 4"), (0, "n_best must be at least 1, got 0")):
         with pytest.raises(SettingError, match=message):
             translator.check_beam(3, n_best)
 
@@ -189,9 +189,9 @@ def test_special_tokens_that_are_missing() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"test": 0}, "test must be at least 1, not 0"),
-        ({"length_penalty": 51.0}, "length_penalty must be from 0 to 50, not 51.0"),
-        ({"label_smoothing": -0.1}, "label_smoothing must be from 0 to 1, not -0.1"),
+        ({"test": 0}, "test must be at least 1, got 0"),
+        ({"length_penalty": 51.0}, "length_penalty must be from 0 to 50, got 51.0"),
+        ({"label_smoothing": -0.1}, "label_smoothing must be from 0 to 1, got -0.1"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, float], message: str) -> None:

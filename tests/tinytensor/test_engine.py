@@ -1087,7 +1087,7 @@ def test_a_decorated_generator_has_its_mode_while_it_runs():
 )
 def test_an_assigned_gradient_is_a_tensor(value, shown):
     x = leaf(1.0, 2.0)
-    with pytest.raises(TypeError, match=f"a gradient must be a tensor, not {shown}: make it one"):
+    with pytest.raises(TypeError, match=f"a gradient must be a tensor, got {shown}: make it one"):
         x.grad = value
 
 

@@ -232,7 +232,7 @@ def test_names_that_are_none(wrong):
 
 
 def test_not_a_valid_tensor():
-    with pytest.raises(TypeError, match="output must be a tensor, not the tuple"):
+    with pytest.raises(TypeError, match="output must be a tensor, got the tuple"):
         tt.draw_graph((leaf(1.0), leaf(1.0)))
 
 

@@ -534,7 +534,7 @@ UNWRITABLE = {
     ),
     "complex": ({"x": two.astype(complex)}, None, TypeError, "save: 'x' is of complex128"),
     "objects": ({"x": two.astype(object)}, None, TypeError, "save: 'x' is of object"),
-    "metadata in a list": ({"x": two}, [("a", "b")], TypeError, "metadata must be text by name, not a list"),
+    "metadata in a list": ({"x": two}, [("a", "b")], TypeError, "metadata must be text by name, got a list"),
     "long metadata": ({"x": two}, {"a": "b" * 100_000_000}, ValueError, "names and metadata of 100,000,.* bytes are too long"),
 }
 

@@ -83,12 +83,12 @@ def test_a_module_is_added_under_a_name():
     assert [name for name, _ in block.named_children()] == ["first", "layers", "last"]
     block.add_module("last", None)
     assert block.last is None
-    with pytest.raises(TypeError, match=r"the part 'last' must be a module, such as nn\.ReLU\(\), not a tinytensor\.Parameter"):
+    with pytest.raises(TypeError, match=r"the part 'last' must be a module, such as nn\.ReLU\(\), got a tinytensor\.Parameter"):
         block.add_module("last", nn.Parameter(1.0))
     for name, message in {"mean": "has an attribute 'mean' already", "a.b": "without dots", "eval": "of its own"}.items():
         with pytest.raises(ValueError, match=message):
             block.add_module(name, nn.ReLU())
-    with pytest.raises(TypeError, match="name must be text, not 0"):
+    with pytest.raises(TypeError, match="name must be text, got 0"):
         block.add_module(0, nn.ReLU())
 
 
@@ -308,15 +308,15 @@ def test_a_state_with_a_name_that_is_no_text():
     ("name", "value", "kind", "message"),
     [
         ("size", tt.ones(1), ValueError, "Named has an attribute 'size' already: give the buffer another name"),
-        (5, tt.ones(1), TypeError, "the name of a buffer must be text, not 5"),
-        (None, tt.ones(1), TypeError, "the name of a buffer must be text, not None"),
-        ("mean", [1.0], TypeError, "the buffer 'mean' must be a tensor that is not learned, not the list"),
-        ("mean", np.ones(1), TypeError, "the buffer 'mean' must be a tensor that is not learned, not a numpy.ndarray"),
+        (5, tt.ones(1), TypeError, "the name of a buffer must be text, got 5"),
+        (None, tt.ones(1), TypeError, "the name of a buffer must be text, got None"),
+        ("mean", [1.0], TypeError, "the buffer 'mean' must be a tensor that is not learned, got the list"),
+        ("mean", np.ones(1), TypeError, "the buffer 'mean' must be a tensor that is not learned, got a numpy.ndarray"),
         (
             "mean",
             nn.Parameter([1.0]),
             TypeError,
-            "the buffer 'mean' must be a tensor that is not learned, not a tinytensor.Parameter",
+            "the buffer 'mean' must be a tensor that is not learned, got a tinytensor.Parameter",
         ),
     ],
 )
@@ -845,7 +845,7 @@ def test_a_dict_of_modules_is_a_part_like_any_other():
     for name, module, kind, message in [
         ("b", nn.Parameter(1.0), TypeError, "ModuleDict takes modules, such as nn.ReLU\\(\\), not a tinytensor.Parameter"),
         ("b", None, TypeError, "not None"),
-        (0, nn.ReLU(), TypeError, "name must be text, not 0"),
+        (0, nn.ReLU(), TypeError, "name must be text, got 0"),
         ("keys", nn.ReLU(), ValueError, "the class has a keys of its own"),
         ("training", nn.ReLU(), ValueError, "the class has a training of its own"),
         ("a.b", nn.ReLU(), ValueError, "without dots"),
@@ -993,7 +993,7 @@ def test_a_container_has_parts_like_any_module(kind):
         (lambda m: m[0.0], TypeError, "takes an integer or a slice as its index, not 0.0"),
         (lambda m: m.__setitem__(0, None), TypeError, r"Sequential takes modules, such as nn.ReLU\(\), not None"),
         (lambda m: m.insert(0, tt.relu), TypeError, "Sequential takes modules"),
-        (lambda m: m.insert("0", nn.ReLU()), TypeError, "insert: index must be an integer, not '0'"),
+        (lambda m: m.insert("0", nn.ReLU()), TypeError, "insert: index must be an integer, got '0'"),
         (lambda m: m.extend([nn.ReLU(), 5]), TypeError, "Sequential takes modules"),
     ],
 )

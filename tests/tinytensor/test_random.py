@@ -305,7 +305,7 @@ def test_an_invalid_state_changes_nothing(state):
 
 
 def test_what_cannot_be_used_as_a_generator():
-    with pytest.raises(TypeError, match=r"using: own must be a generator, .* not a numpy.RandomState"):
+    with pytest.raises(TypeError, match=r"using: own must be a generator, .* got a numpy.RandomState"):
         tt.random.using(np.random.RandomState(0))
 
 

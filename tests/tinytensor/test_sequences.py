@@ -30,7 +30,7 @@ REFUSED = {
     "diff of a scalar": (lambda: tt.diff(tt.tensor(1.0)), IndexError, "diff: axis -1.*no axes"),
     "diff, n": (lambda: tt.diff(x, -1), ValueError, "diff: n must not be negative, got -1"),
     "meshgrid, indexing": (lambda: tt.meshgrid(x, x, indexing="yx"), ValueError, "meshgrid: indexing must be 'xy' or 'ij'"),
-    "meshgrid, a number": (lambda: tt.meshgrid(x, x, 3), TypeError, "meshgrid: tensors must be a tensor, not 3"),
+    "meshgrid, a number": (lambda: tt.meshgrid(x, x, 3), TypeError, "meshgrid: tensors must be a tensor, got 3"),
     "array_split, parts": (lambda: tt.array_split(x, 0), ValueError, "array_split needs at least one part, got 0"),
     "bincount of fractions": (lambda: tt.bincount(x * 0.5), TypeError, "integers, got float32"),
     "bincount of a matrix": (lambda: tt.bincount(x.reshape(2, 2)), TypeError, r"\(2, 2\)"),

@@ -62,11 +62,11 @@ class DialTask:
         check_fields(self)
         at_least(self, fewest=1, most=1)
         if self.most < self.fewest:
-            raise SettingError(f"most must be at least fewest, {self.fewest}, not {self.most}", "most", "fewest")
+            raise SettingError(f"most must be at least fewest, {self.fewest}, got {self.most}", "most", "fewest")
         if self.most > LONGEST_NUMBER:
-            raise SettingError(f"most must be at most {LONGEST_NUMBER}, not {self.most}")
+            raise SettingError(f"most must be at most {LONGEST_NUMBER}, got {self.most}")
         if not -CLEANEST <= self.snr <= CLEANEST:
-            raise SettingError(f"snr must be from -{CLEANEST:g} to {CLEANEST:g}, not {self.snr:g}")
+            raise SettingError(f"snr must be from -{CLEANEST:g} to {CLEANEST:g}, got {self.snr:g}")
 
 
 # -------------------------------------------------------------------------------------------------------- recordings

@@ -92,7 +92,7 @@ class TextConfig:
         check_fields(self)
         at_least(self, wordpieces=len(SPECIAL) + 1, window=1, classify_steps=0, classify_learning_rate=0)
         if not 0 < self.masked <= 1:
-            raise SettingError(f"masked must be above 0 and at most 1, not {self.masked}")
+            raise SettingError(f"masked must be above 0 and at most 1, got {self.masked}")
         if self.marks:
             check_marks(self.marks)
 

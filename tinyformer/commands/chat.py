@@ -41,7 +41,7 @@ def talk(arguments: argparse.Namespace) -> None:
     """Answer each message that is typed or comes from a pipe."""
     settings_from(Sampling, vars(arguments))  # refuses wrong settings before a model is loaded
     if arguments.max_tokens is not None and arguments.max_tokens < 1:
-        raise SettingError(f"max_tokens must be at least 1, not {arguments.max_tokens}")
+        raise SettingError(f"max_tokens must be at least 1, got {arguments.max_tokens}")
     settings = {"max_tokens": arguments.max_tokens, "system": arguments.system, **arguments.chat_template_kwargs}
     chat = open_chat(arguments.model, arguments.revision, arguments.dtype, **settings)
     chat.sampling = settings_from(Sampling, {**vars(chat.sampling), "seed": CHOICE["seed"], **vars(arguments)})

@@ -74,7 +74,7 @@ def newest() -> Path:
 def serve(arguments: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C."""
     if arguments.port is not None and not 0 <= arguments.port <= 65535:
-        raise UserError(f"--port must be from 0 to 65535, not {arguments.port}")
+        raise UserError(f"--port must be from 0 to 65535, got {arguments.port}")
     subjects = Subjects(arguments.folders or [newest()])
     first = subjects.names[0]
     subjects.get(first)  # reports now what cannot be read

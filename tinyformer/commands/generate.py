@@ -56,7 +56,7 @@ def write(arguments: argparse.Namespace) -> None:
     settings_from(Sampling, {**CHOICE, **vars(arguments)})  # refuses wrong settings before a model is loaded
     check_counts(num_samples=arguments.num_samples, num_beams=arguments.num_beams or 1)
     if arguments.length is not None and arguments.length < 0:
-        raise UserError(f"--length must be at least 0, not {arguments.length}")
+        raise UserError(f"--length must be at least 0, got {arguments.length}")
     prompt = arguments.prompt if arguments.file is None else text_at(arguments.file)
     if arguments.model is None and not (SMALL_LLAMA / "config.json").exists():
         with redirect_stdout(sys.stderr):  # the generated text may go into a file

@@ -67,7 +67,7 @@ def _count(text: str) -> int:
     from argparse import ArgumentTypeError
 
     if (count := int(text)) < 1:
-        raise ArgumentTypeError(f"it must be at least 1, not {count}")
+        raise ArgumentTypeError(f"it must be at least 1, got {count}")
     return count
 
 

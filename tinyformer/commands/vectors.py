@@ -219,7 +219,7 @@ def ask(arguments: argparse.Namespace) -> None:
     """Read vectors from a file, and show what they know."""
     check_questions(arguments)
     if arguments.limit is not None and arguments.limit < 1:
-        raise SettingError(f"limit must be at least 1, not {arguments.limit}")
+        raise SettingError(f"limit must be at least 1, got {arguments.limit}")
     path = arguments.vectors or str(Path(DEFAULT_OUT, FILE))
     if arguments.vectors is None and not Path(path).exists():
         raise UserError(f"{path} does not exist: train first, or name another file")

@@ -91,7 +91,7 @@ class Maker:
     def __post_init__(self) -> None:
         check_fields(self)
         if not _is_file_name(self.program):  # it is shown in commands to paste into a shell
-            raise SettingError(f"program must be the name of a file, not {shortened(repr(self.program), 40)}")
+            raise SettingError(f"program must be the name of a file, got {shortened(repr(self.program), 40)}")
 
     @classmethod
     def of_kind(cls, kind: str) -> Maker:

@@ -83,22 +83,22 @@ def check_counts(**counts: Any) -> None:
     """Raise SettingError unless every setting is an integer of at least 1."""
     for name, value in counts.items():
         if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-            raise SettingError(f"{name} must be an integer, not {value!r}")
+            raise SettingError(f"{name} must be an integer, got {value!r}")
         if int(value) < 1:
-            raise SettingError(f"{name} must be at least 1, not {value}")
+            raise SettingError(f"{name} must be at least 1, got {value}")
 
 
 def at_least(config: object, **least: float) -> None:
     """Raise SettingError if a setting is below its keyword's value."""
     for name, smallest in least.items():
         if getattr(config, name) < smallest:
-            raise SettingError(f"{name} must be at least {smallest}, not {getattr(config, name)}")
+            raise SettingError(f"{name} must be at least {smallest}, got {getattr(config, name)}")
 
 
 def one_of(config: object, name: str, choices: Iterable[str]) -> None:
     """Raise SettingError if this setting is not among the choices."""
     if getattr(config, name) not in choices:
-        raise SettingError(f"{name} must be one of {', '.join(choices)}, not {getattr(config, name)!r}")
+        raise SettingError(f"{name} must be one of {', '.join(choices)}, got {getattr(config, name)!r}")
 
 
 def differences(trained: Any, current: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
@@ -145,7 +145,7 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
         return {key: read_value(parts[1], item, f"{name}[{key!r}]") for key, item in value.items()}
     elif origin is None and _fits(hint, value):
         return float(value) if hint is float else value
-    raise UserError(f"{name} must be {_in_words(hint)}, not {_shown(value)}")
+    raise UserError(f"{name} must be {_in_words(hint)}, got {_shown(value)}")
 
 
 def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
@@ -155,7 +155,7 @@ def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
     the first key that is missing, has another type, or is unknown and not switched off; and whatever the dataclass raises.
     """
     if not isinstance(value, Mapping):
-        raise UserError(f"{name or 'it'} must be an object of settings, not {_shown(value)}")
+        raise UserError(f"{name or 'it'} must be an object of settings, got {_shown(value)}")
     hints = _hints(kind)  # type: ignore[arg-type]
     check_known(value, hints, name)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ def check_fields(config: Any) -> None:
         hint, value = hints[field.name], getattr(config, field.name)
         choices = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
         if not any(_fits(choice, value) for choice in choices):
-            raise SettingError(f"{field.name} must be {_in_words(hint)}, not {_shown(value)}")
+            raise SettingError(f"{field.name} must be {_in_words(hint)}, got {_shown(value)}")
 
 
 def _fits(hint: Any, value: Any) -> bool:

@@ -41,7 +41,7 @@ def check_vectors(source: Any, features: int) -> None:
         shape, lengths = source.values.shape, source.lengths.shape
         if len(shape) != 3 or shape[1] == 0 or shape[2] != features or lengths != shape[:1]:
             raise UserError(
-                f"the sources must be (batch, frames, {features}) with a length for each, not of shape {shape} and {lengths}"
+                f"the sources must be (batch, frames, {features}) with a length for each, got shape {shape} and {lengths}"
             )
 
 

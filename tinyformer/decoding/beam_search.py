@@ -168,7 +168,7 @@ def check_n_best(n_best: int, beam: int) -> None:
     """Raise SettingError unless ``n_best`` is from 1 to the width of the beam."""
     check_counts(n_best=n_best)
     if n_best > beam:
-        raise SettingError(f"n_best must be at most beam, {beam}, not {n_best}", "n_best", "beam")
+        raise SettingError(f"n_best must be at most beam, {beam}, got {n_best}", "n_best", "beam")
 
 
 class _Search:
@@ -305,7 +305,7 @@ class HuggingFaceRule:
     def __post_init__(self) -> None:
         _check_exponent("length_penalty", self.length_penalty)
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
-            raise SettingError(f'early_stopping must be True, False or "never", not {self.early_stopping!r}')
+            raise SettingError(f'early_stopping must be True, False or "never", got {self.early_stopping!r}')
 
     @property
     def stops_when_full(self) -> bool:
@@ -329,4 +329,4 @@ class HuggingFaceRule:
 def _check_exponent(name: str, value: float) -> None:
     """Raise SettingError for an exponent whose powers may overflow."""
     if not math.isfinite(value) or abs(value) > 50:
-        raise SettingError(f"{name} must be a number from -50 to 50, not {value}")
+        raise SettingError(f"{name} must be a number from -50 to 50, got {value}")

@@ -33,7 +33,7 @@ def fill_masks(
     Raises UserError for a sentence without a mask, or with more tokens than the model can read.
     """
     if not 1 <= best <= tokenizer.vocab_size:
-        raise SettingError(f"best must be from 1 to {tokenizer.vocab_size}, not {best}")
+        raise SettingError(f"best must be from 1 to {tokenizer.vocab_size}, got {best}")
     name = mask_name(tokenizer.special) or MASK
     mask = tokenizer.special.get(name)
     ids = [*tokenizer.before, *tokenizer.encode(sentence, allow_special=True).tolist(), *tokenizer.after]

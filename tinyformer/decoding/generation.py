@@ -46,7 +46,7 @@ def sample(
     num_tokens is negative. A batch without rows yields nothing.
     """
     if num_tokens < 0:
-        raise UserError(f"the length must be at least 0, not {num_tokens}")
+        raise UserError(f"the length must be at least 0, got {num_tokens}")
     tokens = TokenRules(end, forbidden, force_end, rules)
     return _sample(decoder, batch_of_ids(prompts, "prompts"), num_tokens, sampling, tokens) if len(prompts) else iter(())
 
@@ -362,7 +362,7 @@ def batch_of_ids(rows: Any, name: str) -> Any:
         )
     ids = host.asarray(rows)
     if ids.ndim != 2:
-        raise UserError(f"the {name} must be (batch, length), not of shape {ids.shape}")
+        raise UserError(f"the {name} must be (batch, length), got shape {ids.shape}")
     if lengths == [0]:
         raise UserError(f"the {name[:-1]} is empty: give at least one token")
     check_integers(ids)

@@ -59,12 +59,12 @@ class Sampling:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.temperature < 0:
-            raise SettingError(f"temperature must be 0 (greedy) or more, not {self.temperature}")
+            raise SettingError(f"temperature must be 0 (greedy) or more, got {self.temperature}")
         for name in ("top_p", "typical_p"):
             if not 0 < getattr(self, name) <= 1:
-                raise SettingError(f"{name} must be above 0 and at most 1, not {getattr(self, name)}")
+                raise SettingError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
         if not 0 <= self.min_p <= 1:
-            raise SettingError(f"min_p must be between 0 and 1, not {self.min_p}")
+            raise SettingError(f"min_p must be between 0 and 1, got {self.min_p}")
         at_least(self, top_k=0, **({} if self.seed is None else {"seed": 0}))
 
     def pick(self, logits: Any, rng: Any) -> int:
@@ -231,7 +231,7 @@ def _checked(name: str, ids: Iterable[int]) -> list[int]:
     ids = list(ids)
     wrong = [i for i in ids if not isinstance(i, numbers.Integral) or isinstance(i, bool) or i < 0]
     if wrong:
-        raise SettingError(f"{name} must be token ids, integers of at least 0, not {wrong[0]!r}")
+        raise SettingError(f"{name} must be token ids, integers of at least 0, got {wrong[0]!r}")
     return sorted({int(i) for i in ids})
 
 
@@ -262,7 +262,7 @@ class RepetitionPenalty:
 
     def __post_init__(self) -> None:
         if not 0 < self.penalty < math.inf:
-            raise SettingError(f"repetition_penalty must be a number above 0, not {self.penalty}")
+            raise SettingError(f"repetition_penalty must be a number above 0, got {self.penalty}")
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
         """Return the scores with the penalty."""
@@ -279,7 +279,7 @@ class NoRepeatedNgrams:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise SettingError(f"no_repeat_ngram_size must be at least 1, not {self.size}")
+            raise SettingError(f"no_repeat_ngram_size must be at least 1, got {self.size}")
 
     def __call__(self, scores: Any, texts: Any, written: int) -> Any:
         """Forbid the tokens that would complete an n-gram of the text."""

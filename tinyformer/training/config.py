@@ -88,17 +88,17 @@ class TrainingConfig:
         if self.steps > MOST_STEPS:
             raise SettingError(f"steps must be at most {MOST_STEPS:,}")
         if self.shards > MOST_SHARDS:
-            raise SettingError(f"shards must be at most {MOST_SHARDS}, as each is a thread, not {self.shards}")
+            raise SettingError(f"shards must be at most {MOST_SHARDS}, as each is a thread, got {self.shards}")
         if self.workers > MOST_WORKERS:
-            raise SettingError(f"workers must be at most {MOST_WORKERS}, as each is a process, not {self.workers}")
+            raise SettingError(f"workers must be at most {MOST_WORKERS}, as each is a process, got {self.workers}")
         one_of(self, "optimizer", OPTIMIZERS)
         one_of(self, "schedule", SCHEDULES)
         one_of(self, "dtype", DTYPES)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")
+                raise SettingError(f"{name} must be at least 0 and less than 1, got {getattr(self, name)}")
         if self.optimizer == "muon" and self.muon_learning_rate <= 0:
-            message = f"muon_learning_rate must be above 0, not {self.muon_learning_rate}: without Muon, choose optimizer adamw"
+            message = f"muon_learning_rate must be above 0, got {self.muon_learning_rate}: without Muon, choose optimizer adamw"
             raise SettingError(message, "muon_learning_rate", "optimizer")
 
     def without_effect(self) -> Iterator[tuple[tuple[str, ...], str]]:

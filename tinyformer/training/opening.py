@@ -108,15 +108,15 @@ class LoraConfig:
         check_fields(self)
         at_least(self, lora_rank=0)
         if not self.lora_alpha > 0:
-            raise SettingError(f"lora_alpha must be positive, not {self.lora_alpha}")
+            raise SettingError(f"lora_alpha must be positive, got {self.lora_alpha}")
         if not 0.0 <= self.lora_dropout < 1.0:
-            raise SettingError(f"lora_dropout must be at least 0 and less than 1, not {self.lora_dropout}")
+            raise SettingError(f"lora_dropout must be at least 0 and less than 1, got {self.lora_dropout}")
 
     def added_to(self, model: GPT) -> GPT:
         """Freeze the model's weights and add an adapter. Raises SettingError for targets that the model does not have, and for
         a rank above its width."""
         if self.lora_rank > model.config.d_model:  # a larger one could add nothing else
-            message = f"lora_rank must be at most the model's width, {model.config.d_model}, not {self.lora_rank}"
+            message = f"lora_rank must be at most the model's width, {model.config.d_model}, got {self.lora_rank}"
             raise SettingError(message, "lora_rank")
         layers = {name.rpartition(".")[2] for name, layer in model.blocks.named_modules() if isinstance(layer, Linear)}
         targets = [name.strip() for name in self.lora_targets.split(",")]
@@ -167,7 +167,7 @@ def _language_model(folder: RunFolder, checkpoint: Path) -> Opened:
     architecture = text.get("architecture") or "gpt"
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         shown = shortened(repr(architecture), 40)
-        raise UserError(f"{folder.settings} is damaged: architecture must be {', '.join(ARCHITECTURES)}, not {shown}")
+        raise UserError(f"{folder.settings} is damaged: architecture must be {', '.join(ARCHITECTURES)}, got {shown}")
     make, config_class = ARCHITECTURES[architecture]
     config = folder.read_part("model", config_class)
     # A pretrained model with which training began may have more outputs than its tokenizer has tokens.

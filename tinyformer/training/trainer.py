@@ -100,7 +100,7 @@ class Trainer:
         self.workers = config.workers or best_workers(config.batch_size)
         ranks = distributed.num_ranks(self.workers)
         if config.workers > 1 and ranks != config.workers:
-            raise SettingError(f"workers must be 1 under mpiexec, whose ranks ({ranks}) share the batch, not {config.workers}")
+            raise SettingError(f"workers must be 1 under mpiexec, whose ranks ({ranks}) share the batch, got {config.workers}")
         self.shards = config.shards or (ranks if ranks > 1 else parallel.default_shards())
         self.optimizer = optimizer_for(model, config)
         self.schedule = config.make_schedule()
@@ -366,7 +366,7 @@ class Trainer:
         self.folder.check_identity(state, latest)
         check_class(self.model, state, latest)
         if found.step > self.config.steps:
-            raise SettingError(f"steps must be at least {found.step}, the number taken already, not {self.config.steps}")
+            raise SettingError(f"steps must be at least {found.step}, the number taken already, got {self.config.steps}")
         put_weights(self.model, groups.get("model", {}), latest)
         own = [{name: group[name] for name in group if name != "params"} for group in self.optimizer.param_groups]
         try:

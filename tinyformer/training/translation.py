@@ -70,9 +70,9 @@ class TranslationConfig:
         one_of(self, "architecture", ARCHITECTURES)
         at_least(self, max_tokens=1, validation=1, test=1)
         if not 0 <= self.length_penalty <= 50:  # it is an exponent, and the power must not overflow
-            raise SettingError(f"length_penalty must be from 0 to 50, not {self.length_penalty}")
+            raise SettingError(f"length_penalty must be from 0 to 50, got {self.length_penalty}")
         if not 0 <= self.label_smoothing <= 1:
-            raise SettingError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing}")
+            raise SettingError(f"label_smoothing must be from 0 to 1, got {self.label_smoothing}")
 
     def train_tokenizer(self, pairs: Sequence[Pair]) -> BPETokenizer:
         """Return a tokenizer for both languages, with the special tokens that a ``Translator`` needs."""
@@ -216,7 +216,7 @@ class Translator:
     def check_beam(self, beam: int, n_best: int = 1) -> None:
         """Raise UserError unless the beam has at least 1 and ``n_best`` hypotheses, and at most one per token."""
         if not 1 <= beam <= self.tokenizer.vocab_size:
-            raise UserError(f"the beam must be 1 to {self.tokenizer.vocab_size} wide, as there are as many tokens, not {beam}")
+            raise UserError(f"the beam must be 1 to {self.tokenizer.vocab_size} wide, as there are as many tokens, got {beam}")
         check_n_best(n_best, beam)
 
     def check_length(self) -> None:

@@ -312,7 +312,7 @@ def check_divisor(x: Any, y: Any) -> None:
 def check_not_negative(name: str, value: float) -> None:
     """Raise ValueError for a setting that is negative or NaN."""
     if not value >= 0:
-        raise ValueError(f"{name} must be at least 0, not {value}")
+        raise ValueError(f"{name} must be at least 0, got {value}")
 
 
 def check_dtype(dtype: Any, data: Any = None) -> None:

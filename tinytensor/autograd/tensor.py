@@ -93,7 +93,7 @@ class Tensor(Methods):
         array = value._data if isinstance(value, Tensor) else value
         if not isinstance(array, xp.ndarray):
             raise TypeError(
-                f"x.data must be a tensor or an array, not {shown(value)}: change values with parameter.assign(...)"
+                f"x.data must be a tensor or an array, got {shown(value)}: change values with parameter.assign(...)"
             )
         check_not_masked(array)
         check_dtype(array.dtype)
@@ -138,7 +138,7 @@ class Tensor(Methods):
     @checked
     def requires_grad(self, value: bool) -> None:
         if not isinstance(value, (bool, host.bool_)):
-            raise TypeError(f"requires_grad must be True or False, not {shown(value)}")
+            raise TypeError(f"requires_grad must be True or False, got {shown(value)}")
         if self.node is not None and self.node.op is not None:
             raise RuntimeError(f"this tensor was computed by {self.node.op.name!r}: detach() gives one without a history")
         if value != self.requires_grad:
@@ -154,7 +154,7 @@ class Tensor(Methods):
         if value is not None and (self.node is None or self.node.op is not None):
             raise RuntimeError("only a leaf (made by tt.tensor(..., requires_grad=True), or a Parameter) has a gradient")
         if value is not None and not isinstance(value, Tensor):
-            raise TypeError(f"a gradient must be a tensor, not {shown(value)}: make it one with tt.tensor(...)")
+            raise TypeError(f"a gradient must be a tensor, got {shown(value)}: make it one with tt.tensor(...)")
         if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
             raise ValueError(f"a gradient of {value.dtype}{value.shape} does not fit a tensor of {self.dtype}{self.shape}")
         current_step().before_gradient(self, is_set=True)

@@ -36,7 +36,7 @@ class Kind(NamedTuple):
         converted = self.read(value)
         if converted is NotImplemented:
             remedy = f": {MISPLACED[function, name]}" if (function, name) in MISPLACED else self._remedy(value)
-            raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}{remedy}")
+            raise TypeError(f"{function}: {name} must be {self.words}, got {shown(value)}{remedy}")
         if converted is value and hasattr(value, "node"):
             self.usual.add(type(value))  # a class of tensors, which this file cannot import
         return converted

@@ -123,7 +123,7 @@ def recording_outputs(
     classes = kinds if isinstance(kinds, tuple) else (object if kinds is None else kinds,)
     if not all(isinstance(each, type) for each in classes):
         raise TypeError(
-            f"recording_outputs: kinds must be a class of modules, such as tt.nn.Linear, or a tuple of them, not {shown(kinds)}"
+            f"recording_outputs: kinds must be a class of modules, such as tt.nn.Linear, or a tuple of them, got {shown(kinds)}"
         )
     modules = {name: module for name, module in model.named_modules() if isinstance(module, classes)}
     recorded: dict[str, list[Any]] = {name: [] for name in modules}

@@ -186,7 +186,7 @@ class Module:
         Raises TypeError for another value, and ValueError for an invalid name or the name of another attribute.
         """
         if not (module is None or isinstance(module, Module)):
-            raise TypeError(f"the part {name!r} must be a module, such as nn.ReLU(), not {shown(module)}")
+            raise TypeError(f"the part {name!r} must be a module, such as nn.ReLU(), got {shown(module)}")
         self._check_name(name)
         if not isinstance(getattr(self, name, None), (Module, type(None))):
             raise ValueError(f"{type(self).__name__} has an attribute {name!r} already: give the module another name")
@@ -241,9 +241,9 @@ class Module:
         ValueError for an invalid name or the name of another attribute.
         """
         if not isinstance(name, str):
-            raise TypeError(f"the name of a buffer must be text, not {name!r}")
+            raise TypeError(f"the name of a buffer must be text, got {name!r}")
         if isinstance(value, Parameter) or not (value is None or isinstance(value, Tensor)):
-            raise TypeError(f"the buffer {name!r} must be a tensor that is not learned, not {shown(value)}")
+            raise TypeError(f"the buffer {name!r} must be a tensor that is not learned, got {shown(value)}")
         self._check_replacement(name, value)
         self._check_name(name)
         held = getattr(self, name, None)

@@ -27,23 +27,23 @@ def plain(value: Any) -> Any:
 def check_number(name: str, value: Any, below: float = math.inf) -> None:
     """Raise TypeError unless a setting is a number, and ValueError unless 0 <= value < ``below``."""
     if not isinstance(value, (int, float, host.integer, host.floating)) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number, not {shown(value)}")
+        raise TypeError(f"{name} must be a number, got {shown(value)}")
     if not (0 <= value < below and value <= sys.float_info.max):
         limit = "finite" if below == math.inf else f"below {below}"
-        raise ValueError(f"{name} must be {limit} and not negative, not {shown(value)}")
+        raise ValueError(f"{name} must be {limit} and not negative, got {shown(value)}")
 
 
 def check_decay(name: str, value: Any) -> None:
     """Raise TypeError unless a running mean's decay rate is a number, and ValueError unless it is in [0, 1]."""
     check_number(name, value)
     if value > 1:
-        raise ValueError(f"{name} must be at most 1, not {shown(value)}")
+        raise ValueError(f"{name} must be at most 1, got {shown(value)}")
 
 
 def check_betas(name: str, value: Any) -> None:
     """Raise TypeError or ValueError unless a setting is two decay rates in [0, 1)."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(f"{name} must be two numbers, not {value!r}")
+        raise ValueError(f"{name} must be two numbers, got {value!r}")
     for beta in value:
         check_number(f"each of the {name}", beta, below=1)
 
@@ -58,15 +58,15 @@ def check_positive(name: str, value: Any) -> None:
 def check_count(name: str, value: Any, least: int) -> None:
     """Raise TypeError unless a setting is an integer, and ValueError if it is below ``least``."""
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not {shown(value)}")
+        raise TypeError(f"{name} must be an integer, got {shown(value)}")
     if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
+        raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
 def check_flag(name: str, value: Any) -> None:
     """Raise TypeError unless a setting is True or False."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {shown(value)}")
+        raise TypeError(f"{name} must be True or False, got {shown(value)}")
 
 
 CHECKS: dict[str, Callable[[str, Any], None]] = {  # of settings that most optimizers have

@@ -151,14 +151,14 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Se
     tensor(7.)
     """
     if not hasattr(shards, "__len__"):
-        raise TypeError(f"backward: shards must be a list of shards, not {shown(shards)}")
+        raise TypeError(f"backward: shards must be a list of shards, got {shown(shards)}")
     if len(shards) == 0:
         raise ValueError("backward over shards needs at least one shard: without any there is no loss")
 
     def forward_and_backward(shard: Shard) -> Tensor:
         value = loss(shard)
         if not isinstance(value, Tensor):
-            raise TypeError(f"backward: loss must return a tensor, not {shown(value)}")
+            raise TypeError(f"backward: loss must return a tensor, got {shown(value)}")
         value.backward()
         return value.detach()
 

@@ -47,7 +47,7 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     (tensor(6.), tensor(14.))
     """
     if not callable(function):
-        raise TypeError(f"trace: function must be a function, not {shown(function)} (a matrix has the trace diagonal(x).sum())")
+        raise TypeError(f"trace: function must be a function, got {shown(function)} (a matrix has the trace diagonal(x).sum())")
     known: tuple[int, dict[Any, Program]] = (0, {})  # the latest replacement before these programs were recorded
 
     @functools.wraps(function)
@@ -144,7 +144,7 @@ class Tracer:
     def program(self, out: Tensor) -> Program:
         """Return the program that computes ``out``."""
         if not isinstance(out, Tensor):
-            raise TypeError(f"a traced function must return one tensor, not {a_or_an(type(out).__name__)}")
+            raise TypeError(f"a traced function must return one tensor, got {a_or_an(type(out).__name__)}")
         result = self.slot(out)
         used = {slot for step in self._steps for slot in step.arguments} | {result}
         unread = [slot for slot in range(self._num_inputs) if slot not in used]

@@ -93,7 +93,7 @@ def _kept(value: Any) -> Any:
 def _result(function: Callable[..., Tensor], inputs: Sequence[Any]) -> Tensor:
     out = function(*inputs)
     if not isinstance(out, Tensor):
-        raise TypeError(f"checkpoint: the function must return one tensor, not {type(out).__name__}")
+        raise TypeError(f"checkpoint: the function must return one tensor, got {type(out).__name__}")
     return out
 
 

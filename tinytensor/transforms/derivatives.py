@@ -119,7 +119,7 @@ def _call(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> Tensor:
     """Return the result of f. Raises TypeError unless it is one tensor."""
     out = f(*points)
     if not isinstance(out, Tensor):
-        raise TypeError(f"{name}: f must return one tensor, not {shown(out)}")
+        raise TypeError(f"{name}: f must return one tensor, got {shown(out)}")
     return out
 
 
@@ -144,7 +144,7 @@ def _slopes(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> tuple[
     """Return f's value, one number, and its gradients, which are differentiable."""
     out = _call(name, f, points)
     if out.size != 1:
-        raise ValueError(f"{name}: f must return one number, not shape {out.shape}: sum it, or use jacobian")
+        raise ValueError(f"{name}: f must return one number, got shape {out.shape}: sum it, or use jacobian")
     return out, _gradients(out, points, create_graph=True)
 
 

@@ -215,10 +215,10 @@ def test_validation_takes_the_same_recordings_each_time_and_others_than_training
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fewest": 0}, "fewest must be at least 1, not 0"),
-        ({"most": 2}, "most must be at least fewest, 3, not 2"),
-        ({"most": 101}, "most must be at most 100, not 101"),
-        ({"snr": 31.0}, "snr must be from -30 to 30, not 31"),
+        ({"fewest": 0}, "fewest must be at least 1, got 0"),
+        ({"most": 2}, "most must be at least fewest, 3, got 2"),
+        ({"most": 101}, "most must be at most 100, got 101"),
+        ({"snr": 31.0}, "snr must be from -30 to 30, got 31"),
         ({"snr": "loud"}, "snr must be a finite number"),
     ],
 )
@@ -228,7 +228,7 @@ def test_mistakes(settings: dict[str, object], message: str) -> None:
 
 
 def test_batches_that_do_not_fit_in_memory() -> None:
-    with pytest.raises(SettingError, match="batch_size must be at least 1, not 0"):
+    with pytest.raises(SettingError, match="batch_size must be at least 1, got 0"):
         DialBatches(TASK, 0)
     with pytest.raises(SettingError, match="needs at least"):
         DialBatches(TASK, 10**13)

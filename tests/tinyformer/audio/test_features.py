@@ -119,15 +119,15 @@ def test_samples_that_have_no_spectrum(samples: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rate": 1}, "rate must be at least 2, not 1"),
-        ({"size": 1}, "size must be at least 2, not 1"),
-        ({"hop": 0}, "hop must be at least 1, not 0"),
-        ({"num_mels": 0}, "num_mels must be at least 1, not 0"),
-        ({"lowest": -1.0}, "lowest must be at least 0, not -1.0"),
+        ({"rate": 1}, "rate must be at least 2, got 1"),
+        ({"size": 1}, "size must be at least 2, got 1"),
+        ({"hop": 0}, "hop must be at least 1, got 0"),
+        ({"num_mels": 0}, "num_mels must be at least 1, got 0"),
+        ({"lowest": -1.0}, "lowest must be at least 0, got -1.0"),
         ({"lowest": 4000.0}, "highest must be above lowest .4000. and at most half the rate .4000., got 0"),
         ({"highest": 4001.0}, "at most half the rate .4000., got 4001"),
-        ({"scale": "bark"}, "scale must be one of slaney, htk, not 'bark'"),
-        ({"padding": "edge"}, "padding must be one of zero, reflect, not 'edge'"),
+        ({"scale": "bark"}, "scale must be one of slaney, htk, got 'bark'"),
+        ({"padding": "edge"}, "padding must be one of zero, reflect, got 'edge'"),
         ({"rate": 8000.5}, "rate must be an integer"),
     ],
 )

@@ -241,7 +241,7 @@ def test_beyond_a_sliding_window() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(SettingError, match="max_tokens must be at least 1, not 0"):
+    with pytest.raises(SettingError, match="max_tokens must be at least 1, got 0"):
         chat_of(max_tokens=0)
     with pytest.raises(UserError, match="the rendered conversation is empty"):
         chat_of(template=ChatTemplate("")).say("fox")

@@ -549,11 +549,11 @@ def test_a_short_text_is_reported_with_the_required_length(block_size: int, frac
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
-        ({"batch_size": 2.0}, "batch_size must be an integer, not 2.0"),
-        ({"batch_size": True}, "batch_size must be an integer, not True"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"batch_size": 2.0}, "batch_size must be an integer, got 2.0"),
+        ({"batch_size": True}, "batch_size must be an integer, got True"),
         ({"batch_size": 10**30}, r"a batch of this batch_size needs at least 10\^32 bytes .*: choose a smaller one"),
-        ({"block_size": 0}, "block_size must be at least 1, not 0"),
+        ({"block_size": 0}, "block_size must be at least 1, got 0"),
         ({"block_size": 10**30}, f"tokens? for windows of {10**30}: use at least 9,999,999,999,999,999"),
         ({"block_size": 10**400}, "or a smaller block_size"),
         ({"context": -1}, "context must be at least 0, got -1"),

@@ -165,8 +165,8 @@ def test_the_state_goes_through_json_and_resumes_exactly() -> None:
     ("options", "message"),
     [
         ({"n": 90, "window": 10}, "90 tokens for windows of 10"),
-        ({"window": 0}, "window must be at least 1, not 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"window": 0}, "window must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"batch_size": 10**30}, r"a batch of this batch_size needs at least 10\^\d+ bytes"),
         ({"window": 10**30}, f"tokens? for windows of {10**30}: use a longer one, or a smaller window"),
         ({"validation_fraction": 1.0}, "validation_fraction must be above 0 and below 1"),

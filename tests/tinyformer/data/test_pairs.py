@@ -450,7 +450,7 @@ def test_nothing_to_train_on() -> None:
     for training, validation in (([], encoded(3)), (encoded(3), [])):
         with pytest.raises(UserError, match=r"got \d pairs for training and \d for validation"):
             PairBatches(training, validation, specials, 4)
-    with pytest.raises(UserError, match="batch_size must be at least 1, not 0"):
+    with pytest.raises(UserError, match="batch_size must be at least 1, got 0"):
         PairBatches(encoded(3), encoded(3), specials, 0)
 
 

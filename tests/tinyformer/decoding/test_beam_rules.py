@@ -114,13 +114,13 @@ def test_a_search_without_ends_stops_at_the_last_token() -> None:
 
 @pytest.mark.parametrize("exponent", [math.nan, math.inf, -math.inf, 50.5, -51])
 def test_exponents_that_make_no_sense(exponent: float) -> None:
-    with pytest.raises(SettingError, match=f"alpha must be a number from -50 to 50, not {exponent}"):
+    with pytest.raises(SettingError, match=f"alpha must be a number from -50 to 50, got {exponent}"):
         WuRule(exponent)
-    with pytest.raises(SettingError, match=f"length_penalty must be a number from -50 to 50, not {exponent}"):
+    with pytest.raises(SettingError, match=f"length_penalty must be a number from -50 to 50, got {exponent}"):
         HuggingFaceRule(exponent)
 
 
 @pytest.mark.parametrize("early_stopping", ["always", 1, 0, None])
 def test_ways_to_stop_that_there_are_not(early_stopping: Any) -> None:
-    with pytest.raises(SettingError, match=f'early_stopping must be True, False or "never", not {early_stopping!r}'):
+    with pytest.raises(SettingError, match=f'early_stopping must be True, False or "never", got {early_stopping!r}'):
         HuggingFaceRule(1.0, early_stopping)

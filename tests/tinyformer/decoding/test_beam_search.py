@@ -339,12 +339,12 @@ def test_a_gpt_beyond_its_block(make_gpt) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"beam": 0}, "beam must be at least 1, not 0"),
-        ({"beam": -1}, "beam must be at least 1, not -1"),
-        ({"beam": 2.0}, "beam must be an integer, not 2.0"),
-        ({"max_tokens": 0}, "max_tokens must be at least 1, not 0"),
-        ({"n_best": 0}, "n_best must be at least 1, not 0"),
-        ({"n_best": 4, "beam": 3}, "n_best must be at most beam, 3, not 4"),
+        ({"beam": 0}, "beam must be at least 1, got 0"),
+        ({"beam": -1}, "beam must be at least 1, got -1"),
+        ({"beam": 2.0}, "beam must be an integer, got 2.0"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        ({"n_best": 0}, "n_best must be at least 1, got 0"),
+        ({"n_best": 4, "beam": 3}, "n_best must be at most beam, 3, got 4"),
     ],
 )
 def test_settings_that_make_no_sense(changes: dict[str, float], message: str) -> None:

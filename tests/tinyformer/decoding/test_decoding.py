@@ -334,7 +334,7 @@ def test_decoders_keep_no_array_of_the_callers(model, make_transformer) -> None:
 
 def test_decoders_take_lists_and_rows_before_the_first_token(model, make_transformer) -> None:
     assert GPTDecoder(model).next_logits([[1, 2]]).shape == (1, 11)
-    with pytest.raises(UserError, match=r"must be \(batch, length\), not of shape \(2,\)"):
+    with pytest.raises(UserError, match=r"must be \(batch, length\), got shape \(2,\)"):
         GPTDecoder(model).next_logits(np.array([1, 2]))
     decoder, other = (TransformerDecoder(make_transformer(), SOURCE, 4) for _ in range(2))
     decoder.select(np.array([2, 0]))
@@ -347,11 +347,11 @@ def test_decoders_take_lists_and_rows_before_the_first_token(model, make_transfo
     [
         ({"prompt": []}, "the prompt is empty"),
         ({"prompt": np.zeros(0, np.int64)}, "the prompt is empty"),
-        ({"num_tokens": -1}, "the length must be at least 0, not -1"),
+        ({"num_tokens": -1}, "the length must be at least 0, got -1"),
         ({"prompt": [1.0, 2.0]}, "token ids must be integers, got float64"),
         ({"prompt": [True]}, "token ids must be integers, got bool"),
         ({"prompt": ["a"]}, "token ids must be integers, got <U1"),
-        ({"prompt": [[1, 2], [3, 4]]}, r"the prompts must be \(batch, length\), not of shape \(1, 2, 2\)"),
+        ({"prompt": [[1, 2], [3, 4]]}, r"the prompts must be \(batch, length\), got shape \(1, 2, 2\)"),
     ],
 )
 def test_arguments_that_make_no_sense(model, arguments: dict[str, object], message: str) -> None:
@@ -363,15 +363,15 @@ def test_arguments_that_make_no_sense(model, arguments: dict[str, object], messa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": -0.1}, r"temperature must be 0 \(greedy\) or more, not -0.1"),
-        ({"temperature": math.nan}, "temperature must be a finite number, not nan"),
-        ({"temperature": math.inf}, "temperature must be a finite number, not inf"),
-        ({"top_k": -2}, "top_k must be at least 0, not -2"),
-        ({"top_k": 2.0}, "top_k must be an integer, not 2.0"),
-        ({"top_p": 0.0}, "top_p must be above 0 and at most 1, not 0.0"),
-        ({"top_p": 1.5}, "top_p must be above 0 and at most 1, not 1.5"),
-        ({"top_p": math.nan}, "top_p must be a finite number, not nan"),
-        ({"seed": -1}, "seed must be at least 0, not -1"),
+        ({"temperature": -0.1}, r"temperature must be 0 \(greedy\) or more, got -0.1"),
+        ({"temperature": math.nan}, "temperature must be a finite number, got nan"),
+        ({"temperature": math.inf}, "temperature must be a finite number, got inf"),
+        ({"top_k": -2}, "top_k must be at least 0, got -2"),
+        ({"top_k": 2.0}, "top_k must be an integer, got 2.0"),
+        ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
+        ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
+        ({"top_p": math.nan}, "top_p must be a finite number, got nan"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, float], message: str) -> None:
@@ -654,8 +654,8 @@ def test_the_end_of_a_gpts_text(model) -> None:
         ([[1], []], "the prompts have from 0 to 1 token"),
         ([[], []], "the prompt is empty"),
         (np.zeros((2, 0), np.int64), "the prompt is empty"),
-        ([1, 2, 3], r"the prompts must be \(batch, length\), not of shape \(3,\)"),
-        ([[[1]]], r"must be \(batch, length\), not of shape \(1, 1, 1\)"),
+        ([1, 2, 3], r"the prompts must be \(batch, length\), got shape \(3,\)"),
+        ([[[1]]], r"must be \(batch, length\), got shape \(1, 1, 1\)"),
         ([[1.0, 2.5]], "token ids must be integers, got float64"),
         (np.zeros((1, 2), np.float32), "token ids must be integers, got float32"),
         ([["a", "b"]], "token ids must be integers"),
@@ -664,7 +664,7 @@ def test_the_end_of_a_gpts_text(model) -> None:
 def test_prompts_that_are_none(prompts: object, message: str) -> None:
     with pytest.raises(UserError, match=message):  # at once, as with generate
         sample(Table(np.zeros((5, 5))), prompts, 3, Sampling())
-    with pytest.raises(UserError, match="the length must be at least 0, not -2"):
+    with pytest.raises(UserError, match="the length must be at least 0, got -2"):
         sample(Table(np.zeros((5, 5))), [[1]], -2, Sampling())
 
 

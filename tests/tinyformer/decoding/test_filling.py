@@ -58,7 +58,7 @@ def test_what_cannot_be_filled(model: BertForMaskedLM, tokenizer: WordPieceToken
     with pytest.raises(UserError, match="the sentence has 11 tokens, more than the 10 that this model reads"):
         fill_masks(model, tokenizer, "[MASK] " * 11)
     for best in (0, tokenizer.vocab_size + 1):
-        with pytest.raises(SettingError, match=f"best must be from 1 to {tokenizer.vocab_size}, not {best}"):
+        with pytest.raises(SettingError, match=f"best must be from 1 to {tokenizer.vocab_size}, got {best}"):
             fill_masks(model, tokenizer, "the [MASK]", best)
 
 

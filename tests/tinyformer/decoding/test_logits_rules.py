@@ -76,7 +76,7 @@ def test_renormalized_probabilities_sum_to_one() -> None:
 def test_penalties_that_cannot_be(penalty: float) -> None:
     with pytest.raises(SettingError, match="repetition_penalty must be a number above 0"):
         RepetitionPenalty(penalty)
-    with pytest.raises(SettingError, match="no_repeat_ngram_size must be at least 1, not 0"):
+    with pytest.raises(SettingError, match="no_repeat_ngram_size must be at least 1, got 0"):
         NoRepeatedNgrams(0)
 
 

@@ -242,7 +242,7 @@ def test_decoders_refuse_what_does_not_fit_them(attention: bool) -> None:
     model = translator("lstm", attention)
     for source, message in [
         (np.zeros((2, 0), np.int64), "the source is empty"),
-        ([3, 4], r"the sources must be \(batch, length\), not of shape \(2,\)"),
+        ([3, 4], r"the sources must be \(batch, length\), got shape \(2,\)"),
         ([[3, 4], [5]], "the sources have from 1 to 2 tokens"),
         ([[3.0]], "token ids must be integers, got float64"),
         ([[3, 11]], "token id 11 is out of range: the vocabulary's ids are 0 to 10"),
@@ -250,7 +250,7 @@ def test_decoders_refuse_what_does_not_fit_them(attention: bool) -> None:
     ]:
         with pytest.raises(UserError, match=message):
             translation_decoder(model, source, 4)
-    for wrong, message in [(0, "max_tokens must be at least 1, not 0"), (2.0, "max_tokens must be an integer, not 2.0")]:
+    for wrong, message in [(0, "max_tokens must be at least 1, got 0"), (2.0, "max_tokens must be an integer, got 2.0")]:
         with pytest.raises(UserError, match=message):
             translation_decoder(model, SOURCE, wrong)
 

@@ -69,9 +69,9 @@ def test_ids_in_every_form() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 1.0, "x", True, None])
 def test_ids_that_are_none(wrong: Any) -> None:
-    with pytest.raises(SettingError, match=f"forbidden must be token ids, integers of at least 0, not {wrong!r}"):
+    with pytest.raises(SettingError, match=f"forbidden must be token ids, integers of at least 0, got {wrong!r}"):
         TokenRules(0, [1, wrong])
-    with pytest.raises(SettingError, match=f"end must be token ids, integers of at least 0, not {wrong!r}"):
+    with pytest.raises(SettingError, match=f"end must be token ids, integers of at least 0, got {wrong!r}"):
         TokenRules([1, wrong])
 
 

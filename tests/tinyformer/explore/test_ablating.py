@@ -245,7 +245,7 @@ def test_a_recurrent_network_has_nothing_to_switch_off(opened: dict[str, Opened]
 
 def test_what_cannot_be_is_refused(opened: dict[str, Opened]) -> None:
     run, bert = opened["gpt"], opened["masked"]
-    with pytest.raises(UserError, match="kind must be head, choice, network, neuron or block, not 'layer'"):
+    with pytest.raises(UserError, match="kind must be head, choice, network, neuron or block, got 'layer'"):
         run.ask("ablated", passage=run.passage, off=[{"kind": "layer", "name": "blocks.0"}])
     with pytest.raises(UserError, match="head must be from 0 to 1, got 7"):
         run.ask("ablated", passage=run.passage, off=[{"kind": "head", "name": "blocks.0.attention", "index": 7}])

@@ -120,7 +120,7 @@ def test_a_mask_is_filled_as_fill_masks_fills_it(every: Any) -> None:
         ("masked", "next_token", {}, "this model does not write: it fills in masks"),
         ("gpt", "next_token", {"chosen": 10_000}, "chosen must be the id of a token, from 0 to"),
         ("gpt", "next_token", {"sampling": {"temperature": -1}}, "temperature must be 0"),
-        ("gpt", "write", {"length": 5001}, "length must be from 0 to 5000, not 5001"),
+        ("gpt", "write", {"length": 5001}, "length must be from 0 to 5000, got 5001"),
     ],
 )
 def test_what_cannot_be_asked(every: Any, name: str, question: str, asked: dict[str, Any], said: str) -> None:

@@ -277,19 +277,19 @@ def test_classifies_one_batch() -> None:
     ("changes", "message"),
     [
         ({"num_heads": 5}, "num_heads=5 does not divide d_model=768"),
-        ({"num_heads": 0}, "num_heads must be at least 1, not 0"),
-        ({"vocab_size": 0}, "vocab_size must be at least 1, not 0"),
-        ({"num_segments": -1}, "num_segments must be at least 0, not -1"),
-        ({"max_length": 0}, "max_length must be at least 1, not 0"),
-        ({"num_layers": 0}, "num_layers must be at least 1, not 0"),
-        ({"d_ff": 0}, "d_ff must be at least 1, not 0"),
-        ({"num_heads": 2.0}, "num_heads must be an integer, not 2.0"),
-        ({"d_model": True}, "d_model must be an integer, not True"),
-        ({"dropout": math.inf}, "dropout must be a finite number, not inf"),
-        ({"dropout": "0.1"}, "dropout must be a finite number, not '0.1'"),
-        ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
+        ({"num_heads": 0}, "num_heads must be at least 1, got 0"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
+        ({"num_segments": -1}, "num_segments must be at least 0, got -1"),
+        ({"max_length": 0}, "max_length must be at least 1, got 0"),
+        ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
+        ({"d_ff": 0}, "d_ff must be at least 1, got 0"),
+        ({"num_heads": 2.0}, "num_heads must be an integer, got 2.0"),
+        ({"d_model": True}, "d_model must be an integer, got True"),
+        ({"dropout": math.inf}, "dropout must be a finite number, got inf"),
+        ({"dropout": "0.1"}, "dropout must be a finite number, got '0.1'"),
+        ({"dropout": math.nan}, "dropout must be a finite number, got nan"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
-        ({"positions": "relative"}, "positions must be one of learned, sinusoidal, sinusoidal_halves, rotary, not 'relative'"),
+        ({"positions": "relative"}, "positions must be one of learned, sinusoidal, sinusoidal_halves, rotary, got 'relative'"),
         ({"d_model": 12, "num_heads": 4, "positions": "rotary"}, "d_model / num_heads must be even for rotary positions"),
     ],
 )
@@ -375,7 +375,7 @@ def test_the_epsilon_of_all_norms_in_the_body() -> None:
 
 def test_an_activation_that_the_head_cannot_have() -> None:
     plain = ", ".join(name for name, activation in ACTIVATIONS.items() if not activation.is_gated)
-    with pytest.raises(SettingError, match=f"activation must be one of {plain}, not 'swiglu'"):
+    with pytest.raises(SettingError, match=f"activation must be one of {plain}, got 'swiglu'"):
         make(activation="swiglu")
 
 

@@ -281,5 +281,5 @@ def test_numpy_refuses_bfloat16(tmp_path: Any, text_ids: np.ndarray) -> None:
 
 
 def test_an_unknown_dtype() -> None:
-    with pytest.raises(UserError, match="dtype must be one of float32, bfloat16, not 'fp8'"):
+    with pytest.raises(UserError, match="dtype must be one of float32, bfloat16, got 'fp8'"):
         TrainingConfig(dtype="fp8")

@@ -171,9 +171,9 @@ def test_the_norms_epsilon_is_passed_on(x: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"norm": "batch"}, f"norm must be one of {', '.join(NORMS)}, not 'batch'"),
-        ({"norm_eps": math.inf}, "norm_eps must be a finite number, not inf"),
-        ({"activation": "tanh"}, f"activation must be one of {', '.join(ACTIVATIONS)}, not 'tanh'"),
+        ({"norm": "batch"}, f"norm must be one of {', '.join(NORMS)}, got 'batch'"),
+        ({"norm_eps": math.inf}, "norm_eps must be a finite number, got inf"),
+        ({"activation": "tanh"}, f"activation must be one of {', '.join(ACTIVATIONS)}, got 'tanh'"),
     ],
 )
 def test_choices_that_do_not_exist(changes: dict[str, str], message: str) -> None:

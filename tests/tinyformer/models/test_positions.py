@@ -202,7 +202,7 @@ def test_llama3_scaling() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("yarn", 2.0), "kind must be one of linear, llama3, not 'yarn'"),
+        (("yarn", 2.0), "kind must be one of linear, llama3, got 'yarn'"),
         (("linear", 0.0), "positive values"),
         (("linear", -1.0), "positive values"),
         (("linear", float("nan")), "factor must be a finite number"),

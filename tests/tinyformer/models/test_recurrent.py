@@ -266,18 +266,18 @@ def test_copies_for_worker_processes(cell: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cell": "elman"}, "cell must be one of rnn, gru, lstm, not 'elman'"),
-        ({"cell": None}, "cell must be text, not None"),
-        ({"vocab_size": 0}, "vocab_size must be at least 1, not 0"),
-        ({"block_size": 0}, "block_size must be at least 1, not 0"),
+        ({"cell": "elman"}, "cell must be one of rnn, gru, lstm, got 'elman'"),
+        ({"cell": None}, "cell must be text, got None"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
+        ({"block_size": 0}, "block_size must be at least 1, got 0"),
         ({"context": -1}, "context must be at least 0, got -1"),
-        ({"num_layers": 0}, "num_layers must be at least 1, not 0"),
-        ({"d_model": 0}, "d_model must be at least 1, not 0"),
-        ({"d_model": 2.0}, "d_model must be an integer, not 2.0"),
-        ({"num_layers": True}, "num_layers must be an integer, not True"),
+        ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
+        ({"d_model": 0}, "d_model must be at least 1, got 0"),
+        ({"d_model": 2.0}, "d_model must be an integer, got 2.0"),
+        ({"num_layers": True}, "num_layers must be an integer, got True"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
         ({"dropout": -0.1}, "dropout must be at least 0 and less than 1, got -0.1"),
-        ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
+        ({"dropout": math.nan}, "dropout must be a finite number, got nan"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, Any], message: str) -> None:

@@ -243,11 +243,11 @@ def test_batches_are_cut_into_rows() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source_features": -1}, "source_features must be at least 0, not -1"),
-        ({"source_stride": 0}, "source_stride must be at least 1, not 0"),
+        ({"source_features": -1}, "source_features must be at least 0, got -1"),
+        ({"source_stride": 0}, "source_stride must be at least 1, got 0"),
         ({"source_vocab_size": 11}, "with source_features, source_vocab_size must be 0"),
         ({"target_vocab_size": 0, "share_embeddings": True}, "share_embeddings off"),
-        ({"source_features": 0}, "source_vocab_size must be at least 1, not 0"),
+        ({"source_features": 0}, "source_vocab_size must be at least 1, got 0"),
         ({"source_features": 0, "source_vocab_size": 5, "source_stride": 2}, "source_stride must be 1 without source_features"),
     ],
 )

@@ -241,7 +241,7 @@ REFUSED = {
     "tokens": ({"trainable_token_indices": [1]}, r"trainable_token_indices \[1\] is not supported"),
     "PiSSA": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' is not supported"),
     "rank": ({"r": 3}, r"q_proj.lora_A.weight must have shape \(3, 16\), got \(2, 16\)"),
-    "no rank": ({"r": "8"}, "r must be an integer, not '8'"),
+    "no rank": ({"r": "8"}, "r must be an integer, got '8'"),
     "alpha": ({"lora_alpha": 0}, "rank and alpha of .* must be positive, got 2 and 0.0"),
     "dropout": ({"lora_dropout": 1.0}, "lora_dropout must be at least 0 and less than 1, got 1.0"),
     "targets": ({"target_modules": ["q_proj", "up_proj"]}, "mlp.up_proj.lora_A.weight is missing"),

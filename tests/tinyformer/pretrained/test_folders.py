@@ -295,9 +295,9 @@ def test_ids_that_are_not_in_the_vocabulary_count_for_nothing(folder: Path) -> N
     ("settings", "message"),
     [
         ({"bad_words_ids": [[1], []]}, "bad_words_ids has an empty sequence"),
-        ({"bad_words_ids": 5}, "bad_words_ids must be a list, not 5"),
-        ({"eos_token_id": "x"}, "eos_token_id must be an integer or a list, not 'x'"),
-        ({"eos_token_id": [[1]]}, r"eos_token_id\[0\] must be an integer, not \[1\]"),
+        ({"bad_words_ids": 5}, "bad_words_ids must be a list, got 5"),
+        ({"eos_token_id": "x"}, "eos_token_id must be an integer or a list, got 'x'"),
+        ({"eos_token_id": [[1]]}, r"eos_token_id\[0\] must be an integer, got \[1\]"),
     ],
 )
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
@@ -368,16 +368,16 @@ def test_damaged_settings(folder: Path, content: bytes, message: str) -> None:
 
 
 CHANGES = [
-    ("gpt2", {"n_embd": -16}, "d_model must be at least 1, not -16"),
-    ("gpt2", {"n_layer": "2"}, "n_layer must be an integer, not '2'"),
-    ("gpt2", {"n_layer": 2.5}, "n_layer must be an integer, not 2.5"),
+    ("gpt2", {"n_embd": -16}, "d_model must be at least 1, got -16"),
+    ("gpt2", {"n_layer": "2"}, "n_layer must be an integer, got '2'"),
+    ("gpt2", {"n_layer": 2.5}, "n_layer must be an integer, got 2.5"),
     ("gpt2", {"n_head": 3}, "num_heads=3 does not divide d_model=16"),
     ("gpt2", {"vocab_size": 10**30}, "a model of this size needs at least"),
-    ("gpt2", {"layer_norm_epsilon": -1.0}, "norm_eps must be at least 0, not -1.0"),
+    ("gpt2", {"layer_norm_epsilon": -1.0}, "norm_eps must be at least 0, got -1.0"),
     ("gpt2", {"resid_pdrop": 1.5}, "resid_pdrop must be at least 0 and less than 1, got 1.5"),
     ("gpt2", {"activation_function": "quick_gelu"}, "unknown activation_function 'quick_gelu': only gelu,"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx True is not supported"),
-    ("gpt2", {"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false, not 'yes'"),
+    ("gpt2", {"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false, got 'yes'"),
     ("llama", {"hidden_size": None}, "hidden_size is missing"),
     ("llama", {"num_key_value_heads": 3}, "num_key_value_heads=3 does not divide num_heads=4"),
     ("llama", {"attention_bias": True}, "attention_bias True is not supported: it must be False"),
@@ -447,8 +447,8 @@ def test_the_command_that_converts_weights_takes_any_folder(folder: Path, name: 
         ),
         ({"weight_map": {"a": "/etc/passwd"}}, "is damaged: all files in weight_map must be safetensors files in its folder"),
         ({"weight_map": {"a": ".."}}, "is damaged: all files in weight_map must be safetensors files in its folder"),
-        ({"weight_map": {"a": 1}}, "is damaged: weight_map['a'] must be text, not 1"),
-        ({}, "is damaged: weight_map must be an object, not None"),
+        ({"weight_map": {"a": 1}}, "is damaged: weight_map['a'] must be text, got 1"),
+        ({}, "is damaged: weight_map must be an object, got None"),
         ({"weight_map": {}}, "transformer.wte.weight is missing"),
         ({"weight_map": {str(i): f"{i:03}.safetensors" for i in range(99)}}, "001.safetensors, 002.safetensors (and 96 more)"),
     ],

@@ -365,7 +365,7 @@ def test_numbers_for_each_block(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found(IDS).numpy(), from_pretrained(folder)(IDS).numpy(), rtol=0, atol=1e-5)
     for name, values in lists.items():
         path = write_gguf(folder, tmp_path / "b.gguf", **{f"llama.{name}": [values[0], 1]})
-        assert f"llama.{name} must be an integer, not [{values[0]}, 1]" in refused(path)
+        assert f"llama.{name} must be an integer, got [{values[0]}, 1]" in refused(path)
 
 
 def test_the_header_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ def test_files_whose_rules_are_not_known(tmp_path: Path, make: Callable[[Path], 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"do_lower_case": "yes"}, "do_lower_case must be true or false, not 'yes'"),
+        ({"do_lower_case": "yes"}, "do_lower_case must be true or false, got 'yes'"),
         ({"never_split": ["x"]}, "never_split ['x'] is not supported"),
         ({"split_special_tokens": True}, "split_special_tokens True is not supported"),
         ({"cls_token": None}, "cls_token must not be null"),

@@ -111,10 +111,10 @@ def test_a_run_without_the_setting_has_the_optimizer_that_trained_it() -> None:
 
 def test_muon_without_a_learning_rate_names_adamw() -> None:
     with pytest.raises(
-        SettingError, match=r"muon_learning_rate must be above 0, not 0\.0: without Muon, choose optimizer adamw"
+        SettingError, match=r"muon_learning_rate must be above 0, got 0\.0: without Muon, choose optimizer adamw"
     ):
         TrainingConfig(optimizer="muon", muon_learning_rate=0.0)
-    with pytest.raises(SettingError, match="optimizer must be one of adamw, muon, sgd, lion, not 'adam'"):
+    with pytest.raises(SettingError, match="optimizer must be one of adamw, muon, sgd, lion, got 'adam'"):
         TrainingConfig(optimizer="adam")
 
 

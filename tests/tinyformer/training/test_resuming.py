@@ -340,7 +340,7 @@ def test_fewer_steps_than_were_taken(copied: Path, steps: int) -> None:
     before = contents(copied)
     with pytest.raises(SettingError) as caught:
         run(copied, resume="changed", steps=steps)
-    assert str(caught.value) == f"steps must be at least 5, the number taken already, not {steps}"
+    assert str(caught.value) == f"steps must be at least 5, the number taken already, got {steps}"
     assert contents(copied) == before
     assert run(copied, resume="changed", steps=5).finished
 
@@ -502,33 +502,33 @@ ROW = {"step": 3, "learning_rate": 0.1, "train_loss": 1.0, "validation_loss": No
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ({"step": True}, "step must be an integer, not True"),
-        ({"step": 5.0}, "step must be an integer, not 5.0"),
+        ({"step": True}, "step must be an integer, got True"),
+        ({"step": 5.0}, "step must be an integer, got 5.0"),
         ({"step": -1}, "best_step is 4, and step -1"),
         ({"step": 10**30, "rows": []}, "steps must be at least 1000000000000000000000000000000, the number taken already"),
-        ({"best_loss": "low"}, "best_loss must be a finite number or null, not 'low'"),
+        ({"best_loss": "low"}, "best_loss must be a finite number or null, got 'low'"),
         ({"best_step": 6}, "best_step is 6, and step 5"),
-        ({"seconds": None}, "seconds must be a finite number, not None"),
+        ({"seconds": None}, "seconds must be a finite number, got None"),
         ({"seconds": -1.0}, "its seconds are negative"),
-        ({"total_seconds": [1]}, "total_seconds must be a finite number, not [1]"),
+        ({"total_seconds": [1]}, "total_seconds must be a finite number, got [1]"),
         ({"shards": 10_000_000}, "shards is 10000000"),
         ({"shards": 0}, "shards is 0"),
-        ({"shards": "2"}, "shards must be an integer, not '2'"),
-        ({"rows": {}}, "rows must be a list, not {}"),
-        ({"rows": [{**ROW, "step": "3"}]}, "rows[0].step must be an integer, not '3'"),
-        ({"rows": [{**ROW, "train_loss": "x"}]}, "rows[0].train_loss must be a finite number or null, not 'x'"),
+        ({"shards": "2"}, "shards must be an integer, got '2'"),
+        ({"rows": {}}, "rows must be a list, got {}"),
+        ({"rows": [{**ROW, "step": "3"}]}, "rows[0].step must be an integer, got '3'"),
+        ({"rows": [{**ROW, "train_loss": "x"}]}, "rows[0].train_loss must be a finite number or null, got 'x'"),
         ({"rows": [{"step": 3}]}, "rows[0].learning_rate is missing"),
         ({"rows": [{**ROW, "colour": 3}]}, "rows[0].colour is 3, a field that this version does not know"),
         ({"rows": [ROW, ROW]}, "the steps of its rows do not rise from 0 to its own step"),
         ({"rows": [{**ROW, "step": 6}]}, "the steps of its rows do not rise from 0 to its own step"),
-        ({"unread": [[5, 1.0]]}, "unread[0] must be a list of 3, not [5, 1.0]"),
+        ({"unread": [[5, 1.0]]}, "unread[0] must be a list of 3, got [5, 1.0]"),
         ({"unread": [[6, 1.0, 1.0]]}, "unread has steps that were not taken yet"),
-        ({"random": None}, "random must be an object, not None"),
+        ({"random": None}, "random must be an object, got None"),
         ({"random": {"bit_generator": "MT19937"}}, "does not fit this run: "),
         ({"batches": {}}, "does not fit this run: "),
-        ({"batches": []}, "batches must be an object, not []"),
-        ({"settings": []}, "settings must be an object or null, not []"),
-        ({"tokenizer": 3}, "tokenizer must be text or null, not 3"),
+        ({"batches": []}, "batches must be an object, got []"),
+        ({"settings": []}, "settings must be an object or null, got []"),
+        ({"tokenizer": 3}, "tokenizer must be text or null, got 3"),
         ({"more": 3}, "more is 3, a field that this version does not know"),
     ],
     ids=str,

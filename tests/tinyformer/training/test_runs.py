@@ -73,7 +73,7 @@ class Speed:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise SettingError(f"steps must be at least 1, not {self.steps}")
+            raise SettingError(f"steps must be at least 1, got {self.steps}")
 
 
 def settled(path: Path, **settings: object) -> RunFolder:
@@ -97,12 +97,12 @@ def test_parts_come_back_as_they_were(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({}, "model is missing"),
-        ({"model": None}, "model must be an object of settings, not None"),
-        ({"model": []}, "model must be an object of settings, not []"),
+        ({"model": None}, "model must be an object of settings, got None"),
+        ({"model": []}, "model must be an object of settings, got []"),
         ({"model": {"depth": 5}}, "model.width is missing"),
         ({"model": {"width": 3, "height": 5}}, f"model.height is 5, {NEW}"),
-        ({"model": {"width": 3.0}}, "model.width must be an integer, not 3.0"),
-        ({"model": {"width": True}}, "model.width must be an integer, not True"),
+        ({"model": {"width": 3.0}}, "model.width must be an integer, got 3.0"),
+        ({"model": {"width": True}}, "model.width must be an integer, got True"),
     ],
 )
 def test_a_part_that_is_not_there_or_is_another(tmp_path: Path, settings: dict[str, object], message: str) -> None:
@@ -233,7 +233,7 @@ def test_resume_changed_takes_over_new_settings(tmp_path: Path) -> None:
     [
         ({"seed": 2}, "a resumed run cannot change --seed: leave that out, or start a new run"),
         ({"rate": 0.75, "seed": 2}, "a resumed run cannot change --seed: leave that out, or start a new run"),
-        ({"steps": 0}, "steps must be at least 1, not 0"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
     ],
 )
 def test_what_a_resumed_run_cannot_change(tmp_path: Path, given: dict[str, object], message: str) -> None:

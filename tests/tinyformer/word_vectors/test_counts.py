@@ -67,7 +67,7 @@ def test_a_window_beyond_the_longest_passage_takes_no_longer() -> None:
 
 
 def test_a_window_of_none() -> None:
-    with pytest.raises(SettingError, match="window must be at least 1, not 0"):
+    with pytest.raises(SettingError, match="window must be at least 1, got 0"):
         cooccurrences(some_corpus(), 0)
 
 

@@ -79,7 +79,7 @@ def test_the_first_words_only(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="line 4"):
         load_vectors(tmp_path / "v.txt", limit=3)
     for limit in (0, -1):
-        with pytest.raises(SettingError, match=f"limit must be at least 1, not {limit}"):
+        with pytest.raises(SettingError, match=f"limit must be at least 1, got {limit}"):
             load_vectors(tmp_path / "v.txt", limit)
 
 

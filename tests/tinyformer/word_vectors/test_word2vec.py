@@ -277,9 +277,9 @@ def test_a_rate_that_is_too_high() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "glove"}, "method must be one of cbow, skip-gram, not 'glove'"),
-        ({"width": 0}, "width must be at least 1, not 0"),
-        ({"negative": 0}, "negative must be at least 1, not 0"),
+        ({"method": "glove"}, "method must be one of cbow, skip-gram, got 'glove'"),
+        ({"width": 0}, "width must be at least 1, got 0"),
+        ({"negative": 0}, "negative must be at least 1, got 0"),
         ({"sample": -0.1}, "sample must be at least 0"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"seed": -1}, "seed must be at least 0"),

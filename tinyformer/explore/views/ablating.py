@@ -65,7 +65,7 @@ class Off:
             return NeuronOff(self.name, self.index, self.by)
         if self.kind == "block":
             return BlockOff(self.name, self.by)
-        raise UserError(f"kind must be head, choice, network, neuron or block, not {shortened(self.kind, 40)!r}")
+        raise UserError(f"kind must be head, choice, network, neuron or block, got {shortened(self.kind, 40)!r}")
 
 
 def blocks(subjects: Subjects, asked: Named) -> Answer:

@@ -271,7 +271,7 @@ def attention_rows(subjects: Subjects, asked: Rows) -> Answer:
         elif isinstance(asked.head, int) and 0 <= asked.head < layer.heads:
             found = weights_of(reading, layer)[asked.head][part]
         else:
-            raise UserError(f"head must be from 0 to {layer.heads - 1}, not {asked.head}")
+            raise UserError(f"head must be from 0 to {layer.heads - 1}, got {asked.head}")
     return {"weights": found.tolist()}
 
 

@@ -37,7 +37,7 @@ HIDDEN_AT_ONCE = 2048  # tokens of a pass over copies of a text in each of which
 def check_part(count: int, first: int, length: int, most: int, what: str) -> None:
     """Raise UserError unless ``first`` to ``first + count`` is a part of ``length``, and not too large for an answer."""
     if not 1 <= count <= most:
-        raise UserError(f"the number of {what} must be from 1 to {most}, not {count}")
+        raise UserError(f"the number of {what} must be from 1 to {most}, got {count}")
     if not 0 <= first <= length - count:
         raise UserError(f"{first} to {first + count - 1} are not among the {what}, whose number is {length}")
 

@@ -126,7 +126,7 @@ def _measure(subject: Subject, asked: Patched, first: Any, second: Any) -> Measu
     for name in ("token", "against"):
         chosen = getattr(asked, name)
         if chosen is not None and not 0 <= chosen < len(first):
-            raise UserError(f"{name} must be the id of a token, from 0 to {len(first) - 1}, not {chosen}")
+            raise UserError(f"{name} must be the id of a token, from 0 to {len(first) - 1}, got {chosen}")
     if asked.token is not None:
         return Measure(subject, asked.token, asked.against)
     a, b = probabilities(subject, host.stack([first, second]))

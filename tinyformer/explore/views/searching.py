@@ -30,11 +30,11 @@ class Search:
 
     def __post_init__(self) -> None:
         if not 1 <= self.beam <= WIDEST_BEAM:
-            raise UserError(f"beam must be from 1 to {WIDEST_BEAM}, not {self.beam}")
+            raise UserError(f"beam must be from 1 to {WIDEST_BEAM}, got {self.beam}")
         if not 1 <= self.length <= MOST_STEPS:
-            raise UserError(f"length must be from 1 to {MOST_STEPS}, not {self.length}")
+            raise UserError(f"length must be from 1 to {MOST_STEPS}, got {self.length}")
         if not 1 <= self.n_best <= self.beam:
-            raise UserError(f"n_best must be from 1 to the beam, {self.beam}, not {self.n_best}")
+            raise UserError(f"n_best must be from 1 to the beam, {self.beam}, got {self.n_best}")
 
 
 def search(subjects: Subjects, asked: Search) -> Iterator[Answer]:

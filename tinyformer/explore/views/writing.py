@@ -116,7 +116,7 @@ class Write:
 
     def __post_init__(self) -> None:
         if not 0 <= self.length <= MOST_TOKENS:
-            raise UserError(f"length must be from 0 to {MOST_TOKENS}, not {self.length}")
+            raise UserError(f"length must be from 0 to {MOST_TOKENS}, got {self.length}")
 
 
 def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
@@ -154,7 +154,7 @@ def distribution(
     ``written``: the ``best`` tokens with their probabilities, likeliest first; the ``entropy`` in nats; how many tokens are
     ``possible``; and the ``probability`` of the ``chosen`` token. Raises UserError if the model has no such token."""
     if chosen is not None and not 0 <= chosen < len(logits):
-        raise UserError(f"chosen must be the id of a token, from 0 to {len(logits) - 1}, not {chosen}")
+        raise UserError(f"chosen must be the id of a token, from 0 to {len(logits) - 1}, got {chosen}")
     tokens = TokenRules(None, subject.forbidden, rules=subject.rules if text else ())
     (logits,) = tokens.restrict(logits[None], False, host.array([text], host.int64), written)
     probabilities = sampling.probabilities(logits)
