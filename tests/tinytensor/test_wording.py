@@ -56,7 +56,7 @@ NOT_COUNTED = {
     "model.num_parameters()", "translator.model.num_parameters()", "transcriber.model.num_parameters()", "len(VOICES)",
     "num_weights(model)", "around", "longest", "together", "len(dtypes)", "axes[name]", "min_count", "tokens_a_second",
     "self.words_done / seconds", "int(count.bit_length() * math.log10(2))",
-    "what", "side", "both", "counts", "which", "path", "given", "speed", "self.positions", "found[name].dtype", "value.dtype",
+    "name", "side", "both", "counts", "which", "path", "given", "speed", "self.positions", "found[name].dtype", "value.dtype",
     "query_name.partition(': ')[2]", "key_name.partition(': ')[2]", "shortened(' '.join(numbers), 60)",
 }  # fmt: skip
 

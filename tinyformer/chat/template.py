@@ -19,7 +19,7 @@ from tinyformer.common.files import read_file, read_json, read_utf8, write_json
 from tinyformer.pretrained.folders import gguf_at, model_folder
 from tinyformer.pretrained.gguf_tokenizers import gguf_chat_template
 from tinyformer.pretrained.tokenizers import CLASSES, CONFIG, ROLES, class_name, json_of, settings_of
-from tinytensor.common.wording import a_or_an
+from tinytensor.common.wording import a_or_an, counted
 from tinytensor.device.disk import write_text
 
 FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"  # of the default template and of others
@@ -61,7 +61,7 @@ class ChatTemplate:
     def __post_init__(self) -> None:
         for text in (self.text, *self.named.values()):
             if len(text) > LARGEST:
-                raise UserError(f"{self.source}: it has {len(text):,} characters, the limit is {LARGEST:,}")
+                raise UserError(f"{self.source}: it has {counted(len(text), 'character')}, the limit is {LARGEST:,}")
 
     def render(
         self,

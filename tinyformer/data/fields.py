@@ -37,7 +37,7 @@ def field_of(path: str | Path, text: str, field: str) -> str:
     file in another format, for a value that is not a string, and if no record has text.
     """
     if not format_of(path):
-        raise UserError(f"{path} has no fields (only {', '.join(FORMATS)} files do): read it without a field")
+        raise UserError(f"{path} has no fields (only these files do: {', '.join(FORMATS)}): read it without a field")
     texts, left_out = [], 0
     for position, value in _values(path, text, field):
         if is_conversation(value):
@@ -164,7 +164,7 @@ def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
     _, names = next(rows, (0, []))
     if field in names:
         if names.count(field) > 1:
-            raise UserError(f"{path} has {names.count(field)} columns named {field}: rename all but one of them")
+            raise UserError(f"{path} has {counted(names.count(field), 'column')} named {field}: rename all but one of them")
         column = names.index(field)
     elif field.isascii() and field.isdigit() and 1 <= int(field[:9]) <= len(names):
         column = int(field) - 1

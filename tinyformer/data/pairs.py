@@ -177,7 +177,7 @@ class PairBatches:
     ):
         if not training or not validation:
             raise UserError(
-                f"got {len(training)} pairs for training and {len(validation)} for validation: each needs at least one that is "
+                f"got {counted(len(training), 'pair')} for training and {len(validation)} for validation: each needs at least one that is "
                 "not too long"
             )
         check_counts(batch_size=batch_size)

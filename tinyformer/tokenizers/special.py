@@ -8,6 +8,7 @@ import regex
 
 from tinyformer.common.errors import UserError, shortened
 from tinyformer.tokenizers.base import checked_text
+from tinytensor.common.wording import counted
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
 BEGIN, END = "[BOS]", "[EOS]"  # the start and end of a generated sequence
@@ -32,7 +33,9 @@ def special_names(names: Iterable[str]) -> list[str]:
     if (longest := max(map(len, names), default=0)) > _LONGEST_NAME:
         raise UserError(f"the name of a special token has {longest:,} characters; the limit is {_LONGEST_NAME}")
     if (total := sum(map(len, names))) > _MOST_CHARACTERS:
-        raise UserError(f"the names of the special tokens have {total:,} characters; the limit is {_MOST_CHARACTERS:,}")
+        raise UserError(
+            f"the names of the special tokens have {counted(total, 'character')}; the limit is {_MOST_CHARACTERS:,}"
+        )
     return names
 
 

@@ -123,7 +123,7 @@ class WordPieceTokenizer:
         names = [*SPECIAL, *special]
         tokens = [*names, *sorted({piece for pieces in cut for piece in pieces})]
         if vocab_size < len(tokens):
-            raise SettingError(f"vocab_size must be at least {len(tokens)} for the characters of this text, got {vocab_size}")
+            raise SettingError(f"vocab_size must be {len(tokens)} or more for the characters of this text, got {vocab_size}")
         id_of = {token: i for i, token in enumerate(tokens) if i >= len(names)}
 
         def merge(pair: Pair) -> int | None:

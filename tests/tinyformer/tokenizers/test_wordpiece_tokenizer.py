@@ -118,7 +118,7 @@ def test_no_piece_is_made_in_two_ways_whatever_the_order_of_lines(lines: list[st
 
 def test_a_vocabulary_too_small() -> None:
     assert WordPieceTokenizer.train("ab", 7).tokens[5:] == ["##b", "a"]
-    with pytest.raises(UserError, match="vocab_size must be at least 7 for the characters of this text, got 6"):
+    with pytest.raises(UserError, match="vocab_size must be 7 or more for the characters of this text, got 6"):
         WordPieceTokenizer.train("ab", 6)
     with pytest.raises(UserError, match="at least 8 "):
         WordPieceTokenizer.train("ab", 7, ["[BOS]"])
