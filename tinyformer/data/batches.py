@@ -148,7 +148,7 @@ class LabelledBatches(Seeded):
     def __init__(self, training: Sequence[Labelled], validation: Sequence[Labelled], pad: int, batch_size: int, seed: int = 0):
         if not training or not validation:
             raise UserError(
-                f"got {counted(len(training), 'text')} for training and {len(validation)} for validation: pass at least one each"
+                f"got {counted(len(training), 'text')} for training and {len(validation)} for validation: pass one or more"
             )
         check_counts(batch_size=batch_size)
         check_batch_fits(batch_size, min(len(ids) for ids, _ in training))

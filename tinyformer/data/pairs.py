@@ -177,8 +177,8 @@ class PairBatches:
     ):
         if not training or not validation:
             raise UserError(
-                f"got {counted(len(training), 'pair')} for training and {len(validation)} for validation: each needs at least one that is "
-                "not too long"
+                f"got {counted(len(training), 'pair')} for training and {len(validation)} for validation: each "
+                "needs at least one that is not too long"
             )
         check_counts(batch_size=batch_size)
         self.training = list(training)
