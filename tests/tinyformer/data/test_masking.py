@@ -216,7 +216,7 @@ def test_labelled_batches_resume_exactly() -> None:
 
 
 def test_labelled_batches_of_nothing() -> None:
-    with pytest.raises(UserError, match="pass at least one each"):
+    with pytest.raises(UserError, match="pass one or more"):
         LabelledBatches([], TEXTS, PAD, 2)
     with pytest.raises(UserError, match="batch_size must be at least 1"):
         LabelledBatches(TEXTS, TEXTS, PAD, 0)
