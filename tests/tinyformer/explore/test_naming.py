@@ -70,7 +70,7 @@ def test_a_previous_token_head_is_named(tmp_path: Path) -> None:
 
 
 def asked_again(subjects: Subjects) -> Any:
-    naming._kept._found.clear()
+    naming._kept._entries.clear()
     return asked(subjects, "head_names", model="best")
 
 
@@ -98,7 +98,7 @@ def test_a_long_text_is_scored_layer_by_layer(tmp_path: Path, monkeypatch: pytes
     passage = {"model": "best", "ids": [4, 5, 6, 4, 5, 7]}
     first = asked(subjects, "text_scores", passage=passage)
     monkeypatch.setattr(attending, "MOST_KEPT", 10)
-    attending._kept._found.clear()
+    attending._kept._entries.clear()
     assert asked(subjects, "text_scores", passage=passage) == first
 
 

@@ -160,6 +160,6 @@ def test_the_settings_that_are_written(tmp_path: Path) -> None:
         "additional_special_tokens": ["<go>", "[EOS]"],
     }
     assert tinyformer.pretrained_tokenizer(folder).special == tokenizer.special
-    with pytest.raises(UserError, match="kind 'word' cannot be written"):
+    with pytest.raises(UserError, match="cannot write a 'word' tokenizer"):
         save_pretrained_tokenizer(WordTokenizer.train("a b"), tmp_path / "c")
     assert not (tmp_path / "c").exists()

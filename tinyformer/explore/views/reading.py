@@ -31,16 +31,16 @@ Made = TypeVar("Made")
 
 
 class Kept:
-    """A least-recently-used cache of answers about models, up to a number of bytes. The newest answer always stays. Answers
-    about a model that is no longer in memory go."""
+    """A least-recently-used cache of answers about models, up to a number of bytes. The newest answer always stays. The answers
+    about a model are dropped when the model is."""
 
     def __init__(self, most_bytes: int):
         self.most_bytes = most_bytes
         self._lock = free_in_forks(threading.Lock())
-        self._found: OrderedDict[tuple[int, Hashable], tuple[weakref.ref[Any], Any, int]] = OrderedDict()
+        self._entries: OrderedDict[tuple[int, Hashable], tuple[weakref.ref[Any], Any, int]] = OrderedDict()
 
     def get(self, model: Any, key: Hashable, make: Callable[[], Made], size: Callable[[Made], int]) -> Made:
-        """What ``make`` gave for this model and key, now or before. ``size`` tells its bytes."""
+        """Return the cached answer for a model and key, or ``make`` it. ``size`` returns its bytes."""
         found = self.find(model, key)
         if found is None:
             made = make()
@@ -48,34 +48,34 @@ class Kept:
         return found
 
     def find(self, model: Any, key: Hashable) -> Any:
-        """What is kept for this model and key, or None."""
+        """Return the cached answer for a model and key, or None."""
         place = id(model), key
         with self._lock:
-            owner, made, _ = self._found.get(place, (lambda: None, None, 0))
+            owner, made, _ = self._entries.get(place, (lambda: None, None, 0))
             if owner() is not model:
                 return None
-            self._found.move_to_end(place)
+            self._entries.move_to_end(place)
             return made
 
     def add(self, model: Any, key: Hashable, made: Made, num_bytes: int) -> Made:
-        """Keep something of so many bytes for this model and key, and return it."""
+        """Cache an answer of ``num_bytes`` for a model and key, and return it."""
         place = id(model), key
         with self._lock:
-            self._found[place] = weakref.ref(model), made, num_bytes
-            self._found.move_to_end(place)
-            for old in [name for name, (owner, _, _) in self._found.items() if owner() is None]:
-                del self._found[old]
-            while len(self._found) > 1 and self.num_bytes > self.most_bytes:
-                self._found.popitem(last=False)
+            self._entries[place] = weakref.ref(model), made, num_bytes
+            self._entries.move_to_end(place)
+            for old in [name for name, (owner, _, _) in self._entries.items() if owner() is None]:
+                del self._entries[old]
+            while len(self._entries) > 1 and self.num_bytes > self.most_bytes:
+                self._entries.popitem(last=False)
         return made
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all that is kept."""
-        return sum(size for _, _, size in self._found.values())
+        """The bytes of all answers."""
+        return sum(size for _, _, size in self._entries.values())
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._entries)
 
 
 MOST_KEPT = 256 * 2**20  # bytes
