@@ -293,7 +293,7 @@ def test_a_recurrent_network_has_nothing_to_switch_off(tab: Any, explorers: Any,
 
 def test_a_bert_needs_a_mask(tab: Any, explorers: Any) -> None:
     page = tab.open(explorers["masked"], "whatif", text="the fox")
-    page.get_by_text("There is no [MASK] in the text").wait_for()
+    page.get_by_text("The text has no [MASK]").wait_for()
     assert page.locator("#whatif-changes").is_hidden()
     page.fill("#text", "the [MASK] fox")
     page.locator("#whatif-changes").wait_for()

@@ -160,7 +160,7 @@ function tell() {
   if (parts.trouble) lines.push(parts.trouble);
   else if (parts.running) lines.push(`Searching: ${counted(parts.steps, "token")} so far.`);
   else if (searched && !found) lines.push("The search was stopped.");
-  if (searched && page.passage && page.passage === taken) lines.push("The text that was taken is the page's text now. A new search goes on from it.");
+  if (searched && page.passage && page.passage === taken) lines.push("The page now shows the selected text. A new search continues from it.");
   else if (searched && page.passage && !same(beginning(page.passage), searched)) lines.push("The text has changed since this search: press Search to search again.");
   const said = lines.join(" ");
   if (parts.line.textContent !== said) parts.line.textContent = said;

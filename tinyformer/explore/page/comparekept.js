@@ -30,7 +30,7 @@ export async function passageOf(model, signal) {
   const { kind, mask } = await ask("facts", { model }, signal);
   if (kind !== page.facts.kind) throw new Refusal(`${page.model} and ${model} cannot be compared: they are models of different kinds.`);
   const { ids } = await ask("encode", { model, text: page.text }, signal);
-  if (kind === "masked" && !ids.includes(mask)) throw new Refusal("There is no mask in the text, so there are no predictions to compare.");
+  if (kind === "masked" && !ids.includes(mask)) throw new Refusal("The text has no mask, so there are no predictions to compare. Insert one.");
   const source = kind === "translation" ? await ask("encode", { model, text: page.sourceText, source: true }, signal) : { ids: [] };
   return { model, ids, source: source.ids };
 }

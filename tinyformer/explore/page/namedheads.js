@@ -17,7 +17,7 @@ export function drawNamedHeads(box, found) {
   box.append(trouble, place);
   let removed = false;
   const load = latest(async (signal) => {
-    place.replaceChildren(element("p", { class: "note" }, "The scores are being computed…"));
+    place.replaceChildren(element("p", { class: "note" }, "Computing scores…"));
     const { answer } = await headNames();
     const text = await ask("text_scores", { passage: found.asked }, signal);
     if (removed) return;

@@ -120,7 +120,7 @@ function tryIt(pass, array, place, gradient) {
     );
     box.dataset.slope = slope;
   });
-  const note = element("p", { class: "note" }, "Makes this number a little larger and a little smaller, and computes all that follows from it.");
+  const note = element("p", { class: "note" }, "Changes this value slightly in both directions, and recomputes everything that depends on it.");
   return element("div", {}, button, note, box);
 }
 

@@ -148,7 +148,7 @@ function gradientsNow() {
 }
 
 function titleNow() {
-  return `${chosen.gradients ? "Gradients of all arrays of a" : "All arrays of a"} forward pass`;
+  return `${chosen.gradients ? "Gradients of all arrays in a" : "All arrays in a"} forward pass`;
 }
 
 function turn(on) {

@@ -6,7 +6,7 @@ import { tiledMap } from "./tiledmap.js";
 
 const [TALL, WIDE] = [64, 128]; // positions and dimensions of a question
 const KINDS = {
-  learned: "Learned positions: a vector for each position, which is added to the token's embedding.",
+  learned: "Learned positions: each position has a vector that is added to the token embedding.",
   sinusoidal: "Sinusoidal positions, which are added to the embeddings: sines in the even dimensions, cosines in the odd ones, ever slower to the right.",
   sinusoidal_halves: "Sinusoidal positions, which are added to the embeddings: sines in the left half, cosines in the right one, ever slower to the right.",
   rotary: "Rotary positions: each column is a pair of dimensions of a head's queries and keys, and each cell the cosine of the angle by which the pair is rotated.",

@@ -36,7 +36,7 @@ function drawOne(place, found, state, layer) {
   const texts = (isSource ? sourceOrder(found.passage.sourceTexts, state) : found.texts).map(visible);
   const largest = state.largest[layer] || 1;
   return tiledMap(place, {
-    label: `State ${state.name} of layer ${layer + 1}`,
+    label: `Layer ${layer + 1}: state ${state.name}`,
     axes: { rows: "the unit of the state", columns: "the token that was read" },
     legend: [[-1, number(-largest)], [-0.5, number(-largest / 2)], [0, "0"], [0.5, number(largest / 2)], [1, number(largest)]],
     rows,

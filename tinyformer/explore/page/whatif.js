@@ -168,7 +168,7 @@ async function nameHeads() {
 /** Why there is no prediction for this passage, in a sentence; null if there is one. */
 function unpredicted({ ids }) {
   const { kind, mask, mask_name: name } = page.facts;
-  return kind === "masked" && !ids.includes(mask) ? `There is no ${name} in the text: put one where a token is to be predicted.` : null;
+  return kind === "masked" && !ids.includes(mask) ? `The text has no ${name}. Insert one where you want a prediction.` : null;
 }
 
 /** Take over the blocks of a model, if it has some. Where only its weights are new, what is off stays off. */
