@@ -79,7 +79,8 @@ def test_gradients_of_shards_add_up_in_the_order_of_the_shards_whichever_thread_
     def forward_and_backward(shard: int) -> tt.Tensor:
         if shard == 2 or last.wait(30):
             loss = x * factors[shard]
-            loss.backward()
+            with threads.shard_gradients():
+                loss.backward()
             grads.append(x.grad)
             last.set()
         return loss.detach()
@@ -93,7 +94,8 @@ def test_the_gradients_of_a_shard_that_raises_are_dropped() -> None:
     x = tt.tensor(np.ones(()), requires_grad=True)
 
     def fail(shard: int) -> tt.Tensor:
-        (x * 2.0).backward()
+        with threads.shard_gradients():
+            (x * 2.0).backward()
         raise KeyError(shard)
 
     with pytest.raises(KeyError, match="0"):
@@ -424,3 +426,16 @@ def test_the_threads_of_a_thread_end_with_it() -> None:
             return
         time.sleep(0.02)
     raise AssertionError("its shards' threads are still there")
+
+
+def test_a_backward_inside_the_loss_sets_grad() -> None:
+    """As in an adversarial example: the inner gradient is read before the loss is computed."""
+
+    def loss(factor: float) -> tt.Tensor:
+        x = tt.tensor([1.0, 2.0], requires_grad=True)
+        (x * x).sum().backward()
+        return (w * (x.detach() + x.grad)).sum() * factor
+
+    w = tt.tensor([1.0, 1.0], requires_grad=True)
+    assert tt.parallel.backward(loss, [1.0, 10.0]).item() == 99.0
+    assert w.grad.tolist() == [33.0, 66.0]

@@ -61,7 +61,7 @@ class ChatTemplate:
     def __post_init__(self) -> None:
         for text in (self.text, *self.named.values()):
             if len(text) > LARGEST:
-                raise UserError(f"{self.source}: it has {counted(len(text), 'character')}, the limit is {LARGEST:,}")
+                raise UserError(f"{self.source}: the template has {counted(len(text), 'character')}, the limit is {LARGEST:,}")
 
     def render(
         self,

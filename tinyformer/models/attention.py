@@ -4,9 +4,10 @@ A boolean mask is True where a query may attend to a key; a floating-point mask 
 
 ``_attend`` takes one of three equivalent routes from the projections to the mixed values:
 
-1. Fused: one op, for training and for evaluation without a cache. 2. In steps: split into heads, attend, join the heads. It
-runs with fewer key-value heads than query heads, and while hooks such as those of ``recording_attention`` read the weights. 3.
-With a cache, in decoding: ``_attend_with_cache``.
+1. Fused: one op, for training and for evaluation without a cache.
+2. In steps: split into heads, attend, join the heads. It runs with fewer key-value heads than query heads, and while hooks such
+   as those of ``recording_attention`` read the weights.
+3. With a cache, in decoding: ``_attend_with_cache``.
 
 Before that, one more op (``norm_and_rotate``) applies the norms and rotary positions of queries and keys.
 """

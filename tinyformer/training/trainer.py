@@ -34,7 +34,7 @@ from tinytensor.distributed import Alone, RankError, Team
 from tinytensor.nn import Module
 from tinytensor.nn.lora import lora_weights
 from tinytensor.optim import norm_and_scale
-from tinytensor.parallel.threads import accumulate
+from tinytensor.parallel.threads import accumulate, shard_gradients
 from tinytensor.replay import capture
 
 
@@ -50,7 +50,8 @@ def take_step(replica: Replica, work: Sequence[Work], rate: SupportsFloat) -> tu
 
     def forward_and_backward(shard: Any, weight: float) -> Tensor:
         loss = replica.loss_function(model, shard) * weight
-        loss.backward()
+        with shard_gradients():  # added to .grad in the order of the shards
+            loss.backward()
         return loss.detach()
 
     optimizer.zero_grad()

@@ -59,6 +59,7 @@ class _Here(threading.local):
         self.is_a_shard = False
         self.blas_limits = 0  # how many times the thread is inside ``one_blas_thread``
         self.pools: dict[int, ThreadPoolExecutor] = {}  # by number of threads
+        self.gradients: dict[engine.Node, Any] = {}  # of the shard, by leaf
 
 
 _here = _Here()
@@ -110,7 +111,7 @@ def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
 
 
 def accumulate(function: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> Tensor:
-    """Return the sum of ``function(shard)``, which runs forward and ``backward`` for one shard, in threads as ``run`` does.
+    """Return the sum of ``function(shard)``: forward, and backward in ``shard_gradients``, in threads as ``run`` does.
 
     When all shards have ended, their gradients are added to ``.grad`` in the order of the shards, so timing never changes the
     sums.
@@ -118,16 +119,19 @@ def accumulate(function: Callable[[Shard], Tensor], shards: Sequence[Shard], see
     >>> x = tt.tensor(2.0, requires_grad=True)
     >>> def forward_and_backward(factor):
     ...     loss = x * factor
-    ...     loss.backward()
+    ...     with tt.parallel.threads.shard_gradients():
+    ...         loss.backward()
     ...     return loss.detach()
     >>> tt.parallel.threads.accumulate(forward_and_backward, [3.0, 4.0]), x.grad
     (tensor(14.), tensor(7.))
     """
 
     def collect(shard: Shard) -> tuple[Tensor, dict[engine.Node, Any]]:
-        gradients: dict[engine.Node, Any] = {}
-        with Switched("gradients", gradients):
-            return function(shard), gradients
+        before, _here.gradients = _here.gradients, {}
+        try:
+            return function(shard), _here.gradients
+        finally:
+            _here.gradients = before
 
     (total, gradients), *results = run(collect, shards, seeds)
     for value, more in results:
@@ -135,6 +139,11 @@ def accumulate(function: Callable[[Shard], Tensor], shards: Sequence[Shard], see
         add_gradients(gradients, more)
     accumulate_gradients(gradients)
     return total
+
+
+def shard_gradients() -> Switched:
+    """Collect the gradients of ``backward`` for ``accumulate``, which adds them to ``.grad`` later. Once for each shard."""
+    return Switched("gradients", _here.gradients)
 
 
 @checked
@@ -159,7 +168,8 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Se
         value = loss(shard)
         if not isinstance(value, Tensor):
             raise TypeError(f"backward: loss must return a tensor, got {shown(value)}")
-        value.backward()
+        with shard_gradients():
+            value.backward()
         return value.detach()
 
     return accumulate(forward_and_backward, shards, seeds)

@@ -141,7 +141,7 @@ def test_a_template_that_is_too_large(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("a" * (2**20 + 1))
     with pytest.raises(UserError, match=r"chat_template\.jinja is too large: a file of this kind has at most 1\.0 MB"):
         find_chat_template(tmp_path)
-    with pytest.raises(UserError, match="it has 1,048,577 characters, the limit is 1,048,576"):
+    with pytest.raises(UserError, match="the template has 1,048,577 characters, the limit is 1,048,576"):
         ChatTemplate("a" * (2**20 + 1))
 
 

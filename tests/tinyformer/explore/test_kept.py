@@ -49,6 +49,12 @@ def test_nothing_is_kept_of_a_model_that_is_gone() -> None:
     assert len(kept) == 1
 
 
+def test_an_answer_may_be_none() -> None:
+    kept, model = Kept(100), Model()
+    for value in (None, "made again"):
+        assert kept.get(model, "a", lambda value=value: value, lambda _: 10) is None
+
+
 def test_what_cannot_be_made_is_not_kept() -> None:
     kept, model = Kept(100), Model()
     with pytest.raises(ZeroDivisionError):

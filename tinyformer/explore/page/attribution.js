@@ -2,7 +2,7 @@
 
 import { ask, latest } from "./api.js";
 import { headNames } from "./headnames.js";
-import { openHead } from "./opening.js";
+import { openHead, takeWanted } from "./opening.js";
 import { page, whenSeen } from "./state.js";
 import { element, percent, signed, troubleLine, visible } from "./text.js";
 import { TokenButtons } from "./tokens.js";
@@ -15,7 +15,7 @@ const MOST = 20; // bars that are shown at first
  */
 export function drawAttribution(box, found) {
   if (found.no_shares) return found.no_shares;
-  const { place = found.count - 1, token: wanted = null } = page.wanted?.name === "attribution" ? page.wanted : {};
+  const { place = found.count - 1, token: wanted = null } = takeWanted("attribution");
   const state = { place: Math.min(place, found.count - 1), token: wanted, other: null, byLayer: false, all: false, answer: null, names: null };
   let removed = false;
   const [trouble, refuse] = troubleLine();

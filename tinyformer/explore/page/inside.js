@@ -56,13 +56,15 @@ export function begin(section) {
     boxes.set(id, { part, note, box, remove: null, forget: null });
   }
   page.addEventListener("part", ({ detail }) => {
-    page.wanted = detail; // where it is drawn later
-    boxes.get(detail.name).remove?.take?.(detail);
+    const take = drawn.passage === page.passage && boxes.get(detail.name).remove?.take;
+    page.wanted = take ? null : detail; // a part that is drawn later takes it then
+    if (take) take(detail);
     goTo(boxes.get(detail.name).part);
   });
   page.addEventListener("model", () => {
     clear("passage");
     clear("model");
+    page.wanted = null;
     drawn = { passage: null, model: null };
   });
 }

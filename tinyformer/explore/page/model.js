@@ -26,6 +26,8 @@ let drawn = null; // the elements of the picture: {key, heads, networks, maps, t
 let parts = null; // what can be switched off, once it has been asked for
 let without = null; // the predictions with those parts off
 let before = ""; // the ids of the text that was drawn last
+let of = null; // the model that was chosen last
+let names = null; // of heads
 
 const remember = addressed("model", ["layer", "off"], ({ layer, token, explain, off }) => {
   const number = (text, first) => (/^\d+$/.test(text ?? "") && Number(text) >= first ? Number(text) - first : null);
@@ -51,8 +53,11 @@ export function begin(section) {
   new ResizeObserver(() => shown && part.box.clientWidth && draw()).observe(section);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown && draw());
   page.addEventListener("model", () => {
-    Object.assign(chosen, { layer: null, place: null, token: null });
-    parts = without = null;
+    if (of !== null && of !== page.model) Object.assign(chosen, { layer: null, place: null, token: null }); // not what an address says
+    of = page.model;
+    parts = without = names = null;
+    part.off.setAttribute("aria-pressed", "false");
+    part.box.classList.remove("switching");
   });
 }
 
@@ -76,15 +81,19 @@ const load = latest(async (signal, passage) => {
   const answer = await ask("picture", { passage: asked, place: place < passage.ids.length ? place : null, token }, signal).finally(() => clearTimeout(soon));
   const grows = before && passage.ids.join().startsWith(`${before},`);
   before = passage.ids.join();
-  shown = { ...answer, passage, stacks: stacksOf(answer, passage) };
   if (part.linked) await switchLinked(signal, asked);
   else if (parts?.off.size) await ablate(signal, asked);
+  shown = { ...answer, passage, stacks: stacksOf(answer, passage) };
   draw();
   if (grows) travel();
   tell();
-  const names = await headNames().catch(() => null); // the picture is of use without names
-  if (names && shown.passage === passage) for (const { button, layer, head } of drawn.heads) names.mark(button, layer.name, head, button.title.split(" · ")[0]);
+  names = await headNames().catch(() => null); // the picture is of use without names
+  if (shown.passage === passage) nameHeads();
 }, (message) => part.refuse(message));
+
+function nameHeads() {
+  if (names) for (const { button, layer, head } of drawn.heads) names.mark(button, layer.name, head, button.title.split(" · ")[0]);
+}
 
 /** The stacks of a model as the picture draws them: {name, texts, first, maps, layers}, of each layer its heads and its network. */
 function stacksOf({ stacks, layers, shares, first }, { texts, sourceTexts }) {
@@ -201,6 +210,7 @@ function paint(layout) {
   }
   for (const { stack, node, canvas } of drawn.maps) paintSigned(canvas, shown.stacks[stack.at].maps[node], !layout.isWide);
   drawn.layers.forEach((button, i) => button.setAttribute("aria-pressed", String(Boolean(parts?.isOff({ kind: "block", name: layout.names[i], index: 0 })))));
+  nameHeads();
   drawOutputs(explained);
   weigh(null);
 }
@@ -291,6 +301,7 @@ function explainOutput(index) {
 
 function enlarge(layer) {
   chosen.layer = layer;
+  if (!shown) return;
   tell(); // the line at the head of the view takes room
   draw();
 }
@@ -299,10 +310,12 @@ function enlarge(layer) {
 function openValues(stack, node, event) {
   const { left, top, width: across, height: down } = event.currentTarget.getBoundingClientRect();
   const { isWide } = drawn;
-  const [x, y] = event.detail ? [(event.clientX - left) / across, (event.clientY - top) / down] : [0, isWide ? shown.place / shown.count : 0];
+  const [x, y] = [(event.clientX - left) / across, (event.clientY - top) / down];
   const [token, unit] = isWide ? [y, x] : [x, y];
-  const dim = page.facts.settings.d_model;
-  openCell(node, Math.min(shown.count - 1, Math.floor(token * shown.count)), Math.min(dim - 1, Math.floor(unit * dim)));
+  const at = (part, count) => Math.min(count - 1, Math.floor(part * count));
+  if (shown.stacks[stack.at].isRecurrent) openPart("states");
+  else if (event.detail) openCell(node, at(token, shown.count), at(unit, page.facts.settings.d_model));
+  else openCell(node, shown.place, 0); // chosen by a key
 }
 
 /** While parts are switched off, a click switches the part; otherwise it opens the part. */
@@ -320,7 +333,9 @@ const switching = latest(async (signal, on) => {
 
 async function learnParts(signal) {
   if (parts) return;
-  const { blocks, why } = await ask("blocks", { model: page.model }, signal);
+  const { model } = page;
+  const { blocks, why } = await ask("blocks", { model }, signal);
+  if (model !== page.model) return;
   part.refuse(why ?? "");
   if (why) return;
   parts = new Parts(blocks);
@@ -354,8 +369,7 @@ async function ablate(signal, asked) {
 
 /** Let the model write a token, which becomes a part of the text. */
 const write = latest(async (signal) => {
-  const { seed, ...sampling } = page.sampling;
-  const { best } = await ask("next_token", { passage: page.asked(), sampling: { ...sampling, seed } }, signal);
+  const { best } = await ask("next_token", { passage: page.asked(), sampling: page.sampling }, signal);
   const field = document.getElementById("text");
   Object.assign(chosen, { place: null, token: null });
   field.value += best[0].text;

@@ -1,6 +1,7 @@
 /** What a neuron does: the tokens that excite it, and those whose logits it raises and lowers. */
 
 import { ask, latest, stream } from "./api.js";
+import { takeWanted } from "./opening.js";
 import { page, whenSeen } from "./state.js";
 import { element, placed, signed, troubleLine, visible } from "./text.js";
 import { TokenButtons } from "./tokens.js";
@@ -14,7 +15,7 @@ const SMALL = 2e7; // parameters of a model that is searched without being asked
 export function drawNeurons(box, found) {
   if (found.states.length) return "A recurrent network has no feed-forward networks. Its units are its state, which is shown below.";
   if (found.stacks.length > 1) return "Neurons are shown of models that read one text, not of an encoder-decoder.";
-  const { place = found.count - 1 } = page.wanted?.name === "neurons" ? page.wanted : {};
+  const { place = found.count - 1 } = takeWanted("neurons");
   const state = { place: Math.min(place, found.count - 1), units: [], layer: 0, unit: 0, removed: false };
   const [trouble, refused] = troubleLine();
   const tokens = new TokenButtons(box, "The text. The neurons of the chosen token are looked at", (place) => {

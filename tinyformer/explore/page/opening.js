@@ -23,6 +23,14 @@ export function openPart(name, detail = {}) {
   open("inside", "part", { name, ...detail });
 }
 
+/** Return what ``openPart`` chose in a part, once: the next drawing of the part starts as usual. */
+export function takeWanted(name) {
+  if (page.wanted?.name !== name) return {};
+  const { wanted } = page;
+  page.wanted = null;
+  return wanted;
+}
+
 function open(view, event, detail) {
   const tab = document.getElementById(`tab-${view}`);
   tab.click();

@@ -30,6 +30,9 @@ from tinytensor.device.forks import free_in_forks
 Made = TypeVar("Made")
 
 
+_MISSING = object()
+
+
 class Kept:
     """A least-recently-used cache of answers about models, up to a number of bytes. The newest answer always stays. The answers
     about a model are dropped when the model is."""
@@ -41,19 +44,19 @@ class Kept:
 
     def get(self, model: Any, key: Hashable, make: Callable[[], Made], size: Callable[[Made], int]) -> Made:
         """Return the cached answer for a model and key, or ``make`` it. ``size`` returns its bytes."""
-        found = self.find(model, key)
-        if found is None:
+        answer = self.find(model, key, _MISSING)
+        if answer is _MISSING:  # a cached answer may be None
             made = make()
             return self.add(model, key, made, size(made))
-        return found
+        return answer  # type: ignore[no-any-return]
 
-    def find(self, model: Any, key: Hashable) -> Any:
-        """Return the cached answer for a model and key, or None."""
+    def find(self, model: Any, key: Hashable, missing: Any = None) -> Any:
+        """Return the cached answer for a model and key, or ``missing``."""
         place = id(model), key
         with self._lock:
             owner, made, _ = self._entries.get(place, (lambda: None, None, 0))
             if owner() is not model:
-                return None
+                return missing
             self._entries.move_to_end(place)
             return made
 
