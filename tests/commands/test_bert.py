@@ -179,7 +179,7 @@ def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:
         (["--data", "text.txt", "--num-heads", "5"], "--num-heads=5 does not divide --d-model=128"),
         (["--data", "text.txt", "--window", "100000"], "windows of 100000: use a longer one, or a smaller --window"),
         (["--data", "text.txt", "--window", "20", "--max-length", "20"], "--max-length must be at least 22, the window"),
-        (["--data", "text.txt", "--wordpieces", "9"], "at least"),
+        (["--data", "text.txt", "--wordpieces", "9"], "or more"),
         (["--data", "text.txt", "--steps", "0"], "--steps must be at least 1, got 0"),
         (["fill", "--out", "none", "a [MASK]"], "none does not exist: train first"),
         (

@@ -245,7 +245,7 @@ def test_a_name_with_spaces_and_a_tokenizer_of_characters(program: Program) -> N
     assert text.startswith("ö☃")
     assert len(text) == 11
     message = program.bad(*words, "--prompt", "the é")
-    assert "the character 'é' (U+00E9) at position 4 is not among" in message
+    assert "unknown character 'é' (U+00E9) at position 4" in message
 
 
 # ---------------------------------------------------------------------------------------------------------- mistakes

@@ -527,7 +527,7 @@ def test_a_sample_of_a_checkpoint_that_does_not_fit(copied: Program) -> None:
     ("content", "message"),
     [
         (None, "text.txt does not exist"),
-        (b"", "text.txt is empty"),
+        (b"", "text.txt has no text"),
         ("café".encode("latin-1") * 100, "text.txt is not UTF-8 text (byte 3)"),
         (b"a short text", "the text has only 12 tokens for windows of 8: use at least"),
     ],

@@ -54,10 +54,8 @@ class Parser(argparse.ArgumentParser):
             if when(arguments):
                 for name in names:
                     if getattr(arguments, name, self.get_default(name)) != self.get_default(name):
-                        flag = next(
-                            (a.option_strings[0] for a in self._actions if a.dest == name and a.option_strings), as_flag(name)
-                        )
-                        self.error(f"{flag} has no effect {where}: leave it out")
+                        flags = [flag for action in self._actions if action.dest == name for flag in action.option_strings]
+                        self.error(f"{[*flags, as_flag(name)][0]} has no effect {where}: leave it out")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does. With ``arguments.run``, ``arguments.flags`` has the names of the command's flags."""

@@ -63,8 +63,8 @@ class capture(Generic[Result]):
 
     * if any module has forward hooks;
     * if the function reads a value from the GPU (``.item()``, ``float(x)``, ``if x``), makes a tensor of Python numbers
-      (``tt.tensor``, or an index in a list), draws random numbers except for dropout (``tt.checkpoint`` does, too), cuts a batch into shards,
-      adds to gradients of the call before, or uses an optimizer other than Adam, AdamW and Muon;
+      (``tt.tensor``, or an index in a list), draws random numbers except for dropout (``tt.checkpoint`` does, too), cuts a
+      batch into shards, adds to gradients of the call before, or uses an optimizer that reads a learning rate, as SGD does;
     * for inputs of other shapes;
     * after a parameter was replaced, frozen or unfrozen (its values may change in place), or a setting of the optimizer other
       than a learning rate changed;

@@ -96,7 +96,7 @@ def test_no_notice_for_what_has_no_fields(name: str, content: str, tmp_path: Pat
         ("a.csv", "id,text\n1,x\n", "body", "a.csv, line 1: no column body: choose one of id, text"),
         ("a.csv", "text,text\n1,x\n", "text", "a.csv has 2 columns named text"),
         ("a.csv", "id,text\n1,\n", "text", "a.csv has no text in text: choose another field .id."),
-        ("a.txt", "words", "text", "a.txt has no fields .only .jsonl, .* files do.: read it without a field"),
+        ("a.txt", "words", "text", "a.txt has no fields .only these files do: .jsonl, .*.: read it without a field"),
     ],
 )
 def test_errors_name_the_file_and_the_line(name: str, content: str, field: str, message: str, tmp_path: Path) -> None:

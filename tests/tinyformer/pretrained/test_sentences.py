@@ -337,7 +337,7 @@ def test_the_model_in_its_own_folder_with_a_head(folder: Path, tmp_path: Path, c
             "modules.json must list Transformer and Pooling, then Dense and Normalize in any order, got nothing",
         ),
         ("modules.json", "{", "modules.json is damaged"),
-        ("modules.json", {"a": 1}, "modules.json is damaged: modules must be a list, not"),
+        ("modules.json", {"a": 1}, "modules.json is damaged: modules must be a list, got"),
         ("modules.json", [{"type": 1, "path": ""}], "modules.json is damaged: type must be text, got 1"),
         ("modules.json", modules(("", "Transformer"), ("../..", "Pooling")), "is outside its folder"),
         ("1_Pooling/config.json", {"pooling_mode": "median"}, "config.json: pooling_mode must be one of cls,"),
