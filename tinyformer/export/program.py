@@ -85,6 +85,8 @@ class Writer:
         self.graph.module = call.where.module or ""
         try:
             self.dtype, self.shape = dtype_of(value_type.dtype), value_type.shape
+            if call.op not in self._operators:  # an op of a cache, in a model that is exported without one
+                raise RecordingError("a key-value cache made inside forward is not supported")
             result = self._operators[call.op](self, *map(self._resolved, call.arguments.values()))
         except RecordingError as error:
             raise RecordingError(f"{call.op.__name__.lstrip('_')} in {call.where}: {error}") from None
