@@ -109,9 +109,10 @@ def test_a_shard_may_run_backward_twice_and_accumulate_inside() -> None:
     x = tt.tensor(np.ones(()), requires_grad=True)
 
     def twice(shard: int) -> tt.Tensor:
-        (x * 2.0).backward()
-        (x * 3.0).backward(create_graph=True)
-        return parallel.backward(lambda factor: x * factor, [10.0, 20.0])
+        with threads.shard_gradients():
+            (x * 2.0).backward()
+            (x * 3.0).backward()
+            return parallel.backward(lambda factor: x * factor, [10.0, 20.0])
 
     assert threads.accumulate(twice, [0, 1]).item() == 60.0
     assert x.grad.item() == 70.0
