@@ -38,7 +38,7 @@ def is_number(value: Any) -> bool:
 
 
 def _safe_divisor(g: Any, d: Any) -> Any:
-    """Return d, but 1 where g and d are both 0. Then 0/0 is 0, and branches that ``where`` did not select give no NaN."""
+    """Return d, or 1 where g and d are both 0, to avoid NaN from 0/0 in branches that ``where`` did not select."""
     return d if is_number(d) else where((g == 0) & (d == 0), 1.0, d)
 
 

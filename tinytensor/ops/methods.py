@@ -250,7 +250,7 @@ class Methods:
         raise _not_for_tensors(ufunc.__name__)
 
     def __array_function__(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Handle np.sum(x) and other NumPy functions on arrays.
+        """Run or reject a NumPy function called on a tensor, such as np.sum(x).
 
         Only functions that need just the shape, and ``broadcast_arrays`` (which ``plt.bar`` calls), are allowed.
         """

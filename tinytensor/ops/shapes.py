@@ -382,7 +382,7 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
     if x.ndim < 2:
         raise ValueError(f"tril and triu need a matrix, got shape {x.shape}")
     columns, ends = xp.arange(x.shape[-1]), xp.arange(k, k + x.shape[-2])
-    if not is_array(x):  # in that case ops build the mask, so that tracing records them
+    if not is_array(x):  # let ops build the mask, so that tracing records it
         columns, ends = wrap(columns), wrap(ends)
     ends = expand_dims(ends, 1)
     return where(columns <= ends if lower else columns >= ends, x, 0.0 if is_floating(x.dtype) else False)  # x keeps its dtype
