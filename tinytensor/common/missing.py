@@ -107,7 +107,7 @@ def _plain(cell: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _answers() -> dict[str, tuple[str, str]]:
-    """Map each PyTorch name, such as "x.view", to its example, the tinytensor example and a note."""
+    """Map each name from PyTorch or NumPy, such as "x.view", to a hint and a note."""
     answers: dict[str, tuple[str, str]] = {}
     for line in Path(__file__).with_name("names_elsewhere.md").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -200,7 +200,7 @@ class CalledModule(ModuleType):
 
 
 def public(names: Mapping[str, Any], modules: str) -> list[str]:
-    """Return the public names of a package: those without "_", and only these modules."""
+    """Return the public names of a package: names without a leading "_", and only these modules."""
     shown = [name for name, value in names.items() if not (name.startswith("_") or isinstance(value, ModuleType))]
     return sorted([*shown, *modules.split()])
 
