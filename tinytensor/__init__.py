@@ -1,8 +1,8 @@
 """tinytensor: tensors with reverse-mode automatic differentiation on NumPy or CuPy.
 
 Packages, from the ground up: ``device``, ``common``, ``autograd`` (start there: engine, op, tensor), ``kernels``, ``ops``,
-``functional``, ``nn``, ``parallel``, ``optim``, ``transforms``, ``replay``, ``display``, ``distributed``. Each imports only
-those before it. docs/guides/reading_the_source.md has a map and follows one call.
+``functional``, ``nn``, ``parallel``, ``optim``, ``transforms``, ``replay``, ``display``, ``distributed``. Each package imports
+only earlier ones. docs/guides/reading_the_source.md shows a map and traces one call.
 
 ``distributed`` is not imported here. To train on several processes, use ``from tinytensor import distributed``.
 """

@@ -63,7 +63,7 @@ def from_dlpack(x: Any) -> Tensor:
 
 
 def _filled(make: Callable[..., Any], shape: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``make(shape, ...)``. Raises ValueError for a negative length or a shape that is too large."""
+    """Call ``make(shape, ...)``. Raises ValueError if a length is negative or the shape is too large."""
     try:
         return make(shape, *args, **kwargs)
     except ValueError as error:
@@ -116,7 +116,7 @@ def arange(
     check_fits(count, index_dtype)
     for end in (start, last) if count else ():
         check_fits(end, dtype)
-    exact = host.asarray([start, last]).dtype  # int64, uint64 or float64; or object, if no integer dtype holds both
+    exact = host.asarray([start, last]).dtype  # int64, uint64, float64, or object if no integer dtype holds both
     values = _filled(xp.arange, count, dtype=index_dtype if exact.kind in "iu" else "float64")
     if step != 1 and count > 1:
         values = values * step

@@ -25,7 +25,7 @@ from tinytensor.kernels.numpy.quantized import from_bfloat16
 # ------------------------------------------------------------------------------------------------------------ checksum
 
 # The SHA-256 of the file, computed with zeros in place of its digits. It is part of the metadata in the header, which consists
-# of eight bytes with its length, and JSON.
+# of eight bytes (its length) and JSON.
 _CHECKSUM = "tinytensor.sha256"
 _NO_DIGITS = b"0" * 64
 _DIGITS = re.compile(rb'"tinytensor\.sha256":"([0-9a-f]{64})"')
@@ -34,7 +34,7 @@ _PIECE = 1 << 20  # bytes hashed at a time
 
 
 def _read_header(path: PathLike, file: BinaryIO) -> bytes:
-    """Read the file's header, with the eight bytes of its length."""
+    """Read the header of the file, including the eight bytes of its length."""
     beginning = file.read(8)
     length = int.from_bytes(beginning, "little")
     size = os.fstat(file.fileno()).st_size
@@ -114,7 +114,7 @@ def _storable(name: str, values: Array) -> Array:
     if dtype.name != "bfloat16" and dtype not in map(host.dtype, _NUMPYS.values()):
         raise TypeError(f"save: {name!r} is of {values.dtype}, which a file cannot have: convert it with .astype(...)")
     if dtype.kind == "b":
-        values = values.view(host.uint8) != 0  # a byte of foreign memory may be neither 0 nor 1
+        values = values.view(host.uint8) != 0  # in foreign memory, a boolean byte may be neither 0 nor 1
     return host.ascontiguousarray(values, dtype).reshape(values.shape)
 
 
@@ -244,7 +244,7 @@ def _readable(path: PathLike) -> Iterator[BinaryIO]:
         raise FileError(f"{path} does not fit in memory: it has {counted(os.path.getsize(path), 'byte')}") from None
 
 
-# The supported dtypes, as headers name them, and their NumPy names.
+# The supported dtypes, spelled as in headers, and their NumPy names.
 _NUMPYS = {f"{letter}{8 * n}": f"<{letter.lower()}{n}" for letter in "FIU" for n in (8, 4, 2, 1) if (letter, n) != ("F", 1)}
 _NUMPYS["BOOL"] = "?"
 _DTYPES = (*_NUMPYS, "BF16")

@@ -52,7 +52,7 @@ _SINGULAR = "a matrix is singular: its rows are not independent, so it has no in
 
 
 def _spread(g: Any) -> Any:
-    """Reshape a gradient with one element per matrix to broadcast with the matrices."""
+    """Reshape a gradient with one element per matrix so that it broadcasts with the matrices."""
     return expand_dims(g, (-2, -1))
 
 

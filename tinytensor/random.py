@@ -88,7 +88,7 @@ def seed(value: int) -> None:
 
 
 def generator() -> host.random.Generator:
-    """Return the generator of this thread. Raises RuntimeError inside a function that is being traced or captured."""
+    """Return the generator of this thread. Raises RuntimeError while a function is traced or captured."""
     refuse_in_trace("a traced function would draw the same random numbers in each call: pass them in as a tensor")
     current_step().refuse("the same random numbers", "draw them before, and pass them in")
     return modes().generator or _of_this_thread()
@@ -279,7 +279,7 @@ def _without_replacement(rows: Any, count: int) -> Any:
 
     Each draw is then proportional to the remaining weights.
     """
-    with host.errstate(divide="ignore"):  # a weight of 0 waits forever
+    with host.errstate(divide="ignore"):  # weights of 0 wait forever
         waits = host.log(generator().standard_exponential(rows.shape)) - host.log(rows)
     return host.argsort(waits, axis=-1)[:, :count].astype(host.int64)
 

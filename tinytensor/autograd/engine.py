@@ -1,12 +1,12 @@
 """Reverse-mode automatic differentiation: the recorded graph and the backward pass.
 
-It rests on two ideas:
+The engine rests on two ideas:
 
-* A ``Node`` is one recorded call of an op. It points at the nodes of its inputs and holds arrays, not tensors. (A leaf has a
-  weak reference to its tensor; a checkpoint's node also holds its function.) So the graph has no reference cycles, and is freed
-  with the last tensor that needs it.
-* Nodes are numbered in order of creation, so a node's number is larger than those of its ancestors. Backward needs no sort and
-  no recursion: a heap returns the node with the largest number first.
+* A ``Node`` is one recorded call of an op. It points to the nodes of its inputs and holds arrays, not tensors. (A leaf has a
+  weak reference to its tensor. A checkpoint node also holds its function.) The graph therefore has no reference cycles and is
+  freed with the last tensor that needs it.
+* Nodes are numbered in order of creation, so a node's number is larger than the numbers of its ancestors. The backward pass
+  needs no sort and no recursion: a heap returns the node with the largest number first.
 
 See op.py for ops and their gradient rules.
 """
@@ -96,7 +96,7 @@ class _Pending:
 
     def __init__(self, in_place: bool):
         self._heap: list[tuple[int, Node]] = []  # negative numbers of the nodes: the newest comes first
-        self.gradients: dict[Node | None, Any] = {}  # the sum that has reached each node
+        self.gradients: dict[Node | None, Any] = {}  # the sum of the gradients at each node so far
         self._in_place = in_place
         self._owned: set[Node] = set()  # nodes whose gradient is not referenced elsewhere, so it may change in place
 
@@ -256,7 +256,7 @@ class _Change:
         self.number = 0
 
 
-_changes: dict[int, _Change] = {}  # by the id() of the array that owns the memory
+_changes: dict[int, _Change] = {}  # keys: id() of the array that owns the memory
 _changing = held_by_forks(threading.RLock())  # several threads of an optimizer step may record changes
 
 

@@ -210,7 +210,7 @@ def as_array(data: Any, dtype: DType = None) -> Array:
 
 
 def on_host(data: Any, dtype: DType = None) -> Any:
-    """Do the same as ``as_array``, but return a NumPy array, which may be ``data`` itself."""
+    """Like ``as_array``, but return a NumPy array, possibly ``data`` itself."""
     try:
         unwrapped = _unwrapped(data)
         array = host.asarray(unwrapped)

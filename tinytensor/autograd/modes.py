@@ -48,7 +48,7 @@ class Modes:
         self.keeping_values = False
         self.full_precision = _is_full_everywhere()  # how a GPU computes float32 products
         self.tracer: Any = None  # if set, records every call of an op: see replaying.py
-        self.gradients: Any = None  # a dict, by leaf, to which ``backward`` adds gradients instead of to ``.grad``
+        self.gradients: Any = None  # if set, ``backward`` adds gradients to this dict, by leaf, instead of to ``.grad``
         self.step: Any = None  # the step that is being captured, if any: see replaying.py
         self.generator: Any = None  # the random generator, inside ``random.using``
         self.switch: Switched | None = None  # the innermost context
@@ -72,7 +72,7 @@ class Modes:
 
     def without(self, switch: Switched) -> Modes:
         """Return the modes after leaving this context. It need not be the innermost: generators exit in any order."""
-        if self.switch is switch and self.outer is not None:  # as a ``with`` leaves it
+        if self.switch is switch and self.outer is not None:  # the usual exit from a ``with``
             return self.outer
         inner: list[Switched] = []
         modes: Modes | None = self
@@ -86,7 +86,7 @@ class Modes:
 
 # A context variable, because asyncio tasks share a thread. A new thread starts with the default.
 _current: ContextVar[Modes] = ContextVar("modes", default=Modes())  # noqa: B039 (they never change)
-modes = _current.get  # ``modes().recording`` and so on
+modes = _current.get  # used as ``modes().recording`` and so on
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

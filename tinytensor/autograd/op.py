@@ -5,12 +5,12 @@ The NAMES of a rule's parameters determine what it receives: ``g`` (the incoming
 
 A rule returns the gradient of its input and must not change its arguments. It may return:
 
-* An array, or a tensor if it got tensors, whose shape is the input's or one that the input broadcasts to. The engine sums it to
-  the input's shape and converts it to the input's dtype, so no rule mentions broadcasting or dtypes. The array may be new,
-  ``g``, a saved array, or a view of these. The engine adds in place only to new arrays: never to ``g`` or its views, and to a
-  copy of an array that is saved or was also returned for another input.
+* An array (a tensor if the rule received tensors) whose shape is the input's shape or one that the input broadcasts to. The
+  engine sums it to the input's shape and converts it to the input's dtype, so no rule mentions broadcasting or dtypes. The
+  array may be new, ``g``, a saved array, or a view of these. The engine adds in place only to new arrays, never to ``g`` or its
+  views. If an array is saved or was also returned for another input, the engine adds to a copy.
 * None, if no gradient flows to this input.
-* An ``engine.Part``, if it got arrays: a gradient that is 0 except for some elements.
+* An ``engine.Part``, if the rule received arrays: a gradient that is 0 except for some elements.
 
 It must not return a Python number, any other shape (ValueError), or an array that is stored outside the graph.
 
@@ -95,7 +95,7 @@ class Op:
         self.several = several
         self.rules = rules
         self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
-        self.takers = {n: operator.itemgetter("g", "g", *needs) for n, needs in self.needs.items()}  # two names return a tuple
+        self.takers = {n: operator.itemgetter("g", "g", *needs) for n, needs in self.needs.items()}  # "g" twice: always a tuple
         self.differentiable = bool(rules)
         parameters = inspect.signature(forward).parameters
         if not parameters or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters.values()):

@@ -54,7 +54,7 @@ class Tensor(Methods):
     """
 
     __slots__ = ("__weakref__", "_data", "_grad", "node")
-    __array_priority__ = 1000  # so that CuPy passes `array + tensor` on to Tensor.__radd__, whose error says what to do
+    __array_priority__ = 1000  # makes CuPy delegate `array + tensor` to Tensor.__radd__, whose error suggests a fix
 
     _data: Array
     node: engine.Node | None
@@ -102,8 +102,8 @@ class Tensor(Methods):
                 f"x.data of shape {array.shape} does not fit a tensor of shape {self.shape} that requires gradients"
             )
         if self.node is not None and array.dtype != self.dtype:
-            engine.leaf(Tensor._wrap(array))  # raises an error for integers
-            self.requires_grad = False  # raises an error unless the tensor is a leaf
+            engine.leaf(Tensor._wrap(array))  # raises for integer data
+            self.requires_grad = False  # raises unless the tensor is a leaf
             self._data, self._grad = array, None
             self.requires_grad = True
         self._data = array
@@ -274,7 +274,7 @@ class Tensor(Methods):
             object.__setattr__(self, name, value)
 
     def __copy__(self) -> Tensor:
-        """Return another leaf for a leaf or Parameter, and ``x.copy()`` for a computed tensor."""
+        """Return a new leaf for a leaf or Parameter, or ``x.copy()`` for a computed tensor."""
         is_leaf = self.node is not None and self.node.op is None
         if not is_leaf and type(self) is Tensor:
             return self.copy()
@@ -289,7 +289,7 @@ class Tensor(Methods):
                 f"this tensor was computed by {self.node.op.name!r}, and a deep copy would lose its history: "
                 "use copy() to keep it, or detach() first"
             )
-        duplicate = memo[id(self)] = object.__new__(type(self))  # before the attributes, which may refer to it
+        duplicate = memo[id(self)] = object.__new__(type(self))  # before the attributes, because they may refer to it
         duplicate.__setstate__((self.data, self.requires_grad, copy.deepcopy(_attributes(self), memo)))
         return duplicate
 

@@ -37,7 +37,7 @@ class Kind(NamedTuple):
             remedy = f": {MISPLACED[function, name]}" if (function, name) in MISPLACED else self._remedy(value)
             raise TypeError(f"{function}: {name} must be {self.words}, got {shown(value)}{remedy}")
         if converted is value and hasattr(value, "node"):
-            self.usual.add(type(value))  # a class of tensors, which this file cannot import
+            self.usual.add(type(value))  # a tensor class, which this file cannot import
         return converted
 
     def _remedy(self, value: Any) -> str:
@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 
 def _scalar_kind(value: Any) -> str:
-    """Return the kind of the dtype ("i", "f", ...) of a NumPy number, or of an array or a tensor without axes."""
+    """Return the dtype kind ("i", "f", ...) of a NumPy number or a 0-d array or tensor."""
     is_scalar = getattr(value, "shape", None) == () and not hasattr(value, "mask")  # masked numbers are rejected
     return str(getattr(getattr(value, "dtype", None), "kind", "")) if is_scalar else ""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from tinytensor.device.backend import host
 
-# The prefixes of PyTorch's and NumPy's names in the table, by where a name is missing.
+# The prefixes of PyTorch and NumPy names in the table, by the namespace where a name is missing.
 _PREFIXES = {
     "tinytensor": ("torch", "F", "nn", "x", "np"),
     "tinytensor.autograd": ("torch.autograd",),
@@ -126,7 +126,7 @@ def _answers() -> dict[str, tuple[str, str]]:
 
 
 def missing(namespace: str, name: str, owner: Any, called: str = "") -> AttributeError:
-    """Return the error for a missing attribute of ``owner``: the module ``namespace``, or an object of this class."""
+    """Return the error for a missing attribute of ``owner``: the module ``namespace`` or an object of this class."""
 
     def text() -> str:
         answer = "" if name.startswith("_") else _answer(namespace, name, owner)
@@ -169,7 +169,7 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
     def answer(name: str) -> Any:
         raise missing(module, name, sys.modules[module])
 
-    vars(sys.modules[module]).setdefault("__path__", [])  # so that ``from module import name`` asks the finder below
+    vars(sys.modules[module]).setdefault("__path__", [])  # makes ``from module import name`` ask the finder below
 
     def show() -> list[str]:
         names = vars(sys.modules[module])

@@ -233,7 +233,7 @@ conversions: dict[tuple[DType, DType], Callable[[Array], Array]] = {}  # kernels
 
 
 def converted(array: Array, dtype: DType) -> Array:
-    """Convert an array, or in a gradient rule a tensor, to another dtype."""
+    """Convert an array (in gradient rules, a tensor) to another dtype."""
     convert = conversions.get((array.dtype, dtype)) if is_array(array) else None
     return array.astype(dtype) if convert is None else convert(array)
 

@@ -66,7 +66,7 @@ def of_this_run() -> Path:
     made, owner = Path(tempfile.mkdtemp(prefix="tinytensor-")), os.getpid()  # with mode 700
 
     def remove() -> None:
-        if os.getpid() == owner:  # not when a forked child ends
+        if os.getpid() == owner:  # do not remove it when a forked child ends
             shutil.rmtree(made, ignore_errors=True)
 
     atexit.register(remove)

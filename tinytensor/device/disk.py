@@ -39,7 +39,7 @@ def type_of(status: os.stat_result) -> str:
 
 
 def check_path(path: PathLike) -> None:
-    """Raise FileError for an invalid file name: an empty one, or one that the system cannot encode."""
+    """Raise FileError if a file name is empty or cannot be encoded by the system."""
     try:
         usable = Path(path).name != "" and b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
@@ -91,7 +91,7 @@ def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
 
 
 def _check_replaceable(path: PathLike) -> None:
-    """Raise OSError for a pipe, a device or a socket, which must not be replaced by a file."""
+    """Raise OSError for a pipe, device or socket, because a file must not replace it."""
     with contextlib.suppress(FileNotFoundError):
         if (actual := type_of(os.lstat(path))) not in ("a file", "a folder", "a link"):
             raise OSError(f"{path} is {actual}, not a file. Remove it, or choose another name")
@@ -113,7 +113,7 @@ def open_regular(path: PathLike, wanted: str) -> BinaryIO:
     """Open a file to read its bytes, following links. Raises FileError unless it is a regular file: opening a FIFO would wait
     for a writer, and a device may have no end. ``wanted`` describes the expected file. Other failures raise OSError."""
     check_path(path)
-    _check_regular(path, os.stat(path), wanted)  # before opening, which can activate a device
+    _check_regular(path, os.stat(path), wanted)  # checked before opening, because opening can activate a device
     file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
     try:
         _check_regular(path, os.fstat(file.fileno()), wanted)  # the file may have been replaced

@@ -54,7 +54,7 @@ def _of_control_groups() -> list[int]:
         else:
             continue
         path = root / group.lstrip("/")
-        for folder in (path, *path.parents):  # the limits of parent groups apply, too
+        for folder in (path, *path.parents):  # limits of parent groups also apply
             limited, used = _text(folder / limit).strip(), _text(folder / use).strip()
             if limited.isdecimal() and used.isdecimal():  # "max" is no limit
                 numbers = _numbers(folder / "memory.stat")

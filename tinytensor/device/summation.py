@@ -42,7 +42,7 @@ def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False
         return x.sum(axis=axes, keepdims=keepdims)
     if are_last:
         x = _add_up(x.reshape(math.prod(shape[: ndim - count]), -1), 1)
-    elif x.flags.c_contiguous and axes == tuple(range(count)):  # sum rows, as for a bias's gradient
+    elif x.flags.c_contiguous and axes == tuple(range(count)):  # sum rows, as for the gradient of a bias
         x = _add_up(x.reshape(math.prod(shape[:count]), -1), 0)
     else:
         for axis in reversed(axes):

@@ -29,7 +29,7 @@ DOT_LOOKS = {"leaf": ("#dbeafe", "box"), "op": ("#f3f4f6", "ellipse"), "output":
 
 
 class Drawing:
-    """A picture of a recorded graph. In a notebook, the box of each module opens below the picture.
+    """A picture of a recorded graph. In a notebook, each module expands below the picture.
 
     ``save`` writes it to a file. ``source`` is the complete graph in the Graphviz language.
     """
@@ -136,7 +136,7 @@ def grouped(nodes: Sequence[DrawnNode]) -> Group:
 
 
 def module_paths(nodes: Sequence[DrawnNode]) -> dict[DrawnNode, str]:
-    """Return the name of the module of each node. Parameters are named as in ``named_parameters``.
+    """Return the module name of each node. Parameters are named as in ``named_parameters``.
 
     An op belongs to the module of its parameters. An op without parameters belongs to the innermost module that contains all
     its inputs, or the ops just before and after it, whichever is deeper. Modules with their own parameters count only for the

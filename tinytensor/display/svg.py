@@ -119,8 +119,8 @@ def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
     """Place boxes of these sizes (width, height) so that each edge (from, to) goes down. The edges have no cycle."""
     layer_of = _layers(len(sizes), edges)
     widths = [width for width, _ in sizes]
-    lanes: list[list[int]] = []  # for each edge, its boxes and its lanes in the layers between them
-    steps: list[tuple[int, int]] = []  # the edges, cut into pieces between neighboring layers
+    lanes: list[list[int]] = []  # for each edge, its two boxes and its lanes in the layers between them
+    steps: list[tuple[int, int]] = []  # the edges, split into segments between neighboring layers
     for start, end in edges:
         path = [start]
         for layer in range(layer_of[start] + 1, layer_of[end]):

@@ -18,7 +18,7 @@ _EMPTY = _HEADER.pack(False, 0)
 _ALIKE = "every rank must call the same methods in the same order"
 # A waiting rank polls for a while before it sleeps, because waking up takes far longer than a response.
 _SECONDS_AWAKE = 0.002
-_SECONDS_ASLEEP = 0.5  # until rank 0 checks that all ranks still run
+_SECONDS_ASLEEP = 0.5  # until rank 0 checks that all ranks are still running
 _DONT_WAIT: int = getattr(socket, "MSG_DONTWAIT", 0)  # Windows has no such flag, so ranks sleep immediately
 
 
@@ -49,7 +49,7 @@ class Star:
         self.check_others: Callable[[], None] = lambda: None  # on rank 0: raises the error of a rank that has ended
 
     def barrier(self) -> None:
-        """Wait until every rank has called this."""
+        """Wait until every rank has called this method."""
         if self.rank:
             self._send(0, _EMPTY)
             self._receive_empty(0)

@@ -63,7 +63,7 @@ def _unlink_memory_of_mpich() -> None:
 
 
 class Mpi(Communicator):
-    """One of the processes that mpiexec started."""
+    """One of the processes started by mpiexec."""
 
     def __init__(self, mpi: Any):
         self._mpi, self._world = mpi, mpi.COMM_WORLD
@@ -95,8 +95,8 @@ class Mpi(Communicator):
         return values
 
     def abandon(self, error: BaseException) -> None:
-        """Print the error, and end all ranks."""
-        if isinstance(error, RankError):  # all ranks have this error
+        """Print the error and end all ranks."""
+        if isinstance(error, RankError):  # all ranks raise this error
             if self.rank:
                 time.sleep(5.0)  # rank 0 prints it and ends all ranks
             text = f"error: {error}"

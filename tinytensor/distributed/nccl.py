@@ -45,7 +45,7 @@ class Nccl(Communicator):
         self._wait_for_gpu()
 
     def all_reduce(self, arrays: Arrays) -> None:
-        """Sum every array over all ranks, in place. Every rank gets the same bits.
+        """Sum every array over all ranks, in place. The results are bit-for-bit identical on all ranks.
 
         NCCL receives all arrays of a dtype as one array and chooses the order of the terms. With more than two ranks, the last
         bits may therefore differ from the sums of shards in one process. Half precision is summed in float32. Raises TypeError

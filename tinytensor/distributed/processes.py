@@ -40,7 +40,7 @@ from tinytensor.optim import Optimizer
 from tinytensor.optim.state import state_dtype
 from tinytensor.parallel.shared import note_shared, working
 
-WINDOW = 1 << 22  # bytes: smaller windows need more barriers, where a rank may wait for a core
+WINDOW = 1 << 22  # bytes: smaller windows need more barriers, at which a rank may wait for a core
 
 _SECONDS_BETWEEN_CHECKS = 1.0
 
@@ -234,7 +234,7 @@ def _follow(
     follow: Follow,
     arguments: Sequence[Any],
 ) -> None:
-    """Run a process of a rank other than 0."""
+    """Run the process of a rank other than 0."""
     ignore_signals()
     for other in unneeded:  # open copies would hide that their owner has ended
         other.close()
@@ -288,7 +288,7 @@ def _ending(status: int) -> str:
 _ALIGNMENT = 64  # bytes of a cache line
 
 Block = Any  # an mmap, or memory of multiprocessing
-Allocate = Callable[[int], Block]  # by the number of bytes
+Allocate = Callable[[int], Block]  # allocates a block of this many bytes
 
 
 def anonymous(size: int) -> Block:
@@ -297,7 +297,7 @@ def anonymous(size: int) -> Block:
 
 
 def inheritable(context: Any) -> Allocate:
-    """Return an allocator of blocks that can be sent to starting processes of a multiprocessing context."""
+    """Return an allocator of blocks that can be sent to new processes of a multiprocessing context."""
     return lambda size: context.RawArray(ctypes.c_byte, size)
 
 

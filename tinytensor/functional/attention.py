@@ -68,7 +68,7 @@ def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, ma
         return softmax(scores)
     if scores.dtype.itemsize == 2:  # half precision loses digits in a sum
         return astype(masked_softmax(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
-    # A finite maximum makes exp(-inf - maximum) 0, and no row NaN. It cancels out, so it needs no gradient.
+    # With a finite maximum, exp(-inf - maximum) is 0 and no row is NaN. The maximum cancels out, so it needs no gradient.
     largest = maximum(scores.detach().max(-1, keepdims=True), lowest(scores.dtype))
     weights = exp(scores - largest)
     total = sum(weights, -1, keepdims=True)
@@ -127,7 +127,7 @@ def scaled_dot_product_attention(
     _check_attention(query, key, value, mask, dropout_p)
     bias, seen = _bias_and_mask(mask)
     settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p, scale)
-    if not key.shape[-2]:  # the sum of no values is zero
+    if not key.shape[-2]:  # an empty sum is zero
         scores = matmul(query * settings[1], swapaxes(key, -1, -2))
         return matmul(scores if bias is None else scores + bias, value)
     return _attention(query, key, value, bias, seen, *settings)
@@ -167,8 +167,8 @@ def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: boo
 def memory_attention(projected: Any, stored: Any, mask: Any, num_heads: int) -> Any:
     """Compute attention from tokens to a memory, for arrays without gradients.
 
-    ``projected`` (batch, length, width) holds the queries, ``stored`` (2, rows, heads, keys, width / heads) the keys and values
-    of the memory, and ``mask`` is (rows, 1, 1, keys) or None. If the batch has more rows, consecutive batch rows share one.
+    ``projected`` (batch, length, width) holds the queries. ``stored`` (2, rows, heads, keys, width / heads) holds the keys and
+    values of the memory. ``mask`` is (rows, 1, 1, keys) or None. If the batch has more rows, consecutive batch rows share one.
     """
     (query,) = split_heads(projected.reshape(stored.shape[1], -1, projected.shape[2]), 1, num_heads)
     keys, values = stored

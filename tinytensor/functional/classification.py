@@ -118,7 +118,7 @@ def nll_loss(
 ) -> Tensor:
     """Return the negative log-likelihood loss -log_probabilities[target]. After ``log_softmax`` it equals ``cross_entropy``.
 
-    ``log_probabilities`` is (..., classes), ``targets`` integers (...). The other arguments and errors are as in
+    ``log_probabilities`` is (..., classes) and ``targets`` integers (...). For other arguments and errors, see
     ``cross_entropy``.
     """
     check_reduction(reduction)

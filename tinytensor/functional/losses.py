@@ -31,7 +31,7 @@ __all__ = [
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Convert half precision and integers to float32."""
+    """Convert half-precision and integer tensors to float32."""
     return x if is_floating(x.dtype) and x.dtype.itemsize > 2 else astype(x, "float32")
 
 
@@ -110,7 +110,7 @@ def _huber(prediction: Any, target: Any, delta: float, scale: float) -> Tensor:
 def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """Return huber_loss / beta: d * d / (2 beta) for a difference |d| <= beta, else |d| - beta / 2.
 
-    With beta = 0 this is ``l1_loss``. Raises ValueError if beta is negative.
+    If beta is 0, this equals ``l1_loss``. Raises ValueError if beta is negative.
     """
     check_not_negative("smooth_l1_loss: beta", beta)
     if not beta:
@@ -148,10 +148,10 @@ def _x_log_x(x: Tensor) -> Tensor:
 def binary_cross_entropy_with_logits(
     logits: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None, pos_weight: Tensor | None = None
 ) -> Tensor:
-    """Return -t log p - (1 - t) log(1 - p) for p = sigmoid(logits) and targets t from 0 to 1, without overflow.
+    """Return -t log p - (1 - t) log(1 - p) for p = sigmoid(logits) and targets t in [0, 1], without overflow.
 
-    ``pos_weight`` multiplies the first term, ``weight`` each loss. Both broadcast to the shape of the logits. The mean is over
-    all elements.
+    ``pos_weight`` multiplies the first term and ``weight`` each loss. Both broadcast to the shape of the logits. The mean is
+    over all elements.
     """
     logits, targets = _pair("binary_cross_entropy_with_logits", logits, targets, reduction)
     positive = targets if pos_weight is None else targets * _factor("pos_weight", pos_weight, logits)
@@ -176,7 +176,7 @@ def _logistic(logits: Any, positive: Any, negative: Any) -> Tensor:
 def binary_cross_entropy(
     probabilities: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
-    """Return -t log p - (1 - t) log(1 - p) for probabilities p and targets t from 0 to 1.
+    """Return -t log p - (1 - t) log(1 - p) for probabilities p and targets t in [0, 1].
 
     As in PyTorch, logarithms are clamped to at least -100, and the divisor of the gradient (p - t) / (p (1 - p)) to at least
     1e-12, so a wrong p of 0 or 1 still has a gradient. For logits, use ``binary_cross_entropy_with_logits``: it is more

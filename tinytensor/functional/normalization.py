@@ -21,7 +21,7 @@ __all__ = ["group_norm", "layer_norm", "rms_norm"]
 def _check_rows(x: Any, weight: Any, bias: Any = None) -> None:
     """Raise ValueError unless x has at least one axis, and weight and bias have the shape of one row.
 
-    They must not broadcast: the kernels sum their gradients over rows only, and read them row by row on a GPU.
+    Neither may broadcast: kernels sum their gradients over rows only, and GPU kernels read them row by row.
     """
     row = x.shape[-1:]
     for parameter in (weight, bias):

@@ -1,7 +1,7 @@
-"""Recurrent layers: ``rnn``, ``gru`` and ``lstm``. One call is one layer in one direction, over all steps.
+"""Recurrent layers: ``rnn``, ``gru`` and ``lstm``. One call runs one layer in one direction over all steps.
 
 ``projected`` is the contribution of the inputs to the gates, computed for all steps in one product. Only the contribution of
-the state is computed step by step. ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` compute both.
+the state is computed step by step. ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` do both.
 
 ``mask`` (length, batch) is boolean; True marks a token. Other steps leave the state unchanged, so padding has no effect. If
 ``is_reversed`` is set, the last step runs first.
@@ -41,7 +41,7 @@ def _through_time(
 ) -> list[Tensor]:
     """Run ``step(projected of one step, *states)`` for all steps. Return every state after every step."""
     if mask is not None:
-        projected = where(mask[..., None], projected, 0.0)  # NaN would reach the gradient of a masked step
+        projected = where(mask[..., None], projected, 0.0)  # otherwise NaN would reach the gradient of a masked step
     history: list[Any] = [None] * projected.shape[0]
     states = first
     for t in steps(len(history), is_reversed):
@@ -114,8 +114,8 @@ def lstm(
 ) -> Tensor:
     """Run a long short-term memory (Hochreiter and Schmidhuber 1997; forget gate: Gers et al. 2000).
 
-    With a = projected + h weightᵀ and gates in PyTorch's order i, f, u, o (it calls u g): i, f and o are sigmoids, u is a tanh,
-    c' = f c + i u, and h' = o tanh(c').
+    With a = projected + h weightᵀ and gates in PyTorch's order i, f, u, o (PyTorch calls u g): i, f and o are sigmoids, u is a
+    tanh, c' = f c + i u, and h' = o tanh(c').
 
     Shapes: projected (length, batch, 4 * width), weight (4 * width, width), state and cell (batch, width) -> (2, length, batch,
     width), the states h and cells c after each step. Raises ValueError for mismatched shapes.

@@ -178,7 +178,7 @@ class ModuleDict(Module):
             delattr(self, name)
 
     def keys(self) -> list[str]:
-        """Return the names, in the order in which they were first set."""
+        """Return the names in the order in which they were first set."""
         return [name for name, _ in self._own_modules()]
 
     def values(self) -> list[Module]:

@@ -59,7 +59,7 @@ class Hooks:
 
 
 class HookHandle:
-    """A registered hook. ``remove()`` or the end of a ``with`` removes it."""
+    """A registered hook. Remove it with ``remove()`` or by leaving a ``with`` block."""
 
     def __init__(self, module: Module, name: str, hook: Hook):
         self._module, self._name = module, name

@@ -14,7 +14,7 @@ from tinytensor.device.backend import host, xp
 from tinytensor.nn.leaves import overwrite, replace_data
 from tinytensor.nn.module import Parameter
 
-_NEGLIGIBLE = 80.0  # where x * x exceeds the peak's square by 80, the density has fallen by e^-40
+_NEGLIGIBLE = 80.0  # where x * x exceeds its value at the peak by 80, the density is lower by e^-40
 
 
 def skipped() -> Switched:
@@ -28,7 +28,7 @@ def skipped() -> Switched:
 
 @checked
 def new_parameter(shape: int | Sequence[int]) -> Parameter:
-    """Return a float32 parameter of zeros, for an initializer to fill."""
+    """Return a float32 parameter of zeros to be filled by an initializer."""
     parameter = Parameter(0.0)
     if modes().initialising:
         replace_data(parameter, xp.zeros(shape, parameter.dtype))

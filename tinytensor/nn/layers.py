@@ -195,7 +195,7 @@ class Dropout(Module):
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Apply dropout in training. Add a ``residual`` of the same shape, if given."""
         if residual is None and not (self.training and self.p):
-            return x  # fast: dropout is often off
+            return x  # fast path, because dropout is often off
         return functional.dropout(x, self.p, self.training, residual)
 
     def extra_repr(self) -> str:

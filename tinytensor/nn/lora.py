@@ -63,7 +63,7 @@ class Addition(Module):
         return self.alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the addition to the outputs of the layer: (..., inputs) -> (..., outputs)."""
+        """Return the contribution to the layer's outputs: (..., inputs) -> (..., outputs)."""
         part = linear(linear(self.dropout(x), self.down) * self.scale, self.up)
         return self._at_its_rows(part, axis=-1)
 
@@ -238,7 +238,7 @@ def merge_lora(model: Module) -> dict[str, Module]:
     become float32. All weights stay frozen. Trace functions of the model again (``tt.trace``): an old program would add the
     change twice.
 
-    Returns the merged additions by weight name, for ``unmerge_lora``; empty if there were none.
+    Returns the merged additions by weight name, for ``unmerge_lora`` (empty if there were none).
 
     >>> layer = tt.nn.add_lora(tt.nn.Linear(3, 2))
     >>> merged = tt.nn.merge_lora(layer)
@@ -260,7 +260,7 @@ def merge_lora(model: Module) -> dict[str, Module]:
 def unmerge_lora(model: Module, merged: Mapping[str, Any]) -> None:
     """Undo ``merge_lora``: restore the weights (up to rounding; quantized weights exactly) and reattach the additions.
 
-    Raises ValueError if the model has no such weights.
+    Raises ValueError if the model does not have these weights.
     """
     parameters = {name: dict(model.named_parameters()).get(name) for name in merged}
     for name, parameter in parameters.items():

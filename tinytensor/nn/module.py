@@ -126,7 +126,7 @@ class Module:
         return output if self._forward_hooks is None else self._forward_hooks.show("forward", self, args, output)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the output of the module. Every subclass defines it."""
+        """Compute the output of the module. Every subclass defines this method."""
         raise TypeError(f"{type(self).__name__} has no forward method: write one")
 
     @checked
@@ -147,12 +147,12 @@ class Module:
     # ------------------------------------------------------------------------------------- submodules and parameters
 
     def children(self) -> Iterator[Module]:
-        """Iterate over the modules directly inside this one, each once."""
+        """Iterate over the direct submodules, each once."""
         for _, module in self.named_children():
             yield module
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """Iterate over the modules directly inside this one, each once, with the first of their attribute names."""
+        """Iterate over the direct submodules, each once, with its first attribute name."""
         seen: set[int] = set()
         for name, module in self._own_modules():
             if id(module) not in seen:
@@ -160,7 +160,7 @@ class Module:
                 yield name, module
 
     def _own_modules(self) -> Iterator[tuple[str, Module]]:
-        """Iterate over the modules directly inside this one, under each of their attribute names."""
+        """Iterate over the direct submodules under each of their attribute names."""
         for name, value in vars(self).items():
             if isinstance(value, Module):
                 yield name, value
@@ -193,7 +193,7 @@ class Module:
         setattr(self, name, module)
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """Iterate over this module and all modules inside it, depth first, with their dotted names ('' for this one).
+        """Iterate over this module and all its submodules, depth first, with their dotted names ('' for this module).
 
         Each module appears once, under its first name.
         """
@@ -207,12 +207,12 @@ class Module:
                 yield from child._walk(f"{path}.{name}" if path else name, seen)
 
     def modules(self) -> Iterator[Module]:
-        """Iterate over this module and all modules inside it."""
+        """Iterate over this module and all its submodules."""
         for _, module in self.named_modules():
             yield module
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Iterate over all parameters, each once, with the first of their dotted names."""
+        """Iterate over all parameters, each once, with its first dotted name."""
         for name, value in self._named_tensors():
             if isinstance(value, Parameter):
                 yield name, value
@@ -254,13 +254,13 @@ class Module:
         setattr(self, name, value)
 
     def _own_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Iterate over the parameters and buffers of this module itself, with their attribute names."""
+        """Iterate over the parameters and buffers set directly on this module, with their attribute names."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor) and (isinstance(value, Parameter) or name in self._buffer_names):
                 yield name, value
 
     def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Iterate over all parameters and buffers, each once, with the first of their dotted names."""
+        """Iterate over all parameters and buffers, each once, with its first dotted name."""
         seen: set[int] = set()
         for path, module in self.named_modules():
             for name, value in module._own_tensors():
@@ -282,14 +282,13 @@ class Module:
 
     @checked
     def train(self: Self, mode: bool = True) -> Self:
-        """Set this module and all modules inside it to training mode (dropout on) or, if ``mode`` is False, to evaluation
-        mode."""
+        """Set this module and all submodules to training mode (dropout on) or, if ``mode`` is False, to evaluation mode."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self: Self) -> Self:
-        """Set this module and all modules inside it to evaluation mode (dropout off)."""
+        """Set this module and all submodules to evaluation mode (dropout off)."""
         return self.train(False)
 
     def astype(self: Self, dtype: Any) -> Self:
@@ -306,13 +305,13 @@ class Module:
 
     @checked
     def apply(self: Self, function: Callable[[Module], Any]) -> Self:
-        """Call the function on every module inside this one, then on this one."""
+        """Call the function on every submodule, then on this module."""
         for module in self._inside_out(set()):
             function(module)
         return self
 
     def _inside_out(self, seen: set[int]) -> Iterator[Module]:
-        """Iterate over all modules inside this one, each once, then this one."""
+        """Iterate over all submodules, each once, then this module."""
         seen.add(id(self))
         for child in self.children():
             if id(child) not in seen:
@@ -336,7 +335,7 @@ class Module:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the values of all parameters and buffers by name. A tied tensor appears once, under its first name.
 
-        The values share memory with the module, so save or copy them.
+        The values share memory with the module, so save or copy them before you train further.
         """
         return {name: value.detach() for name, value in self._named_tensors()}
 

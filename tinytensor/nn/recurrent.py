@@ -25,7 +25,7 @@ from tinytensor.random import uniform
 
 States = Sequence[Tensor]
 Weights = Sequence[Any]  # parameters; biases may be None
-State = TypeVar("State")  # a tensor, or for an LSTM a pair
+State = TypeVar("State")  # a tensor (for an LSTM, a pair)
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
@@ -43,7 +43,7 @@ class Recurrent(Module, Generic[State]):
 
     gates: int  # set by subclasses: the blocks of rows in the weights
     num_states = 1  # an LSTM has two states, h and c
-    proj_size = 0  # the size of an LSTM's h, if it has projections
+    proj_size = 0  # the size of an LSTM's h if it has projections
 
     if TYPE_CHECKING:  # the names of the parameters depend on the number of layers
 
@@ -195,7 +195,7 @@ class RNN(Recurrent[Tensor]):
     """A plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh). ``nonlinearity`` is "tanh" or
     "relu".
 
-    The other arguments, the weights and the shapes are described in ``Recurrent``.
+    See ``Recurrent`` for the other arguments, the weights and the shapes.
     """
 
     gates = 1
@@ -245,7 +245,7 @@ class LSTM(Recurrent[tuple[Tensor, Tensor]]):
     and Beaufays 2014). The outputs, h and the rows of ``weight_hh_lk`` then have this length. Such a network runs step by step,
     without a kernel.
 
-    The other arguments, the weights and the shapes are described in ``Recurrent``.
+    See ``Recurrent`` for the other arguments, the weights and the shapes.
 
     >>> lstm = tt.nn.LSTM(8, 16, num_layers=2)
     >>> outputs, (h, c) = lstm(tt.zeros((5, 3, 8)))

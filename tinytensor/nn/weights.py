@@ -51,7 +51,7 @@ class BlockWeight(StandIn):
 
     @property
     def kind(self) -> str:
-        """The dtype of the weight: "int8", "bfloat16" or "int4", also for mixed types."""
+        """The dtype of the weight: "int8", "bfloat16" or "int4" (including mixed block types)."""
         types = {block_type for block_type, _ in self.parts}
         return "int8" if types == {"Q8_0"} else "bfloat16" if types == {"BF16"} else "int4"
 

@@ -27,7 +27,7 @@ class Adam(Optimizer):
     checks = CHECKS | {"betas": check_betas, "amsgrad": check_flag}
     decoupled = False  # True: weight decay shrinks the parameter directly, as in AdamW
 
-    # ``rule`` is the definition. The kernels of ``fused.ADAM`` compute the same step faster (equal to rounding), and are tested
+    # ``rule`` is the definition. The kernels of ``fused.ADAM`` compute the same step (up to rounding) faster, and are tested
     # against it.
     @fused.ADAM
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:

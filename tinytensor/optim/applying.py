@@ -51,7 +51,7 @@ def update_all(optimizer: Optimizer, updates: Sequence[Update], threads: int, ra
         scale_gradients([p.grad.data for p in unscaled if p.grad is not None], gradient_scale)
     of_threads, of_other_ranks = _of_ranks(list(updates), threads, ranks)
     parallel.call_together([partial(_update_part, optimizer, part) for part in of_threads])
-    for p, state, group, _ in of_other_ranks:  # which compute the values of these arrays
+    for p, state, group, _ in of_other_ranks:  # other ranks compute the values of these arrays
         if is_narrow(p):
             state.add_master(p.data)
         optimizer.advance(p.data, state, group)
@@ -86,7 +86,7 @@ def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple
             to_divide.append(update)
         else:
             for_rank_0.append(update)
-    parts = _divided(to_divide, ranks.size)  # first among ranks, whose numbers of threads may differ
+    parts = _divided(to_divide, ranks.size)  # first among ranks: their thread counts may differ
     of_rank = parts.pop(ranks.rank) + for_all + (for_rank_0 if ranks.rank == 0 else [])
     return _divided(of_rank, threads), [*itertools.chain(*parts), *(for_rank_0 if ranks.rank else [])]
 

@@ -1,4 +1,4 @@
-"""Lion: steps along the sign of the momentum."""
+"""Lion, which steps along the sign of the momentum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Muon: steps along the orthogonalized momentum."""
+"""Muon, which steps along the orthogonalized momentum."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Optimizer:
         raise TypeError(f"{type(self).__name__} has no rule method: write one")
 
     def rule_for(self, group: Mapping[str, Any]) -> Rule:
-        """Return the rule for a group. Optimizers with several rules override this."""
+        """Return the rule for a group. Optimizers with several rules override this method."""
         return self.rule
 
     def __init__(self, parameters: Iterable[Tensor | dict[str, Any]], **defaults: Any):
@@ -174,7 +174,7 @@ class Optimizer:
         """
         check_count("threads", threads, least=1)
         if getattr(gradient_scale, "shape", ()):
-            gradient_scale = gradient_scale.reshape(())  # a shape of (1,) would not fit a parameter of shape ()
+            gradient_scale = gradient_scale.reshape(())  # a shape of (1,) would not match a parameter of shape ()
         states = iter(self.state)
         updates: list[Update] = []
         for group, settings in zip(self.param_groups, self._checked_settings()):
@@ -198,7 +198,7 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__} has no setting {', '.join(map(str, unknown))}")
 
     def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
-        """Prepare the state of one parameter for its next step: add missing arrays, and count the step.
+        """Prepare the state of one parameter for its next step: add missing arrays and count the step.
 
         ``update`` calls this method for its parameters. If another rank updates a parameter, only this method is called. Arrays
         from ``state.new`` under one of the ``state_names`` share memory across all ranks of a machine.
@@ -236,7 +236,7 @@ class Optimizer:
         return names
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
-        """Apply the rule to these arrays of parameters, in place.
+        """Apply the rule to these parameter arrays in place.
 
         The parameters belong to one group and have the same dtype. Their states have the same names and number of steps.
         """
@@ -247,7 +247,7 @@ class Optimizer:
     def state_dict(self, copy: bool = True) -> dict[str, Tensor]:
         """Return each parameter's state and each group's settings by index and name, as in "0.first" and "groups.0.lr".
 
-        Without ``copy`` the arrays are the optimizer's own, which later steps change. This saves memory while writing a file.
+        ``copy=False`` saves memory when writing a file, but later steps change the returned arrays.
         """
         # Omit arrays that the settings no longer need, because ``load_state_dict`` would reject them.
         known = [{"steps", *names} for names in self.array_names()]

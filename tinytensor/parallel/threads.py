@@ -58,7 +58,7 @@ class _Here(threading.local):
     def __init__(self) -> None:
         self.is_a_shard = False
         self.blas_limits = 0  # how many ``one_blas_thread`` contexts the thread has entered
-        self.pools: dict[int, ThreadPoolExecutor] = {}  # by number of threads
+        self.pools: dict[int, ThreadPoolExecutor] = {}  # keys: number of threads
 
 
 _here = _Here()
@@ -182,7 +182,7 @@ def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Res
 
 @functools.cache
 def _controller() -> threadpoolctl.ThreadpoolController:
-    return threadpoolctl.ThreadpoolController()  # cached, because it searches all loaded libraries
+    return threadpoolctl.ThreadpoolController()  # cached, because the lookup searches all loaded libraries
 
 
 class _Blas:

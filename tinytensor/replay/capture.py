@@ -39,7 +39,7 @@ def _is_wanted() -> bool:
 
 is_wanted = _is_wanted()  # if True, trainers capture their steps
 
-_NUMBERS = 1 << 16  # bytes of numbers in a step: enough for thousands of random keys
+_NUMBERS = 1 << 16  # bytes for the numbers of a step: enough for thousands of random keys
 _ALIGNMENT = 16
 
 
@@ -62,14 +62,13 @@ class capture(Generic[Result]):
     Raises CaptureError
 
     * if any module has forward hooks;
-    * if the function reads a value from the GPU (``.item()``, ``float(x)``, ``if x``), makes a tensor of numbers
-    (``tt.tensor``,
-      or an index in a list), draws random numbers except for dropout (``tt.checkpoint`` does, too), cuts a batch into shards,
-      adds to gradients of the call before, or uses an optimizer other than Adam, AdamW and Muon;
-    * for inputs of other shapes;
-    * after a parameter was replaced, frozen or unfrozen (its values may change in place), or a setting of the optimizer other
-      than a learning rate changed;
-    * without a GPU.
+    * if the function reads a value from the GPU (``.item()``, ``float(x)``, ``if x``), creates a tensor from numbers
+      (``tt.tensor``, or a list as an index), draws random numbers other than for dropout (as ``tt.checkpoint`` does), splits a
+      batch into shards, adds to gradients of an earlier call, or uses an optimizer other than Adam, AdamW and Muon;
+    * if the shapes of the inputs change;
+    * if a parameter was replaced, frozen or unfrozen (its values may change in place), or if an optimizer setting other than a
+      learning rate changed;
+    * if there is no GPU.
 
     ::
 
@@ -137,7 +136,7 @@ class capture(Generic[Result]):
             each.take(value, i)
 
     def _capture(self, step: CapturedStep) -> None:
-        xp.get_default_memory_pool().free_all_blocks()  # memory of the first steps, which the graph can use
+        xp.get_default_memory_pool().free_all_blocks()  # the graph can reuse memory of the first steps
         self._memory, stream = xp.cuda.MemoryPool(), xp.cuda.Stream(non_blocking=True)
         with step.running(is_capturing=True), xp.cuda.using_allocator(self._memory.malloc), stream:
             stream.begin_capture()
@@ -208,7 +207,7 @@ class CapturedStep(TrainingStep):
 
     def __init__(self, bytes_of_inputs: int):
         size = bytes_of_inputs + _NUMBERS
-        pinned = xp.cuda.alloc_pinned_memory(size)  # from which the GPU copies while the CPU continues
+        pinned = xp.cuda.alloc_pinned_memory(size)  # the GPU copies from it while the CPU continues
         self._host = host.frombuffer(pinned, host.uint8, size)
         self._pinned = pinned
         self._device = xp.empty(size, host.uint8)
@@ -219,7 +218,7 @@ class CapturedStep(TrainingStep):
         self._work: list[Callable[[], None]] = []
         self._constants: list[tuple[Array, Any]] = []
         self._gradients: dict[int, _Gradient] = {}
-        self._checks: list[Callable[[], str]] = []  # before each replay
+        self._checks: list[Callable[[], str]] = []  # called before each replay
         self._kept: list[Array] = []
         self.is_capturing = False
         self.is_on_host = False  # True while CPU work runs, which may read numbers and draw random ones
@@ -283,7 +282,7 @@ class CapturedStep(TrainingStep):
         return self._kept[-1]
 
     def before_replays(self, check: Callable[[], str]) -> None:
-        """Check this before each replay does anything."""
+        """Register a check to run before each replay."""
         self._checks.append(check)
 
     def before_gradient(self, tensor: Any, is_set: bool) -> None:

@@ -128,7 +128,7 @@ def record(
     base = dict(sizes) if isinstance(sizes, Mapping) else {name: _LEAST + 2 * i for i, name in enumerate(sizes)}
     near = [{**base, name: base[name] + 1} for name in sizes]
     longer = {name: size + 2 for name, size in base.items()}
-    with no_grad():  # larger sizes first, so that caches such as a longer table exist before the recorded runs
+    with no_grad():  # larger sizes first, so that caches such as longer tables exist before the recorded runs
         function(**inputs(**longer))
     far = [_far(function, inputs, base, name) for name in sizes]
     trials = [base, *near, longer, *far]

@@ -80,7 +80,7 @@ class Program(NamedTuple):
     """A traced program: a sequence of steps without branches. Each value has a numbered slot; inputs come first."""
 
     steps: list[KernelCall]
-    known: list[Any]  # the slots after the inputs: constants, and None for computed values
+    known: list[Any]  # the slots after the inputs: constants, or None for computed values
     result: int
 
     def run(self, inputs: Sequence[Any]) -> Any:
@@ -98,7 +98,7 @@ class Tracer:
     """A recorder of a running function: every op passes its call to ``call``."""
 
     def __init__(self, inputs: Sequence[Tensor]):
-        self._values: list[Any] = []  # the value in each slot; kept so that no id() is reused
+        self._values: list[Any] = []  # the value in each slot; stored so that no id() is reused
         self._slots: dict[int, int] = {}  # the slot of a value, by its id()
         self._steps: list[KernelCall] = []
         self._computed = {self._add(x.data) for x in inputs}

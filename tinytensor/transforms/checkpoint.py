@@ -70,7 +70,7 @@ class _Saved(NamedTuple):
 class _Region(NamedTuple):
     """The part of the graph that the function recorded."""
 
-    starts: list[Node | None]  # a new node for each input, which separates its gradient from other uses of the tensor
+    starts: list[Node | None]  # a new node for each input, to separate its gradient from other uses of the tensor
     outer: list[Node]
     memories: list[weakref.ref[Any]]
     calls: list[tuple[str, str]]  # each node's op and settings, to detect a second call that differs
@@ -109,7 +109,7 @@ def _run(
 
 
 def _region(first: int, starts: list[Node | None], end: Node | None) -> _Region:
-    """Return the nodes from the inputs to the result, and the older nodes that it also depends on."""
+    """Return the nodes from the inputs to the result, and the older nodes on which the result also depends."""
     outer: dict[Node, None] = {}
     memories: dict[int, Any] = {}
     calls: list[tuple[str, str]] = []

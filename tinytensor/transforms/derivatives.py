@@ -116,7 +116,7 @@ def _point(x: Tensor, create_graph: bool) -> Tensor:
 
 
 def _call(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> Tensor:
-    """Return the result of f. Raises TypeError unless it is one tensor."""
+    """Call f and return its result. Raises TypeError unless the result is one tensor."""
     out = f(*points)
     if not isinstance(out, Tensor):
         raise TypeError(f"{name}: f must return one tensor, got {shown(out)}")
