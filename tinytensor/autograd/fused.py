@@ -123,7 +123,7 @@ class FusedOp(Op):
             added = {} if before is None else {"before": before}
             return self.kernel_backward(g, residuals, needed, **{name: values[name] for name in self.passed_back}, **added)
         # Gradients are collected at a new alias of each input. If one input was computed from another, the latter then does not
-        # also get the gradient that flows through the former.
+        # also receive the gradient that flows through the former.
         values = {name: xp.zeros(*value) if type(value) is _Zeros else value for name, value in values.items()}
         for name, parent in zip(self.inputs, node.parents):
             if parent is not None:

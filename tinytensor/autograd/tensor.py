@@ -305,7 +305,7 @@ def _attributes(tensor: Tensor) -> dict[str, Any]:
 
 
 def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[engine.Node, Any]:
-    """Return the node at which backward starts and its gradient: an array, or a tensor if ``create_graph`` is set.
+    """Return the node at which the backward pass starts and its gradient (a tensor if ``create_graph`` is set).
 
     Raises RuntimeError if no graph was recorded or inside a traced function. Raises ValueError if ``gradient`` has the wrong
     shape, or is missing although ``output`` has several elements.

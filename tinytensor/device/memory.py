@@ -56,7 +56,7 @@ def _of_control_groups() -> list[int]:
         path = root / group.lstrip("/")
         for folder in (path, *path.parents):  # limits of parent groups also apply
             limited, used = _text(folder / limit).strip(), _text(folder / use).strip()
-            if limited.isdecimal() and used.isdecimal():  # "max" is no limit
+            if limited.isdecimal() and used.isdecimal():  # "max" means no limit
                 numbers = _numbers(folder / "memory.stat")
                 free = int(limited) - int(used) + sum(numbers.get(name, 0) for name in files)
                 left.append(max(0, free) + _swap_of(folder))

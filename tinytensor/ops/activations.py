@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.autograd.fused import fused
-from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops, to the same values
+from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops without changing their values
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import xp
 from tinytensor.kernels.numpy.activations import FAR

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops, to the same values
+from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops without changing their values
 from tinytensor.device.backend import xp
 from tinytensor.ops.elementwise import _safe_divisor, sqrt, where
 

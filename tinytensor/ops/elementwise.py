@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor import kernels
 from tinytensor.autograd.inputs import check_divisor, check_fits
-from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops, to the same values
+from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops without changing their values
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import DType, default_dtype, host, index_dtype, is_floating, xp
 

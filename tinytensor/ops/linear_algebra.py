@@ -183,7 +183,7 @@ def _einsum_gradients(
 ) -> list[Any]:
     """Return the gradient of each operand: the einsum of g with the other operands.
 
-    Letters that only this operand has, and axes of length 1, are omitted and the result is broadcast along them.
+    The einsum omits letters that only this operand has and axes of length 1. The result is broadcast along them.
     """
     gradients = []
     for i, (term, shape) in enumerate(zip(terms, arrays_shape)):

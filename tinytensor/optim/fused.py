@@ -21,7 +21,7 @@ class Fused:
 
     step: Callable[[Any, Arrays, Arrays, States, Any], None]  # (optimizer, parameters, gradients, states, settings)
     unless: str = ""
-    reads_gradient_scale: bool = False  # True: it scales the gradients by ``settings.gradient_scale``
+    reads_gradient_scale: bool = False  # True: the kernel scales gradients by ``settings.gradient_scale``
 
     def __call__(self, rule: Marked) -> Marked:
         """Mark the rule that the kernel computes. Subclasses with their own rule do not use the kernel."""
