@@ -86,7 +86,7 @@ def read_values(values: Any) -> Any:
 def value_check(check: Callable[..., None]) -> Callable[..., None]:
     """Declare a function that checks the values of arrays. Traced functions repeat the check in every call.
 
-    (Other checks, such as checks of shapes, run only while the function is traced.)
+    (Other checks, such as shape checks, run only while the function is traced.)
     """
 
     @functools.wraps(check)

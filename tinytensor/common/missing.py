@@ -1,7 +1,7 @@
 """Hints for names from other libraries, such as ``x.view`` or ``tt.manual_seed``: the tinytensor equivalents.
 
-Hints are the rows of ``names_elsewhere.md``, which the guides for PyTorch and NumPy users include. All other NumPy names have a
-hint, too.
+Hints are the rows of ``names_elsewhere.md``, which the guides for PyTorch and NumPy users include. All other NumPy names also
+have a hint.
 """
 
 from __future__ import annotations

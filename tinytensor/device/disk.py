@@ -67,8 +67,8 @@ def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
     """Return a context that writes a temporary file and renames it to ``path`` at the end, or removes it after an error.
 
     ``path`` is therefore always complete: either the old file or the new one. A link is replaced, not followed. Concurrent
-    writers have separate temporary files, and the last one to finish wins. If the system does not name the file in an OSError,
-    as when the disk is full, the error gets the name ``path``.
+    writers have separate temporary files, and the last one to finish wins. An OSError without a file name, as when the disk is
+    full, gets the name ``path``.
     """
     check_path(path)
     target = Path(path)

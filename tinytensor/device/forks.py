@@ -42,8 +42,8 @@ _here = _Here()
 def held_by_forks(lock: AnyLock) -> AnyLock:
     """Register a lock that threads acquire before they fork, and return it.
 
-    It must be reentrant, because a signal handler may fork. Its holder must not acquire another lock of this type, unless that
-    lock was declared later.
+    It must be reentrant, because a signal handler may fork. Its holder must not acquire other locks of this type, except locks
+    that were declared later.
     """
     _held.append(lock)
     return lock

@@ -142,7 +142,7 @@ class Star:
         return read
 
     def _sleep(self, other: int) -> None:
-        """On rank 0: sleep until ``other`` has sent a message, or any rank (it may be waiting for that one) has ended."""
+        """On rank 0: sleep until ``other`` has sent a message or any rank has ended (``other`` may be waiting for it)."""
         while self.rank == 0 and not multiprocessing.connection.wait([self._sockets[other]], _SECONDS_ASLEEP):
             self.check_others()
 

@@ -91,7 +91,7 @@ def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delt
 
 
 def _near(d: Any, limit: float) -> Any:
-    """Clip d to [-limit, limit]. The slope at both ends is 0, which gives PyTorch's second derivative."""
+    """Clip d to [-limit, limit]. The slope at both ends is 0, so second derivatives match PyTorch's."""
     return where(abs(d) < limit, d, sign(d) * limit)
 
 
