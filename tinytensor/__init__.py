@@ -1,10 +1,10 @@
 """tinytensor: tensors with reverse-mode automatic differentiation on NumPy or CuPy.
 
 Packages, from the ground up: ``device``, ``common``, ``autograd`` (start there: engine, op, tensor), ``kernels``, ``ops``,
-``functional``, ``nn``, ``parallel``, ``optim``, ``transforms``, ``replay``, ``display``, ``distributed``. Each imports only
-those before it. docs/guides/reading_the_source.md has a map and follows one call.
+``functional``, ``nn``, ``parallel``, ``optim``, ``transforms``, ``replay``, ``display``, ``distributed``. Each package imports
+only earlier ones. docs/guides/reading_the_source.md shows a map and traces one call.
 
-For training on several processes, use ``from tinytensor import distributed``, which is not imported here.
+``distributed`` is not imported here. To train on several processes, use ``from tinytensor import distributed``.
 """
 
 import typing
@@ -42,7 +42,7 @@ from tinytensor.transforms.gradcheck import GradcheckError as GradcheckError, gr
 from tinytensor.display.graph import draw_graph as draw_graph
 from tinytensor.io import load as load, save as save
 from tinytensor.kernels import name as _kernels_name
-from tinytensor.ops import methods as _methods  # adds the operators to the class
+from tinytensor.ops import methods as _methods  # adds the operators to Tensor
 from tinytensor.ops.activations import *
 from tinytensor.ops.angles import *
 from tinytensor.ops.comparisons import *
@@ -61,7 +61,7 @@ from tinytensor.replay.trace import opaque as opaque, trace as trace
 backend_name: str = _backend_name
 kernels_name: str = _kernels_name
 
-if not typing.TYPE_CHECKING:  # to a type checker, every name would exist
+if not typing.TYPE_CHECKING:  # otherwise type checkers would accept any name
     __all__ = _public(globals(), "functional linalg nn optim parallel random")
     __getattr__, __dir__ = _names_of(__name__)
     globals()["device"].__class__ = _CalledModule

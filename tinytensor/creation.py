@@ -1,4 +1,4 @@
-"""New tensors from a shape or from values of Python and NumPy. The default dtype is float32."""
+"""Functions that create tensors from a shape or from Python and NumPy values. The default dtype is float32."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def _leaf(array: Any, requires_grad: bool) -> Tensor:
 
 @checked
 def tensor(data: Any, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
-    """Return a tensor with a copy of ``data``: a number, a nested list, a NumPy or CuPy array, or a tensor.
+    """Create a tensor by copying ``data``: a number, a nested list, a NumPy or CuPy array, or a tensor.
 
-    Python floats become float32; arrays keep their dtype. Raises TypeError for data other than numbers and booleans, and for
-    integers with ``requires_grad``.
+    Python floats become float32; arrays keep their dtype. Raises TypeError if the data are not numbers or booleans, or if
+    ``requires_grad`` is set for integers.
 
     >>> x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> x.shape, str(x.dtype)
@@ -45,12 +45,11 @@ makers.append(tensor)
 
 @checked
 def from_dlpack(x: Any) -> Tensor:
-    """Return a tensor that shares the memory of ``x``, an array or tensor of any library that supports DLPack, on this
-    backend's device.
+    """Return a tensor that shares memory with ``x``, an array or tensor from any library that supports DLPack.
 
-    In-place changes affect both, unnoticed by ``backward``; ``tt.tensor(x)`` copies instead. Raises TypeError without DLPack or
-    for an unsupported dtype, and BufferError if the memory cannot be shared, such as for a PyTorch tensor that requires
-    gradients, or bfloat16 with NumPy.
+    ``x`` must be on this backend's device. In-place changes affect both, and ``backward`` cannot detect them. Use
+    ``tt.tensor(x)`` to copy. Raises TypeError if x does not support DLPack or has an unsupported dtype. Raises BufferError if
+    the memory cannot be shared, as for a PyTorch tensor that requires gradients, or bfloat16 with NumPy.
     """
     check_not_masked(x)
     if not hasattr(x, "__dlpack__"):
@@ -64,7 +63,7 @@ def from_dlpack(x: Any) -> Tensor:
 
 
 def _filled(make: Callable[..., Any], shape: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``make(shape, ...)``. Raises ValueError for a negative length or a shape that is too large."""
+    """Call ``make(shape, ...)``. Raises ValueError if a length is negative or the shape is too large."""
     try:
         return make(shape, *args, **kwargs)
     except ValueError as error:
@@ -85,7 +84,7 @@ def ones(shape: Shape, dtype: DType | None = None, requires_grad: bool = False) 
 
 @checked
 def full(shape: Shape, fill_value: float, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
-    """Return a tensor filled with ``fill_value``. The default dtype is bool, int64 or float32, like the value."""
+    """Return a tensor filled with ``fill_value``. The default dtype is bool, int64 or float32, depending on the value."""
     if dtype is None:
         dtype = {bool: bool_dtype, float: default_dtype}.get(type(fill_value)) or on_host(fill_value).dtype
     check_fits(fill_value, dtype)
@@ -97,16 +96,16 @@ def full(shape: Shape, fill_value: float, dtype: DType | None = None, requires_g
 def arange(
     start: float, stop: float | None = None, step: float = 1, dtype: DType | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return evenly spaced values from ``start``, or 0, up to ``stop``, which is excluded. Integers give int64, else float32.
+    """Return evenly spaced values from ``start`` (default 0) up to but not including ``stop``.
 
-    Element i is start + i * step, computed in 64 bits and then rounded to the dtype.
+    The dtype is int64 if all arguments are integers, else float32. Element i is start + i * step, computed in 64 bits.
 
     >>> tt.arange(2, 10, 3)
     tensor([2, 5, 8])
     """
     start, stop = (0, start) if stop is None else (start, stop)
     integers = float not in map(type, (start, stop, step))
-    if integers and step and dtype is None and max(abs(start), abs(stop), abs(step)) < 2**31:  # nothing is too large
+    if integers and step and dtype is None and max(abs(start), abs(stop), abs(step)) < 2**31:  # all values fit in int64
         return _leaf(_filled(xp.arange, int(start), stop, step, dtype=index_dtype), requires_grad)
     steps = -((start - stop) // step) if step and integers else (stop - start) / (step or math.nan)
     if not step or not (integers or math.isfinite(steps)):
@@ -117,7 +116,7 @@ def arange(
     check_fits(count, index_dtype)
     for end in (start, last) if count else ():
         check_fits(end, dtype)
-    exact = host.asarray([start, last]).dtype  # int64, uint64 or float64; or object, if no integer dtype holds both
+    exact = host.asarray([start, last]).dtype  # int64, uint64, float64, or object if no integer dtype holds both
     values = _filled(xp.arange, count, dtype=index_dtype if exact.kind in "iu" else "float64")
     if step != 1 and count > 1:
         values = values * step
@@ -133,7 +132,7 @@ def arange(
 def linspace(
     start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DType | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``, which ``endpoint=False`` excludes.
+    """Return ``num`` evenly spaced values from ``start`` to ``stop``. ``endpoint=False`` excludes ``stop``.
 
     >>> tt.linspace(0, 1, 5)
     tensor([0.  , 0.25, 0.5 , 0.75, 1.  ])
@@ -153,7 +152,7 @@ def linspace(
 
 @checked
 def eye(N: int, M: int | None = None, k: int = 0, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
-    """Return the matrix (N, M), by default (N, N), with 1 on diagonal k (0 is the main one) and 0 elsewhere.
+    """Return an (N, M) matrix with ones on diagonal k (0: the main diagonal) and zeros elsewhere. M defaults to N.
 
     >>> tt.eye(2)
     tensor([[1., 0.],
@@ -166,17 +165,17 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: DType | None = None, re
 
 @checked
 def zeros_like(x: Tensor, dtype: DType | None = None) -> Tensor:
-    """Return zeros with the shape of x, and its dtype by default."""
+    """Return a tensor of zeros with the shape of x. The dtype defaults to that of x."""
     return zeros(x.shape, dtype or x.dtype)
 
 
 @checked
 def ones_like(x: Tensor, dtype: DType | None = None) -> Tensor:
-    """Return ones with the shape of x, and its dtype by default."""
+    """Return a tensor of ones with the shape of x. The dtype defaults to that of x."""
     return ones(x.shape, dtype or x.dtype)
 
 
 @checked
 def full_like(x: Tensor, fill_value: float, dtype: DType | None = None) -> Tensor:
-    """Return a tensor filled with ``fill_value``, with the shape of x, and its dtype by default."""
+    """Return a tensor with the shape of x, filled with ``fill_value``. The dtype defaults to that of x."""
     return full(x.shape, fill_value, dtype or x.dtype)

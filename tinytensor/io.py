@@ -1,6 +1,6 @@
-"""Tensors in files of the safetensors format, which is simple, fast, safe to open, and readable in every framework.
+"""Save and load tensors in the safetensors format, which is simple, fast, safe to open and supported by every framework.
 
-Files written here also contain a SHA-256 checksum, to detect damage.
+Saved files also contain a SHA-256 checksum that detects corruption.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tinytensor.kernels.numpy.quantized import from_bfloat16
 # ------------------------------------------------------------------------------------------------------------ checksum
 
 # The SHA-256 of the file, computed with zeros in place of its digits. It is part of the metadata in the header, which consists
-# of eight bytes with its length, and JSON.
+# of eight bytes (its length) and JSON.
 _CHECKSUM = "tinytensor.sha256"
 _NO_DIGITS = b"0" * 64
 _DIGITS = re.compile(rb'"tinytensor\.sha256":"([0-9a-f]{64})"')
@@ -34,7 +34,7 @@ _PIECE = 1 << 20  # bytes hashed at a time
 
 
 def _read_header(path: PathLike, file: BinaryIO) -> bytes:
-    """Read the file's header, with the eight bytes of its length."""
+    """Read the header of the file, including the eight bytes of its length."""
     beginning = file.read(8)
     length = int.from_bytes(beginning, "little")
     size = os.fstat(file.fileno()).st_size
@@ -46,7 +46,7 @@ def _read_header(path: PathLike, file: BinaryIO) -> bytes:
 
 
 def _verify(path: PathLike, header: bytes, file: BinaryIO) -> None:
-    """Raise FileError unless the checksum in the header is that of the file."""
+    """Raise FileError unless the checksum in the header matches the file."""
     match = _DIGITS.search(header)
     if match:
         content = hashlib.sha256(header[: match.start(1)] + _NO_DIGITS + header[match.end(1) :])
@@ -61,7 +61,7 @@ def _incomplete(path: PathLike, reason: object) -> FileError:
 
 
 def _short(text: str) -> str:
-    """Shorten and escape text from a file for a message of one line."""
+    """Shorten and escape a string from a file so that it fits in a one-line message."""
     text = text.encode("unicode_escape", "backslashreplace").decode("ascii")
     return text if len(text) <= 100 else text[:97] + "..."
 
@@ -71,10 +71,10 @@ def _short(text: str) -> str:
 
 @checked
 def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, str] | None = None) -> None:
-    """Write named tensors, such as a ``state_dict()``, and optional ``metadata`` (strings by name) to a safetensors file.
+    """Save named tensors, such as a ``state_dict()``, and optional ``metadata`` (a dict of strings) to a safetensors file.
 
-    An existing file is unchanged until the new one is complete. Raises OSError if the file cannot be written, TypeError unless
-    ``tensors`` are tensors by name, of a supported dtype, and ValueError for text that no file can hold.
+    An existing file is replaced only when the new one is complete. Raises OSError if the file cannot be written, TypeError
+    unless ``tensors`` maps names to tensors of a supported dtype, and ValueError for strings that UTF-8 cannot encode.
 
     >>> tt.save({"weight": tt.eye(2)}, "weights.safetensors", {"step": "3"})
     >>> tt.load("weights.safetensors")
@@ -88,7 +88,7 @@ def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, s
     content = memoryview(as_bytes(arrays))
     end = 8 + int.from_bytes(content[:8], "little")
     described, values = json.loads(bytes(content[8:end])), content[end:]
-    # The safetensors library writes metadata in a different order each time, so they are added here.
+    # The safetensors library writes metadata in a different order each time, so it is added here.
     header = _packed({"__metadata__": {_CHECKSUM: _NO_DIGITS.decode(), **(metadata or {})}, **described})
     checksum = hashlib.sha256(header)
     checksum.update(values)
@@ -98,7 +98,7 @@ def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, s
 
 
 def _packed(described: Mapping[str, Any]) -> bytes:
-    """Return a header with the eight bytes of its length, padded to a multiple of 8 bytes as the format requires."""
+    """Return the header, preceded by its 8-byte length and padded to a multiple of 8 bytes as the format requires."""
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
     if len(text) > _LONGEST_HEADER:
@@ -109,12 +109,12 @@ def _packed(described: Mapping[str, Any]) -> bytes:
 
 
 def _storable(name: str, values: Array) -> Array:
-    """Return the values, contiguous and in native byte order. Raises TypeError for a dtype that files cannot have."""
+    """Return the values, contiguous and in native byte order. Raises TypeError for a dtype that the format does not support."""
     dtype = values.dtype.newbyteorder("=")
     if dtype.name != "bfloat16" and dtype not in map(host.dtype, _NUMPYS.values()):
         raise TypeError(f"save: {name!r} is of {values.dtype}, which a file cannot have: convert it with .astype(...)")
     if dtype.kind == "b":
-        values = values.view(host.uint8) != 0  # a byte of foreign memory may be neither 0 nor 1
+        values = values.view(host.uint8) != 0  # in foreign memory, a boolean byte may be neither 0 nor 1
     return host.ascontiguousarray(values, dtype).reshape(values.shape)
 
 
@@ -149,24 +149,24 @@ def _check(tensors: Any, metadata: Any) -> None:
 
 @checked
 def load(path: PathLike) -> dict[str, Tensor]:
-    """Load the tensors of a safetensors file, by name.
+    """Load a safetensors file and return its tensors by name.
 
-    Raises FileError if the file is missing, damaged or of another type, or has a tensor of an unsupported dtype, such as
-    float8. NumPy has no bfloat16, so such values come back as float32, without loss.
+    Raises FileError if the file is missing, damaged or of another type, or contains an unsupported dtype such as float8. NumPy
+    has no bfloat16, so those values are converted to float32 without loss.
     """
     return load_with_metadata(path)[0]
 
 
 @checked
 def load_with_metadata(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Load the tensors of a safetensors file, by name, and its metadata. Raises FileError like ``load``."""
+    """Load a safetensors file and return its tensors by name, and its metadata. Raises FileError like ``load``."""
     with _readable(path) as file:
         return _load(path, file)
 
 
 @checked
 def read_metadata(path: PathLike) -> dict[str, str]:
-    """Return the metadata of a safetensors file without reading tensors. Raises FileError like ``load``."""
+    """Return the metadata of a safetensors file without loading the tensors. Raises FileError like ``load``."""
     with _readable(path) as file:
         metadata = _described(path, _read_header(path, file)[8:])[1]
     metadata.pop(_CHECKSUM, None)
@@ -175,11 +175,11 @@ def read_metadata(path: PathLike) -> dict[str, str]:
 
 @checked
 def load_mapped(path: PathLike) -> dict[str, Array]:
-    """Map the tensors of a safetensors file, by name, to arrays on the CPU whose values are read when they are used.
+    """Memory-map a safetensors file and return its tensors by name, as arrays on the CPU.
 
-    So opening a large file takes no time, and its values are not held twice. Writes to an array change only this process's
-    memory. bfloat16 values are arrays of ``HALVES``, which ``as_numbers`` converts to float32. A file with a checksum, as
-    ``save`` writes it, is read once to verify it. The file may be replaced meanwhile, but not changed in place. Raises
+    Values are read on first use, so opening a large file takes no time. Writes to an array change only this process's memory.
+    bfloat16 values are arrays of ``HALVES``; convert them to float32 with ``as_numbers``. A file with a checksum, as ``save``
+    writes it, is read once to verify it. You may replace the file while it is mapped, but not modify it in place. Raises
     FileError like ``load``.
     """
     from safetensors import SafetensorError, safe_open
@@ -199,7 +199,7 @@ def load_mapped(path: PathLike) -> dict[str, Array]:
 
 
 def _mapped(content: mmap.mmap, start: int, about: Mapping[str, Any]) -> Array:
-    """Return an array that a header describes. The file's values begin at ``start``."""
+    """Return the array that a header entry describes. The file's values begin at ``start``."""
     dtype = HALVES if about["dtype"] == "BF16" else host.dtype(_NUMPYS[about["dtype"]])
     first, last = about["data_offsets"]
     flat = host.frombuffer(content, dtype, (last - first) // dtype.itemsize, start + first)
@@ -215,8 +215,7 @@ def as_numbers(array: Array) -> Array:
 
 
 def give_back(array: Array) -> None:
-    """Return the memory of an unmodified array of ``load_mapped`` to the system. Its values are read from the file again if
-    used."""
+    """Release the memory of an unmodified array of ``load_mapped``. Its values are read from the file again when used."""
     content = array
     while isinstance(content, host.ndarray):
         content = content.base
@@ -231,7 +230,7 @@ def give_back(array: Array) -> None:
 
 @contextlib.contextmanager
 def _readable(path: PathLike) -> Iterator[BinaryIO]:
-    """Open the file in a context where every failure to read it is a FileError."""
+    """Open the file in a context that turns every failure to read it into a FileError."""
     try:
         with open_regular(path, "a safetensors file") as file:
             yield file
@@ -245,23 +244,23 @@ def _readable(path: PathLike) -> Iterator[BinaryIO]:
         raise FileError(f"{path} does not fit in memory: it has {counted(os.path.getsize(path), 'byte')}") from None
 
 
-# The supported dtypes, as headers name them, and their NumPy names.
+# The supported dtypes, spelled as in headers, and their NumPy names.
 _NUMPYS = {f"{letter}{8 * n}": f"<{letter.lower()}{n}" for letter in "FIU" for n in (8, 4, 2, 1) if (letter, n) != ("F", 1)}
 _NUMPYS["BOOL"] = "?"
 _DTYPES = (*_NUMPYS, "BF16")
-_MOST_TENSORS = 50_000  # even empty ones take time; published files have a few thousand
+_MOST_TENSORS = 50_000  # even empty tensors take time; published files have a few thousand
 _MOST_AXES = 64  # NumPy's limit
 
 
 def _described(path: PathLike, header: bytes) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the dtype of each tensor, as the header names it, and the metadata."""
+    """Return the dtype of each tensor, spelled as in the header, and the metadata."""
     try:
         described = json.loads(header, object_pairs_hook=_without_repeats)
         metadata = described.pop("__metadata__", {})
         dtypes = {name: about["dtype"] for name, about in described.items()}
         axes = {name: len(about["shape"]) for name, about in described.items()}
         for text in (*dtypes, *dtypes.values(), *metadata, *metadata.values()):
-            text.encode("utf-8")  # fails for half of a surrogate pair, which JSON may contain
+            text.encode("utf-8")  # fails for a lone surrogate, which JSON may contain
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
         raise _incomplete(path, f"its header does not describe its tensors ({type(error).__name__})") from None
     if len(dtypes) > _MOST_TENSORS:
@@ -309,7 +308,7 @@ def _checked_booleans(values: Any) -> Any:
 
 
 def _load_bfloat16(path: PathLike) -> dict[str, Tensor]:
-    """Load the file's bfloat16 tensors. A bfloat16 number is the upper half of a float32."""
+    """Load the file's bfloat16 tensors. A bfloat16 value is the upper half of a float32."""
     from safetensors import deserialize
 
     tensors = {}

@@ -1,10 +1,10 @@
-"""Linear equations, inverses, determinants and Cholesky factors, with NumPy's names: ``tt.linalg.solve`` and others.
+"""Linear equations, inverses, determinants and Cholesky factors, named as in NumPy: ``tt.linalg.solve`` and so on.
 
-Each takes one matrix or a stack (..., n, n). Gradient rules: M. B. Giles, "Collected matrix derivative results for forward and
-reverse mode algorithmic differentiation" (2008). Half precision is computed in float32.
+Each function takes one matrix or a stack (..., n, n). Gradient rules: M. B. Giles, "Collected matrix derivative results for
+forward and reverse mode algorithmic differentiation" (2008). Half-precision inputs are computed in float32.
 """
 
-# Annotations say what users pass; the bodies get arrays.
+# Annotations describe what users pass. The function bodies receive arrays.
 # mypy: disable-error-code="return-value"
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def _matrices(x: Any) -> Any:
-    """Return x in the dtype of the computation. Raises ValueError unless it holds square matrices."""
+    """Convert x to the dtype of the computation. Raises ValueError unless x holds square matrices."""
     current_step().refuse("what linear algebra finds out about matrices on the CPU", "compute it before, and pass it in")
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ValueError("the matrices must be square: (..., n, n)")
@@ -40,7 +40,7 @@ def _matrices(x: Any) -> Any:
 
 @contextmanager
 def _explaining(problem: str) -> Iterator[None]:
-    """Turn errors of the backend's linear algebra into a ValueError with this message."""
+    """Convert linear algebra errors of the backend to a ValueError with this message."""
     try:
         with faults_are_errors():
             yield
@@ -52,14 +52,14 @@ _SINGULAR = "a matrix is singular: its rows are not independent, so it has no in
 
 
 def _spread(g: Any) -> Any:
-    """Reshape a gradient with one element per matrix to broadcast with the matrices."""
+    """Reshape a gradient with one element per matrix so that it broadcasts with the matrices."""
     return expand_dims(g, (-2, -1))
 
 
 @op(floating=True, x=lambda g, out: -matmul(T(out), matmul(g, T(out))))
 def inv(x: Tensor) -> Tensor:
-    """Return the inverse of each matrix. Raises ValueError for a singular one. ``solve`` is more accurate than multiplying by
-    it.
+    """Return the inverse of each matrix. Raises ValueError for a singular matrix. To solve equations, use ``solve``: it is more
+    accurate.
 
     >>> tt.linalg.inv(tt.tensor([[2.0, 0.0], [0.0, 4.0]]))
     tensor([[0.5 , 0.  ],
@@ -83,9 +83,9 @@ def _solve(x: Any, y: Any) -> Any:
 
 @composite
 def solve(x: Tensor, y: Tensor) -> Tensor:
-    """Solve the linear equations x @ z = y for z. Raises ValueError for a singular matrix x.
+    """Solve the linear equations x @ z = y for z. Raises ValueError if x is singular.
 
-    A 1-d y is one vector; any other y holds columns of matrices (..., n, k), as in NumPy. Leading axes broadcast.
+    A 1-d y is one vector. Any other y is a stack of matrices (..., n, k), as in NumPy. Leading axes broadcast.
 
     >>> x = tt.tensor([[1.0, 1.0], [1.0, -1.0]])
     >>> tt.linalg.solve(x, tt.tensor([3.0, 1.0]))
@@ -104,7 +104,7 @@ def solve(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _cofactors(x: Any) -> Any:
-    """Return the signed determinants of each matrix without one row and one column."""
+    """Return the cofactors: the signed determinant of each matrix with one row and one column removed."""
     n = x.shape[-1]
     remaining = xp.arange(n - 1) + (xp.arange(n - 1) >= xp.arange(n)[:, None])  # row i: all indices but i
     rows = []
@@ -115,7 +115,7 @@ def _cofactors(x: Any) -> Any:
 
 
 def _det_gradient(g: Any, x: Any, out: Any) -> Any:
-    """Return g times the cofactors, which are det(x) times the transposed inverse if x is not singular."""
+    """Return g times the cofactors. If x is not singular, they are det(x) times the transposed inverse."""
     if bool((_slogdet_sign(x) == 0).any()):
         return _spread(g) * _cofactors(x)
     return _spread(g * out) * T(inv(x))
@@ -123,7 +123,7 @@ def _det_gradient(g: Any, x: Any, out: Any) -> Any:
 
 @op(floating=True, x=_det_gradient)
 def det(x: Tensor) -> Tensor:
-    """Return the determinant of each matrix. It easily overflows for large matrices: see ``slogdet``.
+    """Return the determinant of each matrix. For large matrices it easily overflows: use ``slogdet``.
 
     >>> tt.linalg.det(tt.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor(-2.)
@@ -143,9 +143,9 @@ def _slogdet_logarithm(x: Any) -> Any:
 
 @composite
 def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each determinant's sign and the logarithm of its absolute value: 0 and -inf for a singular matrix.
+    """Return the sign of each determinant and the logarithm of its absolute value (0 and -inf for a singular matrix).
 
-    The sign has no gradient. Raises ValueError for the gradient at a singular matrix, where it is infinite.
+    The sign has no gradient. The gradient at a singular matrix is infinite, so the backward pass raises ValueError.
 
     >>> sign, logarithm = tt.linalg.slogdet(tt.tensor([[0.0, 2.0], [2.0, 0.0]]))
     >>> sign, logarithm.exp()
@@ -155,7 +155,7 @@ def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cholesky_gradient(g: Any, out: Any) -> Any:
-    """Return the symmetric part of out⁻ᵀ P out⁻¹, where P is the lower triangle of outᵀ g with a halved diagonal."""
+    """Return the symmetric part of out⁻ᵀ P out⁻¹, where P is the lower triangle of outᵀ g with its diagonal halved."""
     product = matmul(T(out), g)
     halved = 0.5 * (tril(product) + tril(product, -1))
     left = _solve(T(out), halved)
@@ -165,7 +165,7 @@ def _cholesky_gradient(g: Any, out: Any) -> Any:
 
 @op(floating=True, x=_cholesky_gradient)
 def cholesky(x: Tensor) -> Tensor:
-    """Return the lower triangular matrix L with L @ Lᵀ = x, for each symmetric positive definite matrix x.
+    """Return the lower triangular matrix L such that L @ Lᵀ = x, for each symmetric positive definite matrix x.
 
     Only the lower triangle of x is read; the gradient is symmetric. Raises ValueError unless x is positive definite.
 

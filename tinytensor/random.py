@@ -1,6 +1,6 @@
-"""Random numbers. With either backend they come from generators on the CPU, so a seed gives the same weights everywhere.
+"""Random sampling. Both backends use generators on the CPU, so a seed gives the same weights everywhere.
 
-Each thread has its own generator, and may use another one (see ``using``). So no thread affects the numbers of another.
+Each thread has its own generator, so threads do not affect each other's samples. ``using`` switches to another generator.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _OfThread(threading.local):
 
     generator: Any = None
     made_by: _Main | None = None
-    forks_main: bool = False  # True if this thread, which forks now, is the main one
+    forks_main: bool = False  # True if the thread that forks is the main thread
 
 
 _main = _Main()
@@ -64,10 +64,10 @@ _LARGEST = float(host.finfo(host.float32).max)
 
 @checked
 def seed(value: int) -> None:
-    """Restart the generator of this thread, so that the same random numbers follow.
+    """Seed the generator of this thread.
 
-    In the main thread, this also restarts other threads' generators. Each gets its own numbers, which depend on the seed and on
-    how many threads have drawn before.
+    In the main thread, this also reseeds the generators of all other threads. Their seeds differ: each depends on this seed and
+    on how many threads have drawn samples before.
 
     >>> tt.seed(0)
     >>> first = tt.random.normal((3,))
@@ -88,7 +88,7 @@ def seed(value: int) -> None:
 
 
 def generator() -> host.random.Generator:
-    """Return the generator of this thread. Raises RuntimeError inside a function that is being traced or captured."""
+    """Return the generator of this thread. Raises RuntimeError while a function is traced or captured."""
     refuse_in_trace("a traced function would draw the same random numbers in each call: pass them in as a tensor")
     current_step().refuse("the same random numbers", "draw them before, and pass them in")
     return modes().generator or _of_this_thread()
@@ -111,7 +111,7 @@ def _is_main() -> bool:
 
 
 def using(own: host.random.Generator | None) -> AbstractContextManager[None]:
-    """Return a context (or decorator) that draws from the generator ``own``, or for None from this thread's generator."""
+    """Return a context (or decorator) that draws from the generator ``own``. None means this thread's generator."""
     if not (own is None or isinstance(own, host.random.Generator)):
         raise TypeError(f"using: own must be a generator, such as np.random.default_rng(0), or None, got {shown(own)}")
     if own is not None:
@@ -121,9 +121,9 @@ def using(own: host.random.Generator | None) -> AbstractContextManager[None]:
 
 @contextmanager
 def copied() -> Iterator[Callable[[], host.random.Generator]]:
-    """Draw the same numbers as without this context, but from a copy of the generator, which no other thread uses.
+    """Return a context that draws the same samples, but from a copy of the generator that no other thread uses.
 
-    It gives a function that makes further copies with the same numbers.
+    Its value is a function that makes further copies in the same state.
     """
     shared = generator()
     bit_generator, state = type(shared.bit_generator), shared.bit_generator.state
@@ -142,12 +142,12 @@ def copied() -> Iterator[Callable[[], host.random.Generator]]:
 
 
 def get_state() -> dict[str, Any]:
-    """Return the generator's state, which JSON can hold."""
+    """Return the generator's state in a form that JSON can store."""
     return dict(generator().bit_generator.state)
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Restore a state that ``get_state`` returned. Raises ValueError, without any change, for anything else."""
+    """Restore a state returned by ``get_state``. Anything else raises ValueError and changes nothing."""
     bits = generator().bit_generator
     try:
         bits.state = state
@@ -162,7 +162,7 @@ def _sizes(caller: str, shape: Shape) -> Shape:
 
 
 def _finite(caller: str, **numbers: float) -> None:
-    """Raise ValueError for a number that float32 cannot hold."""
+    """Raise ValueError for a value outside the range of float32."""
     for name, value in numbers.items():
         if not abs(value) <= _LARGEST:
             raise ValueError(f"{caller}: {name} must be finite in float32, got {value}")
@@ -176,7 +176,7 @@ def _tensor(values: Any, requires_grad: bool = False) -> Tensor:
 
 @checked
 def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: bool = False) -> Tensor:
-    """Draw float32 samples from the normal distribution."""
+    """Draw float32 samples from a normal distribution."""
     _finite("normal", mean=mean, std=std)
     if std < 0:
         raise ValueError(f"normal: std must not be negative, got {std}")
@@ -187,18 +187,18 @@ def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: boo
 
 @checked
 def uniform(shape: Shape, low: float = 0.0, high: float = 1.0, requires_grad: bool = False) -> Tensor:
-    """Draw float32 samples from the uniform distribution from ``low`` (included) to ``high`` (excluded)."""
+    """Draw float32 samples from a uniform distribution over [low, high)."""
     _finite("uniform", low=low, high=high, **{"high - low": high - low})
     if low >= high:
         raise ValueError(f"uniform: low must be below high, got {low} and {high}")
     values = generator().random(_sizes("uniform", shape), dtype=host.float32) * host.float32(high - low) + host.float32(low)
-    below = host.nextafter(host.float32(high), host.float32(low))  # rounding may give ``high`` itself
+    below = host.nextafter(host.float32(high), host.float32(low))  # rounding may yield ``high`` itself
     return _tensor(host.minimum(values, below), requires_grad)
 
 
 @checked
 def integers(low: int, high: int, shape: Shape) -> Tensor:
-    """Draw int64 samples from ``low`` (included) to ``high`` (excluded)."""
+    """Draw int64 samples uniformly from ``low`` (inclusive) to ``high`` (exclusive)."""
     if low >= high:
         raise ValueError(f"integers: low must be below high, got {low} and {high}")
     if low < -(2**63) or high > 2**63:
@@ -208,7 +208,7 @@ def integers(low: int, high: int, shape: Shape) -> Tensor:
 
 @checked
 def permutation(n: int) -> Tensor:
-    """Return the numbers 0 to n - 1 in random order.
+    """Return the integers from 0 to n - 1 in random order.
 
     >>> sorted(tt.random.permutation(4).tolist())
     [0, 1, 2, 3]
@@ -220,7 +220,7 @@ def permutation(n: int) -> Tensor:
 
 @checked
 def bernoulli(p: Tensor) -> Tensor:
-    """Draw 1 with probability p, else 0, for each element of p, in its shape and dtype.
+    """Draw 1 with probability p, else 0, for each element of p. The result has the shape and dtype of p.
 
     >>> tt.random.bernoulli(tt.tensor([0.0, 1.0, 1.0]))
     tensor([0., 1., 1.])
@@ -235,10 +235,10 @@ def bernoulli(p: Tensor) -> Tensor:
 
 @checked
 def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
-    """Draw indices along the last axis with probabilities in proportion to the weights: int64 (..., num_samples).
+    """Draw indices along the last axis with probabilities proportional to the weights. Return int64 (..., num_samples).
 
-    Unless with ``replacement``, no index repeats: each draw is from the remaining ones. Raises ValueError for a negative or
-    infinite weight, and if fewer than ``num_samples`` weights (with replacement: none) are positive.
+    If ``replacement`` is False, no index repeats. Raises ValueError if a weight is negative or infinite, or if too few weights
+    are positive: fewer than ``num_samples``, or none with replacement.
 
     >>> tt.random.multinomial(tt.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 0.5]]), 1)
     tensor([[1],
@@ -266,26 +266,26 @@ def _check_weights(weights: Any, num_samples: int, replacement: bool) -> None:
 
 
 def _with_replacement(rows: Any, count: int) -> Any:
-    """Return, for each drawn number, the first index at which the cumulative weight exceeds it."""
+    """Draw uniform values and return the first index at which the cumulative weight exceeds each."""
     largest = host.maximum.reduce(rows, -1, keepdims=True, initial=0)
     sums = host.cumsum(rows / largest, axis=-1)  # unscaled, the sum may be infinite
     ends = sums[:, -1:]
-    drawn = host.minimum(generator().random((len(rows), count)) * ends, host.nextafter(ends, 0))  # rounding may give the end
+    drawn = host.minimum(generator().random((len(rows), count)) * ends, host.nextafter(ends, 0))  # rounding may yield the end
     return host.array([host.searchsorted(*pair, side="right") for pair in zip(sums, drawn)], host.int64).reshape(drawn.shape)
 
 
 def _without_replacement(rows: Any, count: int) -> Any:
-    """Return the indices in the order of exponential waiting times with the weights as rates.
+    """Return the indices in order of exponential waiting times whose rates are the weights.
 
-    So each draw is in proportion to the remaining weights.
+    Each draw is then proportional to the remaining weights.
     """
-    with host.errstate(divide="ignore"):  # a weight of 0 waits forever
+    with host.errstate(divide="ignore"):  # weights of 0 wait forever
         waits = host.log(generator().standard_exponential(rows.shape)) - host.log(rows)
     return host.argsort(waits, axis=-1)[:, :count].astype(host.int64)
 
 
 def random_key() -> RandomKey:
-    """Return 128 random bits as two words, from which ``kernels.keep_mask`` computes a dropout mask."""
+    """Return 128 random bits as two words. ``kernels.keep_mask`` computes a dropout mask from them."""
     same_generator = Switched("generator", modes().generator)
 
     def draw() -> RandomKey:
@@ -303,7 +303,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    """Make the child's only thread, its main one, continue the numbers of the thread that forked."""
+    """Make the child process's only thread continue with the generator of the thread that forked."""
     if not _this_thread.forks_main:  # the parent's main thread may hold its generator's lock
         _main.generator = _of_another_thread()
 

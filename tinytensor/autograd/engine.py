@@ -1,12 +1,12 @@
-"""Reverse-mode automatic differentiation: what is recorded, and how gradients flow back.
+"""Reverse-mode automatic differentiation: the recorded graph and the backward pass.
 
-It rests on two ideas:
+The engine rests on two ideas:
 
-* A ``Node`` is one recorded call of an op. It points at the nodes of its inputs and holds arrays, not tensors. (A leaf has a
-  weak reference to its tensor; a checkpoint's node also holds its function.) So the graph has no reference cycles, and is freed
-  with the last tensor that needs it.
-* Nodes are numbered in order of creation, so a node's number is larger than those of its ancestors. Backward needs no sort and
-  no recursion: a heap returns the node with the largest number first.
+* A ``Node`` is one recorded call of an op. It points to the nodes of its inputs and holds arrays, not tensors. (A leaf has a
+  weak reference to its tensor. A checkpoint node also holds its function.) The graph therefore has no reference cycles and is
+  freed with the last tensor that needs it.
+* Nodes are numbered in order of creation, so a node's number is larger than the numbers of its ancestors. The backward pass
+  needs no sort and no recursion: a heap returns the node with the largest number first.
 
 See op.py for ops and their gradient rules.
 """
@@ -43,29 +43,29 @@ next_number = itertools.count(1).__next__
 
 
 class Node:
-    """One recorded call of an op. Without an ``op`` it is a leaf: a tensor that a user asked gradients for."""
+    """One recorded call of an op. A node without an ``op`` is a leaf: a tensor that requires gradients."""
 
     __slots__ = ("dtype", "line", "number", "op", "parents", "saved", "shape", "tensor", "value")
-    value: Any  # the op's result; only set inside ``keep_values``
+    value: Any  # the result of the op; only set inside ``keep_values``
 
     def __init__(self, op: Op | None, parents: tuple[Node | None, ...], saved: Any, shape: tuple[int, ...], dtype: DType):
         self.op = op
-        self.parents = parents  # one for each input; None if it needs no gradient
-        self.saved = saved  # what the gradient rules need
+        self.parents = parents  # one for each input; None if the input needs no gradient
+        self.saved = saved  # the values that the gradient rules need
         self.shape = shape
         self.dtype = dtype
         self.number = next_number()
-        self.tensor: weakref.ref[Tensor] | None = None  # a leaf's tensor, which gets the ``.grad``
+        self.tensor: weakref.ref[Tensor] | None = None  # the tensor of a leaf, which receives the ``.grad``
         self.line = calling_line() if modes().detecting_anomalies and op is not None else ""
 
     def release(self) -> None:
-        """Free the saved values and the parents. A second backward through this node raises an error."""
+        """Free the saved values and the parents. A second backward pass through this node raises an error."""
         self.parents = ()
         self.saved = None
 
 
 def leaf(tensor: Tensor) -> Node:
-    """Return a node for a tensor that a user asks gradients for. Raises TypeError unless it is floating-point."""
+    """Return a leaf node for a tensor that requires gradients. Raises TypeError unless the tensor is floating-point."""
     array = tensor.data
     if not is_floating(array.dtype):
         raise TypeError(f"a tensor of {array.dtype} cannot require gradients: convert it with .astype('float32') first")
@@ -78,43 +78,43 @@ def leaf(tensor: Tensor) -> Node:
 
 
 class Part(NamedTuple):
-    """A gradient that is 0 except at ``index``, which selects no element twice."""
+    """A gradient that is 0 except at ``index``. The index selects no element twice."""
 
     index: Any
     values: Any
 
     def add_to(self, gradient: Any) -> None:
-        """Add it to a full gradient, in place."""
+        """Add this part to a full gradient in place."""
         gradient[self.index] += self.values
 
 
 class _Pending:
-    """The gradients that have reached each node but were not sent on.
+    """The gradients that have arrived at nodes but have not been propagated further.
 
-    The newest node comes first. Its gradient is complete, because everything computed from it is newer.
+    The newest node comes first. Its gradient is complete, because every node computed from it is newer.
     """
 
     def __init__(self, in_place: bool):
         self._heap: list[tuple[int, Node]] = []  # negative numbers of the nodes: the newest comes first
-        self.gradients: dict[Node | None, Any] = {}  # the sum that has reached each node
+        self.gradients: dict[Node | None, Any] = {}  # the sum of the gradients at each node so far
         self._in_place = in_place
-        self._owned: set[Node] = set()  # nodes whose gradient nobody else holds, so it may change in place
+        self._owned: set[Node] = set()  # nodes whose gradient is not referenced elsewhere, so it may change in place
 
     def newest_first(self, oldest: int) -> Iterator[tuple[Node, Any, bool]]:
-        """Yield each node down to the number ``oldest``, its gradient, and whether nobody else holds that array. Gradients may
-        be added meanwhile."""
+        """Yield each node down to the number ``oldest``, its gradient, and whether that array is unshared. Gradients may be
+        added during iteration."""
         while self._heap and -self._heap[0][0] >= oldest:
             _, node = heappop(self._heap)
             yield node, self.gradients.pop(node), node in self._owned
 
     def add(self, node: Node, gradient: Any, fresh: bool) -> None:
-        """Add a gradient to the node's sum. ``fresh`` is False if something else holds the gradient."""
+        """Add a gradient to the node's sum. ``fresh`` is False if the gradient is referenced elsewhere."""
         if isinstance(gradient, Part):
             self._add_part(node, gradient)
         elif node not in self.gradients:
             self.gradients[node] = gradient
             heappush(self._heap, (-node.number, node))
-            if fresh and self._in_place and isinstance(gradient, xp.ndarray) and gradient.base is None:  # no view of another's
+            if fresh and self._in_place and isinstance(gradient, xp.ndarray) and gradient.base is None:  # not a view
                 self._owned.add(node)
         elif node in self._owned:
             self.gradients[node] += gradient
@@ -124,7 +124,7 @@ class _Pending:
                 self._owned.add(node)
 
     def _add_part(self, node: Node, part: Part) -> None:
-        """Add a part to its elements only, so that all pieces cut from one tensor share one array of gradients."""
+        """Add a part to its elements only, so that all parts of a split tensor share one gradient array."""
         if node not in self.gradients:
             self.add(node, xp.zeros(node.shape, node.dtype), fresh=True)
         elif node not in self._owned:
@@ -133,7 +133,7 @@ class _Pending:
         self._owned.add(node)
 
     def replace(self, node: Node, gradient: Any) -> None:
-        """Replace the node's sum by a gradient that nobody else holds."""
+        """Replace the node's sum with a gradient that is not referenced elsewhere."""
         self.gradients[node] = gradient
         self._owned.add(node)
 
@@ -147,10 +147,10 @@ def backpropagate(
     retain_graph: bool = False,
     create_graph: bool = False,
 ) -> dict[Node, Any]:
-    """Send ``gradient`` back from ``root``. Return the gradients that arrive at the ``wanted`` nodes (None: at every leaf).
+    """Backpropagate ``gradient`` from ``root``. Return the gradients of the ``wanted`` nodes (None: of all leaves).
 
-    ``gradient`` and the results are arrays, or tensors with ``create_graph``. With ``stop_at_wanted`` no gradient flows beyond
-    a wanted node. Visited nodes are released unless ``retain_graph``.
+    ``gradient`` and the results are arrays, or tensors if ``create_graph`` is set. If ``stop_at_wanted`` is set, no gradient
+    flows beyond a wanted node. Visited nodes are released unless ``retain_graph`` is set.
     """
     targets = None if wanted is None else set(wanted)
     oldest = 1 if wanted is None else min((node.number for node in wanted), default=root.number + 1)
@@ -178,11 +178,11 @@ def backpropagate(
 
 
 def _contributions(node: Node, g: Any, create_graph: bool, pending: _Pending) -> Sequence[Any]:
-    """Return what the node's op returns for each parent. If a kernel adds to the first parent's sum itself, which saves a pass,
-    that sum is replaced and None is returned for this parent."""
+    """Return the gradient for each parent. To save a pass, a kernel may add to the first parent's sum itself. In that case that
+    sum is replaced, and the gradient for this parent is None."""
     op, first = node.op, node.parents[0]
     assert op is not None
-    can_add = op.adds_to_first and not create_graph and not modes().detecting_anomalies  # which checks each part
+    can_add = op.adds_to_first and not create_graph and not modes().detecting_anomalies  # anomaly detection checks each part
     before = pending.gradients.get(first) if can_add else None
     if before is None or first is None:
         return op.backward(node, g, create_graph)
@@ -192,14 +192,14 @@ def _contributions(node: Node, g: Any, create_graph: bool, pending: _Pending) ->
 
 
 def _fit(gradient: Any, parent: Node, node: Node) -> Any:
-    """Give a gradient its tensor's shape and dtype. Only this undoes broadcasting and type promotion."""
+    """Convert a gradient to the shape and dtype of its tensor. This alone undoes broadcasting and type promotion."""
     if getattr(gradient, "shape", None) != parent.shape:
         gradient = _unbroadcast(gradient, parent, node)
     return gradient if gradient.dtype == parent.dtype else converted(gradient, parent.dtype)
 
 
 def _unbroadcast(gradient: Any, parent: Node, node: Node) -> Any:
-    """Sum the gradient over the axes along which its tensor was broadcast. Raises ValueError if the shapes do not fit."""
+    """Sum the gradient over the axes along which its tensor was broadcast. Raises ValueError if the shapes do not match."""
     shape: Any = getattr(gradient, "shape", None)
     extra = -1 if shape is None else len(shape) - len(parent.shape)
     pairs = [] if extra < 0 else list(zip(shape[extra:], parent.shape))
@@ -222,7 +222,7 @@ def _summed(gradient: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _check_saved(node: Node) -> None:
-    """Raise RuntimeError if the node's saved values were released, or changed in place."""
+    """Raise RuntimeError if the node's saved values were released or changed in place."""
     assert node.op is not None
     if node.saved is None:
         raise RuntimeError(
@@ -233,7 +233,7 @@ def _check_saved(node: Node) -> None:
 
 
 def check_finite(value: Any, name: str) -> None:
-    """Raise FloatingPointError if a value or gradient, which ``name`` describes, has an element that is NaN or infinite."""
+    """Raise FloatingPointError if a value or gradient has a NaN or infinite element. ``name`` describes it in the message."""
     value = value.values if isinstance(value, Part) else value
     array = value.data if hasattr(value, "node") else value
     if is_floating(array.dtype) and not bool(xp.isfinite(array).all()):
@@ -245,7 +245,7 @@ def check_finite(value: Any, name: str) -> None:
 
 
 class _Change:
-    """The last in-place change of some memory. Its number is larger than those of all nodes recorded before."""
+    """The last in-place change of a block of memory. Its number exceeds the numbers of all nodes recorded earlier."""
 
     __slots__ = ("memory", "number")
     latest = 0  # the number of the latest change of any memory
@@ -256,14 +256,14 @@ class _Change:
         self.number = 0
 
 
-_changes: dict[int, _Change] = {}  # by the id() of the array that owns the memory
-_changing = held_by_forks(threading.RLock())  # several threads of an optimizer's step may note changes
+_changes: dict[int, _Change] = {}  # keys: id() of the array that owns the memory
+_changing = held_by_forks(threading.RLock())  # several threads of an optimizer step may record changes
 
 
 def note_change(array: Array) -> None:
-    """Note that an array's memory, which views share, was changed in place.
+    """Record that the memory of an array, which views share, was changed in place.
 
-    A graph that saved this memory before then refuses to run backward.
+    Graphs that saved this memory earlier then refuse to run backward.
     """
     memory = owner(array)
     with _changing:

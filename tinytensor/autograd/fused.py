@@ -1,4 +1,4 @@
-"""Fused ops: defined by a composite of ops, computed by a pair of hand-written kernels."""
+"""Fused ops: defined by a composite of ops, computed by a pair of handwritten kernels."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def fused(
 ) -> Callable[[Function], Function]:
     """Declare the decorated composite as a fused op, computed by the kernels ``forward`` and ``backward``.
 
-    ``inputs`` names the parameters that get gradients. With ``is_loss`` the output of half-precision inputs stays float32.
-    ``check`` is called with the inputs and raises ValueError for shapes that do not fit. ``FusedOp`` describes the kernels.
+    ``inputs`` names the parameters that get gradients. If ``is_loss`` is set, the output for half-precision inputs stays
+    float32. ``check`` is called with the inputs and raises ValueError for mismatched shapes. See ``FusedOp`` for the kernels.
     """
 
     def declare(reference: Function) -> Function:
@@ -39,26 +39,26 @@ def fused(
 
 
 class _Zeros(NamedTuple):
-    """A node's stand-in for an input that is not saved."""
+    """A placeholder in a node for an input that is not saved."""
 
     shape: tuple[int, ...]
     dtype: DType
 
 
 class FusedOp(Op):
-    """An op defined by a composite of ops, its ``reference``, and computed by kernels in one pass each way.
+    """An op defined by a composite of ops (its ``reference``) and computed by one forward and one backward kernel.
 
-    ``kernel_forward(needed, *arguments)`` returns the output and the residuals: what the backward pass needs besides the
-    arguments. ``kernel_backward(g, residuals, needed, **arguments)`` returns one gradient for each input. ``needed`` says which
-    inputs need a gradient. If none does, the forward kernel may omit the residuals. A backward kernel may have a parameter
-    ``before``: the first input's gradient from elsewhere, or None. It returns the sum of both, in a new array.
+    ``kernel_forward(needed, *arguments)`` returns the output and the residuals: values that the backward pass needs besides the
+    arguments. ``kernel_backward(g, residuals, needed, **arguments)`` returns one gradient for each input. ``needed`` marks the
+    inputs that need a gradient. If none does, the forward kernel may omit the residuals. A backward kernel may accept
+    ``before``: a gradient of the first input from other ops, or None. It returns the sum of both in a new array.
 
-    The kernels compute first-order gradients. For higher orders the reference runs again and is differentiated like any
-    expression. Kernels and reference get all inputs in one floating-point dtype. float16 inputs, whose squares and sums soon
-    overflow, are converted to float32.
+    The kernels compute first-order gradients. For higher orders, the reference runs again and is differentiated like any
+    expression. The kernels and the reference receive all inputs in one floating-point dtype. float16 inputs are converted to
+    float32, because their squares and sums easily overflow.
 
-    As with every op, the NAMES of the backward kernel's parameters say what is saved. It omits an input if no gradient of any
-    order depends on its values, such as a term that is only added. The reference then gets zeros for it.
+    As in every op, the NAMES of the backward kernel's parameters determine what is saved. It omits inputs on which no gradient
+    of any order depends, such as a term that is only added. The reference then receives zeros instead.
     """
 
     converts = True
@@ -96,13 +96,13 @@ class FusedOp(Op):
         return converted(out, float16) if dtype == float16 and not self.is_loss else out, residuals
 
     def _convert(self, arguments: list[Any]) -> DType:
-        """Convert the inputs to the dtype that the kernels compute in. Return the dtype that the inputs promote to."""
+        """Convert the inputs to the dtype in which the kernels compute. Also return the dtype to which the inputs promote."""
         if [getattr(arguments[i], "dtype", default_dtype) for i in self.input_positions] == self.usual_dtypes:
             return default_dtype
         arrays = {i: arguments[i] for i in self.input_positions if is_array(arguments[i])}
         floating = [x.dtype for x in arrays.values() if is_floating(x.dtype)]
         common = functools.reduce(xp.promote_types, floating) if floating else default_dtype
-        common = common.newbyteorder("=")  # this processor's: arrays from a file may have the other order of bytes
+        common = common.newbyteorder("=")  # in native byte order: arrays from a file may be byte-swapped
         computed_in = default_dtype if common == float16 else common
         for i, x in arrays.items():
             arguments[i] = x if x.dtype == computed_in else converted(x, computed_in)
@@ -122,8 +122,8 @@ class FusedOp(Op):
             g = converted(g, default_dtype) if g.dtype == float16 else g
             added = {} if before is None else {"before": before}
             return self.kernel_backward(g, residuals, needed, **{name: values[name] for name in self.passed_back}, **added)
-        # Gradients are collected at a new alias of each input. So if one input was computed from another, the latter does not
-        # also get the gradient that flows through the former.
+        # Gradients are collected at a new alias of each input. If one input was computed from another, the latter then does not
+        # also receive the gradient that flows through the former.
         values = {name: xp.zeros(*value) if type(value) is _Zeros else value for name, value in values.items()}
         for name, parent in zip(self.inputs, node.parents):
             if parent is not None:

@@ -1,6 +1,6 @@
-"""The inputs of ops and tensors: arguments in order, numbers and nested lists as arrays, and operands of one dtype.
+"""The inputs of ops and tensors: order arguments, convert numbers and nested lists to arrays, and promote dtypes.
 
-Invalid inputs raise an error that names the op or the value, and the fix.
+Invalid inputs raise an error with the op or value and the fix.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ PLAIN = {type(None), bool, int, float, str}
 
 
 def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
-    """Return the arguments in the order of the function's parameters, with defaults, and settings of the annotated types.
+    """Return the arguments in the order of the function's parameters, with defaults and with settings of the annotated types.
 
-    Raises TypeError for too many arguments, an unknown or repeated name, a missing setting, and a setting of the wrong type.
+    Raises TypeError for too many arguments, an unknown or repeated name, or a missing or mistyped setting.
     """
     arguments = list(args) if len(args) == len(op.names) and not settings else _in_order(op, args, settings)
     for position, name, setting_type in op.setting_kinds:
@@ -81,10 +81,10 @@ def operand(op: Op, position: int, value: Any) -> Any:
 
 
 def setting(op: Op, position: int, value: Any, recording: bool) -> Any:
-    """Return the array of a setting that is a tensor. If the call is recorded, return copies of the caller's arrays, which may
-    change before a gradient rule needs them.
+    """Return the array of a setting that is a tensor. If the call is recorded, copy the caller's arrays, which may change
+    before a gradient rule needs them.
 
-    Settings get no gradient: raises TypeError if this one requires one.
+    Settings get no gradient: raise TypeError if the setting requires gradients.
     """
     if hasattr(value, "node"):  # a tensor
         if value.node is not None and op.differentiable and modes().recording:
@@ -95,7 +95,7 @@ def setting(op: Op, position: int, value: Any, recording: bool) -> Any:
     return owned(value) if recording else value
 
 
-# Parts of NumPy's and CuPy's error messages, and the fix that our messages put before them.
+# Fragments of NumPy's and CuPy's error messages, and the fix that our messages put before them.
 _REMEDIES = {
     "could not be broadcast|not broadcastable|non-broadcastable|shape mismatch|axis remapping": (
         "these do not broadcast; compare them from the last axis: each pair must be equal, or one of them 1"
@@ -106,7 +106,7 @@ _REMEDIES = {
 
 
 def explain(op: Op, arguments: Sequence[Any], error: Exception) -> Exception:
-    """Return an error of the same type, in one line: the op, the shapes, a usual fix if there is one, and the original text."""
+    """Return a one-line error of the same type: the op, the shapes, a common fix if there is one, and the original message."""
     operands = [x for value in arguments for x in (value if isinstance(value, (tuple, list)) else [value])]
     shapes = ", ".join(f"{tuple(v.shape)}" for v in operands if hasattr(v, "shape"))
     reason = " ".join(str(error).split())
@@ -120,7 +120,7 @@ def explain(op: Op, arguments: Sequence[Any], error: Exception) -> Exception:
 
 
 def owned(value: Any) -> Any:
-    """Return the value with copies of its arrays, lists, dicts and sets, which its owner may change. Other objects stay."""
+    """Copy the arrays, lists, dicts and sets in a value, because its owner may change them. Other objects are not copied."""
     if type(value) in PLAIN:
         return value
     if isinstance(value, (xp.ndarray, host.ndarray)):
@@ -137,17 +137,17 @@ def owned(value: Any) -> Any:
 
 
 def arrays_in(value: Any) -> list[Array]:
-    """Return the arrays in a value and in nested dicts, tuples and lists."""
+    """Return all arrays in a value, including nested dicts, tuples and lists."""
     return arrays_and_plain_in(value)[0]
 
 
 def arrays_and_plain_in(value: Any) -> tuple[list[Array], list[Any]]:
-    """Return the arrays, and the numbers, strings and Nones, in a value and in nested dicts, tuples and lists."""
+    """Return the arrays, and the numbers, strings and Nones, in a value, including nested dicts, tuples and lists."""
     arrays, plain, waiting = [], [], [value]
     for value in waiting:  # the list grows
         if type(value) is xp.ndarray:
             arrays.append(value)
-        elif type(value) in PLAIN:  # a quick test, for most values
+        elif type(value) in PLAIN:  # a quick check that covers most values
             plain.append(value)
         elif isinstance(value, dict):
             waiting.extend(value.values())
@@ -162,8 +162,8 @@ def arrays_and_plain_in(value: Any) -> tuple[list[Array], list[Any]]:
 def promoted(op: Op, arrays: list[Any]) -> list[Any]:
     """Convert the integers among the operands if needed.
 
-    Next to floating-point operands they get the dtype of those (NumPy would make float64 of int64 and float32). Alone they
-    become float32 if the op needs floating-point numbers, or if an operand is a Python float.
+    If there are floating-point operands, integers take their dtype (NumPy would promote int64 and float32 to float64).
+    Otherwise, integers become float32 if the op needs floating-point numbers or if an operand is a Python float.
     """
     dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
     floating = [d for d in dtypes if is_floating(d)]
@@ -179,9 +179,9 @@ def promoted(op: Op, arrays: list[Any]) -> list[Any]:
 
 
 def rounded(op: Op, out: Array, arrays: Sequence[Any]) -> Array:
-    """Convert the output to half precision if all floating-point operands have it.
+    """Convert the output to half precision if all floating-point operands are half precision.
 
-    Some functions return float32 for them, such as sums, and arithmetic of bfloat16 with a Python number.
+    For such operands, sums and bfloat16 arithmetic with a Python number return float32.
     """
     floating = {x.dtype for x in arrays if hasattr(x, "dtype") and is_floating(x.dtype)}
     if op.converts or len(floating) != 1 or "dtype" in op.positions or not is_floating(out.dtype):
@@ -194,23 +194,23 @@ def rounded(op: Op, out: Array, arrays: Sequence[Any]) -> Array:
 
 
 def as_array(data: Any, dtype: DType = None) -> Array:
-    """Return a new array of the backend, from a tensor, an array, a number or a nested list.
+    """Create an array of the backend from a tensor, an array, a number or a nested list.
 
-    Without ``dtype``, Python floats become float32 and arrays keep their dtype. Raises TypeError unless the data are numbers
-    or booleans, ValueError for nested lists of unequal lengths, and OverflowError for a number that does not fit the dtype.
+    If you omit ``dtype``, Python floats become float32 and arrays keep their dtype. Raises TypeError unless the data are
+    numbers or booleans, ValueError for ragged nested lists, and OverflowError if a number does not fit the dtype.
     """
     is_plain = type(data) is host.ndarray and data.dtype.kind in "biuf" and data.itemsize <= 8
     is_plain = is_plain and dtype in (None, data.dtype)
     data = read_values(data.data if not is_plain and hasattr(data, "node") else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
-    # Allowed before a capture, for cached tables.
+    # Allowed before a capture, to build cached tables.
     current_step().refuse("the numbers that a tensor is made of", "make it before, and pass it in", before=False)
     return from_numpy(data if is_plain else on_host(data, dtype))
 
 
 def on_host(data: Any, dtype: DType = None) -> Any:
-    """Do the same as ``as_array``, but return a NumPy array, which may be ``data`` itself."""
+    """Like ``as_array``, but return a NumPy array, possibly ``data`` itself."""
     try:
         unwrapped = _unwrapped(data)
         array = host.asarray(unwrapped)
@@ -228,7 +228,7 @@ def on_host(data: Any, dtype: DType = None) -> Any:
 
 
 def _unwrapped(data: Any) -> Any:
-    """Replace tensors by NumPy arrays in nested lists."""
+    """Replace tensors in nested lists with NumPy arrays."""
     if isinstance(data, (list, tuple)):
         return data if PLAIN.issuperset(map(type, data)) else [_unwrapped(item) for item in data]
     if type(data) in PLAIN:
@@ -242,8 +242,8 @@ def _unwrapped(data: Any) -> Any:
 
 
 def _of_python(array: Any, dtype: DType, data: Any) -> Any:
-    """Convert NumPy's array of Python numbers to ``dtype``, by default from float64 to float32. NumPy's numbers, arrays and
-    tensors keep their dtype, also in lists."""
+    """Convert NumPy's array of Python numbers to ``dtype``, by default from float64 to float32. NumPy numbers, arrays and
+    tensors keep their dtype, even inside lists."""
     if dtype is None and array.dtype.kind == "f" and not _has_dtype(data):
         dtype = default_dtype
     if dtype is None or dtype == array.dtype:
@@ -256,7 +256,7 @@ def _of_python(array: Any, dtype: DType, data: Any) -> Any:
 
 
 def _has_dtype(data: Any) -> bool:
-    """Return True if a nested list holds an array, a tensor or a NumPy number."""
+    """Return True if a nested list contains an array, a tensor or a NumPy number."""
     return any(map(_has_dtype, data)) if isinstance(data, (list, tuple)) else hasattr(data, "dtype")
 
 
@@ -265,7 +265,7 @@ def _too_large(data: Any) -> OverflowError:
 
 
 def _of_integers(numbers: Any, dtype: DType, data: Any) -> Any:
-    """Return integers in ``dtype``, by default int64 or uint64. Raises OverflowError for one that does not fit."""
+    """Convert integers to ``dtype`` (default: int64 or uint64). Raises OverflowError if an integer does not fit."""
     smallest, largest = int(numbers.min()), int(numbers.max())
     if dtype is None:
         dtype = index_dtype if largest < 2**63 else host.dtype("uint64")
@@ -280,7 +280,7 @@ def _are_all(data: Any, letters: str) -> bool:
     """Return True if all numbers in nested lists and arrays have dtypes whose ``kind`` is one of these letters."""
     if isinstance(data, (list, tuple)):
         return all(_are_all(item, letters) for item in data)
-    letter = getattr(getattr(data, "dtype", None), "kind", None)  # None for Python's numbers and PyTorch's tensors
+    letter = getattr(getattr(data, "dtype", None), "kind", None)  # None for Python numbers and PyTorch tensors
     return isinstance(data, (int, float)[: 1 + ("f" in letters)]) if letter is None else letter in letters
 
 
@@ -291,32 +291,32 @@ iinfo = functools.cache(host.iinfo)  # the range of an integer dtype
 
 
 def check_not_masked(value: Any) -> None:
-    """Raise TypeError for NumPy's masked array, as the masked values would be used."""
+    """Raise TypeError for a NumPy masked array, because the masked values would be used."""
     if hasattr(value, "mask"):
         raise TypeError("cannot use a masked array: pass its .filled(...), or its .data")
 
 
 def check_fits(number: float, dtype: Any) -> None:
-    """Raise OverflowError for a Python number that does not fit an integer dtype. NumPy would often drop bits."""
+    """Raise OverflowError if a Python number does not fit an integer dtype. NumPy would often drop bits."""
     if dtype.kind in "iu" and not iinfo(dtype).min - 1 < number < iinfo(dtype).max + 1:
         raise OverflowError(f"{dtype} cannot hold {shown(number)}: use a dtype that can")
 
 
 def check_divisor(x: Any, y: Any) -> None:
-    """Raise ZeroDivisionError for integers or booleans divided by 0, as Python does. A GPU's values are not read."""
+    """Raise ZeroDivisionError for integers or booleans divided by 0, as in Python. Values on a GPU are not read."""
     are_integers = not any(type(v) is float or getattr(v, "dtype", bool_dtype).kind not in "biu" for v in (x, y))
     if are_integers and xp is host and not host.all(y):
         raise ZeroDivisionError("an integer is divided by 0: divide floats, or replace the 0 with tt.where")
 
 
 def check_not_negative(name: str, value: float) -> None:
-    """Raise ValueError for a setting that is negative or NaN."""
+    """Raise ValueError if a setting is negative or NaN."""
     if not value >= 0:
         raise ValueError(f"{name} must be at least 0, got {value}")
 
 
 def check_dtype(dtype: Any, data: Any = None) -> None:
-    """Raise TypeError for a dtype that tensors cannot have. The message shows the data."""
+    """Raise TypeError for a dtype that tensors do not support. The message shows the data."""
     if dtype.kind not in "biuf" and dtype.name != "bfloat16":
         raise TypeError(f"a tensor holds numbers or booleans, not {dtype}" + ("" if data is None else f": {str(data)[:60]!r}"))
     if dtype.itemsize > 8:
@@ -330,7 +330,7 @@ def check_probability(p: float) -> None:
 
 
 def calling_line() -> str:
-    """Return the innermost line of the call stack outside of this package, which is the user's."""
+    """Return the user's line: the innermost line of the call stack outside this package."""
     package = os.path.dirname(os.path.dirname(__file__)) + os.sep
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(package)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"

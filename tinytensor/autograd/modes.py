@@ -1,7 +1,7 @@
-"""Modes: switches that belong to each thread and each asyncio task.
+"""Modes: switches that each thread and each asyncio task sets for itself.
 
-They say whether calls are recorded, checked for NaN, traced, and multiplied in full float32, and which generator draws random
-numbers. Kernels read them, so this file imports nothing above kernels.
+Modes control whether calls are recorded, checked for NaN or traced, whether products use full float32, and which random
+generator is used. Kernels read the modes, so this file imports nothing above kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _is_full_everywhere() -> bool:
 
 
 class Modes:
-    """The values of all switches. They are immutable: a context makes new ones, which refer to the outer ones."""
+    """The values of all switches. Modes are immutable: a context creates new modes that refer to the outer ones."""
 
     __slots__ = (
         "detecting_anomalies",
@@ -47,12 +47,12 @@ class Modes:
         self.detecting_anomalies = False
         self.keeping_values = False
         self.full_precision = _is_full_everywhere()  # how a GPU computes float32 products
-        self.tracer: Any = None  # records every call of an op, if set: see replaying.py
-        self.gradients: Any = None  # a dict, by leaf, to which ``backward`` adds gradients instead of to ``.grad``
+        self.tracer: Any = None  # if set, records every call of an op: see replaying.py
+        self.gradients: Any = None  # if set, ``backward`` adds gradients to this dict, by leaf, instead of to ``.grad``
         self.step: Any = None  # the step that is being captured, if any: see replaying.py
-        self.generator: Any = None  # of random numbers, inside ``random.using``
+        self.generator: Any = None  # the random generator, inside ``random.using``
         self.switch: Switched | None = None  # the innermost context
-        self.outer: Modes | None = None  # the modes outside of it
+        self.outer: Modes | None = None  # the modes outside the innermost context
 
     def inside(self, switch: Switched) -> Modes:
         """Return the modes after entering this context."""
@@ -71,29 +71,29 @@ class Modes:
         return modes
 
     def without(self, switch: Switched) -> Modes:
-        """Return the modes after leaving this context. It need not be the innermost: generators leave theirs in any order."""
-        if self.switch is switch and self.outer is not None:  # as a ``with`` leaves it
+        """Return the modes after leaving this context. It need not be the innermost: generators exit in any order."""
+        if self.switch is switch and self.outer is not None:  # the usual exit from a ``with``
             return self.outer
         inner: list[Switched] = []
         modes: Modes | None = self
         while modes is not None and modes.switch is not None and modes.switch is not switch:
             inner.append(modes.switch)
             modes = modes.outer
-        if modes is None or modes.outer is None:  # it was entered in another thread or task
+        if modes is None or modes.outer is None:  # the context was entered in another thread or task
             return self
         return functools.reduce(Modes.inside, reversed(inner), modes.outer)
 
 
 # A context variable, because asyncio tasks share a thread. A new thread starts with the default.
 _current: ContextVar[Modes] = ContextVar("modes", default=Modes())  # noqa: B039 (they never change)
-modes = _current.get  # ``modes().recording`` and so on
+modes = _current.get  # used as ``modes().recording`` and so on
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Switched:
-    """A context or decorator that sets one switch. It may be entered repeatedly, and by several threads.
+    """A context or decorator that sets one switch. It can be entered repeatedly and by several threads.
 
-    A context made from a generator would take three times as long.
+    A context built from a generator would take three times as long.
     """
 
     __slots__ = ("name", "value")
@@ -103,9 +103,9 @@ class Switched:
         self.value = value
 
     def __call__(self, function: Function) -> Function:
-        """Return the function with this mode inside it. A generator has the mode only while it runs, not between items.
+        """Decorate a function so that it runs in this mode. A generator has the mode only while it runs, not between items.
 
-        Raises TypeError for a class, whose methods it would not change.
+        Raises TypeError for a class, because its methods would not change.
         """
         if isinstance(function, type) or not callable(function):
             raise TypeError(
@@ -125,7 +125,7 @@ def no_grad() -> Switched: ...
 @overload
 def no_grad(function: Function) -> Function: ...
 def no_grad(function: Any = None) -> Any:
-    """Return a context in which nothing is recorded, so results do not require gradients. It also decorates functions, as
+    """Return a context in which no graph is recorded, so results do not require gradients. Also works as a decorator:
     ``@tt.no_grad()`` or ``@tt.no_grad``.
 
     >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
@@ -142,7 +142,7 @@ def enable_grad() -> Switched: ...
 @overload
 def enable_grad(function: Function) -> Function: ...
 def enable_grad(function: Any = None) -> Any:
-    """Return a context that records again, inside ``no_grad``. It also decorates functions."""
+    """Return a context that resumes recording inside ``no_grad``. Also works as a decorator."""
     return _around(function, Switched("recording", True))
 
 
@@ -153,7 +153,7 @@ def _around(function: Any, switched: Switched) -> Any:
 def detect_anomaly() -> Switched:
     """Return a context in which the first NaN or infinity in an op's output or a gradient raises FloatingPointError.
 
-    The error names the op and the line that called it. Checking every result is slow: use it to debug, not to train.
+    The error names the op and the line that called it. Checking every result is slow, so use it only for debugging.
 
     >>> with tt.detect_anomaly():
     ...     tt.tensor([1.0, 0.0]).log()
@@ -165,7 +165,7 @@ def detect_anomaly() -> Switched:
 
 
 def keep_values() -> Any:
-    """Return a context in which the graph keeps the result of every op, for ``draw_graph``.
+    """Return a context in which the graph stores the result of every op, for ``draw_graph``.
 
     This uses more memory until the graph is freed.
 
@@ -181,16 +181,16 @@ def keep_values() -> Any:
 def full_precision() -> Any:
     """Return a context that computes float32 matrix products in full float32.
 
-    By default a GPU uses TF32, as is usual in training. It is several times as fast: it keeps 10 of the 23 mantissa bits of
-    each factor and adds in float32. The environment variable TINYTENSOR_TF32=0 turns it off everywhere. On NumPy, and for other
-    dtypes, this context changes nothing.
+    By default a GPU uses TF32, as is common in training. TF32 is several times faster: it keeps 10 of the 23 mantissa bits of
+    each factor and accumulates in float32. Set the environment variable TINYTENSOR_TF32=0 to turn it off everywhere. This
+    context has no effect on NumPy or on other dtypes.
     """
     return Switched("full_precision", True)
 
 
 @contextmanager
 def restored(before: Modes) -> Iterator[None]:
-    """Use the modes that ``modes()`` returned before, perhaps in another thread."""
+    """Return a context with modes that ``modes()`` returned earlier, perhaps in another thread."""
     now = _current.set(before)
     try:
         yield

@@ -1,21 +1,21 @@
-"""Ops: a forward function on arrays, and one gradient rule for each input.
+"""Ops: a forward function on arrays and one gradient rule for each input.
 
-The NAMES of a rule's parameters say what it needs: ``g`` (the incoming gradient), an input's name, ``out``,
+The NAMES of a rule's parameters determine what it receives: ``g`` (the incoming gradient), an input's name, ``out``,
 ``<input>_shape``, or one of the op's settings. Nothing else is saved.
 
-A rule returns the gradient of its input, and changes none of its arguments. It may return:
+A rule returns the gradient of its input and must not change its arguments. It may return:
 
-* An array, or a tensor if it got tensors, whose shape is the input's or one that the input broadcasts to. The engine sums it to
-  the input's shape and converts it to the input's dtype, so no rule mentions broadcasting or dtypes. The array may be new,
-  ``g``, a saved array, or a view of these. The engine adds in place only to new arrays: never to ``g`` or its views, and to a
-  copy of an array that is saved or was also returned for another input.
+* An array (a tensor if the rule received tensors) whose shape is the input's shape or one that the input broadcasts to. The
+  engine sums it to the input's shape and converts it to the input's dtype, so no rule mentions broadcasting or dtypes. The
+  array may be new, ``g``, a saved array, or a view of these. The engine adds in place only to new arrays, never to ``g`` or its
+  views. If an array is saved or was also returned for another input, the engine adds to a copy.
 * None, if no gradient flows to this input.
-* An ``engine.Part``, if it got arrays: a gradient that is 0 except for some elements.
+* An ``engine.Part``, if the rule received arrays: a gradient that is 0 except for some elements.
 
-It must not return a Python number or another shape (ValueError), or an array that is kept outside of the graph.
+It must not return a Python number, any other shape (ValueError), or an array that is stored outside the graph.
 
-One rule serves derivatives of every order. An ordinary backward pass passes raw arrays, and nothing is recorded. With
-``create_graph=True`` the rule gets tensors, so its ops are recorded. A rule therefore uses operators and ops, not ``xp``.
+One rule serves derivatives of every order. An ordinary backward pass passes raw arrays, and nothing is recorded. If
+``create_graph`` is True, the rule receives tensors, so its ops are recorded. Write rules with operators and ops, not ``xp``.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def op(
 ) -> Callable[[Function], Function]:
     """Declare a function on arrays as a differentiable op on tensors: ``@op(x=lambda g, out: g * out)``.
 
-    Each keyword names an input of the function and gives its gradient rule. Parameters without a rule are settings, which get
+    Each keyword names an input of the function; its value is the gradient rule. Parameters without a rule are settings and get
     no gradient. An op without rules, ``@op()``, has no gradients; its inputs are the parameters without a default. The op takes
     tensors, or raw arrays when a gradient rule calls it. Settings that are arrays, lists, dicts or sets are copied for the
-    rules; other objects must not change. A setting annotated ``int``, ``float``, ``bool``, ``str`` or the like must be one (see
-    arguments.py).
+    rules. Other objects must not change. A setting annotated ``int``, ``float``, ``bool``, ``str`` or the like must have that
+    type (see arguments.py).
 
-    ``floating``: the function takes only floating-point numbers; integers and booleans reach it as float32.
-    ``several``: the first argument is a sequence of tensors, and the one rule returns a gradient for each.
+    ``floating``: convert integers and booleans to float32, because the function takes only floating-point numbers. ``several``:
+    the first argument is a sequence of tensors, and its rule returns one gradient for each tensor.
 
     >>> from tinytensor.autograd.op import op
     >>> @op(x=lambda g, x: g * 3 * x * x)
@@ -77,8 +77,8 @@ def op(
 class Op:
     """A forward function and a gradient rule for each of its inputs; see ``op``."""
 
-    adds_to_first = False  # whether ``backward`` takes ``before``
-    converts = False  # whether ``compute`` converts the operands to one dtype
+    adds_to_first = False  # True: ``backward`` takes ``before``
+    converts = False  # True: ``compute`` converts the operands to one dtype
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class Op:
     ):
         functools.update_wrapper(self, forward)
         self.name = forward.__name__.lstrip("_")
-        self.forward = forward  # ops/compiled.py replaces it in elementwise ops by a faster function of the same values
+        self.forward = forward  # ops/compiled.py replaces it in elementwise ops with a faster, equivalent function
         self.floating = floating
         self.several = several
         self.rules = rules
         self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
-        self.takers = {n: operator.itemgetter("g", "g", *needs) for n, needs in self.needs.items()}  # two names return a tuple
+        self.takers = {n: operator.itemgetter("g", "g", *needs) for n, needs in self.needs.items()}  # "g" twice: always a tuple
         self.differentiable = bool(rules)
         parameters = inspect.signature(forward).parameters
         if not parameters or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters.values()):
@@ -116,7 +116,7 @@ class Op:
         ]
         self.none_needed = (False,) * len(self.inputs)  # ``needed`` if no input needs a gradient
         self._check_rules()
-        all_ops.setdefault(self.name, self)  # a user's op may have the name of one of ours
+        all_ops.setdefault(self.name, self)  # a user-defined op may share the name of a built-in op
 
     def _check_rules(self) -> None:
         known = {"g", "out", *self.names, *(f"{n}_shape" for n in self.names)}
@@ -129,23 +129,23 @@ class Op:
         return f"<op {self.name}>"
 
     def __reduce__(self) -> str:
-        """Pickle and copy an op by its name, like a function."""
+        """Pickle and copy the op by its name, like a function."""
         return self.forward.__qualname__
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """An op set on the Tensor class is a method."""
+        """Bind the op as a method if it is an attribute of the Tensor class."""
         return self if instance is None else types.MethodType(self, instance)
 
     def input_name(self, i: int) -> str:
-        """Return the name of an input in error messages."""
+        """Return the name of an input for error messages."""
         return f"operand {i}" if self.several else repr(self.inputs[i])
 
     # -- a call
 
     def __call__(self, /, *args: Any, **settings: Any) -> Any:
-        """Return a tensor if an argument is a tensor, or an array if a gradient rule passes only raw arrays.
+        """Call the op. Return a tensor if an argument is a tensor, or an array if a gradient rule passes only arrays.
 
-        The function gets the tensors' arrays. Calls with tensors are recorded.
+        The function receives the arrays of the tensors. Calls with tensors are recorded.
         """
         now = modes()
         if now.tracer is not None:
@@ -158,7 +158,7 @@ class Op:
                     return self._with_tensors(arguments, now)
             if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if self.several else arguments)):
                 for i in () if self.several else self.input_positions:
-                    operand(self, i, arguments[i])  # raises an error that names the first wrong one
+                    operand(self, i, arguments[i])  # raises an error that names the first wrong argument
                 types_of_args = ", ".join(type(x).__name__ for x in args) or "nothing"
                 raise TypeError(f"{self.name} needs a tensor, got {types_of_args}: make one with tt.tensor(...)")
             return self.compute(arguments, self.none_needed)[0]
@@ -207,7 +207,7 @@ class Op:
         return Tensor._wrap(out, node)
 
     def _single(self, out: Any) -> Array:
-        """Return the function's result as an array. Raises TypeError for several results."""
+        """Return the function's result as an array. Raises TypeError if there are several results."""
         if isinstance(out, (tuple, list)):
             returned = a_or_an(type(out).__name__)
             raise TypeError(f"{self.name} returned {returned}: an op returns one array, so write an op for each")
@@ -216,9 +216,9 @@ class Op:
     # -- forward: a call uses these, and FusedOp overrides them
 
     def compute(self, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
-        """Return the output for these arrays, and the residuals that a fused op's gradients need besides the arrays, or None.
+        """Return the output for these arrays, and the residuals (or None) that gradients of a fused op also need.
 
-        NumPy's errors about shapes, indices and types are raised again with the op's name; the original is their cause.
+        NumPy errors about shapes, indices and types are reraised with the op's name. The original error is their cause.
         """
         try:
             return self.forward(*arguments), None
@@ -234,7 +234,7 @@ class Op:
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 (ops live as long as the program)
     def _to_save(self, needed: tuple[bool, ...]) -> list[tuple[str, int | None, bool]]:
-        """Return what these inputs' rules name except ``g``: name, position (None for ``out``), and whether it is a shape."""
+        """Return the parameters of these inputs' rules except ``g``: name, position (None: ``out``), whether it is a shape."""
         inputs = self.inputs if self.several else [name for name, wanted in zip(self.inputs, needed) if wanted]
         names = sorted({n for name in inputs for n in self.needs[name]} - {"g"})
         return [
@@ -245,10 +245,10 @@ class Op:
     # -- backward
 
     def backward(self, node: Node, g: Any, create_graph: bool, before: Any = None) -> Sequence[Any]:
-        """Return the gradient for each of the node's parents; None for a parent that is None.
+        """Return the gradient for each of the node's parents (None for a parent that is None).
 
-        An op that ``adds_to_first`` may get ``before``, the gradient that has reached the first parent so far. It returns the
-        sum of both for that parent, in a new array.
+        An op with ``adds_to_first`` set may receive ``before``, the first parent's gradient so far. For that parent it returns
+        the sum of both in a new array.
         """
         saved = {**node.saved, "g": g}
         if create_graph:
@@ -289,8 +289,8 @@ def _shape_of(value: Any) -> Any:
 
 
 def _copy_shared(gradients: Sequence[Any], g: Any, held: set[int]) -> Sequence[Any]:
-    """Copy each gradient whose memory is saved (its id is in ``held``) or was returned before, as the engine adds to arrays in
-    place. ``g`` and its views, which many rules return, are not copied: the engine does not add to them."""
+    """Copy each gradient whose memory is saved (its id is in ``held``) or was already returned, because the engine adds to
+    arrays in place. ``g`` and its views, which many rules return, are not copied: the engine does not add to them."""
     separate = []
     for gradient in gradients:
         if gradient is not g and isinstance(gradient, xp.ndarray):

@@ -1,7 +1,7 @@
-"""The seam between the core and ``replay/``: what differs while a function is traced, or a training step is captured.
+"""The interface between the core and ``replay/``, for tracing functions and capturing training steps.
 
-A tracer records the ops that a function calls, and a captured step the work of a GPU, to repeat them without Python. The core
-knows only this file about them. (``op.py`` also reads the tracer at every call.)
+To repeat work without Python, a tracer records the ops that a function calls, and a captured step records the work of a GPU.
+The core accesses both only through this file. (``op.py`` also reads the tracer at every call.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Tracer(Protocol):
-    """Records what a function does: see ``replay/trace.py``."""
+    """A recorder of the ops that a function calls; see ``replay/trace.py``."""
 
     def call(self, op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Call the op and record the call."""
@@ -32,26 +32,26 @@ class Tracer(Protocol):
         """Record the call of a check."""
 
     def slot(self, value: Any) -> int:
-        """Return the slot number of a value. A new value is a constant."""
+        """Return the slot number of a value. Treat a new value as a constant."""
 
     def refuse_values_of(self, value: Any) -> None:
-        """Raise TypeError if the traced function computed this array or tensor, or part of it."""
+        """Raise TypeError if the traced function computed this array or tensor, or any part of it."""
 
 
 class Replacements:
-    """Counts replacements of modules' parts and tensors' arrays, after which traced programs are out of date."""
+    """A counter of replaced submodules, parameters and tensor arrays. Each replacement invalidates traced programs."""
 
     latest = 0
     _next = itertools.count(1).__next__
 
     @classmethod
     def note(cls) -> None:
-        """Note a replacement that was made. No two threads note the same number."""
+        """Count one replacement. No two threads get the same number."""
         cls.latest = cls._next()
 
 
 def tracing(tracer: Tracer | None) -> Switched:
-    """Return a context in which this tracer, if any, records the calls of ops."""
+    """Return a context in which this tracer, if any, records calls of ops."""
     return Switched("tracer", tracer)
 
 
@@ -67,16 +67,16 @@ def refuse_in_trace(why: str) -> None:
 
 
 def array_of(x: Tensor) -> Array:
-    """Return the array of a tensor, to pass to an op in its place. A tracer then knows the array."""
+    """Return the array of a tensor, to pass to an op instead of the tensor. A tracer then recognizes the array."""
     if (tracer := modes().tracer) is not None:
         tracer.slot(x)
     return x.data
 
 
 def read_values(values: Any) -> Any:
-    """Return ``values``, an array or tensor or a tuple of them, which will be read outside of ops.
+    """Return ``values`` (an array, a tensor or a tuple) for code that reads them outside of ops.
 
-    Raises TypeError if a function that is being traced computed them.
+    Raises TypeError if they were computed by a function that is being traced.
     """
     if (tracer := modes().tracer) is not None:
         tracer.refuse_values_of(values)
@@ -84,9 +84,9 @@ def read_values(values: Any) -> Any:
 
 
 def value_check(check: Callable[..., None]) -> Callable[..., None]:
-    """Declare a function that checks the values of arrays. A traced function repeats it in every call.
+    """Declare a function that checks the values of arrays. Traced functions repeat the check in every call.
 
-    (Other checks, such as checks of shapes, run only while the function is traced.)
+    (Other checks, such as shape checks, run only while the function is traced.)
     """
 
     @functools.wraps(check)
@@ -102,20 +102,20 @@ def value_check(check: Callable[..., None]) -> Callable[..., None]:
 
 
 class TrainingStep:
-    """A step of training that Python runs each time: its methods act immediately. ``replay/capture.py`` has the captured one.
+    """A training step that Python runs each time. Its methods act immediately. See ``replay/capture.py`` for captured steps.
 
-    In a captured step Python runs once, and then a GPU repeats its work with the same memory and numbers. Whatever replays must
-    do again, or cannot do, goes through these methods.
+    In a captured step Python runs once, and a GPU then repeats its work with the same memory and numbers. Work that replays
+    must redo, or cannot do, goes through these methods.
     """
 
     is_captured = False  # True while this thread captures a step, or prepares to
 
     def numbers(self, compute: Callable[[], Sequence[float]], dtype: DType) -> Any:
-        """Return the numbers of ``compute()``; in a captured step, as a GPU's array that each replay refills."""
+        """Return the numbers of ``compute()``. In a captured step, return a GPU array that each replay refills."""
         return compute()
 
     def changing(self, compute: Callable[[], float]) -> Any:
-        """Return the number of ``compute()``; in a captured step, as an object that ``numbers`` and ``repeat`` read again."""
+        """Return the number of ``compute()``. In a captured step, return an object that ``numbers`` and ``repeat`` reread."""
         return compute()
 
     def repeat(self, work: Callable[[], None]) -> None:
@@ -127,25 +127,25 @@ class TrainingStep:
         return from_numpy(values)
 
     def constant(self, make: Callable[..., Any], *arguments: Any) -> Array:
-        """Return ``make(*arguments)``, a table from a cache. Replays keep it when the cache drops it."""
+        """Return ``make(*arguments)``, a table from a cache. Replays keep the table even if the cache drops it."""
         return make(*arguments)
 
     def before_replays(self, check: Callable[[], str]) -> None:
-        """Call ``check()`` before each replay. It returns what a replay would miss, such as "a parameter was replaced"."""
+        """Call ``check()`` before each replay. It returns a change that a replay would miss ("a parameter was replaced")."""
 
     def before_gradient(self, tensor: Tensor, is_set: bool) -> None:
-        """Note that a tensor's ``.grad`` will be set or added to. Replays do the same.
+        """Record that a tensor's ``.grad`` will be set or added to. Replays do the same.
 
         Raises CaptureError if the step adds to a gradient from before the step.
         """
 
     def refuse(self, action: str, remedy: str, before: bool = True) -> None:
-        """Raise CaptureError, as replays would repeat ``action``; with ``before`` also while a capture is prepared."""
+        """Raise CaptureError, because replays would repeat ``action``. ``before``: also while preparing a capture."""
 
 
 _ordinary = TrainingStep()
 
 
 def current_step() -> TrainingStep:
-    """Return this thread's step: the one that is being captured, or else an ordinary one."""
+    """Return this thread's step: the step that is being captured, or else an ordinary step."""
     return modes().step or _ordinary

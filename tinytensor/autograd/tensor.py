@@ -1,12 +1,12 @@
-"""The Tensor: an array, and the node that says how it was computed.
+"""The Tensor: an array and the node that records how it was computed.
 
-Its operators and other methods are ops, which import this file, so ``ops/methods.py`` adds them to the class.
+Operators and methods are ops. Ops import this file, so ``ops/methods.py`` adds them to the class.
 
-``x += y`` makes a new tensor, and ``x[i] = y`` gives x a changed copy of its array, so neither changes a tensor that shares
-memory with x. But both change a leaf that requires gradients in place, as optimizers do, and only under ``no_grad``. Otherwise
-only these write into memory that tensors share: ``Parameter.assign``, ``load_state_dict``, initializers, optimizers,
+``x += y`` creates a new tensor, and ``x[i] = y`` gives x a changed copy of its array, so neither affects tensors that share
+memory with x. A leaf that requires gradients is the exception: both change it in place, as optimizers do, but only under
+``no_grad``. Otherwise only these write into shared memory: ``Parameter.assign``, ``load_state_dict``, initializers, optimizers,
 ``clip_grad_norm``, and code that changes ``.data`` or an array that shares its memory (from ``.numpy()``, ``np.asarray(x)`` or
-DLPack). ``backward`` refuses saved values that were changed, but cannot notice changes by such code.
+DLPack). ``backward`` refuses saved values that were changed, but cannot detect changes by such code.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ else:
 
 
 class Tensor(Methods):
-    """An array that remembers how it was computed. Make one with ``tt.tensor``.
+    """An array that records how it was computed. Create one with ``tt.tensor``.
 
-    Operators take tensors and numbers, and broadcast: ``+ - * / // % ** @``, comparisons, which give booleans, and ``& | ^ ~``.
-    A NumPy array must be made a tensor first.
+    The operators ``+ - * / // % ** @``, comparisons and ``& | ^ ~`` take tensors and numbers, and broadcast. Convert a NumPy
+    array to a tensor first.
 
-    ``x[index]`` takes integers, slices, ``...``, None, and arrays, lists or tensors of integers or booleans, as in NumPy;
-    gradients flow through it. ``len(x)`` is the length of the first axis, and a loop goes along it. Of one element,
-    ``float(x)``, ``int(x)``, ``bool(x)`` and ``f"{x:.4f}"`` give the number.
+    As in NumPy, ``x[index]`` takes integers, slices, ``...``, None, and arrays, lists or tensors of integers or booleans.
+    Gradients flow through it. ``len(x)`` is the length of the first axis, and iteration runs along it. For a tensor of one
+    element, ``float(x)``, ``int(x)``, ``bool(x)`` and ``f"{x:.4f}"`` use its value.
 
-    ``x[index] = y`` changes x alone, never a tensor that shared its memory. It raises RuntimeError if x or y requires
-    gradients, which would be lost: build the result with ``tt.where`` or ``tt.concatenate``.
+    ``x[index] = y`` changes only x, never a tensor that shared its memory. It raises RuntimeError if x or y requires gradients,
+    because they would be lost: build the result with ``tt.where`` or ``tt.concatenate``.
 
     >>> x = tt.arange(12).reshape(3, 4)
     >>> x[1], x[:, -1], x[x > 9]
@@ -54,7 +54,7 @@ class Tensor(Methods):
     """
 
     __slots__ = ("__weakref__", "_data", "_grad", "node")
-    __array_priority__ = 1000  # so that CuPy passes `array + tensor` on to Tensor.__radd__, whose error says what to do
+    __array_priority__ = 1000  # makes CuPy delegate `array + tensor` to Tensor.__radd__, whose error suggests a fix
 
     _data: Array
     node: engine.Node | None
@@ -69,7 +69,7 @@ class Tensor(Methods):
 
     @classmethod
     def _wrap(cls, array: Array, node: engine.Node | None = None) -> Tensor:
-        """Return a tensor that holds this array, without a copy. ``node`` records the call that computed it, if any."""
+        """Wrap an array in a tensor without copying it. ``node`` records the call that computed it, if any."""
         tensor = object.__new__(Tensor)
         tensor._data = array
         tensor.node = node
@@ -85,7 +85,7 @@ class Tensor(Methods):
 
     @property
     def data(self) -> Array:
-        """The array of values. Set it to another array, or to a tensor to share its memory."""
+        """The array of values. Assign another array, or a tensor to share its memory."""
         return self._data
 
     @data.setter
@@ -102,8 +102,8 @@ class Tensor(Methods):
                 f"x.data of shape {array.shape} does not fit a tensor of shape {self.shape} that requires gradients"
             )
         if self.node is not None and array.dtype != self.dtype:
-            engine.leaf(Tensor._wrap(array))  # raises an error for integers
-            self.requires_grad = False  # raises an error unless the tensor is a leaf
+            engine.leaf(Tensor._wrap(array))  # raises for integer data
+            self.requires_grad = False  # raises unless the tensor is a leaf
             self._data, self._grad = array, None
             self.requires_grad = True
         self._data = array
@@ -131,7 +131,7 @@ class Tensor(Methods):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients flow to this tensor or through it."""
+        """True if gradients flow to or through this tensor."""
         return self.node is not None
 
     @requires_grad.setter
@@ -163,10 +163,10 @@ class Tensor(Methods):
     # ------------------------------------------------------------------------------------------------- its values
 
     def numpy(self) -> host.ndarray[Any, Any]:
-        """Return the values as a NumPy array. On the CPU it shares the tensor's memory; from a GPU it is a copy.
+        """Return the values as a NumPy array. On the CPU the array shares the tensor's memory. From a GPU it is a copy.
 
-        Changing the array in place changes the tensor. ``backward`` does not notice changes of saved values, and returns wrong
-        gradients: change a ``.copy()``.
+        Changing the array in place changes the tensor. ``backward`` cannot detect such changes and would return wrong
+        gradients, so change a ``.copy()`` instead.
         """
         return to_numpy(read_values(self.data))
 
@@ -181,15 +181,15 @@ class Tensor(Methods):
         return self.numpy().tolist()
 
     def detach(self) -> Tensor:
-        """Return the same values, in the same memory, without a history: no gradients flow through the result."""
+        """Return a tensor that shares the values but has no history: no gradients flow through it."""
         return Tensor._wrap(self.data)
 
     @checked
     def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:
-        """Add the derivative of this tensor, times ``gradient``, to the ``.grad`` of every leaf.
+        """Add the gradient of this tensor, times ``gradient``, to the ``.grad`` of every leaf.
 
-        A tensor of one element needs no ``gradient``. The graph is freed unless ``retain_graph``, whose default is
-        ``create_graph``. With ``create_graph`` the gradients are differentiable.
+        Omit ``gradient`` for a tensor of one element. The graph is freed unless ``retain_graph`` is set (default:
+        ``create_graph``). If ``create_graph`` is set, the gradients are differentiable.
         """
         node, g = start_of_backward(self, gradient, create_graph)
         retain = create_graph if retain_graph is None else retain_graph
@@ -204,7 +204,7 @@ class Tensor(Methods):
         return f"tensor({values}{dtype}{history or ', requires_grad=True' * self.requires_grad})"
 
     def __format__(self, spec: str) -> str:
-        """Format a tensor of one element like its Python number, as in ``f"{loss:.4f}"``."""
+        """Format a one-element tensor like a Python number, as in ``f"{loss:.4f}"``."""
         if spec and self.size != 1:
             raise TypeError(f"a format like {spec!r} needs a tensor of one element, not of shape {self.shape}: use .tolist()")
         return format(self.item(), spec) if spec else repr(self)
@@ -245,9 +245,9 @@ class Tensor(Methods):
         return host.array(read_values(self.data), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **settings: Any) -> Any:
-        """Let ``np.from_dlpack(x)``, ``torch.from_dlpack(x)`` and others share the memory, also on a GPU.
+        """Let ``np.from_dlpack(x)``, ``torch.from_dlpack(x)`` and others share the memory, on a GPU too.
 
-        Raises BufferError, as DLPack demands, if the tensor requires gradients, or if an axis runs backward in memory, which
+        Raises BufferError, as DLPack requires, if the tensor requires gradients or if an axis has a negative stride, which
         crashes PyTorch.
         """
         if self.node is not None:
@@ -257,13 +257,13 @@ class Tensor(Methods):
         return read_values(self.data).__dlpack__(**settings)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return DLPack's device type and the device's number."""
+        """Return the DLPack device type and the device number."""
         return self.data.__dlpack_device__()
 
     __hash__ = object.__hash__
 
     def __getstate__(self) -> Any:
-        """Pickle the values and a subclass's attributes, without the gradient and the history."""
+        """Pickle the values and the attributes of a subclass, without the gradient and the history."""
         return self.numpy(), self.requires_grad, _attributes(self)
 
     def __setstate__(self, state: Any) -> None:
@@ -274,7 +274,7 @@ class Tensor(Methods):
             object.__setattr__(self, name, value)
 
     def __copy__(self) -> Tensor:
-        """Return another leaf for a leaf or Parameter, and ``x.copy()`` for a computed tensor."""
+        """Return a new leaf for a leaf or Parameter, or ``x.copy()`` for a computed tensor."""
         is_leaf = self.node is not None and self.node.op is None
         if not is_leaf and type(self) is Tensor:
             return self.copy()
@@ -289,7 +289,7 @@ class Tensor(Methods):
                 f"this tensor was computed by {self.node.op.name!r}, and a deep copy would lose its history: "
                 "use copy() to keep it, or detach() first"
             )
-        duplicate = memo[id(self)] = object.__new__(type(self))  # before the attributes, which may refer to it
+        duplicate = memo[id(self)] = object.__new__(type(self))  # before the attributes, because they may refer to it
         duplicate.__setstate__((self.data, self.requires_grad, copy.deepcopy(_attributes(self), memo)))
         return duplicate
 
@@ -298,17 +298,17 @@ wrap = Tensor._wrap
 
 
 def _attributes(tensor: Tensor) -> dict[str, Any]:
-    """Return the attributes that a subclass of Tensor added, in its ``__dict__`` or in slots."""
+    """Return the attributes that a subclass of Tensor stores in its ``__dict__`` or in slots."""
     classes = [base for base in type(tensor).__mro__ if base is not Tensor]
     slots = [name for base in classes for name, value in vars(base).items() if inspect.ismemberdescriptor(value)]
     return {name: getattr(tensor, name) for name in [*getattr(tensor, "__dict__", ()), *slots] if hasattr(tensor, name)}
 
 
 def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[engine.Node, Any]:
-    """Return the node that backward starts from, and the gradient there: an array, or a tensor with ``create_graph``.
+    """Return the node at which the backward pass starts and its gradient (a tensor if ``create_graph`` is set).
 
-    Raises RuntimeError if nothing was recorded, or in a traced function, and ValueError if ``gradient`` has the wrong shape, or
-    is missing although ``output`` has several elements.
+    Raises RuntimeError if no graph was recorded or inside a traced function. Raises ValueError if ``gradient`` has the wrong
+    shape, or is missing although ``output`` has several elements.
     """
     refuse_in_trace("a function that is being traced cannot compute gradients: compute them outside of it")
     if output.node is None:
@@ -331,7 +331,7 @@ _accumulating = free_in_forks(threading.RLock())  # several threads may run back
 
 
 def add_gradients(total: dict[engine.Node, Any], gradients: Mapping[engine.Node, Any]) -> None:
-    """Add gradients to those in ``total``, in place."""
+    """Add gradients to ``total`` in place."""
     with no_warnings():
         for leaf, gradient in gradients.items():
             if leaf in total:
@@ -341,13 +341,13 @@ def add_gradients(total: dict[engine.Node, Any], gradients: Mapping[engine.Node,
 
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
-    """Add gradients, tensors or arrays that nobody else holds, to the ``.grad`` of their leaves."""
+    """Add gradients (tensors, or arrays that nothing else references) to the ``.grad`` of their leaves."""
     with _accumulating:
         if (collected := modes().gradients) is not None:
             return add_gradients(collected, gradients)
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()
-            if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile
+            if tensor is None or tensor.node is not leaf:  # the tensor was freed, frozen or converted meanwhile
                 continue
             current_step().before_gradient(tensor, is_set=False)
             if tensor._grad is None:
@@ -359,10 +359,10 @@ def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
 
 
 def with_own_memory(gradient: Any) -> Tensor:
-    """Return a gradient as a tensor that shares its memory with nothing.
+    """Return a gradient as a tensor that shares memory with no other object.
 
-    Nobody else holds an array. A tensor, which is a recorded gradient, may share its memory with another gradient or the tensor
-    passed to ``backward``, so it is copied.
+    Arrays have no other references. A tensor (a recorded gradient) is copied, because it may share memory with another gradient
+    or with the tensor passed to ``backward``.
     """
     if isinstance(gradient, Tensor):
         return Tensor._wrap(gradient.data.copy(), gradient.node)
@@ -370,5 +370,5 @@ def with_own_memory(gradient: Any) -> Tensor:
 
 
 def is_differentiable(x: object) -> bool:
-    """Return True for a tensor of floating-point numbers."""
+    """Return True for a floating-point tensor."""
     return isinstance(x, Tensor) and is_floating(x.dtype)

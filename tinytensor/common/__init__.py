@@ -1,1 +1,1 @@
-"""Checks of arguments, answers to other libraries' names, contexts around functions, and plurals. It imports only device/."""
+"""Argument checks, hints for names from other libraries, contexts around functions, and plurals. Imports only device/."""

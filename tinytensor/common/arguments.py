@@ -1,8 +1,8 @@
-"""``checked`` holds callers to a function's annotations.
+"""``checked`` enforces a function's type annotations.
 
-So the body gets exactly the annotated types: a Python number for ``int`` and ``float`` (NumPy's numbers are converted), a bool
-for ``bool``, a valid dtype for ``DType``, and a tuple for ``Sequence[int]``. Any other argument raises TypeError. Ops check
-their settings in the same way (see op.py).
+The function body receives exactly the annotated types: a Python number for ``int`` and ``float`` (NumPy numbers are converted),
+a bool for ``bool``, a valid dtype for ``DType``, and a tuple for ``Sequence[int]``. Any other argument raises TypeError. Ops
+check their settings in the same way (see op.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Kind(NamedTuple):
-    """The type that an argument must have: its name in words, and a function that converts an argument, or returns
-    NotImplemented.
+    """The required type of an argument: its description, and a function that converts an argument or returns NotImplemented.
 
-    Values of the types in ``usual`` need no conversion. For most arguments this is the complete check, and it takes no time.
+    Values whose type is in ``usual`` need no conversion. For most arguments this cheap test is the complete check.
     """
 
     words: str
@@ -32,13 +31,13 @@ class Kind(NamedTuple):
     read: Callable[[Any], Any]
 
     def of(self, function: str, name: str, value: Any) -> Any:
-        """Convert the argument ``name`` of a function. Raises TypeError if this is not possible."""
+        """Convert the argument ``name`` of a function. Raises TypeError if that is impossible."""
         converted = self.read(value)
         if converted is NotImplemented:
             remedy = f": {MISPLACED[function, name]}" if (function, name) in MISPLACED else self._remedy(value)
             raise TypeError(f"{function}: {name} must be {self.words}, got {shown(value)}{remedy}")
         if converted is value and hasattr(value, "node"):
-            self.usual.add(type(value))  # a class of tensors, which this file cannot import
+            self.usual.add(type(value))  # a tensor class, which this file cannot import
         return converted
 
     def _remedy(self, value: Any) -> str:
@@ -53,8 +52,8 @@ class Kind(NamedTuple):
 
 
 def _scalar_kind(value: Any) -> str:
-    """Return the kind of the dtype ("i", "f", ...) of a NumPy number, or of an array or a tensor without axes."""
-    is_scalar = getattr(value, "shape", None) == () and not hasattr(value, "mask")  # masked numbers are refused
+    """Return the dtype kind ("i", "f", ...) of a NumPy number or a 0-d array or tensor."""
+    is_scalar = getattr(value, "shape", None) == () and not hasattr(value, "mask")  # masked numbers are rejected
     return str(getattr(getattr(value, "dtype", None), "kind", "")) if is_scalar else ""
 
 
@@ -92,7 +91,7 @@ makers: list[Callable[[Any], Any]] = []  # tt.tensor, which this file cannot imp
 
 
 def _or_integers(expected: Kind | None) -> Kind | None:
-    """Let tensor arguments also be NumPy arrays of integers or booleans, which have no gradient to lose."""
+    """Also accept NumPy arrays of integers or booleans as tensor arguments, because they have no gradient to lose."""
 
     def read(value: Any) -> Any:
         converted = read_tensor(value)
@@ -152,7 +151,7 @@ def _all_of(value: Any, read: Callable[[Any], Any]) -> Any:
 
 
 def _has_order(value: Any) -> bool:
-    """Return True for ordered collections other than text. An array without axes has no items, though it is Iterable."""
+    """Return True for ordered collections other than strings. A 0-d array has no items, although it is Iterable."""
     has_none = isinstance(value, (str, bytes, bytearray, Mapping, Set)) or getattr(value, "shape", None) == ()
     return isinstance(value, Iterable) and not has_none
 
@@ -192,7 +191,7 @@ def _dtype(value: Any) -> Any:
     return dtype if is_known else NotImplemented
 
 
-_KINDS = {  # if several are allowed, they are tried in this order
+_KINDS = {  # if several types are allowed, they are tried in this order
     "Tensor": Kind("a tensor", set(), _tensor),
     "Array": Kind("a tensor", {xp.ndarray}, _array),
     "Ids": Kind("a tensor", {xp.ndarray}, _ids),
@@ -218,7 +217,7 @@ _OF_RULES = {"Tensor": "Tensor | Array", "Sequence[Tensor]": "Sequence[Array]"}
 
 
 def kind_of(annotation: Any, takes_arrays: bool = False) -> Kind | None:
-    """Return the ``Kind`` for an annotation, or None if it is not checked, such as Any."""
+    """Return the ``Kind`` for an annotation, or None for an unchecked annotation such as Any."""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     short = _SHORT | _OF_RULES if takes_arrays else _SHORT
     parts = [name for part in text.split(" | ") for name in short.get(part, part).split(" | ")]
@@ -240,7 +239,7 @@ def kind_of(annotation: Any, takes_arrays: bool = False) -> Kind | None:
 
 
 def kinds_of(function: Callable[..., Any], takes_arrays: bool = False) -> dict[str, Kind | None]:
-    """Return the ``Kind`` of each parameter of a function. A parameter with the default None may be None."""
+    """Return the ``Kind`` of each parameter of a function. If the default is None, the argument may be None."""
     expected = {}
     for name, parameter in inspect.signature(function).parameters.items():
         annotation = parameter.annotation
@@ -250,13 +249,13 @@ def kinds_of(function: Callable[..., Any], takes_arrays: bool = False) -> dict[s
 
 
 def checked(function: Function, takes_arrays: bool = False) -> Function:
-    """Declare a function, or an ``__init__``, that takes the types of its annotations and no others."""
+    """Declare a function (or ``__init__``) that accepts only the annotated types."""
     by_name = {name: _or_integers(expected) for name, expected in kinds_of(function, takes_arrays).items()}
     forms = {name: p.kind for name, p in inspect.signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY}
     names, by_position = list(forms), [by_name[name] for name in forms]
     takes_more = inspect.Parameter.VAR_POSITIONAL in forms.values()
     takes_any_name = inspect.Parameter.VAR_KEYWORD in forms.values()
-    called = "" if function.__name__ == "__init__" else function.__qualname__  # an ``__init__`` is called by its class's name
+    called = "" if function.__name__ == "__init__" else function.__qualname__  # messages name the class instead of ``__init__``
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -278,13 +277,13 @@ def checked(function: Function, takes_arrays: bool = False) -> Function:
 
 
 def composite(function: Function) -> Function:
-    """Declare a function that is made of ops. It is ``checked``, but like an op it also takes arrays for tensors, because
-    gradient rules call it with arrays."""
+    """Declare a function composed of ops. It is ``checked``, but like an op it also accepts arrays as tensors, because gradient
+    rules call it with arrays."""
     return checked(function, takes_arrays=True)
 
 
 def shown(value: Any) -> str:
-    """Describe a wrong argument: a plain value or list by itself, another one by its type, package and dtype."""
+    """Describe a wrong argument: show plain values and lists, and describe others by type, package and dtype."""
     text = _as_text(value)
     text = text if len(text) <= 60 else text[:57] + "..."
     return f"the {type(value).__name__} {text}" if type(value) in (list, tuple) else text
@@ -302,6 +301,6 @@ def _as_text(value: Any) -> str:
 
 
 def kind_name(value: Any) -> str:
-    """Return the name of a value's type, with its package unless it is Python's: another library may have a Tensor, too."""
+    """Return the name of a value's type, with its package unless it is built in: other libraries also have a Tensor."""
     package = type(value).__module__.partition(".")[0]
     return type(value).__name__ if package == "builtins" else f"{package}.{type(value).__name__}"

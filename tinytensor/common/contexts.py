@@ -1,4 +1,4 @@
-"""A context around each call of a function. Generators and coroutines are in it only while they run."""
+"""Wrap each call of a function in a context. Generators and coroutines are in the context only while they run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def around(context: AbstractContextManager[Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function inside a context, which each call, and each item of a generator, enters anew."""
+    """Wrap a function so that each call (or each step of a generator) enters the context anew."""
     forms = function, getattr(function, "__call__", None)  # noqa: B004 (for callable objects)
     if any(map(inspect.isgeneratorfunction, forms)):
         return _around_items(context, function)
@@ -50,7 +50,7 @@ def _around_items(context: Any, function: Any) -> Any:
                     return end.value
             try:
                 resume, sent = items.send, (yield item)
-            except BaseException as error:  # the caller threw it in, or closed the generator (GeneratorExit)
+            except BaseException as error:  # thrown in by the caller, or GeneratorExit from close()
                 resume, sent = items.throw, error
 
     return generate

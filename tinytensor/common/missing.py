@@ -1,7 +1,7 @@
-"""Answers for names of other libraries, such as ``x.view`` or ``tt.manual_seed``: the tinytensor equivalent.
+"""Hints for names from other libraries, such as ``x.view`` or ``tt.manual_seed``: the tinytensor equivalents.
 
-They are the rows of ``names_elsewhere.md``, which the guides for users of PyTorch and NumPy show. All other names of NumPy have
-an answer, too.
+Hints are the rows of ``names_elsewhere.md``, which the guides for PyTorch and NumPy users include. All other NumPy names also
+have a hint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from tinytensor.device.backend import host
 
-# The prefixes of PyTorch's and NumPy's names in the table, by where a name is missing.
+# The prefixes of PyTorch and NumPy names in the table, by the namespace where a name is missing.
 _PREFIXES = {
     "tinytensor": ("torch", "F", "nn", "x", "np"),
     "tinytensor.autograd": ("torch.autograd",),
@@ -32,14 +32,14 @@ _PREFIXES = {
     "Module": ("model",),
     "Optimizer": ("optimizer",),
 }
-_IN_NUMPY = {  # where NumPy has such names, and the prefix for users
+_IN_NUMPY = {  # where NumPy defines such names, and the prefix that users write
     "tinytensor": (host, "numpy."),
     "tinytensor.functional": (host, "numpy."),
     "tinytensor.linalg": (host.linalg, "numpy.linalg."),
     "tinytensor.random": (host.random.Generator, "numpy.random.default_rng()."),
     "Tensor": (host.ndarray, "x.numpy()."),
 }
-KEYWORDS = {  # PyTorch's and NumPy's names of arguments
+KEYWORDS = {  # argument names in PyTorch and NumPy
     "dim": "axis",
     "dims": "axis",
     "dim0": "axis1",
@@ -71,7 +71,7 @@ KEYWORDS = {  # PyTorch's and NumPy's names of arguments
     "gamma": "factor",
     "step_size": "every",
 }
-NEEDLESS = {  # PyTorch's arguments without a counterpart
+NEEDLESS = {  # PyTorch arguments without a counterpart
     "device": "nothing is moved to a device",
     "non_blocking": "nothing is moved to a device",
     "inplace": "nothing is computed in place",
@@ -101,13 +101,13 @@ MISPLACED = {  # positions where PyTorch or NumPy takes another argument
 
 
 def _plain(cell: str) -> str:
-    """Return a cell without its marks. A link to a guide becomes the guide's name."""
+    """Return a table cell without its markup. A link to a guide becomes the guide's name."""
     return re.sub(r"\[([^\]]*)\]\(([\w.]+)[^)]*\)", r"\1: docs/guides/\2", cell).replace("`", "")
 
 
 @functools.lru_cache(maxsize=1)
 def _answers() -> dict[str, tuple[str, str]]:
-    """Return, by PyTorch's name such as "x.view", its example with ours, and a note."""
+    """Map each name from PyTorch or NumPy, such as "x.view", to a hint and a note."""
     answers: dict[str, tuple[str, str]] = {}
     for line in Path(__file__).with_name("names_elsewhere.md").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -126,7 +126,7 @@ def _answers() -> dict[str, tuple[str, str]]:
 
 
 def missing(namespace: str, name: str, owner: Any, called: str = "") -> AttributeError:
-    """Return the error for a missing attribute of ``owner``: the module ``namespace``, or an object of this class."""
+    """Return the error for a missing attribute of ``owner``: the module ``namespace`` or an object of this class."""
 
     def text() -> str:
         answer = "" if name.startswith("_") else _answer(namespace, name, owner)
@@ -136,7 +136,7 @@ def missing(namespace: str, name: str, owner: Any, called: str = "") -> Attribut
 
 
 class _Text(functools.partial[str]):
-    """A text that is written only when it is read: ``hasattr`` and ``getattr`` discard most errors."""
+    """A string that is built only when read, because ``hasattr`` and ``getattr`` discard most errors."""
 
     def __repr__(self) -> str:
         return self()
@@ -163,13 +163,13 @@ def _answer(namespace: str, name: str, owner: Any) -> str:
 
 
 def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a module, which answer missing names and list only public ones and ``__doc__``
-    and the like."""
+    """Return ``__getattr__`` and ``__dir__`` for a module. They give hints for missing names, and list only public names and
+    ``__doc__`` and the like."""
 
     def answer(name: str) -> Any:
         raise missing(module, name, sys.modules[module])
 
-    vars(sys.modules[module]).setdefault("__path__", [])  # so that ``from module import name`` asks the finder below
+    vars(sys.modules[module]).setdefault("__path__", [])  # makes ``from module import name`` ask the finder below
 
     def show() -> list[str]:
         names = vars(sys.modules[module])
@@ -179,11 +179,11 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
 
 
 class _Finder:
-    """A finder that answers failed imports, such as of ``tinytensor.nn.functional``."""
+    """A finder that gives hints for failed imports, such as ``tinytensor.nn.functional``."""
 
     @staticmethod
     def find_spec(full: str, path: Any = None, target: Any = None) -> None:
-        """Raise ImportError with the answer to this name, if there is one."""
+        """Raise ImportError with the hint for this name, if there is one."""
         module, _, name = full.rpartition(".")
         if module in _PREFIXES and not name.startswith("_") and (answer := _answer(module, name, sys.modules.get(module))):
             raise ImportError(f"{module} has no {name!r}: {answer}", name=full)
@@ -193,27 +193,27 @@ sys.meta_path.append(_Finder)
 
 
 class CalledModule(ModuleType):
-    """A module that answers when it is called, like PyTorch's ``tt.device("cpu")``."""
+    """A module that raises an error with a hint when called, as in PyTorch's ``tt.device("cpu")``."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         raise TypeError(f"{self.__name__} is a module: {_answer('tinytensor', self.__name__.rpartition('.')[2], self)}")
 
 
 def public(names: Mapping[str, Any], modules: str) -> list[str]:
-    """Return the public names of a package: those without "_", and only these modules."""
+    """Return the public names of a package: names without a leading "_", and only these modules."""
     shown = [name for name, value in names.items() if not (name.startswith("_") or isinstance(value, ModuleType))]
     return sorted([*shown, *modules.split()])
 
 
 class Count(int):
-    """A number, for ``x.size``, that answers when it is called like PyTorch's ``x.size()``."""
+    """A number for ``x.size`` that raises an error with a hint when called, as in PyTorch's ``x.size()``."""
 
     def __call__(self, *axes: Any) -> Any:
         raise TypeError("x.size is the number of elements here: PyTorch's x.size() is x.shape, and x.size(0) is x.shape[0]")
 
 
 def unknown_argument(function: str, name: str, known: Sequence[str]) -> TypeError:
-    """Return the error for an argument that the function does not have."""
+    """Return the error for an unknown argument of a function."""
     ours = KEYWORDS.get(name, "")
     hint = f"{name} is {ours} here, and " if ours in known else ""
     hint = f"{NEEDLESS[name]}, and " if name in NEEDLESS else hint

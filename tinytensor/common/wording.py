@@ -1,4 +1,4 @@
-"""Counts and articles for messages: 1 pair and 2,000 pairs, a list and an int."""
+"""Counts and articles for messages: "1 pair" and "2,000 pairs", "a list" and "an int"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def counted(number: float, noun: str, several: str = "") -> str:
-    """Return a number with commas and its noun. ``several`` is an irregular plural.
+    """Return a number with thousands separators, followed by its noun. ``several`` is an irregular plural.
 
     >>> from tinytensor.common.wording import counted
     >>> counted(1, "batch"), counted(2000, "batch"), counted(0, "entry")
@@ -16,7 +16,7 @@ def counted(number: float, noun: str, several: str = "") -> str:
 
 
 def a_or_an(word: str) -> str:
-    """Return a word, such as a type's name, after its article as it is pronounced: "an LSTM".
+    """Return a word, such as a type name, with the article that fits its pronunciation: "an LSTM".
 
     >>> from tinytensor.common.wording import a_or_an
     >>> a_or_an("list"), a_or_an("int"), a_or_an("LSTM"), a_or_an("UnigramTokenizer")

@@ -1,1 +1,1 @@
-"""The lowest package, which imports no other: NumPy or CuPy, memory, cores, sums, files and forks."""
+"""The lowest package, with no imports from other packages: NumPy or CuPy, memory, cores, sums, files and forks."""

@@ -1,8 +1,8 @@
-"""Freed memory is reused for the next array instead of being returned to the system.
+"""Reuse freed memory for the next array instead of returning it to the system.
 
-A training step allocates the same large arrays again and again. By default glibc returns each freed array to the system, which
-then fills new memory with zeros page by page: a third of a small model's step. With memory reuse the process holds its peak
-memory. TINYTENSOR_KEEP_MEMORY=0 leaves the system's allocator unchanged.
+A training step allocates the same large arrays repeatedly. By default glibc returns each freed array to the system, which then
+zeroes new memory page by page. This takes a third of a small model's step. With memory reuse, the process holds on to its peak
+memory. Set TINYTENSOR_KEEP_MEMORY=0 to leave the system allocator unchanged.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _SMALLEST = 1 << 16  # bytes of an array
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc's malloc reuse freed memory. Return False without glibc, or if TINYTENSOR_KEEP_MEMORY=0."""
+    """Make glibc's malloc reuse freed memory. Return False if there is no glibc or TINYTENSOR_KEEP_MEMORY=0."""
     if os.environ.get("TINYTENSOR_KEEP_MEMORY", "1") == "0" or sys.platform != "linux":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # another C library, such as musl
         return False
     settings = [
-        (_MMAP_MAX, 0),  # no array gets its own memory mapping, which would be returned to the system
+        (_MMAP_MAX, 0),  # no array gets its own memory mapping: it would be returned to the system
         (_TRIM_THRESHOLD, _GIBIBYTE),  # the end of the heap is not returned either
-        (_ARENA_MAX, 1),  # all threads share one heap, so each can use what another has freed
+        (_ARENA_MAX, 1),  # all threads share one heap, so each can reuse memory freed by another
     ]
     done = [mallopt(name, value) for name, value in settings]
     return all(done)
 
 
 def use_large_pages(arrays: Iterable[Any]) -> int:
-    """Ask Linux to move NumPy's arrays to pages of 2 MiB. Return the number of bytes that are in such pages.
+    """Ask Linux to move NumPy arrays to 2 MiB pages. Return the number of bytes in such pages.
 
-    The processor looks up fewer large pages than pages of 4 KiB: where each token reads all weights, this is up to a third
-    faster. The result is 0 on other systems, before Linux 6.1, or where its settings forbid it. Neighbors in an array's first
-    and last page move with it.
+    Large pages cause fewer TLB misses than 4 KiB pages. Decoding, which reads every weight for each token, runs up to a third
+    faster. The result is 0 on other systems, before Linux 6.1, or if the system settings forbid it. Neighbors that share an
+    array's first or last page move with it.
     """
     if sys.platform != "linux":
         return 0
@@ -57,6 +57,6 @@ def use_large_pages(arrays: Iterable[Any]) -> int:
 
 
 def _pages(array: Any) -> range:
-    """Return the addresses of the large pages that hold an array."""
+    """Return the addresses of the large pages that contain an array."""
     first = array.ctypes.data
     return range(first // _LARGE * _LARGE, first + array.nbytes, _LARGE)

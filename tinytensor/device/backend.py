@@ -1,7 +1,7 @@
 """The choice between NumPy and CuPy.
 
-``TINYTENSOR_BACKEND=numpy`` (the default) or ``cupy`` is read once, at import. Other modules import ``xp`` from here and need
-not know which one it is. Functions in this file hide the differences. The kernels are in ``kernels/numpy`` and
+``TINYTENSOR_BACKEND=numpy`` (the default) or ``cupy`` is read once, at import. Other modules import ``xp`` from here without
+knowing which backend it is. Functions in this file hide the differences. The kernels are in ``kernels/numpy`` and
 ``kernels/cupy``.
 """
 
@@ -24,7 +24,7 @@ import numpy
 from tinytensor.device.allocator import keep_freed_memory
 from tinytensor.device.caches import has_home, of_this_run
 
-host = numpy  # for work that stays on the CPU with either backend: shapes, seeds, token ids
+host = numpy  # for work that stays on the CPU in both backends: shapes, seeds, token ids
 Array = Any  # numpy.ndarray or cupy.ndarray, which have no common base class
 DType = Any
 
@@ -34,7 +34,7 @@ index_dtype = numpy.dtype(numpy.int64)
 
 
 class BackendError(ImportError):
-    """A backend or library that an environment variable selects is not available. The message says how to fix it."""
+    """A backend or library selected by an environment variable is not available. The message says how to fix it."""
 
 
 def _load_backend(name: str) -> Any:
@@ -53,7 +53,7 @@ _INSTALL = "pip install 'tinyformer[cuda13]' (or [cuda12])"
 
 
 def _load_cupy() -> Any:
-    """Import CuPy. Raises BackendError if something is missing, with how to install it."""
+    """Import CuPy. If something is missing, raise BackendError with instructions to install it."""
     _take_own_gpu()
     try:
         import cupy
@@ -68,7 +68,7 @@ def _load_cupy() -> Any:
     _check_libraries(cupy.cuda)
     _check_headers()
     if not has_home() and not os.environ.get("CUPY_CACHE_DIR"):
-        os.environ["CUPY_CACHE_DIR"] = str(of_this_run())  # CuPy would keep compiled kernels in ./~/.cupy
+        os.environ["CUPY_CACHE_DIR"] = str(of_this_run())  # CuPy would cache compiled kernels in ./~/.cupy
     return cupy
 
 
@@ -82,10 +82,10 @@ def _local_rank() -> int:
 
 
 def _take_own_gpu() -> None:
-    """Make only one GPU visible to each MPI process of this machine but the first, which uses the first GPU anyway.
+    """Make only one GPU visible to each MPI process of this machine, except the first, which uses the first GPU anyway.
 
     This must happen before CUDA starts: CuPy chooses a GPU only for one thread, and each shard of a batch has its own thread.
-    If the launcher gave this process a single GPU, it is kept.
+    If the launcher assigned a single GPU to this process, keep it.
     """
     rank, visible = _local_rank(), os.environ.get(VISIBLE_GPUS)
     if rank == 0 or (visible is not None and "," not in visible):
@@ -104,7 +104,7 @@ _NO_DEVICE = 100  # cudaErrorNoDevice
 
 
 def _check_gpu(runtime: Any) -> None:
-    """Raise BackendError unless there is a recent enough driver and a GPU that this CUDA supports."""
+    """Raise BackendError unless the driver is recent enough and this CUDA version supports the GPU."""
     needed = runtime.runtimeGetVersion()
     try:
         count = runtime.getDeviceCount()
@@ -124,7 +124,7 @@ def _check_gpu(runtime: Any) -> None:
             "CuPy finds no usable NVIDIA GPU: check that nvidia-smi lists one and that CUDA_VISIBLE_DEVICES does not hide it"
         )
     device = runtime.getDeviceProperties(runtime.getDevice())
-    lowest = (7, 5) if needed >= 13000 else (5, 0)  # CUDA 13 no longer compiles for Maxwell, Pascal and Volta
+    lowest = (7, 5) if needed >= 13000 else (5, 0)  # CUDA 13 no longer supports Maxwell, Pascal and Volta
     if (device["major"], device["minor"]) < lowest:
         older = " or, from 5.0 on, pip install 'tinyformer[cuda12]'" if needed >= 13000 else ""
         raise BackendError(
@@ -141,7 +141,7 @@ def _driver_problem(installed: int, needed: int) -> str:
 
 
 def _check_libraries(cuda: Any) -> None:
-    """Raise BackendError unless cuBLAS (matrix products) and NVRTC (the compiler of kernels) are installed."""
+    """Raise BackendError unless cuBLAS (matrix products) and NVRTC (the kernel compiler) are installed."""
     try:
         library = "cuBLAS"
         from cupy_backends.cuda.libs import cublas  # noqa: F401
@@ -153,10 +153,10 @@ def _check_libraries(cuda: Any) -> None:
 
 
 def _check_headers() -> None:
-    """Raise BackendError unless CUDA's headers are installed, ``cuda_bf16.h`` and ``cuda_fp16.h`` among them.
+    """Raise BackendError unless the CUDA headers are installed, including ``cuda_bf16.h`` and ``cuda_fp16.h``.
 
-    CuPy compiles its functions when they are first called, and finds the headers like this. Its bare wheel lacks them
-    (docs.cupy.dev, "Installation": required since CUDA 12.2).
+    CuPy searches for the headers in the same way when it compiles a function on its first call. The bare CuPy wheel does not
+    include them (docs.cupy.dev, "Installation": required since CUDA 12.2).
     """
     from cuda.pathfinder import find_nvidia_header_directory  # a package that CuPy requires
 
@@ -165,7 +165,7 @@ def _check_headers() -> None:
 
 
 def load_nccl() -> Any:
-    """Return CuPy's module for NVIDIA's NCCL, which connects GPUs. Raises BackendError if the library is missing."""
+    """Return CuPy's module for NCCL, NVIDIA's library for communication between GPUs. Raises BackendError if it is missing."""
     from cupy.cuda import nccl
 
     if not nccl.available:
@@ -175,7 +175,7 @@ def load_nccl() -> Any:
 
 
 def _version(number: int) -> str:
-    """Return CUDA's version number as text: 12040 is 12.4."""
+    """Format a CUDA version number: 12040 becomes "12.4"."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
@@ -184,7 +184,7 @@ xp: Any = _load_backend(name)
 
 
 def _find_bfloat16() -> DType:
-    """Return the dtype bfloat16 of the package ml_dtypes for CuPy, or None with NumPy or without the package."""
+    """Return the bfloat16 dtype of ml_dtypes for CuPy. Return None for NumPy or if the package is not installed."""
     if xp is numpy:
         return None
     try:
@@ -198,22 +198,22 @@ bfloat16: DType = _find_bfloat16()
 
 
 def is_array(value: object) -> bool:
-    """Return True for an array of the backend or a NumPy scalar, which NumPy's reductions return."""
+    """Return True for an array of the backend or a NumPy scalar (the result of NumPy reductions)."""
     return isinstance(value, (xp.ndarray, numpy.generic))
 
 
 def is_host_array(value: object) -> bool:
-    """Return True for a NumPy array or scalar, with either backend."""
+    """Return True for a NumPy array or scalar in both backends."""
     return isinstance(value, (numpy.ndarray, numpy.generic))
 
 
 def from_numpy(array: Any, dtype: DType = None) -> Array:
-    """Copy a NumPy array, or anything that ``numpy.asarray`` takes, to an array of the backend."""
+    """Copy a NumPy array, or anything that ``numpy.asarray`` accepts, to an array of the backend."""
     return xp.array(numpy.asarray(array, dtype=dtype))
 
 
 def to_numpy(array: Array) -> Any:
-    """Return the values as a NumPy array: on the CPU a view, from a GPU a copy."""
+    """Return the values as a NumPy array: a view on the CPU, a copy from a GPU."""
     return numpy.asarray(array) if xp is numpy else xp.asnumpy(array)
 
 
@@ -225,21 +225,21 @@ def owner(array: Array) -> Array:
 
 
 def is_floating(dtype: DType) -> bool:
-    """Return True for real floating-point dtypes. (The kind of bfloat16, which is not NumPy's own, is not 'f'.)"""
+    """Return True for real floating-point dtypes. (The kind of bfloat16, which NumPy does not define, is not 'f'.)"""
     return dtype.kind == "f" or (bfloat16 is not None and dtype == bfloat16)
 
 
-conversions: dict[tuple[DType, DType], Callable[[Array], Array]] = {}  # kernels add faster ones than NumPy's
+conversions: dict[tuple[DType, DType], Callable[[Array], Array]] = {}  # kernels add functions faster than NumPy's
 
 
 def converted(array: Array, dtype: DType) -> Array:
-    """Convert an array, or in a gradient rule a tensor, to another dtype."""
+    """Convert an array (in gradient rules, a tensor) to another dtype."""
     convert = conversions.get((array.dtype, dtype)) if is_array(array) else None
     return array.astype(dtype) if convert is None else convert(array)
 
 
 def wide(dtype: DType) -> DType:
-    """Return the dtype for sums: float32 for half precision, else None for the dtype itself."""
+    """Return the dtype for sums: float32 for half precision, else None (keep the dtype)."""
     return default_dtype if is_floating(dtype) and dtype.itemsize < default_dtype.itemsize else None
 
 
@@ -248,25 +248,25 @@ def scatter_add(target: Array, index: Any, values: Array) -> None:
     dtype = wide(target.dtype)  # half precision would round after each addition, and CuPy cannot add bfloat16 here
     parts = index if isinstance(index, tuple) else (index,)
     if is_floating(target.dtype) and target.dtype.itemsize < 8 and any(getattr(i, "size", 0) > 1024 for i in parts):
-        dtype = numpy.dtype("float64")  # many values may meet at one index
+        dtype = numpy.dtype("float64")  # an index may be repeated many times
     if dtype:
         sums = target.astype(dtype)
         xp.add.at(sums, index, values.astype(dtype))
         target[...] = sums
     else:
         if xp is not numpy and target.dtype == index_dtype:
-            # GPUs add only unsigned 64-bit integers. In two's complement the sum is the same.
+            # GPUs add only unsigned 64-bit integers. In two's complement the sums are equal.
             target, values = target.view(numpy.uint64), values.astype(target.dtype).view(numpy.uint64)
         xp.add.at(target, index, values)
 
 
 def out_of_memory(error: MemoryError) -> str:
-    """Return the text of a MemoryError. On a GPU it says how much was requested and how much is free."""
+    """Return the message of a MemoryError. On a GPU it includes the requested and free memory."""
     asked = re.search(r"allocating ([\d,]+) bytes", str(error))
     if xp is numpy or not asked:
         return str(error)
     free, total = xp.cuda.runtime.memGetInfo()
-    free += xp.get_default_memory_pool().free_bytes()  # CuPy's pool holds freed memory, in pieces that may be too small
+    free += xp.get_default_memory_pool().free_bytes()  # CuPy's pool holds freed memory in blocks that may be too small
     return (
         f"{_gibibytes(int(asked[1].replace(',', '')))} of GPU memory were requested, "
         f"and {_gibibytes(free)} of {_gibibytes(total)} are free"
@@ -278,9 +278,9 @@ def _gibibytes(count: int) -> str:
 
 
 def faults_are_errors() -> AbstractContextManager[Any]:
-    """Return a context in which CuPy's linear algebra raises LinAlgError for a singular matrix, as NumPy's does.
+    """Return a context in which CuPy's linear algebra raises LinAlgError for a singular matrix, as NumPy does.
 
-    By default it gives NaN, because a check would wait for the GPU.
+    By default CuPy returns NaN, because a check would wait for the GPU.
     """
     if xp is numpy:
         return nullcontext()
@@ -295,8 +295,8 @@ mute, unmute = partial(_errors[0][0].set, _errors[0][1]), _errors[0][0].reset  #
 
 
 class no_warnings:
-    """A context without NumPy's floating-point warnings, which GPUs never give. log(0) is a valid result; ``tt.detect_anomaly``
-    finds errors."""
+    """A context without NumPy's floating-point warnings, which GPUs never issue. log(0) is a valid result. Use
+    ``tt.detect_anomaly`` to find errors."""
 
     def __enter__(self) -> None:
         self._before = mute()

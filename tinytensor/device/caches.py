@@ -1,4 +1,4 @@
-"""Folders for files that outlive a run: in the user's cache or, if there is none, in a folder for this run."""
+"""Folders for cached files: in the user's cache or, if there is none, in a temporary folder for this run."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ import platformdirs
 
 
 def user_cache(name: str) -> Path | None:
-    """Return the folder with this name in the user's cache, which need not exist, or None without a home folder."""
+    """Return the path of a folder in the user's cache, whether or not it exists. Return None if there is no home folder."""
     try:
         path = platformdirs.user_cache_path(name, appauthor=False)
     except (OSError, RuntimeError, KeyError):
         return None
-    return path if path.is_absolute() else None  # without a home it begins with "~"
+    return path if path.is_absolute() else None  # if there is no home folder, it begins with "~"
 
 
 def has_home() -> bool:
-    """Return True if this user has a home folder. Without one, ~/.cache would be in the current folder."""
+    """Return True if this user has a home folder. If not, ~/.cache would end up in the current folder."""
     return os.path.isabs(os.path.expanduser("~"))
 
 
 def make_private(folder: Path) -> bool:
-    """Make a folder that only this user may enter, unless it exists. Return True if it is private and writable.
+    """Create a folder that only this user may enter, unless it exists. Return True if it is private and writable.
 
-    Its content is trusted. So links, folders of other users, folders that others may write, and folders in one where all users
-    may rename anything are refused.
+    The content of the folder is trusted. Return False for links, folders of other users, folders that others may write to, and
+    folders whose parent lets all users rename anything.
     """
     try:
         _make(folder, 0o700)
@@ -50,7 +50,7 @@ def make_private(folder: Path) -> bool:
 
 
 def _make(folder: Path, mode: int) -> None:
-    """Make a folder and its parents, which only the user may write, whatever the umask."""
+    """Create a folder and its parents so that only the user may write to them, whatever the umask."""
     try:
         folder.mkdir(mode)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def of_this_run() -> Path:
     made, owner = Path(tempfile.mkdtemp(prefix="tinytensor-")), os.getpid()  # with mode 700
 
     def remove() -> None:
-        if os.getpid() == owner:  # not when a forked child ends
+        if os.getpid() == owner:  # do not remove it when a forked child ends
             shutil.rmtree(made, ignore_errors=True)
 
     atexit.register(remove)

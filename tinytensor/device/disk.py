@@ -1,7 +1,7 @@
-"""Write files completely or not at all, and open regular files to read them.
+"""Write files atomically, and open regular files to read them.
 
-No other module of the two packages writes, moves or removes files, or makes folders, except for the folder of a run in
-``tinyformer/training/run_folder.py``.
+No other module of the two packages writes, moves or removes files, or creates folders, except
+``tinyformer/training/run_folder.py`` for the folder of a run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)  # the names of fi
 
 
 class FileError(ValueError):
-    """A file is missing, damaged or of another type. The message names the file and says what to do."""
+    """A file is missing, damaged or of the wrong type. The message names the file and suggests a fix."""
 
 
 _KINDS = {
@@ -39,7 +39,7 @@ def type_of(status: os.stat_result) -> str:
 
 
 def check_path(path: PathLike) -> None:
-    """Raise FileError for an invalid file name: an empty one, or one that the system cannot encode."""
+    """Raise FileError if a file name is empty or cannot be encoded by the system."""
     try:
         usable = Path(path).name != "" and b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
@@ -49,7 +49,7 @@ def check_path(path: PathLike) -> None:
 
 
 def make_folder(path: PathLike) -> list[Path]:
-    """Make a folder and its missing parents. Return the new folders, the innermost first."""
+    """Create a folder and its missing parents. Return the new folders, innermost first."""
     path = Path(path)
     made: list[Path] = []
     for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
@@ -64,11 +64,11 @@ def make_folder(path: PathLike) -> list[Path]:
 
 @contextlib.contextmanager
 def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
-    """Write a file through a temporary one, which is renamed to ``path`` at the end and removed after an error.
+    """Return a context that writes a temporary file and renames it to ``path`` at the end, or removes it after an error.
 
-    So ``path`` is always complete: the old file or the new one. A link is replaced, not followed. Of several writers, each has
-    its own temporary file, and the last one to finish wins. If the system does not name the file in an OSError, as for a full
-    disk, the error gets the name ``path``.
+    ``path`` is therefore always complete: either the old file or the new one. A link is replaced, not followed. Concurrent
+    writers have separate temporary files, and the last one to finish wins. An OSError without a file name, as when the disk is
+    full, gets the name ``path``.
     """
     check_path(path)
     target = Path(path)
@@ -91,32 +91,32 @@ def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
 
 
 def _check_replaceable(path: PathLike) -> None:
-    """Raise OSError for a pipe, a device or a socket, which must not be replaced by a file."""
+    """Raise OSError for a pipe, device or socket, because a file must not replace it."""
     with contextlib.suppress(FileNotFoundError):
         if (actual := type_of(os.lstat(path))) not in ("a file", "a folder", "a link"):
             raise OSError(f"{path} is {actual}, not a file. Remove it, or choose another name")
 
 
 def write_text(path: PathLike, text: str) -> None:
-    """Write a UTF-8 file. An existing file is unchanged until the new one is complete. An OSError names ``path``."""
+    """Write a UTF-8 file atomically. An existing file is unchanged until the new one is complete. An OSError names ``path``."""
     with atomic_write(path) as file:
         file.write(text.encode("utf-8"))
 
 
 def remove(path: PathLike) -> None:
-    """Remove a file. Raises OSError if there is none."""
+    """Remove a file. Raises OSError if it does not exist."""
     _check_replaceable(path)
     os.unlink(path)
 
 
 def open_regular(path: PathLike, wanted: str) -> BinaryIO:
     """Open a file to read its bytes, following links. Raises FileError unless it is a regular file: opening a FIFO would wait
-    for a writer, and a device may have no end. ``wanted`` says what is expected. Other failures are OSError."""
+    for a writer, and a device may have no end. ``wanted`` describes the expected file. Other failures raise OSError."""
     check_path(path)
-    _check_regular(path, os.stat(path), wanted)  # before opening, which can activate a device
+    _check_regular(path, os.stat(path), wanted)  # checked before opening, because opening can activate a device
     file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
     try:
-        _check_regular(path, os.fstat(file.fileno()), wanted)  # it may have been replaced
+        _check_regular(path, os.fstat(file.fileno()), wanted)  # the file may have been replaced
     except FileError:
         file.close()
         raise

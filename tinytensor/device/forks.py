@@ -1,8 +1,8 @@
-"""Locks in forked children. A child has only the thread that forked, but copies of all locks: one that another thread held
-would stay locked forever.
+"""Locks in forked child processes. A child has only the thread that forked, but copies of all locks. A lock held by another
+thread would stay locked forever.
 
-``held_by_forks`` is for locks that are held briefly, or while their data is inconsistent: the forking thread acquires them
-first. ``free_in_forks`` is for locks that may be held for long, or whose data is always consistent: the child gets them
+Use ``held_by_forks`` for locks that are held briefly, or while their data is inconsistent: the forking thread acquires them
+first. Use ``free_in_forks`` for locks that may be held for long, or whose data is always consistent: the child gets them
 unlocked.
 """
 
@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 
 class Lock(Protocol):
-    """A lock of the module threading, or one with the same methods."""
+    """A lock from the threading module, or an object with the same methods."""
 
     def acquire(self) -> Any: ...
     def release(self) -> Any: ...
@@ -30,7 +30,7 @@ _free: WeakSet[Any] = WeakSet()
 
 
 class _Here(threading.local):
-    """The locks that this thread has acquired to fork."""
+    """The locks that this thread has acquired for a fork."""
 
     def __init__(self) -> None:
         self.taken: list[Lock] = []
@@ -40,17 +40,17 @@ _here = _Here()
 
 
 def held_by_forks(lock: AnyLock) -> AnyLock:
-    """Return the lock, which threads acquire before they fork.
+    """Register a lock that threads acquire before they fork, and return it.
 
-    It must be reentrant, as a signal handler may fork. Its holder must acquire no other lock of this type, unless that one was
-    declared later.
+    It must be reentrant, because a signal handler may fork. Its holder must not acquire other locks of this type, except locks
+    that were declared later.
     """
     _held.append(lock)
     return lock
 
 
 def free_in_forks(lock: AnyLock) -> AnyLock:
-    """Return the lock (of the module threading), which is unlocked in a child that another thread forks."""
+    """Register a lock (from the threading module) to be unlocked in children that another thread forks, and return it."""
     _free.add(lock)
     return lock
 
@@ -70,7 +70,7 @@ def _free_all() -> None:
     _release()
     for lock in list(_free):
         if not getattr(lock, "_is_owned", bool)():  # the thread that forked may hold an RLock
-            lock._at_fork_reinit()  # as the modules threading and logging do
+            lock._at_fork_reinit()  # as the threading and logging modules do
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
@@ -82,7 +82,7 @@ if sys.version_info >= (3, 12):
 else:
 
     class cached_property(functools.cached_property):  # type: ignore[type-arg]
-        """``functools.cached_property``, with a lock that is free in a forked child. From Python 3.12 on it has no lock."""
+        """``functools.cached_property``, with a lock that is free in a forked child. Since Python 3.12 it has no lock."""
 
         def __init__(self, function: Any):
             super().__init__(function)

@@ -1,7 +1,7 @@
-"""How much memory is available for arrays.
+"""Estimates of the memory available for arrays.
 
-Work that cannot fit is refused before it starts; otherwise the system would kill the process halfway. The estimate is rather
-too large, so nothing is refused that would have run.
+Work that cannot fit is refused before it starts; otherwise the system would kill the process midway. The estimate errs on the
+high side, so that no work is refused that would have run.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tinytensor.device.backend import name as backend_name, xp
 
 
 def host_memory() -> int | None:
-    """Return the bytes of main memory that this process can use, including what it already uses.
+    """Return the bytes of main memory that this process can use, including the memory already in use.
 
-    Memory that only caches files counts as free. None if the system does not say.
+    The page cache counts as free memory. Returns None if the system does not report its memory.
     """
     limits = [_of_machine(), *_of_control_groups(), _of_address_space()]
     known = [limit for limit in limits if limit is not None]
@@ -23,7 +23,7 @@ def host_memory() -> int | None:
 
 
 def device_memory() -> int | None:
-    """Return the bytes for tensors: on a GPU its free memory and CuPy's pool, else main memory."""
+    """Return the bytes available for tensors: on a GPU its free memory and CuPy's pool, else main memory."""
     if backend_name != "cupy":
         return host_memory()
     free, _ = xp.cuda.runtime.memGetInfo()
@@ -31,7 +31,7 @@ def device_memory() -> int | None:
 
 
 def _of_machine() -> int | None:
-    """Return Linux's estimate of the available memory plus free swap, or on other systems the machine's memory."""
+    """Return Linux's estimate of available memory plus free swap. On other systems, return the memory of the machine."""
     numbers = _numbers(Path("/proc/meminfo"))
     if "MemAvailable:" in numbers:
         return 1024 * (numbers["MemAvailable:"] + numbers.get("SwapFree:", 0))
@@ -42,7 +42,7 @@ def _of_machine() -> int | None:
 
 
 def _of_control_groups() -> list[int]:
-    """Return limit minus use for each control group of this process (v1 and v2), as set by containers and batch systems."""
+    """Return limit minus usage for each control group of this process (v1 and v2), as set by containers and batch systems."""
     left = []
     for line in _text(Path("/proc/self/cgroup")).splitlines():
         _, controllers, group = line.split(":", 2)
@@ -54,9 +54,9 @@ def _of_control_groups() -> list[int]:
         else:
             continue
         path = root / group.lstrip("/")
-        for folder in (path, *path.parents):  # the limits of parent groups apply, too
+        for folder in (path, *path.parents):  # limits of parent groups also apply
             limited, used = _text(folder / limit).strip(), _text(folder / use).strip()
-            if limited.isdecimal() and used.isdecimal():  # "max" is no limit
+            if limited.isdecimal() and used.isdecimal():  # "max" means no limit
                 numbers = _numbers(folder / "memory.stat")
                 free = int(limited) - int(used) + sum(numbers.get(name, 0) for name in files)
                 left.append(max(0, free) + _swap_of(folder))
@@ -66,7 +66,7 @@ def _of_control_groups() -> list[int]:
 
 
 def _swap_of(folder: Path) -> int:
-    """Return the free swap of a group of version 2, which its memory limit does not include."""
+    """Return the free swap of a v2 control group. Its memory limit does not include swap."""
     limit, used = _text(folder / "memory.swap.max").strip(), _text(folder / "memory.swap.current").strip()
     free = 1024 * _numbers(Path("/proc/meminfo")).get("SwapFree:", 0)
     if limit.isdecimal() and used.isdecimal():
@@ -75,7 +75,7 @@ def _swap_of(folder: Path) -> int:
 
 
 def _of_address_space() -> int | None:
-    """Return what the limit of ``ulimit -v`` leaves."""
+    """Return the bytes left under the limit of ``ulimit -v``."""
     try:
         import resource
     except ImportError:
@@ -88,7 +88,7 @@ def _of_address_space() -> int | None:
 
 
 def _used_memory() -> int:
-    """Return the memory of this process, which may be partly free for new arrays (see allocator.py)."""
+    """Return the memory of this process. Part of it may be free for new arrays (see allocator.py)."""
     pages = _text(Path("/proc/self/statm")).split()
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
 
@@ -101,6 +101,6 @@ def _text(path: Path) -> str:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Read the numbers of a file whose lines are a name and a number."""
+    """Read a file of lines with a name and a number."""
     lines = [line.split() for line in _text(path).splitlines()]
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}

@@ -1,8 +1,8 @@
-"""Sums that are accurate even for many elements.
+"""Sums that stay accurate for many elements.
 
 A running float32 sum of ones stops at 2**24, because 16777216 + 1 rounds to 16777216. NumPy sums pairwise only along contiguous
-elements, and one by one along other axes, as ``einsum`` and BLAS do. Here a long axis is cut into blocks, whose sums are
-summed. CuPy always sums pairwise.
+elements. Along other axes it adds one by one, as do ``einsum`` and BLAS. This file cuts a long axis into blocks and adds up
+their sums. CuPy always sums pairwise.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Sequence
 
 from tinytensor.device.backend import Array, converted, host, is_floating, is_host_array, wide, xp
 
-_BLOCK = 1024  # the most elements that are added one by one
+_BLOCK = 1024  # the maximum number of elements added one by one
 _SHORT = 1e-15  # squares of smaller numbers are not exact in float32
 # Rows of ones, by item size.
 _ones: dict[int, Array] = {4: host.ones((1, _BLOCK), host.float32), 8: host.ones((1, _BLOCK), host.float64)}
 
 
 def widened(x: Array) -> Array:
-    """Convert x, an array or in a gradient rule a tensor, to the dtype of its sums: half precision becomes float32."""
+    """Convert an array (in gradient rules, a tensor) to the dtype of its sums: half precision becomes float32."""
     dtype = wide(x.dtype)
     return x if dtype is None else converted(x, dtype)
 
 
 def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False) -> Array:
-    """Sum an array over ``axes`` (not negative; None: all): half precision in float32, integers as in NumPy."""
+    """Sum an array over ``axes`` (nonnegative; None: all). Half precision is summed in float32, integers as in NumPy."""
     if not is_host_array(x) or not is_floating(x.dtype):
         return (host if is_host_array(x) else xp).sum(
             x, axis=None if axes is None else tuple(axes), keepdims=keepdims, dtype=wide(x.dtype)
@@ -38,11 +38,11 @@ def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False
     axes = tuple(range(ndim)) if axes is None else tuple(sorted(axes))
     count = len(axes)
     are_last = x.flags.c_contiguous and axes == tuple(range(ndim - count, ndim))
-    if x.size <= (16 * _BLOCK if are_last and count == ndim else _BLOCK):  # BLAS is no faster for so few
+    if x.size <= (16 * _BLOCK if are_last and count == ndim else _BLOCK):  # BLAS is no faster for so few elements
         return x.sum(axis=axes, keepdims=keepdims)
     if are_last:
         x = _add_up(x.reshape(math.prod(shape[: ndim - count]), -1), 1)
-    elif x.flags.c_contiguous and axes == tuple(range(count)):  # sum rows, as for a bias's gradient
+    elif x.flags.c_contiguous and axes == tuple(range(count)):  # sum rows, as for the gradient of a bias
         x = _add_up(x.reshape(math.prod(shape[:count]), -1), 0)
     else:
         for axis in reversed(axes):
@@ -51,7 +51,7 @@ def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False
 
 
 def _add_up(x: Array, axis: int) -> Array:
-    """Sum over one axis, which stays with length 1."""
+    """Sum over one axis and keep it with length 1."""
     length = x.shape[axis]
     if length > _BLOCK:
         end = length - length % _BLOCK
@@ -72,7 +72,7 @@ def _add_up(x: Array, axis: int) -> Array:
 
 
 def root_of_squares(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False) -> Array:
-    """Return the root of the sum of squares over ``axes`` in float64. No square overflows or vanishes."""
+    """Return the square root of the sum of squares over ``axes`` in float64. No square overflows or underflows."""
     x = widened(x)
     if is_host_array(x) and axes is None and not keepdims:
         root = host.float64(math.sqrt(_sum_of_squares(x.reshape(-1))))
@@ -115,10 +115,10 @@ def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:
         )
     shared = sorted([k for k in summed if is_pair and k in axes[0] and k in axes[1]], key=lambda k: summed[k])
     alone = [[a for a, k in enumerate(term) if k not in output and k not in shared] for term in terms]
-    if any(alone):  # a letter of one term is summed before the product
+    if any(alone):  # a letter that only one term has is summed before the product
         terms = ["".join([k for k in term if k in output or k in shared]) for term in terms]
         return sum_of_products(terms, output, *[sum_over(x, a) for x, a in zip(arrays, alone)])
-    if not shared or is_matrix_product:  # BLAS has its own blocks
+    if not shared or is_matrix_product:  # BLAS uses its own blocks
         return host.einsum(subscripts, *arrays, optimize=True)
     if terms[0] == terms[1] and not output and arrays[0].shape == arrays[1].shape:
         terms, arrays, shared = ("a", "a"), (arrays[0].reshape(-1), arrays[1].reshape(-1)), ["a"]
@@ -126,7 +126,7 @@ def sum_of_products(terms: Sequence[str], output: str, *arrays: Array) -> Array:
 
 
 def _in_blocks(terms: Sequence[str], output: str, arrays: Sequence[Array], shared: list[str]) -> Array:
-    """Sum products over letters that both terms share. einsum sums only the last letter, cut into blocks."""
+    """Sum products over letters that both terms share. einsum sums only the last letter, split into blocks."""
     cut, kept = shared[-1], "".join(shared[:-1])
     block = next(k for k in string.ascii_letters if k not in "".join(terms))
     subscripts = f"{','.join([term.replace(cut, block + cut) for term in terms])}->{block}{kept}{output}"
@@ -143,7 +143,7 @@ def _in_blocks(terms: Sequence[str], output: str, arrays: Sequence[Array], share
 
 
 def _by_pairs(terms: list[str], output: str, arrays: list[Array], path: Array) -> Array:
-    """Sum products of many arrays, two at a time, in the order of a path of ``einsum_path``."""
+    """Sum products of many arrays, two at a time, in the order given by ``einsum_path``."""
     for positions in path[1:]:
         pair = [(terms.pop(i), arrays.pop(i)) for i in sorted(positions, reverse=True)]
         letters = dict.fromkeys(pair[0][0] + pair[-1][0])
@@ -154,8 +154,8 @@ def _by_pairs(terms: list[str], output: str, arrays: list[Array], path: Array) -
 
 
 def running_sum(x: Array, axis: int) -> Array:
-    """Return the running sum along an axis. The CPU computes it in float64, because each element contains all additions before
-    it."""
+    """Return the running sum along an axis. The CPU computes it in float64, because errors of all earlier additions
+    accumulate."""
     if xp is not host or not is_floating(x.dtype):
         return xp.cumsum(x, axis=axis, dtype=wide(x.dtype))
     return xp.cumsum(x, axis=axis, dtype=host.float64).astype(x.dtype)

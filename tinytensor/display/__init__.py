@@ -1,7 +1,7 @@
-"""Tensors, modules and graphs in a notebook, as static HTML and SVG without scripts.
+"""Display of tensors, modules and graphs in a notebook, as static HTML and SVG without scripts.
 
-Text has the page's own color and fills are translucent, for light and dark pages. Nothing has an id, so outputs on one page
-cannot clash. Drawing code is loaded only when something is shown.
+Text takes the color of the page and fills are translucent, to suit light and dark pages. Nothing has an id, so outputs on one
+page cannot clash. Drawing code is loaded only when an object is displayed.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def _show_module(module: Module) -> str:
     return module_html(module)
 
 
-Tensor._repr_html_ = _show_tensor  # called by notebooks
+Tensor._repr_html_ = _show_tensor  # called by notebooks to display objects
 Module._repr_html_ = _show_module

@@ -1,4 +1,4 @@
-"""Drawing, the result of ``tt.draw_graph``, which becomes HTML, SVG or Graphviz."""
+"""The result of ``tt.draw_graph``: a drawing that renders as HTML, SVG or Graphviz source."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tinytensor.display.svg import Box, svg
 
 @dataclass(eq=False, frozen=True)
 class DrawnNode:
-    """A node of the graph, as it was when it was drawn."""
+    """A snapshot of a graph node at the time of drawing."""
 
     number: int
-    op: str  # the op's name; "" for a leaf
+    op: str  # the name of the op; "" for a leaf
     parents: Sequence[DrawnNode]
-    name: str = ""  # the user's name for it
+    name: str = ""  # the user's label for the node
     facts: Sequence[str] = ()  # the lines below the name
 
 
@@ -29,17 +29,17 @@ DOT_LOOKS = {"leaf": ("#dbeafe", "box"), "op": ("#f3f4f6", "ellipse"), "output":
 
 
 class Drawing:
-    """A picture of a recorded graph. In a notebook, the box of each module opens below the picture.
+    """A picture of a recorded graph. In a notebook, each module expands below the picture.
 
-    ``save`` writes it to a file. ``source`` is the complete graph in Graphviz's language.
+    ``save`` writes it to a file. ``source`` is the complete graph in the Graphviz language.
     """
 
     def __init__(self, nodes: Sequence[DrawnNode]):
-        self._nodes = nodes  # in the order of their numbers; the last one is the output
+        self._nodes = nodes  # ordered by number; the last one is the output
 
     @property
     def source(self) -> str:
-        """The graph in DOT, the language of Graphviz: ``dot -Tsvg`` draws it."""
+        """The graph in DOT, the Graphviz language. Render it with ``dot -Tsvg``."""
         lines = ["digraph {", "\tgraph [rankdir=LR]", "\tnode [fontname=Helvetica fontsize=10 style=filled]"]
         for node in self._nodes:
             box = self._box(node)
@@ -50,10 +50,10 @@ class Drawing:
         return "\n".join([*lines, "}", ""])
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture to a file and return its path. The extension selects the format.
+        """Save the picture to a file and return its path. The extension selects the format.
 
-        .html is a page like a notebook's output, .svg one picture without groups, .dot or .gv the ``source``. Raises ValueError
-        for another extension.
+        .html saves the notebook output as a page, .svg one picture without groups, and .dot or .gv the ``source``. Raises
+        ValueError for any other extension.
         """
         path = Path(path)
         extension = path.suffix.lower()
@@ -73,7 +73,7 @@ class Drawing:
         return f"Drawing of {counted(len(self._nodes), 'node')}: a notebook shows it, .save('graph.html') writes it to a file"
 
     def _repr_html_(self) -> str:
-        """Return HTML for a notebook: a picture of the outermost modules, and one for each module, which opens."""
+        """Return HTML for a notebook: a picture of the outermost modules, and a collapsible picture of each module."""
         return Pages(self._nodes, self._box).html()
 
     def _box(self, node: DrawnNode) -> Box:
@@ -81,7 +81,7 @@ class Drawing:
         return Box([node.name or node.op or "leaf", *node.facts], style)
 
     def _ungrouped(self) -> str:
-        """Draw one picture of all nodes, or of the last ones, on white."""
+        """Draw one picture of all nodes (or only the last ones, if there are too many) on white."""
         picture = Picture(self._nodes, MOST_IN_FILE)
         for node in self._nodes:
             picture.edges += [(parent, node) for parent in node.parents]
@@ -109,9 +109,9 @@ class Group:
 
 
 def grouped(nodes: Sequence[DrawnNode]) -> Group:
-    """Group nodes, in the order of their numbers, into a tree of modules.
+    """Group nodes, ordered by number, into a tree of modules.
 
-    A module that was called several times has one group per call. So no two groups need each other's results.
+    A module that was called several times has one group per call. This way, no two groups depend on each other.
     """
     paths = module_paths(nodes)
     root = Group("")
@@ -136,11 +136,11 @@ def grouped(nodes: Sequence[DrawnNode]) -> Group:
 
 
 def module_paths(nodes: Sequence[DrawnNode]) -> dict[DrawnNode, str]:
-    """Return the name of the module of each node. Parameters are named as in ``named_parameters``.
+    """Return the module name of each node. Parameters are named as in ``named_parameters``.
 
-    An op belongs to the module of its parameters. An op without parameters belongs to the innermost module that holds all its
-    inputs, or the ops just before and after it, whichever is deeper; modules with their own parameters count only for the ops
-    that use these. A single-input op after the last op with parameters, such as a loss, belongs to no module.
+    An op belongs to the module of its parameters. An op without parameters belongs to the innermost module that contains all
+    its inputs, or the ops just before and after it, whichever is deeper. Modules with their own parameters count only for the
+    ops that use those parameters. A single-input op after the last op with parameters, such as a loss, belongs to no module.
     """
     paths = {node: _module_of(node.name) for node in nodes if not node.op}
     ops = [node for node in nodes if node.op]
@@ -171,7 +171,7 @@ def _module_of(name: str) -> str:
 
 
 def _common(paths: Sequence[str]) -> str:
-    """Return the innermost module that holds all of these."""
+    """Return the innermost module that contains all of these paths."""
     parts = [path.split(".") for path in paths]
     return ".".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*parts)))
 
@@ -181,20 +181,20 @@ def _within(path: str, module: str) -> bool:
 
 
 def _prefixes(path: str) -> list[str]:
-    """Return the names of a module and of all modules around it, outermost first."""
+    """Return the names of a module and all modules that contain it, outermost first."""
     parts = path.split(".") if path else []
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 def _compact(group: Group) -> Group:
-    """Omit groups that hold a single group."""
+    """Omit groups that contain only a single group."""
     group.members = [_compact(member) if isinstance(member, Group) else member for member in group.members]
     only = group.members[0] if len(group.members) == 1 else None
     return only if isinstance(only, Group) and group.path else group
 
 
 class _Outside:
-    """A label at the edge of a module's picture: a value from outside, or a reader outside."""
+    """A label at the edge of a module's picture: an external input or an external reader."""
 
     def __init__(self, text: str):
         self.text = text
@@ -204,7 +204,7 @@ _Member = DrawnNode | Group | _Outside
 
 
 class Picture:
-    """The members of a group, or the last ones if there are too many, and the edges between them."""
+    """The members of a group (only the last ones if there are too many) and the edges between them."""
 
     def __init__(self, members: Sequence[_Member], limit: int = MOST_BOXES):
         self.omitted = max(len(members) - limit, 0)
@@ -213,7 +213,7 @@ class Picture:
         self._outside: dict[object, _Outside] = {}
 
     def outside(self, key: object, text: str) -> _Outside:
-        """Return the one member for something outside."""
+        """Return the single member that represents an outside node."""
         if key not in self._outside:
             self._outside[key] = _Outside(text)
             self.members.append(self._outside[key])
@@ -232,7 +232,7 @@ class Picture:
         if self.omitted:
             before = self.outside(self, f"… {self.omitted:,} more before")
             inside = [(start, end) for start, end in edges if start in shown and end in shown]
-            fed = {end for _, end in inside}  # only members without other arrows get one from ``before``
+            fed = {end for _, end in inside}  # only members without other arrows get an arrow from ``before``
             edges = inside + [(before, end) for start, end in edges if start not in shown and end in shown and end not in fed]
         ends = {member for edge in edges for member in edge}
         members = [member for member in self.members if member in ends or not isinstance(member, _Outside)]
@@ -255,9 +255,9 @@ class Pages:
     def __init__(self, nodes: Sequence[DrawnNode], box_of: Callable[[DrawnNode], Box]):
         self.box_of = box_of
         self.root = grouped(nodes)
-        self.chains: dict[DrawnNode, tuple[_Member, ...]] = {}  # a node after the groups around it
+        self.chains: dict[DrawnNode, tuple[_Member, ...]] = {}  # a node after its enclosing groups
         self.pictures: dict[Group, Picture] = {}
-        self.counts: dict[Group, int] = {}  # the ops in a group
+        self.counts: dict[Group, int] = {}  # the number of ops in a group
         self.last: dict[Group, DrawnNode] = {}
         self._find(self.root, ())
         for node in nodes:
@@ -278,8 +278,8 @@ class Pages:
                 self.last[group] = member
 
     def _connect(self, start: DrawnNode, end: DrawnNode) -> None:
-        """Draw an edge between two members of the innermost shared group, and to the outside in groups with only one of
-        them."""
+        """Draw an edge between two members of the innermost shared group. In groups with only one of them, draw it to the
+        outside."""
         here, there = self.chains[start], self.chains[end]
         shared = next(i for i, (one, other) in enumerate(zip(here, there)) if one is not other)
         group = here[shared - 1]
@@ -295,7 +295,7 @@ class Pages:
             picture.edges.append((member, picture.outside(there[shared], f"to {self._title(there[shared:], end)}")))
 
     def _title(self, chain: Sequence[_Member], node: DrawnNode) -> str:
-        """Name a node from outside: an op by its outermost group, if there is one; else by its own name."""
+        """Name an outside node: an op by its outermost group, if any, else by its own name."""
         return chain[0].path if isinstance(chain[0], Group) and node.op else self.box_of(node).lines[0]
 
     def html(self) -> str:
@@ -305,7 +305,7 @@ class Pages:
         return f"<div>{_small(escape(summary))}{self._group(self.root)}</div>"
 
     def _group(self, group: Group) -> str:
-        """Return the picture of a group, and below it those of inner groups, closed."""
+        """Return the picture of a group, followed by the collapsed pictures of its inner groups."""
         picture = self.pictures[group]
         self.drawn += len(picture.members)
         if self.drawn > MOST_IN_ALL:
@@ -322,7 +322,7 @@ class Pages:
         return "".join(parts)
 
     def _drawn(self, picture: Picture, group: Group) -> str:
-        """Return a group's picture, where names omit that of the group."""
+        """Return a group's picture, in which names omit the group's own path."""
 
         def box(node: DrawnNode) -> Box:
             (name, *facts), style = self.box_of(node)
@@ -332,7 +332,7 @@ class Pages:
         return picture.draw(label, box, lambda inner: self._group_box(inner, group))
 
     def _group_box(self, group: Group, around: Group) -> Box:
-        """Return a group as one box: its name, number of ops or only op, and the shape of its result."""
+        """Return a group as one box: its name, its only op or the number of ops, and the shape of its result."""
         last = self.last[group]
         content = self.box_of(last).lines[0] if self.counts[group] == 1 else counted(self.counts[group], "op")
         return Box([_inside(group.path, around), content, *self.box_of(last).lines[1:]], "module")

@@ -1,4 +1,4 @@
-"""draw_graph: draw the recorded graph."""
+"""Draw the recorded graph with ``draw_graph``."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tinytensor.device.backend import host, to_numpy
 if TYPE_CHECKING:
     from tinytensor.display.drawing import Drawing, DrawnNode
 
-MOST_VALUES = 4  # a node with more values shows none
+MOST_VALUES = 4  # nodes with more values show none
 
 
 @checked
 def draw_graph(
     output: Tensor, names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = (), gradients: bool = False
 ) -> Drawing:
-    """Draw the graph that computed ``output``. A notebook shows the picture, and ``.save("graph.html")`` writes it.
+    """Draw the graph that computed ``output``. A notebook displays the picture. ``.save("graph.html")`` saves it.
 
-    ``names`` labels tensors: ``model.named_parameters()``, or ``{"x": x}``. Dotted names group the picture by module. Leaves
-    and the output show their values if they are few, and so do values computed inside ``tt.keep_values()``. With ``gradients``,
-    each node also shows the gradient of ``output``, which must have one element, with respect to it: few values, or the norm.
-    The graph is kept, so ``backward`` still works.
+    ``names`` labels tensors: ``model.named_parameters()`` or ``{"x": x}``. Dotted names group the picture by module. Leaves and
+    the output show their values if there are few. So do nodes computed inside ``tt.keep_values()``. If ``gradients`` is set,
+    each node also shows the gradient of ``output`` with respect to it: a few values, or the norm. ``output`` must then have one
+    element. The graph is retained, so ``backward`` still works.
 
-    The drawing is a copy without arrays. Raises RuntimeError if nothing was recorded or ``backward`` has freed a part of the
-    graph, and TypeError unless ``names`` are pairs of a name and a tensor.
+    The drawing is a copy without arrays. Raises RuntimeError if no graph was recorded or ``backward`` has freed part of it, and
+    TypeError unless ``names`` consists of (name, tensor) pairs.
     """
     from tinytensor.display.drawing import Drawing, DrawnNode
 
@@ -52,7 +52,7 @@ def draw_graph(
 
 
 def _labels(names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> dict[engine.Node, str]:
-    """Return the name of each node. Characters that a page or file cannot hold, such as control characters, are escaped."""
+    """Return the name of each node. Characters that are invalid in a page or file, such as control characters, are escaped."""
     pairs = list(names.items() if isinstance(names, Mapping) else names if isinstance(names, Iterable) else [names])
     labels = {}
     for pair in pairs:
@@ -65,7 +65,7 @@ def _labels(names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> dict[
 
 
 def _facts(node: engine.Node, value: Any, gradient: Any) -> list[str]:
-    """Return the lines below a node's name: shape, value and gradient; for a scalar, one line."""
+    """Return the lines below a node's name: shape, value and gradient. A scalar gets one line."""
     shown = [] if value is None or not 0 < value.size <= MOST_VALUES else [f"data {_text(value)}"]
     if gradient is not None:
         shown.append(f"grad {_text(gradient)}")
@@ -75,7 +75,7 @@ def _facts(node: engine.Node, value: Any, gradient: Any) -> list[str]:
 
 
 def _value(node: engine.Node) -> Any:
-    """Return the values of a leaf, or those that a node stored in ``tt.keep_values()``, or None."""
+    """Return the values of a leaf, or the values that a node stored in ``tt.keep_values()``, or None."""
     if node.op is not None:
         return getattr(node, "value", None)
     tensor = None if node.tensor is None else node.tensor()
@@ -83,7 +83,7 @@ def _value(node: engine.Node) -> Any:
 
 
 def _ancestors(root: engine.Node) -> list[engine.Node]:
-    """Return the root and all nodes that it was computed from, oldest first."""
+    """Return the root and all its ancestors, oldest first."""
     nodes = {root}
     waiting = [root]
     while waiting:
@@ -95,9 +95,9 @@ def _ancestors(root: engine.Node) -> list[engine.Node]:
 
 
 def _text(array: Any) -> str:
-    """Return a few values as text, or the norm of many."""
+    """Format a few values, or the norm of many values."""
     values = to_numpy(array)
-    if values.dtype.name == "bfloat16":  # which NumPy cannot format
+    if values.dtype.name == "bfloat16":  # NumPy cannot format bfloat16
         values = values.astype("float32")
     if values.size == 1:
         return f"{float(values.reshape(())):.4g}"

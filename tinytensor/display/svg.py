@@ -1,6 +1,6 @@
-"""A picture of boxes and arrows as SVG.
+"""Draw boxes and arrows as SVG.
 
-The boxes stand in layers from top to bottom, with few crossing arrows (Sugiyama, Tagawa and Toda 1981).
+Boxes are arranged in layers from top to bottom, with few crossing arrows (Sugiyama, Tagawa and Toda 1981).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 GAP_ACROSS = 16.0
 GAP_DOWN = 26.0
-LANE = 6.0  # the width of an arrow that passes a layer
+LANE = 6.0  # the width of an arrow that passes through a layer
 ROUNDS = 8
-SIZE = 12  # of letters, in pixels
+SIZE = 12  # font size in pixels
 LINE = 16  # the height of a line of text
 MARGIN = 8
-LONGEST = 34  # letters in a line
+LONGEST = 34  # maximum characters per line
 LOOKS = {  # the fill, the border's dashes and width, and the radius of the corners (None: half the height)
     "leaf": ("rgba(59,130,246,.22)", "", 1, 0),
     "op": ("rgba(128,128,128,.12)", "", 1, None),
@@ -31,14 +31,14 @@ Point = tuple[float, float]
 
 
 class Box(NamedTuple):
-    """A box of a picture: lines of text, the first one bold, and a style of LOOKS."""
+    """A box in a picture: lines of text (the first one bold) and a style from LOOKS."""
 
     lines: Sequence[str]
     style: str
 
 
 def svg(boxes: Sequence[Box], edges: Sequence[tuple[int, int]], label: str, background: str = "") -> str:
-    """Draw boxes, with arrows down between the boxes of these indices. Screen readers read ``label``."""
+    """Draw boxes, and a downward arrow between each pair of box indices in ``edges``. Screen readers read ``label``."""
     sizes = [_size(box) for box in boxes]
     layout = lay_out(sizes, edges)
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
@@ -61,7 +61,7 @@ def _size(box: Box) -> Point:
 
 
 def _letter_width(letter: str) -> float:
-    """Estimate the width of a letter in ems, generously, as the font is not known."""
+    """Estimate the width of a letter in ems, generously, because the font is unknown."""
     return 1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.85 if letter in "mwMW×" else 0.62
 
 
@@ -70,7 +70,7 @@ def _shortened(line: str) -> str:
 
 
 def _arrow(route: list[Point]) -> str:
-    """Draw a line through these points, curved between layers, with a tip at its end."""
+    """Draw an arrow through these points, curved between layers."""
     path = f"M{route[0][0]:.1f} {route[0][1]:.1f}"
     for i, ((x, y), (next_x, next_y)) in enumerate(zip(route, route[1:])):
         middle = (y + next_y) / 2
@@ -119,8 +119,8 @@ def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
     """Place boxes of these sizes (width, height) so that each edge (from, to) goes down. The edges have no cycle."""
     layer_of = _layers(len(sizes), edges)
     widths = [width for width, _ in sizes]
-    lanes: list[list[int]] = []  # for each edge, its boxes and its lanes in the layers between them
-    steps: list[tuple[int, int]] = []  # the edges, cut into pieces between neighboring layers
+    lanes: list[list[int]] = []  # for each edge, its two boxes and its lanes in the layers between them
+    steps: list[tuple[int, int]] = []  # the edges, split into segments between neighboring layers
     for start, end in edges:
         path = [start]
         for layer in range(layer_of[start] + 1, layer_of[end]):
@@ -159,7 +159,7 @@ def lay_out(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the layer of each box: below all boxes that lead to it, or, without any, right above its first use."""
+    """Return the layer of each box: below all boxes that lead to it. If no box does, just above its first use."""
     before: dict[int, list[int]] = {box: [] for box in range(count)}
     after: dict[int, list[int]] = {box: [] for box in range(count)}
     for start, end in edges:
@@ -175,7 +175,7 @@ def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _order(layers: list[list[int]], above: list[list[int]], below: list[list[int]]) -> None:
-    """Sort each layer, several times, by the mean rank of the boxes above, then below, so that fewer edges cross."""
+    """Repeatedly sort each layer by the mean rank of the boxes above, then below, to reduce edge crossings."""
     rank = {box: float(i) for boxes in layers for i, box in enumerate(boxes)}
     for turn in range(ROUNDS):
         neighbors = above if turn % 2 == 0 else below
@@ -186,7 +186,7 @@ def _order(layers: list[list[int]], above: list[list[int]], below: list[list[int
 
 
 def _across(layers: list[list[int]], widths: list[float], above: list[list[int]], below: list[list[int]]) -> list[float]:
-    """Return the x of each box's center: near the mean of its neighbors above and below, without overlap."""
+    """Return the x coordinate of each box's center: near the mean of its neighbors above and below, without overlap."""
     x = [0.0] * len(widths)
     for turn in range(ROUNDS + 1):  # the last turn goes down
         neighbors = above if turn % 2 == 0 else below
@@ -199,10 +199,10 @@ def _across(layers: list[list[int]], widths: list[float], above: list[list[int]]
 
 
 def _apart(wishes: list[float], widths: list[float]) -> list[float]:
-    """Return the centers nearest to the wishes, in the sum of squares, at which boxes in this order keep their distance.
+    """Return the centers closest to ``wishes`` (in least squares) such that boxes in this order do not overlap.
 
-    Minus the width of the boxes before it, each center must be at least the previous one: a monotone regression. It is solved
-    by pooling: neighbors that violate the order both get their mean.
+    After subtracting the widths of earlier boxes, each center must be at least the previous one. This is isotonic regression,
+    solved by pooling: neighbors that violate the order both get their mean.
     """
     starts = [0.0]
     for left, right in zip(widths, widths[1:]):

@@ -1,12 +1,12 @@
-"""Training on several processes: on one machine, with MPI on many, or on several GPUs.
+"""Training with several processes: on one machine, on many machines with MPI, or on several GPUs.
 
-``run`` calls a function on every rank. In a ``team``, rank 0 leads the others. ``lead`` lets a script that makes teams run
-under mpiexec unchanged.
+``run`` calls a function on every rank. In a ``team``, rank 0 leads the other ranks. ``lead`` lets a script that creates teams
+run under mpiexec unchanged.
 
-Start with ``communicator`` and ``teams``. The three types of ranks are in ``processes``, with ``messages`` (sockets); ``mpi``;
-and ``nccl``, with ``gpus`` (the GPU of each rank). ``agreement`` checks that all ranks run the same code.
-``tinytensor/optim/applying.py`` divides an optimizer's step among ranks, and ``take_step`` in
-``tinyformer/training/trainer.py`` is a rank's part of training.
+Start with ``communicator`` and ``teams``. There are three types of ranks: ``processes`` (with sockets in ``messages``),
+``mpi``, and ``nccl`` (with the GPU of each rank in ``gpus``). ``agreement`` checks that all ranks run the same code.
+``tinytensor/optim/applying.py`` divides an optimizer step among ranks. ``take_step`` in ``tinyformer/training/trainer.py`` is
+one rank's training step.
 """
 
 import typing

@@ -1,4 +1,4 @@
-"""Checks at the start that all ranks run the same code from the same values."""
+"""Startup checks that all ranks run the same code with the same values."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tinytensor.device import backend
 from tinytensor.device.backend import host, to_numpy
 from tinytensor.distributed.communicator import Communicator, RankError
 
-_MOST_NAMED = 3  # differences in a message
+_MOST_NAMED = 3  # maximum number of differences in a message
 
 
 def check_same(ranks: Communicator, subject: str, values: Mapping[str, Any], remedy: str) -> None:
-    """Raise RankError on every rank unless all have the same values under the same names.
+    """Raise RankError on every rank unless all ranks have the same values under the same names.
 
-    Arrays and tensors are compared by a hash of their bytes, other values by a hash of their pickles. The message names the
-    rank with another ``subject``, the differing values, and the ``remedy``.
+    Arrays and tensors are compared by a hash of their bytes, other values by a hash of their pickles. The message gives the
+    rank with a different ``subject``, the differing values, and the ``remedy``.
     """
     digests = ranks.gather((socket.gethostname(), {name: _digest(value) for name, value in values.items()}))
     message = _difference(digests, subject, remedy) if digests else None
@@ -54,7 +54,7 @@ def _digest(value: Any) -> str:
 
 
 def check_same_code(ranks: Communicator) -> None:
-    """Raise RankError on every rank unless all run the same versions with the same settings."""
+    """Raise RankError on every rank unless all ranks run the same versions with the same settings."""
     versions = {
         "the version of Python": platform.python_version(),
         "the version of NumPy": host.__version__,
@@ -67,7 +67,7 @@ def check_same_code(ranks: Communicator) -> None:
 
 @functools.cache
 def _source(package: str) -> str:
-    """Return a hash of all source files of a package, if it is imported."""
+    """Return a hash of all source files of a package if the package is imported."""
     module = sys.modules.get(package)
     digest = hashlib.blake2b()
     if module is not None and module.__file__:

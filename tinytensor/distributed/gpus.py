@@ -1,4 +1,4 @@
-"""The GPU of each rank on one machine: rank 0 keeps its own, and each other process sees a single one."""
+"""The GPU of each rank on one machine: rank 0 keeps its GPU, and every other process sees a single GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def num_gpus() -> int:
 
 
 def gpus_of_ranks(ranks: int) -> list[str]:
-    """Return the GPU of each rank, as CUDA_VISIBLE_DEVICES names it. The first is this process's current GPU.
+    """Return the GPU of each rank, named as in CUDA_VISIBLE_DEVICES. The first is the current GPU of this process.
 
     Raises BackendError if there are fewer GPUs than ranks.
     """
@@ -35,7 +35,7 @@ def gpus_of_ranks(ranks: int) -> list[str]:
 
 @contextmanager
 def showing(gpu: str) -> Iterator[None]:
-    """Show only this GPU to processes that are started in the context. CUDA has already read the variable in this process."""
+    """Return a context in which newly started processes see only this GPU. This process has already read the variable."""
     before = os.environ.get(VISIBLE_GPUS)
     os.environ[VISIBLE_GPUS] = gpu
     try:

@@ -1,5 +1,4 @@
-"""Messages between rank 0 and the other ranks of one machine, over sockets, which report immediately when the other end has
-died."""
+"""Messages between rank 0 and the other ranks of one machine. Sockets report immediately when the other end has died."""
 
 from __future__ import annotations
 
@@ -14,21 +13,21 @@ from typing import Any, NoReturn
 
 from tinytensor.distributed.communicator import RankError
 
-_HEADER = struct.Struct("<?Q")  # is the message a failure, and its number of bytes
+_HEADER = struct.Struct("<?Q")  # whether the message is a failure, and its length in bytes
 _EMPTY = _HEADER.pack(False, 0)
 _ALIKE = "every rank must call the same methods in the same order"
-# A waiting rank polls for a while before it sleeps, because waking up takes far longer than an answer.
+# A waiting rank polls for a while before it sleeps, because waking up takes far longer than a response.
 _SECONDS_AWAKE = 0.002
-_SECONDS_ASLEEP = 0.5  # until rank 0 checks that all ranks still run
-_DONT_WAIT: int = getattr(socket, "MSG_DONTWAIT", 0)  # Windows has no such flag: there a rank sleeps immediately
+_SECONDS_ASLEEP = 0.5  # until rank 0 checks that all ranks are still running
+_DONT_WAIT: int = getattr(socket, "MSG_DONTWAIT", 0)  # Windows has no such flag, so ranks sleep immediately
 
 
 class Lost(RankError):
-    """Another rank has ended and cannot be reached."""
+    """Another rank has ended and is unreachable."""
 
 
 class RemoteTraceback(Exception):
-    """The traceback of another rank, as the cause of its error."""
+    """The traceback of another rank, set as the cause of its error."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
@@ -37,10 +36,10 @@ class RemoteTraceback(Exception):
 class Star:
     """Sockets between rank 0 and each other rank.
 
-    With ``stays_awake``, a waiting rank polls for a moment before it sleeps.
+    If ``stays_awake`` is set, a waiting rank polls briefly before it sleeps.
 
-    ``barrier``, ``scatter`` and ``gather`` raise Lost if the other end has ended, and RankError if the other rank called
-    another of these methods. Rank 0 raises the errors that other ranks report.
+    ``barrier``, ``scatter`` and ``gather`` raise Lost if the other end has ended, and RankError if the other rank called a
+    different method. Rank 0 raises the errors that other ranks report.
     """
 
     def __init__(self, rank: int, size: int, sockets: Mapping[int, socket.socket], stays_awake: bool):
@@ -50,7 +49,7 @@ class Star:
         self.check_others: Callable[[], None] = lambda: None  # on rank 0: raises the error of a rank that has ended
 
     def barrier(self) -> None:
-        """Wait until every rank has called this."""
+        """Wait until every rank has called this method."""
         if self.rank:
             self._send(0, _EMPTY)
             self._receive_empty(0)
@@ -61,7 +60,7 @@ class Star:
             self._send(other, _EMPTY)
 
     def scatter(self, values: Sequence[Any] | None) -> Any:
-        """Return this rank's value of those on rank 0."""
+        """Scatter ``values`` from rank 0 and return this rank's value."""
         if self.rank:
             return self._receive_value(0)
         assert values is not None
@@ -70,17 +69,17 @@ class Star:
         return values[0]
 
     def gather(self, value: Any) -> list[Any] | None:
-        """Return the values of all ranks, on rank 0."""
+        """Return the values of all ranks on rank 0."""
         if self.rank:
             self._send(0, _packed(False, value))
             return None
         return [value, *(self._receive_value(other) for other in self._sockets)]
 
     def report(self, error: BaseException) -> None:
-        """Report a failure to rank 0, which raises the error when it waits for this rank."""
+        """Report a failure to rank 0. Rank 0 raises the error when it waits for this rank."""
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         try:
-            if not isinstance(error, Exception):  # SystemExit must not end rank 0 silently
+            if not isinstance(error, Exception):  # SystemExit must not silently end rank 0
                 raise TypeError
             message = _packed(True, (error, text))
             pickle.loads(message[_HEADER.size :])
@@ -94,7 +93,7 @@ class Star:
             self._receive(other)
 
     def close(self) -> None:
-        """Close the sockets. Ranks that wait for this one then end."""
+        """Close the sockets. Ranks that are waiting for this rank then end."""
         for connection in self._sockets.values():
             connection.close()
 
@@ -102,7 +101,7 @@ class Star:
         try:
             self._sockets[other].sendall(message)
         except OSError:
-            self._receive(other)  # it may have reported why
+            self._receive(other)  # the rank may have reported why
             raise Lost(f"rank {other} cannot be reached") from None
 
     def _receive_empty(self, other: int) -> None:
@@ -143,7 +142,7 @@ class Star:
         return read
 
     def _sleep(self, other: int) -> None:
-        """On rank 0: sleep until another rank has sent something, or any rank, for which it may wait, has ended."""
+        """On rank 0: sleep until ``other`` has sent a message or any rank has ended (``other`` may be waiting for it)."""
         while self.rank == 0 and not multiprocessing.connection.wait([self._sockets[other]], _SECONDS_ASLEEP):
             self.check_others()
 

@@ -1,4 +1,4 @@
-"""Ranks of MPI: the processes of mpiexec or a cluster's launcher, possibly on many machines."""
+"""MPI ranks: the processes of mpiexec or a cluster launcher, possibly on many machines."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tinytensor.distributed.communicator import Arrays, Communicator, RankError,
 
 # The number of processes, as set by the launchers of MPICH and Intel, and of Open MPI.
 _SIZES = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE"]
-_SIZE_IN_SLURM = "SLURM_STEP_NUM_TASKS"  # set for every program, so it counts only with PMIX_RANK, as in srun --mpi=pmix
+_SIZE_IN_SLURM = "SLURM_STEP_NUM_TASKS"  # always set, so it counts only together with PMIX_RANK, as in srun --mpi=pmix
 
 
 def is_running() -> bool:
-    """Return True if a launcher of MPI started this process as one of several."""
+    """Return True if an MPI launcher started this process as one of several."""
     names = [*_SIZES, _SIZE_IN_SLURM] if "PMIX_RANK" in os.environ else _SIZES
     return any(os.environ.get(name, "1") not in ("", "1") for name in names)
 
 
 @functools.cache
 def world() -> Mpi | None:
-    """Return all ranks that mpiexec started, or None without mpiexec or with only one.
+    """Return the communicator of all ranks that mpiexec started, or None if there are not several.
 
-    Raises ImportError without mpi4py, and RankError if mpi4py and mpiexec belong to different versions of MPI.
+    Raises ImportError if mpi4py is missing, and RankError if mpi4py and mpiexec belong to different MPI versions.
     """
     if not is_running():
         return None
@@ -46,15 +46,15 @@ def world() -> Mpi | None:
             "pip install 'tinyformer[mpi]' brings a pair that fits"
         )
     ranks = Mpi(MPI)
-    ranks.barrier()  # now all have opened the shared memory of their machine
+    ranks.barrier()  # by now all ranks have opened the shared memory of their machine
     _unlink_memory_of_mpich()
     return ranks
 
 
 def _unlink_memory_of_mpich() -> None:
-    """Remove the names of MPICH's shared memory, so that it disappears with its last user.
+    """Unlink MPICH's shared memory, so that it is freed with its last user.
 
-    Killed or aborted ranks would leave it behind.
+    Killed or aborted ranks would otherwise leave it behind.
     """
     with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
         for name in {line.split()[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:
@@ -63,7 +63,7 @@ def _unlink_memory_of_mpich() -> None:
 
 
 class Mpi(Communicator):
-    """One of the processes that mpiexec started."""
+    """One of the processes started by mpiexec."""
 
     def __init__(self, mpi: Any):
         self._mpi, self._world = mpi, mpi.COMM_WORLD
@@ -75,9 +75,9 @@ class Mpi(Communicator):
                 self._world.Bcast(flat.view(host.uint8), root=0)
 
     def all_reduce(self, arrays: Arrays) -> None:
-        """Sum every array over all ranks, in place. MPI gets all arrays of a dtype as one.
+        """Sum every array over all ranks, in place. MPI receives all arrays of a dtype as one array.
 
-        Half precision, which MPI does not know, is summed in float32.
+        Half precision, which MPI does not support, is summed in float32.
         """
         for alike in by_dtype(arrays):
             together = host.concatenate(alike, dtype=wide(alike[0].dtype))
@@ -95,10 +95,10 @@ class Mpi(Communicator):
         return values
 
     def abandon(self, error: BaseException) -> None:
-        """Print the error, and end all ranks."""
-        if isinstance(error, RankError):  # all ranks have this error
+        """Print the error and end all ranks."""
+        if isinstance(error, RankError):  # all ranks raise this error
             if self.rank:
-                time.sleep(5.0)  # rank 0 prints it, and ends all
+                time.sleep(5.0)  # rank 0 prints it and ends all ranks
             text = f"error: {error}"
         elif getattr(error, "needs_no_traceback", False):
             text = f"error: rank {self.rank} on {socket.gethostname()}: {error}"
@@ -106,13 +106,13 @@ class Mpi(Communicator):
             lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             text = f"rank {self.rank} on {socket.gethostname()} failed: {lines.strip()}"
         print(text, file=sys.stderr, flush=True)
-        time.sleep(0.2)  # mpiexec loses output that it has not passed on
+        time.sleep(0.2)  # mpiexec loses output that it has not forwarded yet
         self._world.Abort(1)
-        os._exit(1)  # MPICH returns from Abort, and a second message would follow
+        os._exit(1)  # MPICH returns from Abort, so a second message would follow
 
     @contextmanager
     def ending_all(self) -> Iterator[None]:
-        """End all ranks if the context fails on this one."""
+        """Return a context that ends all ranks if its body fails on this rank."""
         try:
             yield
         except BaseException as error:

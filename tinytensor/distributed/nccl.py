@@ -1,6 +1,6 @@
-"""Ranks with one GPU each, which sum gradients directly between GPUs with NVIDIA's NCCL.
+"""Ranks with one GPU each. NCCL sums gradients directly between the GPUs.
 
-So far this has run only on the tests' fake CuPy. ``tests/gpu/test_several_gpus.py`` is for real GPUs, one or more.
+So far this code has run only on the fake CuPy of the tests. ``tests/gpu/test_several_gpus.py`` tests one or more real GPUs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _PAUSE = 0.00005
 
 
 class Nccl(Communicator):
-    """One of several processes with one GPU each. Everything but arrays goes through ``on_host``, the same ranks on the CPU.
+    """One of several processes with one GPU each. All data except arrays goes through ``on_host``, the same ranks on the CPU.
 
-    A GPU would wait in NCCL forever for a rank that has died. So after each operation this process waits until its GPU has
-    finished, and calls ``check_others``, which raises RankError for a dead rank. Then the operation is aborted, and this
-    communicator cannot be used again. Under mpiexec nothing is checked: if a process dies, the launcher ends all others.
+    A GPU would wait forever in NCCL for a rank that has died. After each operation, this process therefore waits until its GPU
+    has finished, calling ``check_others``, which raises RankError for a dead rank. In that case the operation is aborted, and
+    this communicator cannot be used again. Under mpiexec nothing is checked: if a process dies, the launcher ends the others.
 
     Raises BackendError if CuPy has no NCCL, and RankError if two ranks have the same GPU.
     """
@@ -34,7 +34,7 @@ class Nccl(Communicator):
         self._on_host, self._check_others = on_host, check_others
         _check_gpus(on_host)
         name = on_host.tell(nccl.get_unique_id() if self.rank == 0 else None)
-        on_host.barrier()  # all ranks have come this far
+        on_host.barrier()  # all ranks have reached this point
         self._ranks = self._in_a_thread(lambda: nccl.NcclCommunicator(self.size, name, self.rank))
 
     def broadcast(self, arrays: Arrays) -> None:
@@ -45,11 +45,11 @@ class Nccl(Communicator):
         self._wait_for_gpu()
 
     def all_reduce(self, arrays: Arrays) -> None:
-        """Sum every array over all ranks, in place. Every rank gets the same bits.
+        """Sum every array over all ranks, in place. The results are bit-for-bit identical on all ranks.
 
-        NCCL gets all arrays of a dtype as one and chooses the order of the terms, so with more than two ranks the last bits may
-        differ from those of shards in one process. Half precision is summed in float32. Raises TypeError for a dtype that NCCL
-        does not support, such as bool.
+        NCCL receives all arrays of a dtype as one array and chooses the order of the terms. With more than two ranks, the last
+        bits may therefore differ from the sums of shards in one process. Half precision is summed in float32. Raises TypeError
+        for a dtype that NCCL does not support, such as bool.
         """
         nccl = load_nccl()
         for alike in by_dtype(arrays):
@@ -73,7 +73,7 @@ class Nccl(Communicator):
         self._on_host.abandon(error)
 
     def close(self) -> None:
-        """Free NCCL's resources on the GPU, and abort its pending work.
+        """Free NCCL's resources on the GPU and abort its pending work.
 
         (NCCL's ``destroy`` would wait for the other ranks, which may have ended.)
         """
@@ -87,7 +87,7 @@ class Nccl(Communicator):
         now.record()
 
         def is_done() -> bool:
-            self._ranks.check_async_error()  # errors of the network between machines
+            self._ranks.check_async_error()  # network errors between machines
             return now.done
 
         try:
@@ -106,8 +106,7 @@ class Nccl(Communicator):
                 time.sleep(_PAUSE)
 
     def _in_a_thread(self, call: Callable[[], Any]) -> Any:
-        """Return the result of a call that waits for other ranks and cannot be aborted. If one dies, its thread is
-        abandoned."""
+        """Return the result of a call that waits for other ranks and cannot be aborted. If a rank dies, abandon the thread."""
         results, errors = [], []
         gpu = xp.cuda.runtime.getDevice()
 
@@ -133,7 +132,7 @@ def _stream() -> int:
 
 
 def _type(dtype: DType) -> int:
-    """Return NCCL's number for a dtype."""
+    """Return the NCCL constant for a dtype."""
     nccl = load_nccl()
     types: dict[str, int] = {
         "float32": nccl.NCCL_FLOAT32,

@@ -1,7 +1,7 @@
-"""Ranks as processes of one machine, which share the memory of parameters and optimizer states.
+"""Ranks as processes on one machine that share the memory of parameters and optimizer states.
 
-Gradients are summed through windows in shared memory. Every rank copies a piece of its gradients to its window, adds up its
-part of the piece over all windows, and copies the complete sum back.
+Gradients are summed through windows in shared memory. Each rank copies a piece of its gradients to its window, sums its part of
+the piece over all windows, and copies the complete sum back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tinytensor.optim import Optimizer
 from tinytensor.optim.state import state_dtype
 from tinytensor.parallel.shared import note_shared, working
 
-WINDOW = 1 << 22  # bytes: smaller windows need more barriers, where a rank may wait for a core
+WINDOW = 1 << 22  # bytes: smaller windows need more barriers, at which a rank may wait for a core
 
 _SECONDS_BETWEEN_CHECKS = 1.0
 
@@ -55,7 +55,7 @@ class Processes(Communicator):
     def __init__(self, rank: int, star: Star, windows: Sequence[Any]):
         self.rank, self.size = rank, star.size
         self._star = star
-        # Two halves alternate. When a rank writes to one, no rank reads it any more: all have reached the other.
+        # Two halves alternate. When a rank writes to one half, no rank still reads it: all ranks have moved on to the other.
         self._windows = [view(window, (2, WINDOW), host.dtype(host.uint8)) for window in windows]
         self._half = 0
 
@@ -91,14 +91,14 @@ class Processes(Communicator):
             spread(windows[0], pieces)
 
     def _next_windows(self, pieces: Arrays) -> list[Any]:
-        """Return an array for each rank, of the dtype and total length of the pieces, in the current half of its window."""
+        """Return an array for each rank, with the dtype and total length of the pieces, in the current half of its window."""
         self._half = 1 - self._half
         size = sum(piece.nbytes for piece in pieces)
         return [window[self._half, :size].view(pieces[0].dtype) for window in self._windows]
 
 
 def _pieces(arrays: Arrays) -> Iterator[list[Any]]:
-    """Cut the arrays into flat pieces, and list pieces of one dtype that fit into a window together."""
+    """Split the arrays into flat pieces, and group pieces of one dtype that fit into a window together."""
     for alike in by_dtype(arrays):
         capacity = WINDOW // alike[0].itemsize
         pieces, count = [], 0
@@ -119,17 +119,17 @@ def _pieces(arrays: Arrays) -> Iterator[list[Any]]:
 
 @contextmanager
 def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str | None = None) -> Iterator[Communicator]:
-    """Run ``follow(communicator, *arguments)`` in ``size - 1`` other processes, in a context for rank 0.
+    """Return a context for rank 0 that runs ``follow(communicator, *arguments)`` in ``size - 1`` other processes.
 
-    ``method`` is multiprocessing's start method: by default "fork" where the system has it, else "spawn". A fork has the
-    arguments already; spawned processes receive copies. With both, models and optimizers among the arguments move to shared
-    memory. On GPUs each process has its own copies on its own GPU; this process keeps its GPU.
+    ``method`` is the start method of multiprocessing; the default is "fork" where the system supports it, else "spawn". A fork
+    already has the arguments; spawned processes receive copies. In both cases, models and optimizers among the arguments move
+    to shared memory. On GPUs, each process has its own copies on its own GPU, and this process keeps its GPU.
 
-    At the end the context waits for the others. If the body or another rank fails, it ends all others immediately.
+    On exit the context waits for the other ranks. If the body or another rank fails, it ends all other ranks immediately.
 
-    Raises RuntimeError in a process that is itself a rank, BackendError with fewer GPUs than ranks, and TypeError if the
-    function or an argument cannot be sent to a spawned process. Errors of other ranks are raised here, or RankError if one was
-    killed.
+    Raises RuntimeError in a process that is itself a rank, BackendError if there are fewer GPUs than ranks, and TypeError if
+    the function or an argument cannot be sent to a spawned process. Errors of other ranks are reraised here. A killed rank
+    raises RankError.
     """
     if multiprocessing.current_process().daemon:
         raise RuntimeError("a rank, or another daemon process of multiprocessing, cannot start ranks")
@@ -167,7 +167,7 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
             if process.pid is not None:
                 process.kill()
                 process.join()
-                process.close()  # its pipes, before the garbage collector does
+                process.close()  # closes its pipes before the garbage collector does
         star.close()
         for _, theirs in pairs.values():
             theirs.close()
@@ -175,13 +175,13 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
 
 
 def default_method() -> str:
-    """Return how processes are started: by a fork, unless this is unsafe, on macOS, whose libraries start threads, or with a
+    """Return the default start method: "fork", unless it is unsafe, as on macOS (whose libraries start threads) or with a
     GPU."""
     return "fork" if hasattr(os, "fork") and sys.platform != "darwin" and backend.name == "numpy" else "spawn"
 
 
 def _ranks(rank: int, star: Star, windows: Sequence[Any]) -> Processes | Nccl:
-    """Return the connection of one rank. Ranks on GPUs have no windows, and sum with NCCL."""
+    """Return the communicator of one rank. Ranks on GPUs have no windows and sum with NCCL."""
     ranks = Processes(rank, star, windows)
     return ranks if windows else Nccl(ranks, star.check_others)
 
@@ -194,14 +194,14 @@ def _check_others(star: Star, started: Sequence[BaseProcess]) -> None:
 
 
 def _start(process: BaseProcess) -> None:
-    """Start a process that receives no signals before it ignores them."""
+    """Start a process with signals blocked until it ignores them."""
     blocked = _SIGNALS if hasattr(signal, "pthread_sigmask") else []
     with contextlib.ExitStack() as stack:
         if blocked:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
             stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads: the new process does not use them
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking a process with threads: the child does not use them
         try:
             process.start()
         except (AttributeError, TypeError, pickle.PicklingError) as error:
@@ -211,7 +211,7 @@ def _start(process: BaseProcess) -> None:
             ) from None
 
 
-# Signals to all processes of a terminal. Rank 0 handles them, and ends the others.
+# Signals sent to all processes of a terminal. Rank 0 handles them and ends the other ranks.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -234,9 +234,9 @@ def _follow(
     follow: Follow,
     arguments: Sequence[Any],
 ) -> None:
-    """Run a process of a rank other than 0."""
+    """Run the process of a rank other than 0."""
     ignore_signals()
-    for other in unneeded:  # open copies would hide the end of their owner
+    for other in unneeded:  # open copies would hide that their owner has ended
         other.close()
     sys.stdout = sys.stderr = io.StringIO()  # rank 0 prints
     threading.Thread(target=_end_with_rank_0, daemon=True).start()
@@ -247,7 +247,7 @@ def _follow(
             shared.attach(arguments)
         with working(), parallel.one_blas_thread():
             follow(_ranks(rank, star, windows), *arguments)
-        star.barrier()  # another rank's GPU may still read from this one's
+        star.barrier()  # another rank's GPU may still read from this GPU
     except Lost:
         status = 1  # rank 0 has ended
     except BaseException as error:
@@ -259,14 +259,14 @@ def _follow(
 
 def _end_with_rank_0() -> None:
     parent: Any = multiprocessing.parent_process()
-    # Another child of the parent may hold the other end of its sentinel, and live longer.
+    # Another child of the parent may hold the other end of its sentinel and outlive it.
     while not multiprocessing.connection.wait([parent.sentinel], _SECONDS_BETWEEN_CHECKS) and os.getppid() == parent.pid:
         pass
     os._exit(1)
 
 
 def _who_ended(started: Sequence[BaseProcess]) -> str | None:
-    """Describe a rank that ended too early."""
+    """Describe a rank that ended prematurely."""
     ended = multiprocessing.connection.wait([process.sentinel for process in started], timeout=1.0)
     for rank, process in enumerate(started, 1):
         if process.sentinel in ended:
@@ -288,16 +288,16 @@ def _ending(status: int) -> str:
 _ALIGNMENT = 64  # bytes of a cache line
 
 Block = Any  # an mmap, or memory of multiprocessing
-Allocate = Callable[[int], Block]  # by the number of bytes
+Allocate = Callable[[int], Block]  # allocates a block of this many bytes
 
 
 def anonymous(size: int) -> Block:
-    """Return a block for processes that are forked later. It has no name, so it disappears with the last of them."""
+    """Return a block for processes that are forked later. It has no name, so it is freed when the last process ends."""
     return mmap.mmap(-1, size)
 
 
 def inheritable(context: Any) -> Allocate:
-    """Return an allocator of blocks that can be sent to starting processes of a multiprocessing context."""
+    """Return an allocator of blocks that can be sent to new processes of a multiprocessing context."""
     return lambda size: context.RawArray(ctypes.c_byte, size)
 
 
@@ -310,11 +310,11 @@ def view(block: Block, shape: tuple[int, ...], dtype: DType) -> Any:
     """Return a block as a NumPy array that starts at a cache line."""
     every_byte = host.frombuffer(block, host.uint8)
     start = -every_byte.ctypes.data % _ALIGNMENT
-    return host.ndarray(shape, dtype, block, start)  # it owns all its views, unlike a reshaped array
+    return host.ndarray(shape, dtype, block, start)  # unlike a reshaped array, it owns all its views
 
 
 class _Slot:
-    """A holder of an array: a tensor's data, or an entry of an optimizer's state that exists or will exist."""
+    """A holder of an array: a tensor's data, or a present or future entry of an optimizer's state."""
 
     def __init__(self, array: Any, put: Callable[[Any], None]):
         self.array = array
@@ -322,7 +322,7 @@ class _Slot:
 
 
 def _slots(owners: Iterable[Any]) -> list[_Slot]:
-    """Return the slots of all arrays of these models and optimizers, each once."""
+    """Return the slots of all arrays in these models and optimizers, each once."""
     slots: dict[int, _Slot] = {}
     optimizers = []
     for owner in owners:
@@ -339,7 +339,7 @@ def _slots(owners: Iterable[Any]) -> list[_Slot]:
 
 
 def _state_slots(optimizer: Optimizer) -> Iterator[_Slot]:
-    """Iterate over the slots of a state's present and future arrays. Mark each state that is shared."""
+    """Iterate over the slots of present and future arrays in an optimizer's states. Mark each shared state."""
     for parameter, state, names in zip(optimizer.parameters(), optimizer.state, optimizer.array_names()):
         state.is_shared = optimizer.advances_all
         if not state.is_shared:
@@ -355,13 +355,13 @@ def _state_slots(optimizer: Optimizer) -> Iterator[_Slot]:
 class Shared:
     """The tensors of models and optimizers, moved to shared blocks.
 
-    In a spawned process, ``attach`` moves the received tensors to the same blocks. Older views, such as those of ``state_dict``
-    or ``trace``, still have the old memory; ``update_views`` copies the new values to it.
+    In a spawned process, ``attach`` moves the received tensors to the same blocks. Older views, such as from ``state_dict`` or
+    ``trace``, still use the old memory. ``update_views`` copies the new values to it.
     """
 
     def __init__(self, owners: Iterable[Any], allocate: Allocate):
         self.blocks: list[Block] = []
-        self._moved: list[tuple[weakref.ref[Any], Any]] = []  # the old array, which only views keep alive, and the new one
+        self._moved: list[tuple[weakref.ref[Any], Any]] = []  # the old array, which only views keep alive, and the new array
         for slot in _slots(owners):
             block = allocate(padded(slot.array.nbytes))
             array = view(block, slot.array.shape, slot.array.dtype)
@@ -375,14 +375,14 @@ class Shared:
         return {"blocks": self.blocks}
 
     def update_views(self) -> None:
-        """Copy the values to the tensors' old memory, if there is still a view of it."""
+        """Copy the values to the tensors' old memory if views of it still exist."""
         for moved_from, array in self._moved:
             before = moved_from()
             if before is not None and before.flags.writeable:
                 before[...] = array
 
     def attach(self, owners: Iterable[Any]) -> None:
-        """Move the tensors of the same models and optimizers, in another process, to the blocks."""
+        """Move the tensors of the same models and optimizers in another process to the blocks."""
         for slot, block in zip(_slots(owners), self.blocks, strict=True):
             array = view(block, slot.array.shape, slot.array.dtype)
             note_shared(array)

@@ -1,4 +1,4 @@
-"""How ranks start and work together: in a team that rank 0 leads, or all in the same function."""
+"""Start ranks that work together: in a team that rank 0 leads, or all in the same function."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Member = TypeVar("Member")
 
 
 class Team(Generic[Member]):
-    """One object, the member, on each rank. Rank 0 calls functions on all members simultaneously."""
+    """A team with one object, the member, on each rank. Rank 0 calls functions on all members simultaneously."""
 
     def __init__(self, ranks: Communicator, member: Member):
         self.ranks = ranks
         self.member = member
-        self.is_waiting = True  # all ranks wait for the next call
+        self.is_waiting = True  # all other ranks are waiting for the next call
 
     def call(self, function: Callable[..., Result], each: Sequence[tuple[Any, ...]]) -> Result:
-        """Call ``function(member, *arguments)`` on every rank, with its arguments from ``each``. Returns rank 0's result.
+        """Call ``function(member, *arguments)`` on every rank, with arguments from ``each``. Returns the result of rank 0.
 
-        The function must be defined in a module or be a method of its class, such as ``Member.work``: other processes receive
-        its name. With a single rank this is a plain call.
+        The function must be defined in a module or class, as in ``Member.work``, because other processes receive only its name.
+        If there is a single rank, this is a plain call.
         """
         if self.ranks.size == 1:
             return function(self.member, *each[0])
@@ -48,7 +48,7 @@ class Team(Generic[Member]):
 
 
 def _serve(ranks: Communicator, make: Callable[..., Any], *arguments: Any) -> None:
-    """On ranks other than 0: make this rank's member of a team, and call the functions that rank 0 sends."""
+    """On ranks other than 0: create this rank's member of a team and call the functions that rank 0 sends."""
     member = make(ranks, *arguments)
     while call := ranks.tell():
         function, received = call
@@ -57,12 +57,12 @@ def _serve(ranks: Communicator, make: Callable[..., Any], *arguments: Any) -> No
 
 @contextmanager
 def team(make: Callable[..., Member], *arguments: Any, workers: int = 1) -> Iterator[Team[Member]]:
-    """Lead a team from rank 0, in a context. Its members are the results of ``make(ranks, *arguments)`` on each rank.
+    """Return a context that leads a team from rank 0. Each rank creates its member with ``make(ranks, *arguments)``.
 
-    In a script that ``lead`` runs under mpiexec, the ranks are MPI's. Otherwise the team has ``workers`` processes, including
-    this one. Models and optimizers among the arguments move to memory shared by all processes of one machine.
+    In a script that ``lead`` runs under mpiexec, the team consists of all MPI ranks. Otherwise it has ``workers`` processes,
+    including this one. Models and optimizers among the arguments move to memory shared by all processes of one machine.
 
-    Raises RankError under mpiexec without ``lead``, and if another rank is killed. Errors of other ranks are raised here.
+    Raises RankError under mpiexec outside ``lead``, or if another rank is killed. Errors of other ranks are reraised here.
     """
     if _leader is None and mpi.world() is not None:
         raise RankError(
@@ -86,17 +86,17 @@ def team(make: Callable[..., Member], *arguments: Any, workers: int = 1) -> Iter
 
 
 def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> Result:
-    """Run ``function(ranks, *arguments)`` on every rank, and return its result. ``ranks`` is the rank's Communicator.
+    """Run ``function(ranks, *arguments)`` on every rank and return its result. ``ranks`` is the rank's Communicator.
 
-    Under mpiexec every rank runs the script and calls this. Otherwise ``workers - 1`` other processes are started with the same
-    arguments. Models and optimizers among the arguments move to memory shared by all processes of one machine. If the function
-    fails on any rank, all ranks end, and its error is raised here, or RankError if a rank is killed.
+    Under mpiexec, every rank runs the script and calls ``run``. Otherwise ``workers - 1`` other processes are started with the
+    same arguments. Models and optimizers among the arguments move to memory shared by all processes of one machine. If the
+    function fails on any rank, all ranks end and the error is reraised here. A killed rank raises RankError.
 
-    To change a parameter explicitly, write to it in place on rank 0 only, then call ``ranks.broadcast([p.data])``. Older views
-    (``p.detach()``, ``state_dict()``, a traced function) get the new values when the ranks end.
+    To change a parameter yourself, write to it in place on rank 0 only, then call ``ranks.broadcast([p.data])``. Older views
+    (``p.detach()``, ``state_dict()``, a traced function) receive the new values when the ranks end.
 
-    Returns the result of this process. Under mpiexec, if the versions of the code or the models among the arguments differ
-    between ranks, all ranks end, and rank 0 says why.
+    Returns the result of this process. Under mpiexec, if code versions or models among the arguments differ between ranks, all
+    ranks end and rank 0 reports why.
     """
     world = mpi.world()
     if world is None or _leader is not None:
@@ -116,11 +116,10 @@ def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> R
 
 
 def lead(main: Callable[[], Result]) -> Result | None:
-    """Call ``main`` and return its result, under mpiexec on rank 0 only. The other ranks work in its teams, and return None at
-    the end.
+    """Call ``main`` and return its result. Under mpiexec, only rank 0 calls it. Other ranks work in its teams and return None.
 
-    So a script runs under mpiexec unchanged: one process reads files, prints and writes. If the versions of the code differ
-    between ranks, all ranks end, and rank 0 says why.
+    This lets a script run under mpiexec unchanged: one process reads files, prints and writes. If code versions differ between
+    ranks, all ranks end and rank 0 reports why.
     """
     global _leader
     world = mpi.world()
@@ -145,27 +144,27 @@ def lead(main: Callable[[], Result]) -> Result | None:
 
 
 def num_ranks(workers: int) -> int:
-    """Return the number of ranks of a team with so many workers: under mpiexec all its ranks, else the workers."""
+    """Return the number of ranks of a team: under mpiexec all of its ranks, else ``workers``."""
     return _leader.size if _leader is not None else workers
 
 
 _leader: Communicator | None = None  # on rank 0, while ``lead`` runs under mpiexec
-_at_work = False  # True while the other ranks are in a team of the leader
+_at_work = False  # True while the other ranks are in a team
 
 
 def _of_arrays(ranks: Communicator) -> Communicator:
-    """Return the ranks, which GPUs connect directly."""
+    """Return the communicator for arrays: on GPUs, ranks connected directly by NCCL."""
     return Nccl(ranks) if backend.name == "cupy" else ranks
 
 
 def _blas_for(ranks: Communicator) -> AbstractContextManager[Any]:
-    """Limit each of several ranks to one BLAS thread."""
+    """If there are several ranks, return a context that limits each to one BLAS thread."""
     return parallel.one_blas_thread() if ranks.size > 1 else nullcontext()
 
 
 @contextmanager
 def _ranks(follow: Callable[..., Any], arguments: Sequence[Any], workers: int) -> Iterator[Communicator]:
-    """Run ``follow(ranks, *arguments)`` on all ranks but 0, in a context for rank 0."""
+    """Return a context for rank 0 that runs ``follow(ranks, *arguments)`` on all other ranks."""
     global _at_work
     if _leader is not None:
         if _at_work:

@@ -1,10 +1,10 @@
-"""The functions of neural networks: attention, losses, normalization and dropout, written as compositions of ops.
+"""Neural network functions: attention, losses, normalization and dropout, written as compositions of ops.
 
-The body of a ``@fused`` function is its definition; kernels do the work. Tests check that both are equal. Higher derivatives
+The body of a ``@fused`` function is its definition. Kernels do the work, and tests check that both agree. Higher derivatives
 are computed through the body, and ``function.reference`` calls it.
 
-Each file lists its public functions in ``__all__``. Activations, ``embedding``, ``linear``, ``one_hot`` and other ops of neural
-networks are defined in ops/ and also available here.
+Each file lists its public functions in ``__all__``. Activations, ``embedding``, ``linear``, ``one_hot`` and similar ops are
+defined in ops/ and also available here.
 """
 
 import typing

@@ -1,6 +1,6 @@
 """Attention: ``scaled_dot_product_attention``, ``multi_head_attention``, ``causal_mask`` and ``norm_and_rotate``.
 
-In boolean masks, True = may attend. A query that may attend to no key gives zeros, never NaN.
+In boolean masks, True means "may attend". If a query may not attend to any key, its output is zero, never NaN.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _attention(
 
 
 def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, may_be_hidden: bool = False) -> Tensor:
-    """Return the softmax of scores (..., T, S) over the allowed keys, or zeros if there are none.
+    """Return the softmax of scores (..., T, S) over the allowed keys. If no key is allowed, return zeros.
 
     ``mask`` and ``is_causal`` are as in ``scaled_dot_product_attention``. Scores may be -inf if ``may_be_hidden``.
     """
@@ -59,16 +59,16 @@ def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, ma
         scores, mask, may_be_hidden = scores + mask, None, True
     may_be_hidden |= mask is not None
     if is_causal:
-        may_be_hidden |= scores.shape[-2] > scores.shape[-1]  # else each query attends to itself
+        may_be_hidden |= scores.shape[-2] > scores.shape[-1]  # otherwise each query may attend to itself
         causal = causal_array(*scores.shape[-2:])
         mask = wrap(causal) if mask is None else mask & (causal if is_array(mask) else wrap(causal))
     if mask is not None:
         scores = where(mask, scores, -math.inf)
     if not may_be_hidden:
         return softmax(scores)
-    if scores.dtype.itemsize == 2:  # in half precision a sum loses digits
+    if scores.dtype.itemsize == 2:  # half precision loses digits in a sum
         return astype(masked_softmax(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
-    # A finite maximum makes exp(-inf - maximum) 0, and no row NaN. It cancels out, so it needs no gradient.
+    # With a finite maximum, exp(-inf - maximum) is 0 and no row is NaN. The maximum cancels out, so it needs no gradient.
     largest = maximum(scores.detach().max(-1, keepdims=True), lowest(scores.dtype))
     weights = exp(scores - largest)
     total = sum(weights, -1, keepdims=True)
@@ -77,10 +77,10 @@ def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, ma
 
 @checked
 def causal_mask(queries: int, keys: int | None = None) -> Tensor:
-    """Return the boolean mask (queries, keys), True = may attend, that hides later keys from each query.
+    """Return a boolean mask (queries, keys) that hides later keys from each query. True means "may attend".
 
-    The last query is aligned with the last key. So there may be more keys than queries, as with a key-value cache. If there are
-    fewer, the first queries attend to nothing.
+    The last query is aligned with the last key. If there are more keys than queries, as with a key-value cache, the first keys
+    are visible to all queries. If there are fewer, the first queries attend to nothing.
 
     >>> tt.causal_mask(3)
     tensor([[ True, False, False],
@@ -106,17 +106,16 @@ def scaled_dot_product_attention(
 
     Shapes: query (..., T, D), key (..., S, D), value (..., S, D_v) -> (..., T, D_v).
 
-    ``mask`` broadcasts to (..., T, S). In a boolean mask, True = may attend. A floating-point mask is added to the scaled
-    scores; -inf hides a key. It may be a learned bias, and gets a gradient if it requires one. A query that may attend to no
-    key gives zeros, with zero gradients. Keys hidden from all queries by a boolean mask (..., 1, S), such as padding, have no
-    effect, even if they are NaN.
+    ``mask`` broadcasts to (..., T, S). In a boolean mask, True means "may attend". A floating-point mask is added to the scaled
+    scores; -inf hides a key. It can be a learned bias that receives a gradient. If a query may not attend to any key, its
+    output and gradients are zero. Keys that a boolean mask (..., 1, S) hides from all queries, such as padding, have no effect,
+    even if they are NaN.
 
-    ``is_causal``: query t attends only to allowed keys up to t. If S > T, as with a cache, the last query is aligned with the
-    last key. ``dropout_p``: the probability of dropping an attention weight; pass 0 when not training. ``scale``: 1/sqrt(D) by
-    default.
+    ``is_causal``: hide keys after t from query t. If S > T, as with a cache, the last query is aligned with the last key.
+    ``dropout_p``: the probability of dropping an attention weight. Pass 0 when not training. ``scale``: 1/sqrt(D) by default.
 
     Inputs of different dtypes, including a floating-point mask, are promoted to one dtype. Raises ValueError for mismatched
-    shapes, and TypeError for a mask of integers.
+    shapes, and TypeError for an integer mask.
 
     >>> query, key, value = tt.zeros((2, 4, 8)), tt.zeros((2, 5, 8)), tt.ones((2, 5, 3))
     >>> tt.scaled_dot_product_attention(query, key, value).shape
@@ -128,14 +127,14 @@ def scaled_dot_product_attention(
     _check_attention(query, key, value, mask, dropout_p)
     bias, seen = _bias_and_mask(mask)
     settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p, scale)
-    if not key.shape[-2]:  # the sum of no values is zero
+    if not key.shape[-2]:  # an empty sum is zero
         scores = matmul(query * settings[1], swapaxes(key, -1, -2))
         return matmul(scores if bias is None else scores + bias, value)
     return _attention(query, key, value, bias, seen, *settings)
 
 
 def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, dropout_p: float) -> Any:
-    """Compute ``scaled_dot_product_attention`` of arrays, without checks of shapes and without gradients."""
+    """Compute ``scaled_dot_product_attention`` for arrays, without shape checks or gradients."""
     _check_mask_and_dropout(mask, dropout_p)
     settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p)
     if query.dtype is key.dtype is value.dtype is default_dtype and (mask is None or mask.dtype.kind == "b"):
@@ -145,11 +144,11 @@ def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: 
 
 
 def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: bool) -> Any:
-    """Compute the attention of new tokens to themselves and all earlier tokens, for arrays without gradients.
+    """Compute attention from new tokens to themselves and all earlier tokens, for arrays without gradients.
 
     ``projected`` (batch, length, all heads * width) holds the queries, keys and values of the new tokens. ``stored`` (2, batch,
-    heads, keys, width) holds the keys and values of all tokens; those of new tokens are first written to the end. With fewer
-    stored heads than query heads, neighboring query heads share one.
+    heads, keys, width) holds the keys and values of all tokens. The new keys and values are first written to its end. If there
+    are fewer stored heads than query heads, neighboring query heads share one.
     """
     (batch, length, _), (_, _, shared, _, width) = projected.shape, stored.shape
     heads = projected.reshape(batch, length, num_heads + 2 * shared, width).transpose(0, 2, 1, 3)
@@ -157,7 +156,7 @@ def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: boo
     keys[:, :, -length:], values[:, :, -length:] = heads[:, num_heads : num_heads + shared], heads[:, num_heads + shared :]
     if shared == num_heads:
         return join_heads(attention_of_arrays(query, keys, values, None, is_causal, 0.0))
-    if length == 1:  # heads that share keys and values count as several queries of one head
+    if length == 1:  # query heads that share keys and values become several queries of one head
         query = query.reshape(batch, shared, num_heads // shared, width)
         mixed = attention_of_arrays(query, keys, values, None, False, 0.0)
         return mixed.reshape(batch, 1, num_heads * width)
@@ -166,11 +165,10 @@ def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: boo
 
 
 def memory_attention(projected: Any, stored: Any, mask: Any, num_heads: int) -> Any:
-    """Compute the attention of tokens to a memory, for arrays without gradients.
+    """Compute attention from tokens to a memory, for arrays without gradients.
 
-    ``projected`` (batch, length, width) holds the queries, ``stored`` (2, rows, heads, keys, width / heads) the keys and values
-    of the memory, and ``mask`` is (rows, 1, 1, keys) or None. With fewer rows than the batch, consecutive rows of the batch
-    share one.
+    ``projected`` (batch, length, width) holds the queries. ``stored`` (2, rows, heads, keys, width / heads) holds the keys and
+    values of the memory. ``mask`` is (rows, 1, 1, keys) or None. If the batch has more rows, consecutive batch rows share one.
     """
     (query,) = split_heads(projected.reshape(stored.shape[1], -1, projected.shape[2]), 1, num_heads)
     keys, values = stored
@@ -181,14 +179,14 @@ _NOTHING = (False, False, False, False)
 
 
 def _bias_and_mask(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return (bias, None) for a floating-point mask, which is added to the scores, and (None, mask) for a boolean one."""
+    """Return (bias, None) for a floating-point mask, and (None, mask) for a boolean mask."""
     return (mask, None) if mask is not None and is_floating(mask.dtype) else (None, mask)
 
 
 def _settings(
     is_causal: bool, queries: int, width: int, dropout_p: float, scale: float | None = None
 ) -> tuple[bool, float, RandomKey | None, float]:
-    """Return the arguments of the kernels after the inputs and the mask. One query attends to all keys, causal or not."""
+    """Return the kernel arguments that follow the inputs and the mask. A single query attends to all keys, causal or not."""
     scale = 1.0 / math.sqrt(width or 1) if scale is None else scale
     random_key = random.random_key() if dropout_p else None
     return is_causal and queries > 1, scale, random_key, 1.0 - dropout_p
@@ -240,13 +238,12 @@ def multi_head_attention(
     is_causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Compute ``scaled_dot_product_attention`` in each of ``num_heads`` parts of the width (Vaswani et al. 2017, section
-    3.2.2).
+    """Split the width into ``num_heads`` heads and compute attention in each (Vaswani et al. 2017, section 3.2.2).
 
-    Without ``memory``, ``projected`` (batch, length, 3 * width) holds queries, keys and values side by side, as one linear
-    layer makes them. With a ``memory`` (batch, keys, 2 * width) of keys and values, ``projected`` (batch, length, width) holds
-    only queries. The result is (batch, length, width), and ``mask`` broadcasts to (batch, heads, length, keys). The rest is as
-    in ``scaled_dot_product_attention``.
+    If you omit ``memory``, ``projected`` (batch, length, 3 * width) holds queries, keys and values side by side, the output of
+    one linear layer. If you pass a ``memory`` (batch, keys, 2 * width) of keys and values, ``projected`` (batch, length, width)
+    holds only queries. The result is (batch, length, width), and ``mask`` broadcasts to (batch, heads, length, keys). For
+    everything else see ``scaled_dot_product_attention``.
 
     >>> tt.multi_head_attention(tt.zeros((2, 5, 3 * 8)), num_heads=4, is_causal=True).shape
     (2, 5, 8)
@@ -305,15 +302,15 @@ def norm_and_rotate(
     eps: float = 1e-5,
     rotation: Tensor | None = None,
 ) -> Tensor:
-    """Normalize and rotate the queries and keys in the input of ``multi_head_attention``. Values are unchanged.
+    """Normalize and rotate the queries and keys in an input to ``multi_head_attention``. Values are unchanged.
 
     ``projected`` (batch, length, (num_heads + 2 num_key_value_heads) d_head) holds the heads of queries, keys and values side
-    by side, as one linear layer makes them. If ``num_key_value_heads`` is 0, there are ``num_heads`` of each. The result has
-    the same shape.
+    by side, the output of one linear layer. If ``num_key_value_heads`` is 0, it equals ``num_heads``. The result has the same
+    shape.
 
     ``query_weight`` and ``key_weight`` (d_head,) apply an RMS norm to each head of queries and keys, as in ``rms_norm`` (Henry
     et al. 2020; Qwen3). A ``rotation`` (length, d_head) then rotates each head, as in ``rotate_pairs`` (Su et al. 2021,
-    equation 34): the row for a position holds the cosines of the angles, then their sines. It gets no gradient.
+    equation 34). Each row holds the cosines of the position's angles, then their sines. It receives no gradient.
 
     Raises ValueError for mismatched shapes.
 

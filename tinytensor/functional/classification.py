@@ -44,17 +44,17 @@ def cross_entropy(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    """Return the cross-entropy -log softmax(logits)[target], with the softmax over the last axis.
+    """Return the cross-entropy loss -log softmax(logits)[target]. The softmax is over the last axis.
 
     ``logits`` is (..., classes). ``targets`` holds class indices (...) or probabilities (..., classes). Targets equal to
-    ``ignore_index`` do not count. ``label_smoothing`` e mixes the target with the uniform distribution: (1 - e) target +
-    e/classes (Szegedy et al. 2016). The mean over no rows is 0.
+    ``ignore_index`` are ignored. A ``label_smoothing`` of e mixes the target with the uniform distribution: (1 - e) target +
+    e/classes (Szegedy et al. 2016). The mean over zero rows is 0.
 
     ``weight`` (classes,) rescales each class. The mean then divides by the targets' total weight (for probabilities by the
-    number of rows, as in PyTorch). Weighted and probability losses have no kernel. Half-precision inputs give a float32 loss.
+    number of rows, as in PyTorch). There is no kernel for weights or probabilities. Half-precision inputs give a float32 loss.
 
-    Raises ValueError for mismatched shapes, and IndexError for a target that is not a class. A GPU does not check targets,
-    because the program would wait for it; a wrong target's loss is NaN.
+    Raises ValueError for mismatched shapes, and IndexError for a target that is not a class. On a GPU, targets are not checked,
+    because a check would force a synchronization. The loss of an invalid target is NaN.
 
     >>> logits, targets = tt.zeros((3, 4)), tt.tensor([0, 3, -100])
     >>> loss = tt.cross_entropy(logits, targets)
@@ -85,7 +85,7 @@ def cross_entropy(
 def _weighted_cross_entropy(
     logits: Tensor, targets: Any, ignore_index: int, label_smoothing: float, reduction: str, weight: Tensor
 ) -> Tensor:
-    """Weigh the classes of ``cross_entropy``, including label smoothing."""
+    """Compute ``cross_entropy`` with class weights, including label smoothing."""
     weights = _weights_of(targets, weight, ignore_index)
     losses = weighted(weights, _cross_entropy(logits, targets, ignore_index, 0.0, "none"))
     if label_smoothing:
@@ -97,7 +97,7 @@ def _weighted_cross_entropy(
 
 
 def _weights_of(targets: Any, weight: Tensor | None, ignore_index: int) -> Tensor:
-    """Return the weight of each row's target (1 without weights), and 0 for an ignored row."""
+    """Return the weight of each row's target (1 if there are no weights). Ignored rows get 0."""
     kept = targets != ignore_index
     if weight is None:
         return wrap(kept.astype("float32"))
@@ -116,9 +116,9 @@ def _weighted(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
 def nll_loss(
     log_probabilities: Tensor, targets: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
-    """Return the negative log-likelihood -log_probabilities[target]. After ``log_softmax`` it equals ``cross_entropy``.
+    """Return the negative log-likelihood loss -log_probabilities[target]. After ``log_softmax`` it equals ``cross_entropy``.
 
-    ``log_probabilities`` is (..., classes), ``targets`` integers (...). The other arguments and errors are as in
+    ``log_probabilities`` is (..., classes) and ``targets`` integers (...). For other arguments and errors, see
     ``cross_entropy``.
     """
     check_reduction(reduction)
@@ -130,7 +130,7 @@ def nll_loss(
         )
     _check_classes("nll_loss", targets.data, shape[-1], ignore_index)
     losses = _nll(at_least_float32(log_probabilities), targets, ignore_index)
-    is_plain_mean = xp is host and targets.size and (targets.data != ignore_index).all()  # reading would wait for a GPU
+    is_plain_mean = xp is host and targets.size and (targets.data != ignore_index).all()  # a check would wait for the GPU
     if weight is None and (is_plain_mean or reduction != "mean"):
         return reduce(losses, reduction)
     weights = _weights_of(targets.data, weight, ignore_index)
@@ -145,7 +145,7 @@ def _nll_gradient(g: Any, x_shape: tuple[int, ...], targets: Any, ignore_index: 
 
 @op(x=_nll_gradient)
 def _nll(x: Any, targets: Any, ignore_index: int) -> Tensor:
-    """Return -x[target] of each row, and 0 for an ignored row, even if it holds NaN."""
+    """Return -x[target] for each row. An ignored row gives 0 even if it holds NaN."""
     index, kept = _of_targets(targets, ignore_index)
     return xp.where(kept, -x.reshape(-1, x.shape[-1])[index], 0.0).reshape(targets.shape)
 
@@ -167,10 +167,10 @@ def _linear_cross_entropy(x: Any, weight: Any, targets: Any, ignore_index: int, 
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, targets: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """Return ``cross_entropy`` of the logits x @ weight.T without holding all of them in memory.
+    """Return ``cross_entropy(x @ weight.T, targets)`` without storing all logits in memory.
 
-    ``x`` is (..., width), ``weight`` (classes, width), ``targets`` integers (...), and ``reduction`` "mean" or "sum". The rest
-    is as in ``cross_entropy``.
+    ``x`` is (..., width), ``weight`` (classes, width), ``targets`` integers (...), and ``reduction`` "mean" or "sum". See
+    ``cross_entropy`` for the rest.
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"linear_cross_entropy: reduction must be 'mean' or 'sum', got {reduction!r}")
@@ -194,8 +194,8 @@ def _check_classes(operation: str, targets: Any, classes: int, ignore_index: int
     if targets.dtype.kind not in "iu":
         raise TypeError(f"{operation}: targets must be integers (classes), got {targets.dtype}")
     if not is_host_array(targets):
-        return  # a check on a GPU would wait for it
-    if not targets.size or targets.astype(host.uint64).max() < classes:  # unsigned, negative targets are large
+        return  # a check would wait for the GPU
+    if not targets.size or targets.astype(host.uint64).max() < classes:  # as unsigned integers, negative targets are large
         return
     wrong = ((targets < 0) | (targets >= classes)) & (targets != ignore_index)
     if wrong.any():

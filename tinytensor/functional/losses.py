@@ -1,6 +1,6 @@
-"""Losses of a prediction and a target of the same shape, and helpers for all losses.
+"""Losses between a prediction and a target of the same shape, and helpers for all losses.
 
-Losses of integers and half precision are computed in float32. ``reduction`` is "mean", "sum" or "none".
+Integer and half-precision inputs are computed in float32. ``reduction`` is "mean", "sum" or "none".
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = [
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Convert half precision and integers to float32."""
+    """Convert half-precision and integer tensors to float32."""
     return x if is_floating(x.dtype) and x.dtype.itemsize > 2 else astype(x, "float32")
 
 
 def reduce(losses: Tensor, reduction: str) -> Tensor:
-    """Return the mean or sum of the losses, or the losses for "none"."""
+    """Return the mean or sum of the losses, or the unreduced losses for "none"."""
     return losses if reduction == "none" else mean(losses) if reduction == "mean" else sum(losses)
 
 
 @op(weight=lambda g, x: weighted(g, x), x=lambda g, weight: weighted(weight, g))
 def weighted(weight: Any, x: Any) -> Tensor:
-    """Return weight * x, but 0 where the weight is 0 and x infinite: an impossible event adds nothing to a loss."""
+    """Return weight * x, but 0 where the weight is 0 and x is infinite: an impossible event adds nothing to a loss."""
     return where((weight == 0) & (abs(x) == math.inf), 0.0, weight * x)
 
 
@@ -52,7 +52,7 @@ def check_reduction(reduction: str) -> None:
 
 
 def _pair(operation: str, prediction: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    """Return the inputs of a loss in the dtype of the computation. Raises ValueError if their shapes differ."""
+    """Convert the inputs of a loss to the dtype of the computation. Raises ValueError if their shapes differ."""
     check_reduction(reduction)
     if prediction.shape != target.shape:
         raise ValueError(f"{operation}: prediction and target must have one shape, got {prediction.shape} and {target.shape}")
@@ -61,7 +61,7 @@ def _pair(operation: str, prediction: Tensor, target: Tensor, reduction: str) ->
 
 @checked
 def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the squared error of two tensors of the same shape.
+    """Return the mean squared error between two tensors of the same shape.
 
     >>> prediction, target = tt.tensor([1.0, 2.0]), tt.tensor([1.0, 4.0])
     >>> tt.mse_loss(prediction, target), tt.mse_loss(prediction, target, reduction="none")
@@ -73,7 +73,7 @@ def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Ten
 
 @checked
 def l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the absolute error of two tensors of the same shape."""
+    """Return the mean absolute error between two tensors of the same shape."""
     prediction, target = _pair("l1_loss", prediction, target, reduction)
     return reduce(abs(prediction - target), reduction)
 
@@ -91,7 +91,7 @@ def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delt
 
 
 def _near(d: Any, limit: float) -> Any:
-    """Clip d to -limit to limit. Both ends are already flat, as for PyTorch's second derivative."""
+    """Clip d to [-limit, limit]. The slope at both ends is 0, so second derivatives match PyTorch's."""
     return where(abs(d) < limit, d, sign(d) * limit)
 
 
@@ -110,7 +110,7 @@ def _huber(prediction: Any, target: Any, delta: float, scale: float) -> Tensor:
 def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """Return huber_loss / beta: d * d / (2 beta) for a difference |d| <= beta, else |d| - beta / 2.
 
-    With beta = 0 this is ``l1_loss``. Raises ValueError if beta is negative.
+    If beta is 0, this equals ``l1_loss``. Raises ValueError if beta is negative.
     """
     check_not_negative("smooth_l1_loss: beta", beta)
     if not beta:
@@ -121,10 +121,10 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", 
 
 @checked
 def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """Return target (log target - input), the Kullback-Leibler divergence (1951) of two tensors of the same shape.
+    """Return the Kullback-Leibler divergence (1951) target * (log target - input) of two tensors of the same shape.
 
-    ``input`` holds log-probabilities, ``target`` probabilities, or with ``log_target`` their logarithms. "mean" averages all
-    elements. "batchmean" is the mathematical definition: the sum divided by the length of the first axis.
+    ``input`` holds log-probabilities. ``target`` holds probabilities, or log-probabilities if ``log_target`` is set. "mean"
+    averages all elements. "batchmean", the mathematical definition, divides the sum by the length of the first axis.
     """
     batch = reduction == "batchmean"
     input, target = _pair("kl_div", input, target, "sum" if batch else reduction)
@@ -133,14 +133,14 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 
 
 def _of_logarithms(input: Tensor, target: Tensor) -> Tensor:
-    """Return exp(target) (target - input), and 0 where the target is -inf, with gradients 0."""
+    """Return exp(target) * (target - input). Where the target is -inf, the value and the gradients are 0."""
     nothing = target == -math.inf
     target = where(nothing, 0.0, target)
     return where(nothing, 0.0, exp(target) * (target - input))
 
 
 def _x_log_x(x: Tensor) -> Tensor:
-    """Return x log x, and 0 where x is 0. There the gradient is 0, elsewhere log x + 1."""
+    """Return x log x. Where x is 0, the value and the gradient are 0. Elsewhere the gradient is log x + 1."""
     return where(x == 0, 0.0, x * log(where(x == 0, 1.0, x)))
 
 
@@ -148,10 +148,10 @@ def _x_log_x(x: Tensor) -> Tensor:
 def binary_cross_entropy_with_logits(
     logits: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None, pos_weight: Tensor | None = None
 ) -> Tensor:
-    """Return -t log p - (1 - t) log(1 - p) for p = sigmoid(logits) and targets t from 0 to 1, without overflow.
+    """Return -t log p - (1 - t) log(1 - p) for p = sigmoid(logits) and targets t in [0, 1], without overflow.
 
-    ``pos_weight`` multiplies the first term, ``weight`` each loss. Both broadcast to the shape of the logits. The mean is over
-    all elements.
+    ``pos_weight`` multiplies the first term and ``weight`` each loss. Both broadcast to the shape of the logits. The mean is
+    over all elements.
     """
     logits, targets = _pair("binary_cross_entropy_with_logits", logits, targets, reduction)
     positive = targets if pos_weight is None else targets * _factor("pos_weight", pos_weight, logits)
@@ -165,9 +165,9 @@ def binary_cross_entropy_with_logits(
     negative=lambda g, logits: weighted(g, _softplus(logits, 1.0)),
 )
 def _logistic(logits: Any, positive: Any, negative: Any) -> Tensor:
-    """Return positive times -log p and negative times -log(1 - p), that is softplus(-x) and softplus(x).
+    """Return -positive * log p - negative * log(1 - p), computed as softplus(-x) and softplus(x).
 
-    So no digits cancel, even where the loss is nearly 0.
+    No digits cancel this way, even where the loss is nearly 0.
     """
     return weighted(positive, _softplus(-logits, 1.0)) + weighted(negative, _softplus(logits, 1.0))
 
@@ -176,24 +176,24 @@ def _logistic(logits: Any, positive: Any, negative: Any) -> Tensor:
 def binary_cross_entropy(
     probabilities: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
-    """Return -t log p - (1 - t) log(1 - p) for probabilities p and targets t from 0 to 1.
+    """Return -t log p - (1 - t) log(1 - p) for probabilities p and targets t in [0, 1].
 
-    As in PyTorch, each logarithm is at least -100, and the gradient (p - t) / (p (1 - p)) has a divisor of at least 1e-12, so a
-    wrong p of 0 or 1 still gets one. After a sigmoid, ``binary_cross_entropy_with_logits`` is more accurate. On the CPU, raises
-    ValueError for a probability or target outside 0 to 1.
+    As in PyTorch, logarithms are clamped to at least -100, and the divisor of the gradient (p - t) / (p (1 - p)) to at least
+    1e-12, so a wrong p of 0 or 1 still has a gradient. For logits, use ``binary_cross_entropy_with_logits``: it is more
+    accurate. On the CPU, raises ValueError for a probability or target outside [0, 1].
     """
     p, targets = _pair("binary_cross_entropy", probabilities, targets, reduction)
     losses = _binary_cross_entropy(p, targets)
     return reduce(losses if weight is None else losses * _factor("weight", weight, p), reduction)
 
 
-_SMALLEST = 1e-12  # PyTorch's smallest divisor
+_SMALLEST = 1e-12  # PyTorch's minimum divisor
 
 
 @op(p=lambda g, p, targets: g * _slope(p, targets), targets=lambda g, p: weighted(g, log1p(-p) - log(p)))
 def _binary_cross_entropy(p: Any, targets: Any) -> Tensor:
     for name, values in (("probabilities", p), ("targets", targets)):
-        if is_host_array(values) and ((values < 0) | (values > 1)).any():  # reading would wait for a GPU
+        if is_host_array(values) and ((values < 0) | (values > 1)).any():  # a check would wait for the GPU
             raise ValueError(f"all {name} must be between 0 and 1: use binary_cross_entropy_with_logits")
     return (targets - 1.0) * clip(log1p(-p), -100.0) - targets * clip(log(p), -100.0)
 
@@ -207,7 +207,7 @@ def _slope(p: Any, targets: Any) -> Tensor:
 
 
 def _factor(name: str, weight: Tensor, like: Tensor) -> Tensor:
-    """Return a weight in the dtype of the losses. Raises ValueError unless it broadcasts to their shape."""
+    """Convert a weight to the dtype of the losses. Raises ValueError unless it broadcasts to their shape."""
     fits = all(n in (1, of) for n, of in zip(weight.shape[::-1], like.shape[::-1]))
     if weight.ndim > like.ndim or not fits:
         raise ValueError(f"binary_cross_entropy: {name} {weight.shape} does not broadcast to the losses {like.shape}")

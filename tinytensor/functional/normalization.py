@@ -19,9 +19,9 @@ __all__ = ["group_norm", "layer_norm", "rms_norm"]
 
 
 def _check_rows(x: Any, weight: Any, bias: Any = None) -> None:
-    """Raise ValueError unless x has rows, and weight and bias have the shape of one row.
+    """Raise ValueError unless x has at least one axis, and weight and bias have the shape of one row.
 
-    They must not broadcast: the kernels sum their gradients over rows only, and read them row by row on a GPU.
+    Neither may broadcast: kernels sum their gradients over rows only, and GPU kernels read them row by row.
     """
     row = x.shape[-1:]
     for parameter in (weight, bias):
@@ -36,8 +36,8 @@ def _check_rows(x: Any, weight: Any, bias: Any = None) -> None:
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Normalize each row (the last axis) to mean 0 and variance 1, then multiply by ``weight`` and add ``bias``, both (width,).
 
-    The variance is biased, and eps is added to it under the root (Ba, Kiros and Hinton 2016, equation 4). Raises ValueError if
-    a weight or bias has another shape.
+    The biased variance is used, and eps is added to it under the square root (Ba, Kiros and Hinton 2016, equation 4). Raises
+    ValueError if the weight or bias has any other shape.
     """
     distance = centred(x, -1)
     out = distance * rsqrt(mean(square(distance), -1, keepdims=True) + eps)
@@ -49,7 +49,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Normalize each row (the last axis) to mean square 1, then multiply by ``weight`` (width,) (Zhang and Sennrich 2019).
 
-    eps is added to the mean square under the root. Raises ValueError if the weight has another shape.
+    eps is added to the mean square under the square root. Raises ValueError if the weight has any other shape.
 
     >>> tt.rms_norm(tt.tensor([[3.0, 3.0], [-2.0, 2.0]]), eps=0.0)
     tensor([[ 1.,  1.],

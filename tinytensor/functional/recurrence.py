@@ -1,10 +1,10 @@
-"""Recurrent layers: ``rnn``, ``gru`` and ``lstm``. One call is one layer in one direction, over all steps.
+"""Recurrent layers: ``rnn``, ``gru`` and ``lstm``. One call runs one layer in one direction over all steps.
 
-``projected`` is the inputs' part of the gates, one product for all steps. Only the state's part is computed step by step.
-``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` compute both.
+``projected`` is the contribution of the inputs to the gates, computed for all steps in one product. Only the contribution of
+the state is computed step by step. ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` do both.
 
-``mask`` (length, batch) is boolean, True = a token. A step without a token leaves the state unchanged, so padding has no
-effect. With ``is_reversed`` the last step runs first.
+``mask`` (length, batch) is boolean; True marks a token. Other steps leave the state unchanged, so padding has no effect. If
+``is_reversed`` is set, the last step runs first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["gru", "lstm", "rnn"]
 
 
 def _check(gates: int, projected: Any, weight: Any, *states: Any, bias: Any = None) -> None:
-    """Raise ValueError unless the inputs of a layer with this number of gates match."""
+    """Raise ValueError unless the shapes match a layer with this number of gates."""
     length, batch, size = projected.shape if len(projected.shape) == 3 else (0, 0, 0)
     width = size // gates
     fits = length and size == gates * width and weight.shape == (size, width)
@@ -39,9 +39,9 @@ def _check(gates: int, projected: Any, weight: Any, *states: Any, bias: Any = No
 def _through_time(
     step: Callable[..., Sequence[Tensor]], projected: Tensor, first: Sequence[Tensor], mask: Any, is_reversed: bool
 ) -> list[Tensor]:
-    """Run ``step(projected of one step, *states)`` for all steps. Return each of the states for all steps."""
+    """Run ``step(projected of one step, *states)`` for all steps. Return every state after every step."""
     if mask is not None:
-        projected = where(mask[..., None], projected, 0.0)  # NaN would reach the gradient of a masked step
+        projected = where(mask[..., None], projected, 0.0)  # otherwise NaN would reach the gradient of a masked step
     history: list[Any] = [None] * projected.shape[0]
     states = first
     for t in steps(len(history), is_reversed):
@@ -114,8 +114,8 @@ def lstm(
 ) -> Tensor:
     """Run a long short-term memory (Hochreiter and Schmidhuber 1997; forget gate: Gers et al. 2000).
 
-    With a = projected + h weightᵀ and gates in PyTorch's order i, f, u, o (it calls u g): i, f and o are sigmoids, u is a tanh,
-    c' = f c + i u, and h' = o tanh(c').
+    With a = projected + h weightᵀ and gates in PyTorch's order i, f, u, o (PyTorch calls u g): i, f and o are sigmoids, u is a
+    tanh, c' = f c + i u, and h' = o tanh(c').
 
     Shapes: projected (length, batch, 4 * width), weight (4 * width, width), state and cell (batch, width) -> (2, length, batch,
     width), the states h and cells c after each step. Raises ValueError for mismatched shapes.
@@ -141,10 +141,10 @@ def lstm_with_projection(
     mask: Tensor | None = None,
     is_reversed: bool = False,
 ) -> list[Tensor]:
-    """Run an LSTM whose states h are multiplied by ``projection`` (size, width) (Sak, Senior and Beaufays 2014), without a
+    """Run an LSTM that multiplies its states h by ``projection`` (size, width) (Sak, Senior and Beaufays 2014), without a
     kernel.
 
-    The weight is (4 * width, size), the state (batch, size). Returns the states and cells after each step.
+    The weight is (4 * width, size) and the state (batch, size). Returns the states and cells after each step.
     """
 
     def step(p: Tensor, h: Tensor, c: Tensor) -> list[Tensor]:

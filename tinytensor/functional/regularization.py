@@ -26,11 +26,10 @@ def _dropout(x: Any, residual: Any, random_key: RandomKey, keep_probability: flo
 
 @checked
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, residual: Tensor | None = None) -> Tensor:
-    """Set each element to 0 with probability p and multiply the others by 1/(1 - p), which keeps the expected value (Srivastava
-    et al. 2014).
+    """Zero each element with probability p and scale the others by 1/(1 - p), preserving the mean (Srivastava et al. 2014).
 
-    Outside of ``training``, return x itself. A ``residual`` of x's shape is added to the result. Raises ValueError unless 0 <=
-    p <= 1, and if the shapes differ.
+    If ``training`` is False, return x itself. If there is a ``residual``, add it to the result. Raises ValueError unless 0 <= p
+    <= 1, and if the shapes of x and the residual differ.
 
     >>> x = tt.ones(1000)
     >>> y = tt.dropout(x, p=0.5)

@@ -19,8 +19,8 @@ __all__ = ["cosine_similarity"]
 def cosine_similarity(x: Tensor, y: Tensor, axis: int = 1, eps: float = 1e-8) -> Tensor:
     """Return the cosine of the angle between the vectors of x and y along ``axis``. x and y broadcast.
 
-    A vector shorter than ``eps`` counts as of length ``eps``, so the similarity with zeros is 0. Half precision is computed in
-    float32.
+    A norm below ``eps`` is replaced by ``eps``, so the similarity with a zero vector is 0. Half-precision inputs are computed
+    in float32.
 
     >>> tt.cosine_similarity(tt.tensor([[1.0, 0.0], [1.0, 1.0]]), tt.tensor([0.0, 2.0]))
     tensor([0.    , 0.7071])

@@ -1,4 +1,4 @@
-"""Neural network modules, with PyTorch's names.
+"""Neural network modules, named as in PyTorch.
 
 Start with ``module``, then read ``layers``, ``containers`` and ``recurrent``.
 """

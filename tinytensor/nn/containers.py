@@ -17,9 +17,9 @@ Self = TypeVar("Self", bound="ModuleList")
 
 
 class ModuleList(Module):
-    """A list of modules, which are attributes named 0, 1, 2, ... A subclass may have other attributes.
+    """A list of modules, stored as attributes named 0, 1, 2, ... A subclass may have other attributes.
 
-    ``layers[i]`` is one module, also with negative i, and ``layers[i:j]`` a ModuleList. Both may be set and deleted.
+    ``layers[i]`` is one module (i may be negative), and ``layers[i:j]`` is a ModuleList. Both may be set and deleted.
     """
 
     _count: int | None = None  # the names are 0 to _count - 1; None: a module may have been set or deleted by name
@@ -43,24 +43,24 @@ class ModuleList(Module):
             raise TypeError(f"{type(self).__name__} takes modules, such as nn.ReLU(), not {shown(value)}")
 
     def append(self: Self, module: Module) -> Self:
-        """Append a module. Raises TypeError for anything else. Returns this list."""
+        """Append a module and return this list. Raises TypeError for any other value."""
         return self.extend([module])
 
     @checked
     def insert(self: Self, index: int, module: Module) -> Self:
-        """Insert a module before ``index``. Raises TypeError for anything else. Returns this list."""
+        """Insert a module before ``index`` and return this list. Raises TypeError for any other value."""
         modules = list(self)
         modules.insert(index, module)
         return self._hold(modules)
 
     def extend(self: Self, modules: Iterable[Module]) -> Self:
-        """Append several modules. Raises TypeError for anything else. Returns this list."""
+        """Append several modules and return this list. Raises TypeError for any other value."""
         if not isinstance(modules, Iterable):
             raise TypeError(f"{type(self).__name__} takes several modules, as in a list, not {shown(modules)}")
         return self._hold([*self, *modules]) if self._count is None else self._hold(list(modules), self._count)
 
     def _hold(self: Self, modules: list[Module], start: int = 0) -> Self:
-        """Store these modules, and no others, after the first ``start`` ones."""
+        """Replace all modules from index ``start`` on with these."""
         for module in modules:
             self._check_module(module)
         named = {str(i): module for i, module in enumerate(modules, start)}
@@ -81,7 +81,7 @@ class ModuleList(Module):
         return dict(sorted(named, key=lambda item: int(item[0])))
 
     def _checked(self, index: Any) -> Any:
-        """Return the index. Raises IndexError if it is out of range, and TypeError unless it is an integer or a slice."""
+        """Return the index. Raises IndexError if it is out of range, and TypeError if it is not an integer or slice."""
         if isinstance(index, slice):
             return index
         if not hasattr(index, "__index__"):
@@ -104,7 +104,7 @@ class ModuleList(Module):
         return self._of(modules) if isinstance(modules, list) else modules
 
     def _of(self, modules: list[Module]) -> ModuleList:
-        """Return a plain container: a subclass may take other arguments."""
+        """Return a plain container, because a subclass may take other arguments."""
         return ModuleList(modules)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -125,7 +125,7 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """A container that calls its modules in order, each with the result of the previous one."""
+    """A container that calls its modules in order, passing each result to the next module."""
 
     def __init__(self, *modules: Module):
         super().__init__(modules)
@@ -140,7 +140,7 @@ class Sequential(ModuleList):
 
 
 class ModuleDict(Module):
-    """A dict of modules, which are attributes with these names.
+    """A dict of modules, stored as attributes named by their keys.
 
     >>> heads = tt.nn.ModuleDict({"start": tt.nn.Linear(4, 2), "end": tt.nn.Linear(4, 3)})
     >>> list(heads), heads["end"](tt.ones(4)).shape
@@ -151,7 +151,7 @@ class ModuleDict(Module):
         self.update(modules)
 
     def update(self, modules: Any) -> None:
-        """Set several modules, from a mapping or from pairs of a name and a module."""
+        """Set several modules from a mapping or from (name, module) pairs."""
         for name, module in dict(modules).items():
             self[name] = module
 
@@ -167,7 +167,7 @@ class ModuleDict(Module):
         self.pop(name)
 
     def pop(self, name: str) -> Module:
-        """Remove a module and return it. Raises KeyError if there is none with this name."""
+        """Remove a module and return it. Raises KeyError if there is no module with this name."""
         module = self[name]
         delattr(self, name)
         return module
@@ -178,7 +178,7 @@ class ModuleDict(Module):
             delattr(self, name)
 
     def keys(self) -> list[str]:
-        """Return the names, in the order in which they were first set."""
+        """Return the names in the order in which they were first set."""
         return [name for name, _ in self._own_modules()]
 
     def values(self) -> list[Module]:
@@ -186,7 +186,7 @@ class ModuleDict(Module):
         return [module for _, module in self._own_modules()]
 
     def items(self) -> list[tuple[str, Module]]:
-        """Return pairs of a name and a module."""
+        """Return (name, module) pairs."""
         return list(self._own_modules())
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
-"""Forward hooks: functions that see, and may replace, the output of a module.
+"""Forward hooks: functions that inspect or replace the output of a module.
 
-A module shows the output of ``forward``, and some modules show other values, each under its own name.
+Every module shows its hooks the output of ``forward``. Some modules also show other values, each under its own name.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 Hook = Callable[[Any, tuple[Any, ...], Any], Any]
 
 _lock = held_by_forks(threading.RLock())
-_living: WeakSet[Hooks] = WeakSet()  # of all modules
+_living: WeakSet[Hooks] = WeakSet()  # the hooks of all modules
 
 
 class Hooks:
-    """The hooks of one module, by the name of the value they see, in the order of registration."""
+    """The hooks of one module, by the name of the value that they receive, in the order of registration."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, dict[HookHandle, Hook]] = {}
@@ -40,7 +40,7 @@ class Hooks:
         return name in self._by_name
 
     def show(self, name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> Any:
-        """Call the hooks of this name. Return the output, or its replacement."""
+        """Call the hooks registered for this name. Return the output or its replacement."""
         for hook in list(self._by_name.get(name, {}).values()):
             replaced = hook(module, inputs, output)
             output = output if replaced is None else replaced
@@ -50,7 +50,7 @@ class Hooks:
         self._by_name.setdefault(name, {})[handle] = hook
 
     def remove(self, name: str, handle: HookHandle) -> bool:
-        """Remove the hook, if it is there. Return True if none is left."""
+        """Remove the hook if it is registered. Return True if no hooks are left."""
         hooks = self._by_name.get(name, {})
         hooks.pop(handle, None)
         if not hooks:
@@ -59,7 +59,7 @@ class Hooks:
 
 
 class HookHandle:
-    """A registered hook. ``remove()`` or the end of a ``with`` removes it."""
+    """A registered hook. Remove it with ``remove()`` or by leaving a ``with`` block."""
 
     def __init__(self, module: Module, name: str, hook: Hook):
         self._module, self._name = module, name
@@ -82,18 +82,18 @@ class HookHandle:
 
 
 def show(module: Any, name: str, output: Any) -> Any:
-    """Show a value to the hooks of a module under this name. Return it, or its replacement."""
+    """Pass a value to the module's hooks for this name. Return the value or its replacement."""
     return output if module._forward_hooks is None else module._forward_hooks.show(name, module, (), output)
 
 
 def any_hooks() -> bool:
-    """Return True if any module has hooks. A program that runs only the kernels of a module would not call them."""
+    """Return True if any module has hooks. A program that calls only a module's kernels would skip them."""
     return bool(_living)
 
 
 @contextmanager
 def hooked(hooks: list[tuple[Module, str, Hook]]) -> Iterator[None]:
-    """Register hooks in a context, each for the value with this name."""
+    """Return a context in which each hook is registered for the value with this name."""
     handles: list[HookHandle] = []
     try:
         for module, name, hook in hooks:
@@ -108,11 +108,11 @@ def hooked(hooks: list[tuple[Module, str, Hook]]) -> Iterator[None]:
 def recording_outputs(
     model: Module, kinds: type[Module] | tuple[type[Module], ...] | None = None
 ) -> Iterator[dict[str, list[Any]]]:
-    """Record the outputs of all modules of these classes (``kinds``; None: all modules) in a context.
+    """Return a context that records the outputs of all modules whose class is in ``kinds`` (None: all modules).
 
-    The context yields a dict with a list for each module name ('' is the model itself) and an entry for each call. Outputs are
-    not copied, and gradients flow through them: use ``tt.no_grad()``, too, if you only inspect them. Several recordings may be
-    open simultaneously. Raises TypeError if ``kinds`` are not classes.
+    The context yields a dict from module names ('' is the model itself) to lists with one output per call. Outputs are not
+    copied, and gradients flow through them. If you only inspect them, also use ``tt.no_grad()``. Several recordings may be open
+    simultaneously. Raises TypeError if ``kinds`` are not classes.
 
     >>> model = tt.nn.Sequential(tt.nn.Linear(3, 8), tt.nn.Tanh(), tt.nn.Linear(8, 2))
     >>> with tt.no_grad(), tt.nn.recording_outputs(model, tt.nn.Linear) as recorded:

@@ -1,4 +1,4 @@
-"""Initializers. Each fills a parameter in place and returns it; inside ``skipped`` it does nothing."""
+"""Initializers. Each one fills a parameter in place and returns it. Inside ``skipped`` it does nothing."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tinytensor.device.backend import host, xp
 from tinytensor.nn.leaves import overwrite, replace_data
 from tinytensor.nn.module import Parameter
 
-_NEGLIGIBLE = 80.0  # where x * x exceeds the peak's square by 80, the density has fallen by e^-40
+_NEGLIGIBLE = 80.0  # where x * x exceeds its value at the peak by 80, the density is lower by e^-40
 
 
 def skipped() -> Switched:
-    """Return a context in which initializers do nothing, and the parameters of new layers are zeros without memory.
+    """Return a context in which initializers do nothing and new parameters are zeros that occupy no memory.
 
-    Use it before ``load_state_dict(..., assign=True)``, to create a large model immediately. A parameter that gets no values
-    cannot be changed in place.
+    Use it with ``load_state_dict(..., assign=True)`` to create a large model instantly. A parameter that is not loaded cannot
+    be changed in place.
     """
     return Switched("initialising", False)
 
 
 @checked
 def new_parameter(shape: int | Sequence[int]) -> Parameter:
-    """Return a float32 parameter of zeros, for an initializer to fill."""
+    """Return a float32 parameter of zeros to be filled by an initializer."""
     parameter = Parameter(0.0)
     if modes().initialising:
         replace_data(parameter, xp.zeros(shape, parameter.dtype))
@@ -39,19 +39,19 @@ def new_parameter(shape: int | Sequence[int]) -> Parameter:
 
 @checked
 def zeros_(parameter: Parameter) -> Parameter:
-    """Fill with 0."""
+    """Fill the parameter with zeros."""
     return constant_(parameter, 0.0)
 
 
 @checked
 def ones_(parameter: Parameter) -> Parameter:
-    """Fill with 1."""
+    """Fill the parameter with ones."""
     return constant_(parameter, 1.0)
 
 
 @checked
 def constant_(parameter: Parameter, value: float) -> Parameter:
-    """Fill with ``value``.
+    """Fill the parameter with ``value``.
 
     >>> weight = tt.nn.Parameter(tt.zeros((2, 2)))
     >>> tt.nn.init.constant_(weight, 3.0).tolist()
@@ -64,7 +64,7 @@ def constant_(parameter: Parameter, value: float) -> Parameter:
 
 @checked
 def normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0) -> Parameter:
-    """Draw from the normal distribution."""
+    """Draw the values from a normal distribution."""
     if modes().initialising:
         parameter.assign(random.normal(parameter.shape, mean, std))
     return parameter
@@ -72,7 +72,7 @@ def normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0) -> Parame
 
 @checked
 def uniform_(parameter: Parameter, low: float = 0.0, high: float = 1.0) -> Parameter:
-    """Draw from the uniform distribution from ``low`` to ``high``. If they are equal, fill with that number."""
+    """Draw the values uniformly from ``low`` to ``high``. If both are equal, fill with that value."""
     if low == high:
         return constant_(parameter, low)
     if modes().initialising:
@@ -82,7 +82,7 @@ def uniform_(parameter: Parameter, low: float = 0.0, high: float = 1.0) -> Param
 
 @checked
 def trunc_normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0) -> Parameter:
-    """Draw from the normal distribution, truncated to the range from ``low`` to ``high``."""
+    """Draw the values from a normal distribution truncated to the range from ``low`` to ``high``."""
     if not (0 < std < math.inf and math.isfinite(mean) and low < high):
         arguments = f"mean={mean}, std={std}, low={low}, high={high}"
         raise ValueError(f"trunc_normal_ needs a finite mean, a std above 0 and low < high, got {arguments}")
@@ -95,7 +95,7 @@ def trunc_normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0, low
 def _truncated(count: int, low: float, high: float) -> Any:
     """Draw from the standard normal distribution between ``low`` and ``high``, by rejection sampling.
 
-    Uniform candidates are accepted in proportion to their density. The range is cut where the density is negligible in float32.
+    Uniform candidates are accepted in proportion to their density. The range excludes negligible densities.
     """
     generator = random.generator()
     peak = min(max(0.0, low), high)
@@ -124,7 +124,7 @@ def _fans(parameter: Parameter) -> tuple[int, int]:
 
 @checked
 def xavier_uniform_(parameter: Parameter, gain: float = 1.0) -> Parameter:
-    """Draw uniformly between -b and b, with b = gain * sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010, equation 16)."""
+    """Draw uniformly from [-b, b], where b = gain * sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010, equation 16)."""
     _check_gain(gain)
     bound = gain * math.sqrt(6.0 / sum(_fans(parameter)))
     return uniform_(parameter, -bound, bound)
@@ -132,14 +132,14 @@ def xavier_uniform_(parameter: Parameter, gain: float = 1.0) -> Parameter:
 
 @checked
 def xavier_normal_(parameter: Parameter, gain: float = 1.0) -> Parameter:
-    """Draw from the normal distribution with std gain * sqrt(2 / (inputs + outputs))."""
+    """Draw from a normal distribution with std = gain * sqrt(2 / (inputs + outputs))."""
     _check_gain(gain)
     return normal_(parameter, 0.0, gain * math.sqrt(2.0 / sum(_fans(parameter))))
 
 
 @checked
 def kaiming_uniform_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Parameter:
-    """Draw uniformly between -b and b, with b = gain * sqrt(3 / inputs) (He et al. 2015). The default gain is for relu."""
+    """Draw uniformly from [-b, b], where b = gain * sqrt(3 / inputs) (He et al. 2015). The default gain suits relu."""
     _check_gain(gain)
     bound = gain * math.sqrt(3.0 / _fans(parameter)[0])
     return uniform_(parameter, -bound, bound)
@@ -147,7 +147,7 @@ def kaiming_uniform_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Para
 
 @checked
 def kaiming_normal_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Parameter:
-    """Draw from the normal distribution with std gain / sqrt(inputs) (He et al. 2015). The default gain is for relu."""
+    """Draw from a normal distribution with std = gain / sqrt(inputs) (He et al. 2015). The default gain suits relu."""
     _check_gain(gain)
     return normal_(parameter, 0.0, gain / math.sqrt(_fans(parameter)[0]))
 

@@ -1,4 +1,4 @@
-"""Layers: functions of ``tinytensor.functional`` with their parameters."""
+"""Layers: the functions of ``tinytensor.functional`` as modules that hold their parameters."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ __all__ = [
 
 
 class Linear(Module):
-    """A linear layer, y = x @ weight.T + bias, with a weight (out_features, in_features).
+    """A linear layer y = x @ weight.T + bias with a weight (out_features, in_features).
 
-    Both are initialized uniformly between -1/sqrt(in_features) and 1/sqrt(in_features).
+    Weight and bias are initialized uniformly between -1/sqrt(in_features) and 1/sqrt(in_features).
 
     >>> layer = tt.nn.Linear(3, 2)
     >>> layer.weight.shape, layer(tt.zeros((5, 3))).shape
@@ -63,10 +63,9 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """A lookup table with a vector for each id. The weight (num_embeddings, embedding_dim) is initialized from the standard
-    normal.
+    """A lookup table with one vector for each id. The weight (num_embeddings, embedding_dim) starts as standard normal samples.
 
-    The vector of ``padding_idx`` gets no gradient here; a negative index counts from the end.
+    The vector at ``padding_idx`` gets no gradient from this layer. A negative index counts from the end.
 
     >>> tt.nn.Embedding(10, 4)(tt.tensor([[1, 2, 3]])).shape
     (1, 3, 4)
@@ -93,8 +92,8 @@ class Embedding(Module):
 class LayerNorm(Module):
     """Layer normalization over the last axis or axes; see ``functional.layer_norm``.
 
-    ``normalized_shape`` is the length of the axis or a sequence of lengths, and the shape of weight and bias. Without
-    ``elementwise_affine`` there are none.
+    ``normalized_shape`` is the length of the axis or a sequence of lengths, and the shape of the weight and bias. If
+    ``elementwise_affine`` is False, there is no weight or bias.
 
     >>> tt.nn.LayerNorm(2, eps=0.0)(tt.tensor([[1.0, 3.0], [5.0, -5.0]]))
     tensor([[-1.,  1.],
@@ -120,7 +119,7 @@ class LayerNorm(Module):
         return self._over_axes(x)
 
     def _over_axes(self, x: Tensor) -> Tensor:
-        """Normalize several axes as one row, and check their lengths, also without a weight."""
+        """Normalize several axes as one row. Check their lengths even if there is no weight."""
         count = len(self.normalized_shape)
         if x.shape[-count:] != self.normalized_shape:
             raise ValueError(f"LayerNorm takes (..., {str(self.normalized_shape)[1:-1]}), got {x.shape}")
@@ -137,7 +136,7 @@ class LayerNorm(Module):
 
 
 class GroupNorm(Module):
-    """Normalization of groups of channels; see ``functional.group_norm``. With ``affine``, weight and bias are (num_channels,).
+    """Group normalization of channels; see ``functional.group_norm``. If ``affine``, weight and bias are (num_channels,).
 
     >>> tt.nn.GroupNorm(2, 6)(tt.ones((4, 6, 5, 5))).shape
     (4, 6, 5, 5)
@@ -181,7 +180,7 @@ class RMSNorm(Module):
 
 
 class Dropout(Module):
-    """Dropout of elements with probability p, only in training; see ``functional.dropout``.
+    """Dropout of elements with probability p, active only in training; see ``functional.dropout``.
 
     >>> layer = tt.nn.Dropout(0.5).eval()
     >>> layer(tt.ones(3))
@@ -194,9 +193,9 @@ class Dropout(Module):
         self.p = p
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Apply dropout in training, and add a ``residual`` of the same shape if there is one."""
+        """Apply dropout in training. Add a ``residual`` of the same shape, if given."""
         if residual is None and not (self.training and self.p):
-            return x  # fast: dropout is often off
+            return x  # fast path, because dropout is often off
         return functional.dropout(x, self.p, self.training, residual)
 
     def extra_repr(self) -> str:
@@ -204,7 +203,7 @@ class Dropout(Module):
 
 
 class _WithoutSettings(Module):
-    """The base of layers without arguments: ``nn.ReLU(inplace=True)`` is an error."""
+    """The base class of layers without arguments: ``nn.ReLU(inplace=True)`` raises an error."""
 
     @checked
     def __init__(self) -> None:
@@ -219,7 +218,7 @@ class Identity(_WithoutSettings):
 
 
 class Flatten(Module):
-    """A layer that joins the axes from ``start_axis`` to ``end_axis``, inclusive.
+    """A layer that flattens the axes from ``start_axis`` to ``end_axis``, inclusive.
 
     >>> tt.nn.Flatten()(tt.zeros((5, 2, 3))).shape
     (5, 6)
@@ -230,7 +229,7 @@ class Flatten(Module):
         self.start_axis, self.end_axis = start_axis, end_axis
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the same elements in the same order. Raises ValueError if the end comes before the start."""
+        """Flatten x, keeping the order of its elements. Raises ValueError if the end comes before the start."""
         start = normalize_axis(self.start_axis, x.ndim, "start_axis")
         end = normalize_axis(self.end_axis, x.ndim, "end_axis")
         if end < start:

@@ -1,4 +1,4 @@
-"""Changes to parameters and buffers from outside a graph: their values, dtype and gradients."""
+"""Functions that change parameters and buffers outside a graph: their values, dtype and gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tinytensor.device.backend import Array, is_floating, no_warnings
 
 
 def clear_gradients(tensors: Iterable[Tensor], set_to_none: bool) -> None:
-    """Discard the gradients of these tensors, or set them to zeros."""
+    """Discard the gradients of these tensors, or set them to zero."""
     for tensor in tensors:
         tensor.grad = None if set_to_none or tensor.grad is None else zeros_like(tensor.grad)
 
@@ -28,7 +28,7 @@ def overwrite(tensor: Tensor, values: Any) -> None:
 def convert_(tensor: Tensor, dtype: Any) -> None:
     """Change a leaf's dtype in place, so that modules and optimizers keep the same parameter.
 
-    Raises TypeError, without any change, for an unknown dtype, and for one in which a parameter cannot learn.
+    Raises TypeError, before any change, for an unknown dtype or a dtype in which parameters cannot be trained.
     """
     data = ops.astype(tensor, dtype).data
     if tensor.requires_grad and not is_floating(data.dtype):
@@ -37,7 +37,7 @@ def convert_(tensor: Tensor, dtype: Any) -> None:
 
 
 def replace_data(tensor: Tensor, data: Array) -> None:
-    """Give a leaf another array. Its gradient is discarded, and existing graphs no longer reach it."""
+    """Replace the array of a leaf. The leaf's gradient is discarded, and existing graphs no longer backpropagate to it."""
     requires_grad = tensor.requires_grad
     tensor.requires_grad = False  # raises for a tensor that is not a leaf
     tensor.grad = None

@@ -1,6 +1,6 @@
-"""LoRA (Hu et al. 2021): freeze a model's weights and learn small matrices beside them.
+"""LoRA (Hu et al. 2021): freeze a model's weights and train small matrices in parallel.
 
-The product of two narrow matrices is added to a weight. These have far fewer values than the weight, so gradients, optimizer
+The product of two low-rank matrices is added to a weight. They have far fewer values than the weight, so gradients, optimizer
 states and saved files are small. The frozen weights may be quantized (QLoRA, Dettmers et al. 2023); see ``nn.quantization``.
 """
 
@@ -27,11 +27,11 @@ AnyModule = TypeVar("AnyModule", bound=Module)
 
 
 class Addition(Module):
-    """A product scale * up @ down added to the rows ``first`` to ``last`` of a weight: down (rank, inputs), called A in the
-    paper, and up (rows, rank), called B. up starts at zero, so nothing is added at first.
+    """A product scale * up @ down added to rows ``first`` to ``last`` of a weight. The paper calls down (rank, inputs) A and up
+    (rows, rank) B. up starts at zero, so nothing is added at first.
 
-    The scale is alpha / rank, or with ``rank_stabilized`` alpha / sqrt(rank) (Kalajdzievski 2023). Raises ValueError for a rank
-    below 1, an alpha that is not positive, and rows outside the weight.
+    The scale is alpha / rank, or alpha / sqrt(rank) if ``rank_stabilized`` (Kalajdzievski 2023). Raises ValueError if the rank
+    is below 1, if alpha is not positive, or if rows lie outside the weight.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class Addition(Module):
 
     @property
     def scale(self) -> float:
-        """The factor of the product."""
+        """The factor by which the product is scaled."""
         rank = self.down.shape[0]
         return self.alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the addition to the outputs of the layer: (..., inputs) -> (..., outputs)."""
+        """Return the contribution to the layer's outputs: (..., inputs) -> (..., outputs)."""
         part = linear(linear(self.dropout(x), self.down) * self.scale, self.up)
         return self._at_its_rows(part, axis=-1)
 
     def rows(self) -> Tensor:
-        """Return the factor (outputs, rank) of down."""
+        """Return the matrix (outputs, rank) by which down is multiplied."""
         return self._at_its_rows(self.up * self.scale, axis=0)
 
     def _at_its_rows(self, x: Tensor, axis: int) -> Tensor:
-        """Pad x with zeros for the other outputs."""
+        """Pad x along ``axis`` with zeros for the other outputs."""
         if x.shape[axis] == self.outputs:
             return x
         width = [(0, 0)] * x.ndim
@@ -86,7 +86,7 @@ class Addition(Module):
 
 
 class LoraWeight(StandIn):
-    """A frozen weight with additions to different rows or to the same ones."""
+    """A frozen weight with one or more additions. They may share rows."""
 
     base: Parameter | BlockWeight
 
@@ -101,13 +101,13 @@ class LoraWeight(StandIn):
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the computation."""
+        """The dtype in which outputs are computed."""
         return self.base.dtype
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Return x @ weight.T + bias: (..., inputs) -> (..., outputs).
 
-        x is multiplied by the narrow matrices one after the other, without forming their product.
+        x is multiplied by the low-rank matrices one after the other, without forming their product.
         """
         out = linear(x, self.base, bias)
         for addition in self.additions:
@@ -140,19 +140,19 @@ def add_lora(
     rank_stabilized: bool = False,
     rows: Sequence[int] | None = None,
 ) -> AnyModule:
-    """Freeze a model, in place, and add trainable low-rank products to the weights of linear layers. Returns the model.
+    """Freeze a model in place and add trainable low-rank products to the weights of its linear layers. Returns the model.
 
-    The outputs do not change at first, to the bit. ``targets`` are names of linear layers or the ends of names, as in
-    ``["query_key_value", "feed_forward.up"]``, or a regular expression for full names; the default is every linear layer.
-    ``rows`` (first, last) selects outputs; another call may add to others. ``rank`` is the inner width of a product, which is
-    scaled by ``alpha`` / rank, or with ``rank_stabilized`` by alpha / sqrt(rank). ``dropout`` applies to its inputs in
+    At first the outputs stay identical to the bit. ``targets`` are names of linear layers or suffixes of names, as in
+    ``["query_key_value", "feed_forward.up"]``, or a regular expression for full names. The default is every linear layer.
+    ``rows`` (first, last) selects outputs; another call may add to others. ``rank`` is the inner width of a product. The
+    product is scaled by ``alpha`` / rank, or by alpha / sqrt(rank) if ``rank_stabilized``. ``dropout`` applies to its inputs in
     training.
 
-    The weights may be quantized by ``quantize_``: gradients then flow through them. Additions of earlier calls keep learning.
-    To train other parameters, such as a new head, call ``model.head.requires_grad_()``.
+    The weights may be quantized with ``quantize_``; gradients then flow through them. Additions from earlier calls stay
+    trainable. To train other parameters, such as a new head, call ``model.head.requires_grad_()``.
 
-    Raises ValueError, without any change, for a target that is not a linear layer, a rank or alpha that is not positive, and
-    rows outside a weight.
+    Raises ValueError, before any change, if a target is not a linear layer, if rank or alpha is not positive, or if rows lie
+    outside a weight.
 
     >>> model = tt.nn.add_lora(tt.nn.Sequential(tt.nn.Linear(64, 64), tt.nn.ReLU(), tt.nn.Linear(64, 2)), rank=4, targets=["0"])
     >>> sum(p.size for p in model.parameters() if p.requires_grad), model.num_parameters()
@@ -167,7 +167,7 @@ def add_lora(
 
 
 def attach(model: Module, layer: Linear, addition: Addition) -> None:
-    """Add an addition to the weight of a layer, wherever the model uses that weight."""
+    """Attach an addition to the weight of a layer, wherever the model uses that weight."""
     weight: Any = layer.weight
     if not isinstance(weight, LoraWeight):
         weight = LoraWeight(weight)
@@ -177,7 +177,7 @@ def attach(model: Module, layer: Linear, addition: Addition) -> None:
 
 
 def freeze_base(model: Module) -> None:
-    """Freeze all parameters but the additions, discard their gradients, and let gradients pass through quantized weights."""
+    """Freeze all parameters except the additions, discard their gradients, and let gradients flow through quantized weights."""
     learned = {id(p) for _, weight in lora_weights(model) for p in weight.additions.parameters()}
     for p in model.parameters():
         p.requires_grad = id(p) in learned
@@ -189,7 +189,7 @@ def freeze_base(model: Module) -> None:
 
 
 def _linear_layers(model: Module, targets: str | Sequence[str] | None) -> list[Linear]:
-    """Return the target layers, one for each weight. Raises ValueError for a target that matches no linear layer."""
+    """Return the target layers, one for each weight. Raises ValueError if a target matches no linear layer."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
     if targets is None:
         wanted = {"at all": ".*"}
@@ -213,14 +213,14 @@ def _linear_layers(model: Module, targets: str | Sequence[str] | None) -> list[L
 
 
 def lora_weights(model: Module) -> Iterator[tuple[str, LoraWeight]]:
-    """Iterate over the weights of a model that have additions, with their names."""
+    """Iterate over the names and weights that have additions."""
     for name, module in model.named_modules():
         if isinstance(module, LoraWeight):
             yield name, module
 
 
 def lora_state(model: Module) -> dict[str, Tensor]:
-    """Return all values that training changes, by name: a model's additions and its other trainable parameters.
+    """Return all trainable values by name: a model's additions and its other trainable parameters.
 
     ``model.load_state_dict(state, strict=False)`` loads them into a model with the same additions.
 
@@ -232,13 +232,13 @@ def lora_state(model: Module) -> dict[str, Tensor]:
 
 
 def merge_lora(model: Module) -> dict[str, Module]:
-    """Add what was learned to the weights, in place, and remove the additions.
+    """Add the learned products to the weights in place, and remove the additions.
 
-    The model then has plain layers, computes the same up to rounding, and is as fast as before. Quantized weights become
-    float32. All weights stay frozen. Trace functions of the model again (``tt.trace``): an old program would add the change
-    twice.
+    The merged model has plain layers, gives the same results up to rounding, and is as fast as the original. Quantized weights
+    become float32. All weights stay frozen. Trace functions of the model again (``tt.trace``): an old program would add the
+    change twice.
 
-    Returns the merged additions by weight name, for ``unmerge_lora``; empty if there were none.
+    Returns the merged additions by weight name, for ``unmerge_lora`` (empty if there were none).
 
     >>> layer = tt.nn.add_lora(tt.nn.Linear(3, 2))
     >>> merged = tt.nn.merge_lora(layer)
@@ -258,9 +258,9 @@ def merge_lora(model: Module) -> dict[str, Module]:
 
 @checked
 def unmerge_lora(model: Module, merged: Mapping[str, Any]) -> None:
-    """Undo ``merge_lora``: restore the weights, up to rounding (quantized ones exactly), and put the additions beside them.
+    """Undo ``merge_lora``: restore the weights (up to rounding; quantized weights exactly) and reattach the additions.
 
-    Raises ValueError if the model has no such weights.
+    Raises ValueError if the model does not have these weights.
     """
     parameters = {name: dict(model.named_parameters()).get(name) for name in merged}
     for name, parameter in parameters.items():

@@ -1,4 +1,4 @@
-"""Module, the base of layers and models."""
+"""The base class of layers and models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result", covariant=True)
 
 
 class HasForward(Protocol[Inputs, Result]):
-    """A module with the signature of its ``forward``, for type checkers."""
+    """A module whose ``forward`` has a known signature, for type checkers."""
 
     _forward_hooks: Hooks | None
 
@@ -32,7 +32,7 @@ class HasForward(Protocol[Inputs, Result]):
 
 
 class Parameter(Tensor):
-    """A tensor that a module learns. It requires gradients. ``parameters()`` finds it if it is a module's attribute."""
+    """A tensor that a module learns. It requires gradients. ``parameters()`` includes it if it is an attribute of a module."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class Parameter(Tensor):
         super().__init__(data, requires_grad=requires_grad)
 
     def assign(self, values: Any) -> None:
-        """Replace the values in place. Raises ValueError for values of another shape."""
+        """Replace the values in place. Raises ValueError if the shapes differ."""
         array = as_array(values, self.dtype)
         if array.shape != self.shape:
             raise ValueError(f"values of shape {array.shape} do not fit a parameter of shape {self.shape}")
@@ -59,7 +59,7 @@ class Module:
     """The base class of all layers and models.
 
     Subclasses set ``Parameter``s, modules and ``ModuleList``s as attributes in ``__init__`` and define ``forward``. Calling the
-    module calls ``forward``. Parameters in a plain list, dict or tuple are not found.
+    module calls ``forward``. Parameters inside a plain list, dict or tuple are not registered.
     """
 
     training = True
@@ -68,7 +68,7 @@ class Module:
     _repr_html_: ClassVar[Callable[[Any], str]]  # set by display/, for notebooks
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. Raises TypeError if the value would silently replace a part, and ValueError for an invalid part
+        """Set an attribute. Raises TypeError if the value would replace a module or tensor, and ValueError for an invalid
         name."""
         self._check_replacement(name, value)
         if isinstance(value, (Parameter, Module)):
@@ -104,7 +104,7 @@ class Module:
             )
 
     def _check_flag(self, name: str, value: bool) -> None:
-        """Raise TypeError for a flag in place of a method, as in ``model.train = False``: it would have no effect."""
+        """Raise TypeError for a flag assigned to a method, as in ``model.train = False``, because it would have no effect."""
         method = "requires_grad_" if name == "requires_grad" and not hasattr(type(self), name) else name
         if callable(getattr(Module, method, None)):
             raise TypeError(f"{type(self).__name__}.{name} = {value} would change nothing: call .{method}(...)")
@@ -112,7 +112,7 @@ class Module:
     def _check_name(self, name: str) -> None:
         if name == "" or "." in name or not name.isprintable():
             raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: names are printable and without dots")
-        of_class = getattr(type(self), name, None)  # slots are not searched for parts
+        of_class = getattr(type(self), name, None)  # attributes in slots are not registered
         if hasattr(Module, name) or inspect.isroutine(of_class) or inspect.ismemberdescriptor(of_class):
             raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: the class has {a_or_an(name)} of its own")
 
@@ -126,16 +126,16 @@ class Module:
         return output if self._forward_hooks is None else self._forward_hooks.show("forward", self, args, output)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the output of the module. Every subclass defines it."""
+        """Compute the output of the module. Every subclass defines this method."""
         raise TypeError(f"{type(self).__name__} has no forward method: write one")
 
     @checked
     def register_forward_hook(self, hook: Callable[[Any, tuple[Any, ...], Any], Any]) -> HookHandle:
-        """Call ``hook(module, inputs, output)`` after each call of this module. ``inputs`` are the positional arguments.
+        """Run ``hook(module, inputs, output)`` after each call of this module. ``inputs`` holds the positional arguments.
 
-        If the hook returns a value other than None, it replaces the output. ``handle.remove()`` removes the hook, as does the
-        end of ``with module.register_forward_hook(hook):``. Calling ``forward`` directly calls no hooks. While a module has
-        hooks, traced functions run untraced, and captured steps raise CaptureError.
+        If the hook returns a value other than None, it replaces the output. Remove the hook with ``handle.remove()``, or
+        register it in ``with module.register_forward_hook(hook):``. Calling ``forward`` directly runs no hooks. While a module
+        has hooks, traced functions run untraced, and captured steps raise CaptureError.
 
         >>> linear = tt.nn.Linear(3, 2)
         >>> with linear.register_forward_hook(lambda module, inputs, output: print(inputs[0].shape, output.shape)):
@@ -144,15 +144,15 @@ class Module:
         """
         return HookHandle(self, "forward", hook)
 
-    # ------------------------------------------------------------------------------------------- finding the parts
+    # ------------------------------------------------------------------------------------- submodules and parameters
 
     def children(self) -> Iterator[Module]:
-        """Iterate over the modules directly inside this one, each once."""
+        """Iterate over the direct submodules, each once."""
         for _, module in self.named_children():
             yield module
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """Iterate over the modules directly inside this one, each once, with the first of their attribute names."""
+        """Iterate over the direct submodules, each once, with its first attribute name."""
         seen: set[int] = set()
         for name, module in self._own_modules():
             if id(module) not in seen:
@@ -160,14 +160,14 @@ class Module:
                 yield name, module
 
     def _own_modules(self) -> Iterator[tuple[str, Module]]:
-        """Iterate over the modules directly inside this one, under each of their attribute names."""
+        """Iterate over the direct submodules under each of their attribute names."""
         for name, value in vars(self).items():
             if isinstance(value, Module):
                 yield name, value
 
     @checked
     def get_submodule(self, target: str) -> Module:
-        """Return the module with this dotted name; '' is this one. Raises AttributeError if there is none."""
+        """Return the module with this dotted name ('' for this one). Raises AttributeError if there is none."""
         module = self._module_at(target.split(".") if target else [])
         if module is None:
             raise AttributeError(f"{type(self).__name__} has no module {target!r}: named_modules() lists them")
@@ -181,9 +181,9 @@ class Module:
 
     @checked
     def add_module(self, name: str, module: Any) -> None:
-        """Set a module, or None, as an attribute with this name.
+        """Set an attribute with this name to a module or None.
 
-        Raises TypeError for another value, and ValueError for an invalid name or the name of another attribute.
+        Raises TypeError for any other value, and ValueError if the name is invalid or already taken by another attribute.
         """
         if not (module is None or isinstance(module, Module)):
             raise TypeError(f"the part {name!r} must be a module, such as nn.ReLU(), got {shown(module)}")
@@ -193,9 +193,9 @@ class Module:
         setattr(self, name, module)
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """Iterate over this module and all modules inside it, depth first, with their dotted names ('' for this one).
+        """Iterate over this module and all its submodules, depth first, with their dotted names ('' for this module).
 
-        Each module comes once, with the first of its names.
+        Each module appears once, under its first name.
         """
         return self._walk(prefix, set())
 
@@ -207,12 +207,12 @@ class Module:
                 yield from child._walk(f"{path}.{name}" if path else name, seen)
 
     def modules(self) -> Iterator[Module]:
-        """Iterate over this module and all modules inside it."""
+        """Iterate over this module and all its submodules."""
         for _, module in self.named_modules():
             yield module
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Iterate over all parameters, each once, with the first of their dotted names."""
+        """Iterate over all parameters, each once, with its first dotted name."""
         for name, value in self._named_tensors():
             if isinstance(value, Parameter):
                 yield name, value
@@ -223,8 +223,8 @@ class Module:
             yield parameter
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Iterate over all buffers, the tensors that a module stores but does not learn, each once, with the first of their
-        dotted names."""
+        """Iterate over all buffers, each once, with its first dotted name. Buffers are tensors that are stored but not
+        learned."""
         for name, value in self._named_tensors():
             if not isinstance(value, Parameter):
                 yield name, value
@@ -235,10 +235,10 @@ class Module:
             yield buffer
 
     def register_buffer(self, name: str, value: Tensor | None) -> None:
-        """Store a tensor that is not learned, and include it in the ``state_dict``.
+        """Register a tensor that is not learned but belongs to the ``state_dict``.
 
-        Type checkers know it if the class declares it, as in ``mask: tt.Tensor``. Raises TypeError for another value, and
-        ValueError for an invalid name or the name of another attribute.
+        To inform type checkers, declare it in the class, as in ``mask: tt.Tensor``. Raises TypeError for any other value, and
+        ValueError if the name is invalid or already taken by another attribute.
         """
         if not isinstance(name, str):
             raise TypeError(f"the name of a buffer must be text, got {name!r}")
@@ -254,13 +254,13 @@ class Module:
         setattr(self, name, value)
 
     def _own_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Iterate over the parameters and buffers of this module itself, with their attribute names."""
+        """Iterate over the parameters and buffers set directly on this module, with their attribute names."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor) and (isinstance(value, Parameter) or name in self._buffer_names):
                 yield name, value
 
     def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Iterate over all parameters and buffers, each once, with the first of their dotted names."""
+        """Iterate over all parameters and buffers, each once, with its first dotted name."""
         seen: set[int] = set()
         for path, module in self.named_modules():
             for name, value in module._own_tensors():
@@ -269,34 +269,33 @@ class Module:
                     yield f"{path}.{name}" if path else name, value
 
     def _tensor_at(self, dotted: str) -> Tensor | None:
-        """Return the parameter or buffer with this name, which may be any of its names, or None."""
+        """Return the parameter or buffer with this name (any of its names), or None."""
         *path, name = dotted.split(".")
         module = self._module_at(path)
         return None if module is None else dict(module._own_tensors()).get(name)
 
     def num_parameters(self) -> int:
-        """Return the number of learned values."""
+        """Return the number of values in all parameters."""
         return sum(p.size for p in self.parameters())
 
     # --------------------------------------------------------------------------------------------- changing the mode
 
     @checked
     def train(self: Self, mode: bool = True) -> Self:
-        """Set this module and all modules inside it to training mode (dropout on), or with False to evaluation mode (dropout
-        off)."""
+        """Set this module and all submodules to training mode (dropout on) or, if ``mode`` is False, to evaluation mode."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self: Self) -> Self:
-        """Set this module and all modules inside it to evaluation mode (dropout off)."""
+        """Set this module and all submodules to evaluation mode (dropout off)."""
         return self.train(False)
 
     def astype(self: Self, dtype: Any) -> Self:
-        """Convert all floating-point tensors of this module and the modules inside it, in place.
+        """Convert all floating-point tensors of this module and its submodules in place.
 
-        As "bfloat16", the module computes in bfloat16; this needs a GPU. Gradients are discarded, and existing graphs no longer
-        reach the parameters.
+        After conversion to "bfloat16", the module computes in bfloat16, which requires a GPU. Gradients are discarded, and
+        existing graphs no longer backpropagate to the parameters.
         """
         for module in self.modules():
             for value in vars(module).values():
@@ -306,13 +305,13 @@ class Module:
 
     @checked
     def apply(self: Self, function: Callable[[Module], Any]) -> Self:
-        """Call the function on every module inside this one, then on this one."""
+        """Call the function on every submodule, then on this module."""
         for module in self._inside_out(set()):
             function(module)
         return self
 
     def _inside_out(self, seen: set[int]) -> Iterator[Module]:
-        """Iterate over all modules inside this one, each once, then this one."""
+        """Iterate over all submodules, each once, then this module."""
         seen.add(id(self))
         for child in self.children():
             if id(child) not in seen:
@@ -321,42 +320,42 @@ class Module:
 
     @checked
     def requires_grad_(self: Self, requires_grad: bool = True) -> Self:
-        """Set whether all parameters require gradients. With False they are frozen."""
+        """Set whether the parameters require gradients. False freezes them."""
         for p in self.parameters():
             p.requires_grad = requires_grad
         return self
 
     @checked
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Discard all gradients, or with False set them to zeros."""
+        """Discard all gradients. If ``set_to_none`` is False, set them to zero instead."""
         clear_gradients(self.parameters(), set_to_none)
 
     # ---------------------------------------------------------------------------------------------- saving and loading
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the values of all parameters and buffers by name. A tied tensor comes once, under its first name.
+        """Return the values of all parameters and buffers by name. A tied tensor appears once, under its first name.
 
-        The values share memory with the module, so save or copy them.
+        The values share memory with the module, so save or copy them before you train further.
         """
         return {name: value.detach() for name, value in self._named_tensors()}
 
     @checked
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> IncompatibleKeys:
-        """Load the values of a ``state_dict()``, tensors or arrays. Return the missing and the unexpected names.
+        """Load the tensors or arrays of a ``state_dict()``. Return the missing and unexpected names.
 
-        Raises ValueError, before any change, with a list of all missing names, unexpected names and wrong shapes. With
-        ``strict=False`` only wrong shapes are errors. A tied tensor may have any of its names; several names with different
+        Raises ValueError, before any change, listing all missing names, unexpected names and wrong shapes. If ``strict`` is
+        False, only wrong shapes are errors. A tied tensor may appear under any of its names. Several names with different
         values are an error.
 
-        With ``assign``, each parameter uses its array without a copy if the dtype is right. So a memory-mapped file is not held
-        twice.
+        If ``assign`` is set, each parameter uses its array without a copy where the dtypes match. This avoids a second copy of
+        a memory-mapped file.
         """
         return load(dict(self._named_tensors()), self._tensor_at, state, strict, assign, f"this {type(self).__name__}")
 
     # --------------------------------------------------------------------------------------------------------- printing
 
     def extra_repr(self) -> str:
-        """Return the text between the parentheses of the repr, for a layer without modules inside."""
+        """Return the string between the parentheses of the repr, for a layer without submodules."""
         return ""
 
     def __repr__(self) -> str:
@@ -365,9 +364,9 @@ class Module:
         return "\n".join(f"{text:<{width}}  {count:>12,}" if count else text for text, count in lines)
 
     def _tree(self, name: str, indent: str, above: tuple[Module, ...]) -> list[tuple[str, int]]:
-        """Return a line for each module: its name, class and number of parameters.
+        """Return one line for each module: its name, class and number of parameters.
 
-        A module that is also ``above`` itself gets one line without its parts.
+        A module that contains itself (listed in ``above``) gets one line without its submodules.
         """
         label = f"{indent}{name}: " if name else indent
         if any(self is module for module in above):

@@ -1,4 +1,4 @@
-"""Quantization: low-precision weights take less memory and generate faster. They are not trained."""
+"""Quantization to low-precision weights, which use less memory and decode faster. They cannot be trained."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ from tinytensor.nn.module import Module
 from tinytensor.nn.weights import BlockWeight, StandIn, replace_weight
 
 DTYPES = ("int8", "int4", "bfloat16")
-_AT_ONCE = 1 << 16  # weights rounded at a time, which stay in a core's cache
+_AT_ONCE = 1 << 16  # weights rounded at a time, to fit in a core's cache
 
 AnyModule = TypeVar("AnyModule", bound=Module)
 
 
 @checked
 def quantize_(model: AnyModule, dtype: str = "int8", tables: Sequence[Tensor] = ()) -> AnyModule:
-    """Quantize the weights of a model's linear layers, in place, to "int8", "int4" or "bfloat16". Returns the model, in
-    evaluation mode.
+    """Quantize the linear layers of a model in place to "int8", "int4" or "bfloat16". Returns the model in evaluation mode.
 
-    In int8, 32 weights share a float16 scale (llama.cpp's Q8_0). In int4, 32 weights share a scale and a minimum (Q4_K, or Q4_1
-    for rows that are not multiples of 256), and embeddings have 6 or 8 bits (Q6_K, Q8_0).
+    In int8, 32 weights share a float16 scale (Q8_0 in llama.cpp). In int4, 32 weights share a scale and a minimum (Q4_K, or
+    Q4_1 if the row length is not a multiple of 256), and embeddings use 6 or 8 bits (Q6_K, Q8_0).
 
-    ``tables`` are weights of embeddings to quantize, too. Other parameters, such as biases and norms, are unchanged. A gradient
-    through a quantized weight is an error, unless ``add_lora`` adds parameters to learn.
+    ``tables`` are embedding weights to quantize as well. Other parameters, such as biases and norms, do not change. A gradient
+    through a quantized weight is an error, unless ``add_lora`` adds trainable parameters.
 
-    Raises ValueError for another dtype, for a layer with matrices that is neither linear nor an embedding, for a model already
-    quantized to another dtype, for a table that is not in the model, and for weights that are infinite or NaN. In the last
-    case, some layers may already be quantized.
+    Raises ValueError if the dtype is unknown, if a layer with matrices is neither linear nor an embedding, if the model is
+    already quantized to another dtype, if a table is not in the model, or if weights are infinite or NaN. In the last case,
+    some layers may already be quantized.
 
     >>> layer = tt.nn.quantize_(tt.nn.Linear(3, 2))
     >>> layer.weight
@@ -72,9 +71,9 @@ def quantizable(model: Module, dtype: str, tables: Sequence[Tensor] = ()) -> lis
 
 
 def block_type_of(dtype: str, inputs: int, is_table: bool) -> str:
-    """Return the block type for a dtype; for "int4", the best one that the row length allows.
+    """Return the block type for a dtype. For "int4", return the best one that the row length allows.
 
-    An embedding table gets 6 or 8 bits: an output layer of 4 bits costs more accuracy than all other layers together.
+    Embedding tables use 6 or 8 bits: a 4-bit output layer would cost more accuracy than all other layers together.
     """
     is_whole = inputs % BLOCK_TYPES["Q4_K"].size == 0
     if dtype == "bfloat16":
@@ -85,9 +84,9 @@ def block_type_of(dtype: str, inputs: int, is_table: bool) -> str:
 
 
 def quantize_weight(model: Module, name: str, dtype: str, done: Callable[[Array], Any] = lambda rows: None) -> None:
-    """Quantize one weight of a model, wherever it is used. ``done`` is called with each group of rows that is no longer needed.
+    """Quantize one weight of a model, wherever it is used. Call ``done`` with each group of rows that is no longer needed.
 
-    Raises ValueError for weights that are infinite, NaN, or too large for float16 scales.
+    Raises ValueError if weights are infinite, NaN, or too large for float16 scales.
     """
     weight = dict(model.named_parameters())[name]
     outputs, inputs = weight.shape
@@ -107,18 +106,18 @@ def quantize_weight(model: Module, name: str, dtype: str, done: Callable[[Array]
 
 
 def put_weight(model: Module, name: str, quantized: BlockWeight) -> None:
-    """Replace the weight with this name by a quantized one, wherever it is used."""
+    """Replace the weight with this name with a quantized one, wherever it is used."""
     replace_weight(model, dict(model.named_parameters())[name], quantized)
 
 
 def quantized_dtype(model: Module) -> str | None:
-    """Return the dtype to which a model is quantized (the one with the fewest bits), or None if all weights are float32."""
+    """Return the dtype of a model's quantized weights (the one with the fewest bits), or None if all weights are float32."""
     dtypes = {weight.kind for _, weight in quantized_weights(model)}
     return next((dtype for dtype in ("int4", "int8", "bfloat16") if dtype in dtypes), None)
 
 
 def quantized_weights(model: Module) -> Iterator[tuple[str, BlockWeight]]:
-    """Iterate over the quantized weights of a model, with their names."""
+    """Iterate over the names and quantized weights of a model."""
     for name, module in model.named_modules():
         if isinstance(module, BlockWeight):
             yield name, module

@@ -1,6 +1,6 @@
-"""Recurrent networks, ``RNN``, ``GRU`` and ``LSTM``, and their single steps, ``RNNCell``, ``GRUCell`` and ``LSTMCell``.
+"""Recurrent networks (``RNN``, ``GRU``, ``LSTM``) and their single steps (``RNNCell``, ``GRUCell``, ``LSTMCell``).
 
-Parameters have PyTorch's names and shapes, so its weights load.
+Parameters have the same names and shapes as in PyTorch, so PyTorch weights load.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from tinytensor.random import uniform
 
 States = Sequence[Tensor]
 Weights = Sequence[Any]  # parameters; biases may be None
-State = TypeVar("State")  # a tensor, or for an LSTM a pair
+State = TypeVar("State")  # a tensor (for an LSTM, a pair)
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
 
 class Recurrent(Module, Generic[State]):
-    """The base of the recurrent networks. ``x`` is (length, batch, input_size); (batch, length, input_size) with
-    ``batch_first``; or (length, input_size) without a batch.
+    """The base class of recurrent networks. ``x`` is (length, batch, input_size), (batch, length, input_size) if
+    ``batch_first``, or (length, input_size) for a single sequence.
 
     Parameters of layer k: ``weight_ih_lk`` (gates * hidden_size, inputs), ``weight_hh_lk`` (gates * hidden_size, hidden_size)
-    and, with ``bias``, ``bias_ih_lk`` and ``bias_hh_lk`` (gates * hidden_size,), initialized uniformly between
-    -1/sqrt(hidden_size) and 1/sqrt(hidden_size). With ``bidirectional`` each layer also runs from the end, with parameters that
-    end in ``_reverse``, and the outputs of both directions, side by side, are the next layer's input. In training, ``dropout``
-    is the probability of dropping an output of any layer but the last.
+    and, if ``bias``, ``bias_ih_lk`` and ``bias_hh_lk`` (gates * hidden_size,), initialized uniformly between
+    -1/sqrt(hidden_size) and 1/sqrt(hidden_size). If ``bidirectional``, each layer also runs in reverse, with parameters whose
+    names end in ``_reverse``. The outputs of both directions are concatenated. In training, ``dropout`` is the probability of
+    dropping an output of any layer but the last.
     """
 
     gates: int  # set by subclasses: the blocks of rows in the weights
-    num_states = 1  # an LSTM has two, h and c
-    proj_size = 0  # the size of an LSTM's h, if it has projections
+    num_states = 1  # an LSTM has two states, h and c
+    proj_size = 0  # the size of an LSTM's h if it has projections
 
     if TYPE_CHECKING:  # the names of the parameters depend on the number of layers
 
@@ -84,17 +84,17 @@ class Recurrent(Module, Generic[State]):
 
     @property
     def _sizes(self) -> list[int]:
-        """The sizes of the states. The first is also that of the outputs."""
+        """The sizes of the states. The first is also the size of the outputs."""
         return [self.proj_size or self.hidden_size, self.hidden_size][: self.num_states]
 
     @checked
     def forward(self, x: Tensor, state: State | None = None, lengths: Any = None) -> tuple[Tensor, State]:
-        """Return the last layer's outputs for every step, (length, batch, directions * hidden_size), and the final state.
+        """Return the last layer's output at every step, (length, batch, directions * hidden_size), and the final state.
 
-        A state is (num_layers * directions, batch, hidden_size); an LSTM has a pair of them, (h, c). The default initial state
-        is zeros. ``lengths`` (batch,) holds the number of steps of each sequence. Later steps are padding: they have no effect
-        and get outputs of 0, and the final state is taken after each sequence's own last step (its first one in the reverse
-        direction). The axes follow those of x. Raises ValueError for mismatched shapes.
+        A state is (num_layers * directions, batch, hidden_size). An LSTM has two, the pair (h, c). The initial state defaults
+        to zeros. ``lengths`` (batch,) holds the length of each sequence. Later steps are padding: they have no effect and their
+        outputs are 0. The final state is taken after the last step of each sequence (in reverse, after its first). The batch
+        axis follows x. Raises ValueError for mismatched shapes.
         """
         is_single = x.ndim == 2
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
@@ -147,7 +147,7 @@ class Recurrent(Module, Generic[State]):
         return [ops.expand_dims(s, 1) for s in states] if is_single else states
 
     def _mask(self, lengths: Any, length: int, batch: int) -> Tensor:
-        """Return the boolean mask (length, batch), True = a token."""
+        """Return a boolean mask (length, batch) that is True at tokens."""
         lengths = lengths if isinstance(lengths, Tensor) else tensor(lengths)
         if lengths.shape != (batch,) or lengths.dtype.kind not in "iu":
             expected = f"{type(self).__name__}: lengths must be {counted(batch, 'integer')}, one for each sequence"
@@ -156,12 +156,12 @@ class Recurrent(Module, Generic[State]):
         return ops.expand_dims(arange(length), 1) < lengths
 
     def _weights(self, layer: int, direction: int) -> Weights:
-        """Return weight_ih, weight_hh, bias_ih, bias_hh, and weight_hr if there is one, of a layer in one direction."""
+        """Return a layer's weight_ih, weight_hh, bias_ih, bias_hh and, if it exists, weight_hr in one direction."""
         names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh", *(["weight_hr"] if self.proj_size else [])]
         return [getattr(self, _name(name, layer, direction)) for name in names]
 
     def layer_states(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
-        """Run a layer in one direction. Return its states after each step."""
+        """Run a layer in one direction and return its states after each step."""
         raise TypeError(f"{type(self).__name__} has no layer: use RNN, GRU or LSTM")
 
     def extra_repr(self) -> str:
@@ -187,7 +187,7 @@ def _check_lengths(lengths: Tensor, length: int) -> None:
 
 
 def both_biases(bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None:
-    """Add both biases, which act on the gates alike."""
+    """Add both biases, which affect the gates in the same way."""
     return None if bias_ih is None or bias_hh is None else bias_ih + bias_hh
 
 
@@ -195,7 +195,7 @@ class RNN(Recurrent[Tensor]):
     """A plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh). ``nonlinearity`` is "tanh" or
     "relu".
 
-    The other arguments, the weights and the shapes are described in ``Recurrent``.
+    See ``Recurrent`` for the other arguments, the weights and the shapes.
     """
 
     gates = 1
@@ -224,7 +224,7 @@ class RNN(Recurrent[Tensor]):
 
 
 class GRU(Recurrent[Tensor]):
-    """A gated recurrent unit; see ``functional.gru``. Arguments, weights and shapes are described in ``Recurrent``.
+    """A gated recurrent unit; see ``functional.gru``. See ``Recurrent`` for arguments, weights and shapes.
 
     >>> outputs, h = tt.nn.GRU(8, 16, bidirectional=True)(tt.zeros((5, 3, 8)))
     >>> outputs.shape, h.shape
@@ -241,11 +241,11 @@ class GRU(Recurrent[Tensor]):
 class LSTM(Recurrent[tuple[Tensor, Tensor]]):
     """A long short-term memory; see ``functional.lstm``. The state is a pair (h, c).
 
-    With ``proj_size`` (below hidden_size), each h is multiplied by ``weight_hr_lk`` (proj_size, hidden_size) (Sak, Senior and
-    Beaufays 2014). Outputs, h and the columns of ``weight_hh_lk`` then have this size. Such a network runs step by step,
+    If ``proj_size`` (below hidden_size) is set, each h is multiplied by ``weight_hr_lk`` (proj_size, hidden_size) (Sak, Senior
+    and Beaufays 2014). The outputs, h and the rows of ``weight_hh_lk`` then have this length. Such a network runs step by step,
     without a kernel.
 
-    The other arguments, the weights and the shapes are described in ``Recurrent``.
+    See ``Recurrent`` for the other arguments, the weights and the shapes.
 
     >>> lstm = tt.nn.LSTM(8, 16, num_layers=2)
     >>> outputs, (h, c) = lstm(tt.zeros((5, 3, 8)))
@@ -286,9 +286,9 @@ class LSTM(Recurrent[tuple[Tensor, Tensor]]):
 
 
 class Cell(Module, Generic[State]):
-    """The base of the cells: one layer, one direction, one step.
+    """The base class of cells: one layer, one direction, one step.
 
-    Parameters: ``weight_ih`` (gates * hidden_size, input_size), ``weight_hh`` (gates * hidden_size, hidden_size) and, with
+    Parameters: ``weight_ih`` (gates * hidden_size, input_size), ``weight_hh`` (gates * hidden_size, hidden_size) and, if
     ``bias``, ``bias_ih`` and ``bias_hh`` (gates * hidden_size,), initialized uniformly between -1/sqrt(hidden_size) and
     1/sqrt(hidden_size).
     """
@@ -311,7 +311,7 @@ class Cell(Module, Generic[State]):
     def forward(self, x: Tensor, state: State | None = None) -> State:
         """Return the new state: (batch, input_size) -> (batch, hidden_size), or both without the batch axis.
 
-        The state of an ``LSTMCell`` is a pair (h, c). The default previous state is zeros. Raises ValueError for mismatched
+        The state of an ``LSTMCell`` is a pair (h, c). The previous state defaults to zeros. Raises ValueError for mismatched
         shapes.
         """
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
@@ -337,11 +337,11 @@ class Cell(Module, Generic[State]):
         return states
 
     def after(self, x: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return the states after one step of a batch."""
+        """Return a batch's states after one step."""
         raise TypeError(f"{type(self).__name__} has no step: use RNNCell, GRUCell or LSTMCell")
 
     def _projected(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the input's part of the gates, as a sequence of one step."""
+        """Return the input's contribution to the gates, as a sequence of one step."""
         return ops.expand_dims(ops.linear(x, self.weight_ih, bias), 0)
 
     def extra_repr(self) -> str:

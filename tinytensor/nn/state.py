@@ -1,4 +1,4 @@
-"""Loading a ``state_dict()`` into the parameters and buffers of a module."""
+"""Load a ``state_dict()`` into the parameters and buffers of a module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinytensor.nn.leaves import overwrite, replace_data
 
 
 class IncompatibleKeys(NamedTuple):
-    """The names that only the module or only the state has, as ``load_state_dict`` returns them."""
+    """The missing and unexpected names that ``load_state_dict`` returns."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -24,10 +24,10 @@ def load(
 ) -> IncompatibleKeys:  # fmt: skip
     """Load a state into ``tensors``, each under its first name; see ``Module.load_state_dict``.
 
-    ``tensor_at`` knows all names. ``whose`` tensors they are is for errors.
+    ``tensor_at`` looks up any name. ``whose`` describes the tensors' owner in error messages.
     """
     names = {id(tensor): name for name, tensor in tensors.items()}
-    loaded: dict[str, tuple[str, Array]] = {}  # by a tensor's first name: its name in the state, and its values
+    loaded: dict[str, tuple[str, Array]] = {}  # first name of a tensor -> its name in the state, and its values
     unexpected, problems = [], []
     check_state(state)
     for key, values in state.items():
@@ -54,18 +54,18 @@ def load(
 
 
 def check_state(state: Any) -> None:
-    """Raise TypeError unless every key of a state is a string."""
+    """Raise TypeError unless every key of the state is a string."""
     for key in state:
         if not isinstance(key, str):
             raise TypeError(f"a state has tensors by name, and {key!r} cannot be a name")
 
 
 def _array_for(tensor: Tensor, values: Any, assign: bool) -> Array:
-    """Return the values in the tensor's dtype. With ``assign``, an array of this dtype is not copied."""
+    """Convert the values to the tensor's dtype. If ``assign`` is set, an array of this dtype is not copied."""
     array = values.data if isinstance(values, Tensor) else values
     fits = assign and is_array(array) and array.dtype == tensor.dtype
     return array if fits else as_array(values, tensor.dtype)
 
 
 def _same_values(a: Array, b: Array) -> bool:
-    return a is b or bool(((a == b) | ((a != a) & (b != b))).all())  # here NaN equals NaN
+    return a is b or bool(((a == b) | ((a != a) & (b != b))).all())  # NaN equals NaN here

@@ -1,4 +1,4 @@
-"""Replacements for a layer's weight, such as a quantized weight, and functions of layers that accept them."""
+"""Replacements for a layer's weight, such as a quantized weight, and layer functions that accept them."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class StandIn(Module, ABC):
 
 
 class BlockWeight(StandIn):
-    """A quantized weight, in llama.cpp's blocks or in bfloat16; see ``kernels/numpy/quantized.py``.
+    """A quantized weight, in llama.cpp blocks or in bfloat16; see ``kernels/numpy/quantized.py``.
 
     values: the bytes of all rows, uint8 (bytes,). parts: the block types and the number of rows of each, such as (("Q4_K",
     512), ("Q6_K", 128)).
     """
 
-    dtype: ClassVar = default_dtype  # of its products
+    dtype: ClassVar = default_dtype  # the dtype of its products
     values: Tensor
-    passes_gradient = False  # ``add_lora`` sets it, to train other weights of the model
+    passes_gradient = False  # set by ``add_lora`` to train other weights of the model
 
     def __init__(self, values: Tensor, parts: tuple[tuple[str, int], ...], inputs: int):
         self.register_buffer("values", values)
@@ -51,7 +51,7 @@ class BlockWeight(StandIn):
 
     @property
     def kind(self) -> str:
-        """The dtype of the weight: "int8", "bfloat16" or "int4", also for mixed types."""
+        """The dtype of the weight: "int8", "bfloat16" or "int4" (including mixed block types)."""
         types = {block_type for block_type, _ in self.parts}
         return "int8" if types == {"Q8_0"} else "bfloat16" if types == {"BF16"} else "int4"
 
@@ -92,7 +92,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor | StandIn, targets: Tensor, *
 
 
 def replace_weight(model: Module, old: Tensor | StandIn, new: Tensor | StandIn) -> None:
-    """Replace a weight by another, wherever the model uses it."""
+    """Replace a weight with another, wherever the model uses it."""
     for module in list(model.modules()):
         for attribute in [name for name, value in vars(module).items() if value is old]:
             setattr(module, attribute, new)

@@ -1,11 +1,11 @@
-"""The ops: forward functions and their gradient rules. Start with ``elementwise``.
+"""Ops: forward functions and their gradient rules. Start with ``elementwise``.
 
-``@op`` declares a function with its gradient rules, and ``@op()`` one without a gradient. A ``@composite`` function is made of
+``@op`` declares a function with gradient rules, and ``@op()`` a function without a gradient. A ``@composite`` function calls
 other ops and gets its gradient from them. Each file lists its public functions in ``__all__``; users import them from
 ``tinytensor``.
 """
 
-from tinytensor.ops import compiled as compiled  # the ops that kernels may compile
+from tinytensor.ops import compiled as compiled  # ops that kernels may compile
 from tinytensor.ops.activations import *
 from tinytensor.ops.angles import *
 from tinytensor.ops.comparisons import *

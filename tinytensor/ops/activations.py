@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.autograd.fused import fused
-from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops, to the same values
+from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops without changing their values
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import xp
 from tinytensor.kernels.numpy.activations import FAR
@@ -27,9 +27,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-@op(x=lambda g, out: where(out <= 0, 0.0, g))  # not a product: 0 times an infinite g would be NaN
+@op(x=lambda g, out: where(out <= 0, 0.0, g))  # not a product: 0 times infinity would be NaN
 def relu(x: Tensor) -> Tensor:
-    """Return max(x, 0). The gradient at 0 is 0. NaN stays NaN, and the gradient passes there.
+    """Return max(x, 0). The gradient at 0 is 0. NaN inputs stay NaN and pass the gradient on.
 
     >>> tt.relu(tt.tensor([-1.0, 2.0]))
     tensor([0., 2.])
@@ -72,7 +72,7 @@ def logsigmoid(x: Tensor) -> Tensor:
 def _gated(x: Any, gate: Callable[[Any], Any]) -> Any:
     """Return x gate(x) for a gate that rises from 0 to 1.
 
-    Far from 0 this is relu(x): there infinity times 0 would be NaN, and the gate may overflow.
+    Far from 0, return relu(x): there the product could be infinity times 0 (NaN), and the gate may overflow.
     """
     is_far = abs(x) > FAR
     near = where(is_far, 0.0, x)
@@ -91,9 +91,9 @@ def _gelu_exact(x: Tensor) -> Tensor:
 
 @composite
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """Return x times the probability that a standard normal variable is below x (Hendrycks and Gimpel 2016).
+    """Return x * Phi(x), where Phi is the standard normal distribution function (Hendrycks and Gimpel 2016).
 
-    ``approximate="none"`` uses erf and is exact. ``"tanh"`` is the approximation that GPT-2 was trained with.
+    ``approximate="none"`` is exact and uses erf. ``approximate="tanh"`` is the approximation used to train GPT-2.
     """
     if approximate == "tanh":
         return _gelu_tanh(x)
@@ -116,7 +116,7 @@ def silu(x: Tensor) -> Tensor:
 
 @composite
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """Return silu(gate) * up, the hidden layer of a SwiGLU feed-forward network (Shazeer 2020, equation 6).
+    """Return silu(gate) * up, the hidden activation of a SwiGLU feed-forward network (Shazeer 2020, equation 6).
 
     Raises ValueError unless both have the same shape.
     """
@@ -127,9 +127,9 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 @composite
 def glu(x: Tensor, axis: int = -1) -> Tensor:
-    """Multiply the first half of x along ``axis`` by the sigmoid of the second (Dauphin et al. 2016).
+    """Multiply the first half of x along ``axis`` by the sigmoid of the second half (Dauphin et al. 2016).
 
-    Raises ValueError if the axis has an odd length.
+    Raises ValueError if the length of the axis is odd.
     """
     axis = normalize_axis(axis, x.ndim, "glu: axis")
     if x.shape[axis] % 2:
@@ -140,7 +140,7 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
 
 @op(floating=True, x=lambda g, out, axis: _softmax_gradient(g, out, axis))
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """Rescale x along ``axis`` to elements between 0 and 1 that sum to 1: exp(x) / sum(exp(x)), without overflow.
+    """Return exp(x) / sum(exp(x)) along ``axis``, without overflow. The elements lie between 0 and 1 and sum to 1.
 
     >>> tt.softmax(tt.tensor([[0.0, 0.0], [5.0, 5.0]]))
     tensor([[0.5, 0.5],

@@ -1,9 +1,9 @@
-"""Trigonometric and hyperbolic functions, except ``tanh``, and functions of a point's coordinates.
+"""Trigonometric and hyperbolic functions (except ``tanh``), and functions of a point's coordinates.
 
-No rule computes x * x + y * y, which easily overflows or underflows: it divides twice by ``hypot``.
+The gradient rules divide twice by ``hypot`` instead of once by x * x + y * y, which easily overflows or underflows.
 """
 
-# Annotations tell what users pass; the bodies get arrays.
+# Annotations describe what users pass. The function bodies receive arrays.
 # mypy: disable-error-code="return-value"
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops, to the same values
+from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops without changing their values
 from tinytensor.device.backend import xp
 from tinytensor.ops.elementwise import _safe_divisor, sqrt, where
 
@@ -46,31 +46,31 @@ def tan(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, sqrt(1.0 - x * x)))
 def arcsin(x: Tensor) -> Tensor:
-    """Return the angle from -pi/2 to pi/2 whose sine is x: NaN unless -1 <= x <= 1."""
+    """Return the angle in [-pi/2, pi/2] whose sine is x, or NaN unless -1 <= x <= 1."""
     return xp.arcsin(x)
 
 
 @op(floating=True, x=lambda g, x: -g / _safe_divisor(g, sqrt(1.0 - x * x)))
 def arccos(x: Tensor) -> Tensor:
-    """Return the angle from 0 to pi whose cosine is x: NaN unless -1 <= x <= 1."""
+    """Return the angle in [0, pi] whose cosine is x, or NaN unless -1 <= x <= 1."""
     return xp.arccos(x)
 
 
 @op(floating=True, x=lambda g, x: g / (x * x + 1.0))
 def arctan(x: Tensor) -> Tensor:
-    """Return the angle from -pi/2 to pi/2 whose tangent is x."""
+    """Return the angle in [-pi/2, pi/2] whose tangent is x."""
     return xp.arctan(x)
 
 
 @op(floating=True, x=lambda g, x: g * cosh(x))
 def sinh(x: Tensor) -> Tensor:
-    """Return the hyperbolic sine."""
+    """Return the hyperbolic sine of x."""
     return xp.sinh(x)
 
 
 @op(floating=True, x=lambda g, x: g * sinh(x))
 def cosh(x: Tensor) -> Tensor:
-    """Return the hyperbolic cosine."""
+    """Return the hyperbolic cosine of x."""
     return xp.cosh(x)
 
 
@@ -97,7 +97,7 @@ def _angle_gradient(g: Any, across: Any, y: Any, x: Any) -> Any:
 
 @op(floating=True, y=lambda g, y, x: _angle_gradient(g, x, y, x), x=lambda g, y, x: -_angle_gradient(g, y, y, x))
 def arctan2(y: Tensor | float, x: Tensor | float) -> Tensor:
-    """Return the angle from -pi to pi of the point (x, y): arctan(y / x) in the correct quadrant. y comes first.
+    """Return the angle of the point (x, y) in [-pi, pi]: arctan(y / x) in the correct quadrant. y is the first argument.
 
     The gradients at the origin are 0.
 
@@ -121,17 +121,17 @@ def radians(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, x: g / hypot(x, 1.0))
 def arcsinh(x: Tensor) -> Tensor:
-    """Return the inverse hyperbolic sine."""
+    """Return the inverse hyperbolic sine of x."""
     return xp.arcsinh(x)
 
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, sqrt(x - 1.0) * sqrt(x + 1.0)))
 def arccosh(x: Tensor) -> Tensor:
-    """Return the inverse hyperbolic cosine, which is not negative: NaN unless x >= 1."""
+    """Return the nonnegative inverse hyperbolic cosine of x, or NaN unless x >= 1."""
     return xp.arccosh(x)
 
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, (1.0 - x) * (1.0 + x)))
 def arctanh(x: Tensor) -> Tensor:
-    """Return the inverse hyperbolic tangent: infinite at 1 and -1, NaN beyond."""
+    """Return the inverse hyperbolic tangent of x: infinite at 1 and -1, NaN beyond."""
     return xp.arctanh(x)

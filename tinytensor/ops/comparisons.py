@@ -1,6 +1,6 @@
-"""Comparisons, logical ops and bitwise ops. None has a gradient."""
+"""Comparisons, logical ops and bitwise ops. They have no gradients."""
 
-# Annotations tell what users pass; the bodies get arrays.
+# Annotations describe what users pass. The function bodies receive arrays.
 # mypy: disable-error-code="return-value, union-attr"
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def isinf(x: Tensor) -> Tensor:
 
 @op()
 def isclose(x: Tensor | float, y: Tensor | float, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    """Return True where |x - y| <= atol + rtol * |y|, for equal infinities, and with ``equal_nan`` for two NaNs.
+    """Return True where |x - y| <= atol + rtol * |y|. Equal infinities are close; so are two NaNs if ``equal_nan`` is set.
 
     >>> tt.isclose(tt.tensor([1.0, 2.0]), tt.tensor([1.0, 2.1]))
     tensor([ True, False])
@@ -121,14 +121,14 @@ def isclose(x: Tensor | float, y: Tensor | float, rtol: float = 1e-5, atol: floa
     for name, tolerance in (("rtol", rtol), ("atol", atol)):
         check_not_negative(name, tolerance)
     dtype = next((a.dtype for a in (x, y) if is_array(a) and is_floating(a.dtype)), None)
-    x, y = [float(a) if type(a) is int and a not in _OF_64_BITS else a for a in (x, y)]  # NumPy would make objects of them
+    x, y = [float(a) if type(a) is int and a not in _OF_64_BITS else a for a in (x, y)]  # NumPy would convert them to objects
     x, y = [a if is_array(a) else xp.full((), a, dtype) for a in (x, y)]
     return xp.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
 
 
 @composite
 def allclose(x: Tensor | float, y: Tensor | float, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
-    """Return True if ``isclose`` is true for all elements."""
+    """Return True if ``isclose`` is True for all elements."""
     return bool(isclose(x, y, rtol, atol, equal_nan).all())
 
 

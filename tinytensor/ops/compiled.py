@@ -1,5 +1,4 @@
-"""Elementwise ops, which kernels may compile, with their gradient rules, to one pass over memory
-(kernels/numba/elementwise.py)."""
+"""Elementwise ops. Kernels may compile each op or gradient rule to one pass over memory (see kernels/numba/elementwise.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _FEWEST = 2048 if kernels.name == "numba" else 1 << 62  # from this size, kernel
 
 
 def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that small float16 arrays on the CPU are computed in float32 and rounded once."""
+    """Wrap a function so that it computes small float16 arrays on the CPU in float32 and rounds once."""
 
     @functools.wraps(function)
     def call(x: Any, *settings: Any) -> Any:
@@ -30,7 +29,7 @@ def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compile_elementwise(op: Op) -> None:
-    """Declare an op as elementwise: each element of the result depends on one element of each input."""
+    """Declare an op elementwise: each element of the result depends on one element of each input."""
     op.forward = kernels.elementwise(op.forward, op.name)
     op.rules = {name: kernels.elementwise(rule, f"{op.name}-{name}") for name, rule in op.rules.items()}
 
@@ -39,7 +38,7 @@ for file, names in ((elementwise, elementwise.__all__), (angles, angles.__all__)
     for name in names:
         if name not in _NOT_COMPILED and isinstance(getattr(file, name), Op):
             compile_elementwise(getattr(file, name))
-# These functions round more than once, which NumPy would do in half precision.
+# NumPy would round intermediate results of these functions to half precision.
 for name in ("sigmoid", "rsqrt", "degrees", "radians", "leaky_relu", "logsigmoid", "_softplus", "softmax", "log_softmax"):
     op = next(getattr(file, name) for file in (elementwise, angles, activations) if hasattr(file, name))
     op.forward = _rounded_once(op.forward)

@@ -1,11 +1,11 @@
-"""Elementwise ops on numbers. Above each function stands its derivative, mostly one line as in a textbook.
+"""Elementwise arithmetic. The derivative stands above each function, usually as one line that reads like a textbook.
 
-Operands broadcast as in NumPy. The engine sums a gradient back to its operand's shape, so no rule mentions shapes.
+Operands broadcast as in NumPy. The engine sums each gradient to the shape of its operand, so no rule mentions shapes.
 
 See also comparisons.py, activations.py and angles.py. ``tanh`` and ``sigmoid`` are here because other rules use them.
 """
 
-# Annotations say what users pass; the bodies get arrays.
+# Annotations describe what users pass. The function bodies receive arrays.
 # mypy: disable-error-code="return-value, union-attr"
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor import kernels
 from tinytensor.autograd.inputs import check_divisor, check_fits
-from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops, to the same values
+from tinytensor.autograd.op import op  # compiled.py compiles the functions and rules of these ops without changing their values
 from tinytensor.common.arguments import composite
 from tinytensor.device.backend import DType, default_dtype, host, index_dtype, is_floating, xp
 
@@ -33,17 +33,17 @@ __all__ = [
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a Python number. (isinstance would also accept NumPy's float64, which 0-d arrays become.)"""
+    """Return True for a Python number. (isinstance would also accept np.float64, the type of 0-d NumPy results.)"""
     return type(value) in (bool, int, float)
 
 
 def _safe_divisor(g: Any, d: Any) -> Any:
-    """Return d, but 1 where g and d are both 0. So 0/0 gives 0, and a branch that ``where`` did not select gives no NaN."""
+    """Return d, or 1 where g and d are both 0, to avoid NaN from 0/0 in branches that ``where`` did not select."""
     return d if is_number(d) else where((g == 0) & (d == 0), 1.0, d)
 
 
 def _zero_gradient(g: Any) -> Any:
-    """Return the gradient of a step function: 0, and NaN where g is NaN. (g * 0 would be NaN for an infinite g.)"""
+    """Return the gradient of a step function: 0, or NaN where g is NaN. (g * 0 would be NaN for an infinite g.)"""
     return where(g == g, 0.0, g)
 
 
@@ -92,9 +92,9 @@ def divide(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 @op(x=_zero_gradient, y=_zero_gradient)
 def floor_divide(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """Divide x by y and round down, like Python's ``//``. The gradient is 0. Booleans count as 0 and 1.
+    """Divide x by y and round down, like Python's ``//``. The gradient is 0. Booleans are treated as 0 and 1.
 
-    Raises ZeroDivisionError if an integer is divided by 0. A GPU does not check, and gives 0.
+    Raises ZeroDivisionError if an integer is divided by 0. On a GPU this is not checked, and the result is 0.
     """
     check_divisor(x, y)
     return _booleans_as_integers(x) // _booleans_as_integers(y)
@@ -102,7 +102,7 @@ def floor_divide(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 @op(x=lambda g: g, y=lambda g, x, y: -g * floor_divide(x, y))
 def remainder(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """Return the remainder x - (x // y) * y, with the sign of y, like Python's ``%``. Errors are as in ``floor_divide``."""
+    """Return the remainder x - (x // y) * y, with the sign of y, like Python's ``%``. Raises the errors of ``floor_divide``."""
     check_divisor(x, y)
     return _booleans_as_integers(x) % _booleans_as_integers(y)
 
@@ -116,7 +116,7 @@ def _power_gradient_of_base(g: Any, x: Any, y: Any) -> Any:
 
 
 def _power_gradient_of_exponent(g: Any, x: Any, y: Any, out: Any) -> Any:
-    """Return g * x**y * log(x), but 0 where x is 0 and y is not negative: there 0**y does not depend on y."""
+    """Return g * x**y * log(x), but 0 where x is 0 and y is not negative, since 0**y does not depend on y there."""
     if is_number(x) and x:
         return g * out * (math.log(x) if x > 0 else math.nan)
     return g * out * log(where((x == 0) & (y >= 0), 1.0, x))
@@ -124,10 +124,9 @@ def _power_gradient_of_exponent(g: Any, x: Any, y: Any, out: Any) -> Any:
 
 @op(x=_power_gradient_of_base, y=_power_gradient_of_exponent)
 def power(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """Return x ** y. Integers to integer powers stay integers; otherwise the result is floating-point. Booleans count as 0 and
-    1.
+    """Return x ** y. Integers to integer powers stay integers. Other results are floating-point. Booleans count as 0 and 1.
 
-    The gradient with respect to y is NaN where x < 0: there x ** y is real only for some y.
+    The gradient with respect to y is NaN where x < 0, because x ** y is real only for some y there.
     """
     x, y = _booleans_as_integers(x), _booleans_as_integers(y)
     if is_number(y) and xp is host and is_floating(x.dtype) and y not in (-1, 0, 0.5, 1, 2):
@@ -137,31 +136,31 @@ def power(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 @op(x=lambda g: -g)
 def negative(x: Tensor) -> Tensor:
-    """Return -x. Booleans count as 0 and 1."""
+    """Return -x. Booleans are treated as 0 and 1."""
     return -_booleans_as_integers(x)
 
 
 @op(x=lambda g, x: where(x == 0, 0.0, g * sign(x)))
 def abs(x: Tensor) -> Tensor:
-    """Return the absolute value. The gradient at 0 is 0."""
+    """Return the absolute value of x. The gradient at 0 is 0."""
     return xp.absolute(x)
 
 
 @op(x=_zero_gradient)
 def sign(x: Tensor) -> Tensor:
-    """Return the sign of x: -1, 0 or 1. The gradient is 0. Booleans count as 0 and 1."""
+    """Return the sign of x: -1, 0 or 1. The gradient is 0. Booleans are treated as 0 and 1."""
     return xp.sign(_booleans_as_integers(x))
 
 
 @op(x=lambda g, x: g * x * 2.0)
 def square(x: Tensor) -> Tensor:
-    """Return x * x. Booleans count as 0 and 1."""
+    """Return x * x. Booleans are treated as 0 and 1."""
     return _booleans_as_integers(x) * x
 
 
 @op(floating=True, x=lambda g, out: g * 0.5 / _safe_divisor(g, out))
 def sqrt(x: Tensor) -> Tensor:
-    """Return the square root. The gradient at 0 is infinite, or 0 if the incoming gradient is 0."""
+    """Return the square root of x. The gradient at 0 is infinite, or 0 if the incoming gradient is 0."""
     return xp.sqrt(x)
 
 
@@ -186,7 +185,7 @@ def reciprocal(x: Tensor) -> Tensor:
 
 
 def _rounded(function: Any, x: Any) -> Any:
-    """Round x with a function of the array package. Integers are copied: not every such function takes them."""
+    """Round x with a function of the array package. Integers are copied, because not every such function accepts them."""
     return function(x) if is_floating(x.dtype) else x.copy()
 
 
@@ -241,19 +240,19 @@ def exp2(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, x))
 def log(x: Tensor) -> Tensor:
-    """Return the natural logarithm: -inf at 0, NaN for negative x."""
+    """Return the natural logarithm of x: -inf at 0, NaN for negative x."""
     return xp.log(x)
 
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, x) * (1.0 / math.log(2.0)))
 def log2(x: Tensor) -> Tensor:
-    """Return the logarithm to base 2."""
+    """Return the base-2 logarithm of x."""
     return xp.log2(x)
 
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, x) * (1.0 / math.log(10.0)))
 def log10(x: Tensor) -> Tensor:
-    """Return the logarithm to base 10."""
+    """Return the base-10 logarithm of x."""
     return xp.log10(x)
 
 
@@ -265,7 +264,7 @@ def log1p(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, out: g * (1.0 - out * out))
 def tanh(x: Tensor) -> Tensor:
-    """Return the hyperbolic tangent."""
+    """Return the hyperbolic tangent of x."""
     return xp.tanh(x)
 
 
@@ -277,12 +276,12 @@ def sigmoid(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, x: g * exp(-x * x) * (2.0 / math.sqrt(math.pi)))
 def erf(x: Tensor) -> Tensor:
-    """Return the error function, 2/sqrt(pi) times the integral of exp(-t*t) from 0 to x."""
+    """Return the error function of x: 2/sqrt(pi) times the integral of exp(-t*t) from 0 to x."""
     return kernels.erf(x)
 
 
 def _difference(x: Any, y: Any) -> Any:
-    """Return x - y, but 0 for two equal infinities."""
+    """Return x - y, or 0 for two equal infinities."""
     difference = x - y
     return where((x == y) & (difference != difference), 0.0, difference)
 
@@ -298,8 +297,7 @@ def logaddexp(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 @op(x=lambda g, condition: where(condition, g, 0.0), y=lambda g, condition: where(condition, 0.0, g))
 def where(condition: Mask, x: Tensor | float | None, y: Tensor | float | None) -> Tensor:
-    """Return x where the boolean ``condition`` is true, else y. All three broadcast. The gradient of an unselected element is
-    0.
+    """Return x where the boolean ``condition`` is true, else y. All three broadcast. Unselected elements have gradient 0.
 
     >>> x = tt.tensor([-1.0, 2.0, -3.0])
     >>> tt.where(x > 0, x, 0.0)
@@ -310,7 +308,7 @@ def where(condition: Mask, x: Tensor | float | None, y: Tensor | float | None) -
             "x and y are missing: x[condition] gives the elements where it is true, numpy.nonzero(c.numpy()) their indices"
         )
     if is_number(x) and is_number(y):
-        if float in (type(x), type(y)):  # NumPy would make float64 of two Python numbers
+        if float in (type(x), type(y)):  # NumPy would convert two Python numbers to float64
             x = xp.full((), x, default_dtype)
         elif int in (type(x), type(y)):
             x = xp.full((), x, index_dtype)
@@ -328,7 +326,7 @@ def _choice_gradient(g: Any, loses: Any, ties: Any) -> Any:
 
 @op(x=lambda g, x, y: _choice_gradient(g, x < y, x == y), y=lambda g, x, y: _choice_gradient(g, y < x, x == y))
 def maximum(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """Return the larger of x and y. In a tie each gets half the gradient. NaN wins, and then both get it all.
+    """Return the larger of x and y. Ties split the gradient equally. NaN wins, and both operands get the full gradient.
 
     >>> tt.maximum(tt.tensor([1.0, 5.0]), 3.0)
     tensor([3., 5.])
@@ -338,7 +336,7 @@ def maximum(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 @op(x=lambda g, x, y: _choice_gradient(g, x > y, x == y), y=lambda g, x, y: _choice_gradient(g, y > x, x == y))
 def minimum(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """Return the smaller of x and y. In a tie each gets half the gradient. NaN wins, and then both get it all."""
+    """Return the smaller of x and y. Ties split the gradient equally. NaN wins, and both operands get the full gradient."""
     return xp.minimum(x, y)
 
 
@@ -362,9 +360,9 @@ def _is_above(x: Any, min: Any, max: Any) -> Any:
     max=lambda g, x, min, max: where(_is_above(x, min, max), g, 0.0),
 )
 def clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
-    """Limit x to the range from ``min`` to ``max``, numbers or tensors that broadcast to x. One may be None.
+    """Clip x to the range from ``min`` to ``max``. Bounds are numbers or tensors that broadcast to x; one may be None.
 
-    Inside the range, ends included, the gradient goes to x; outside, to the bound. Where max < min the result is max.
+    The gradient goes to x inside the range (ends included), and to the bound outside. Where max < min, the result is max.
 
     >>> tt.clip(tt.tensor([-2.0, 0.5, 3.0]), 0.0, 1.0)
     tensor([0. , 0.5, 1. ])
@@ -376,7 +374,7 @@ def clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | Non
 
 @composite
 def masked_fill(x: Tensor, mask: Mask, value: Tensor | float) -> Tensor:
-    """Replace the elements of x where the boolean ``mask`` is true by ``value``.
+    """Replace the elements of x where the boolean ``mask`` is True with ``value``.
 
     >>> x = tt.tensor([1.0, 2.0, 3.0])
     >>> tt.masked_fill(x, x == 2, -1.0)
@@ -390,5 +388,5 @@ def masked_fill(x: Tensor, mask: Mask, value: Tensor | float) -> Tensor:
 
 @op(x=lambda g: g)
 def astype(x: Tensor, dtype: DType) -> Tensor:
-    """Convert x to ``dtype``. The gradient has x's dtype. No gradient flows through integers and booleans."""
+    """Convert x to ``dtype``. The gradient has the dtype of x. No gradient flows through integers or booleans."""
     return x.astype(dtype)

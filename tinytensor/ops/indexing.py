@@ -1,7 +1,6 @@
-"""Indexing and its adjoint: ``x[index]`` gathers and ``scatter`` adds back. Each is the gradient of the other.
+"""Indexing and its adjoint: ``x[index]`` gathers elements and ``scatter`` adds them back. Each is the other's gradient.
 
-All ops that select elements (take, sort, topk, ...) are made of these two. Only the embedding has its own rules, which are
-faster.
+All ops that select elements (take, sort, topk, ...) use these two. Only ``embedding`` has its own, faster rules.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = [
 
 
 def _is_basic(index: Any) -> bool:
-    """Return True for an index of ints, slices, None and ellipsis. It gives a view and selects no element twice."""
+    """Return True for an index of ints, slices, None and ellipsis. Such an index gives a view and repeats no element."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(part is None or part is Ellipsis or isinstance(part, (int, slice, host.integer)) for part in parts)
 
@@ -46,7 +45,7 @@ def _is_all(index: Any, shape: tuple[int, ...]) -> bool:
 
 
 def as_index(index: Any) -> Any:
-    """Convert the tensors, lists and NumPy arrays of an index to arrays of the backend.
+    """Convert the tensors, lists and NumPy arrays in an index to arrays of the backend.
 
     Raises IndexError for floats.
     """
@@ -84,8 +83,7 @@ def _of_backend(index: Any) -> Any:
 
 
 def as_integers(caller: str, indices: Any) -> Any:
-    """Return indices as an array of integers. Raises TypeError for other dtypes, and for booleans: a mask belongs in
-    x[mask]."""
+    """Return indices as an integer array. Raises TypeError for other dtypes, including booleans (use x[mask])."""
     index = _of_backend(list(indices) if isinstance(indices, tuple) else indices)
     if type(index) is int or isinstance(index, host.integer):
         return xp.full((), index, index_dtype)
@@ -98,8 +96,8 @@ def as_integers(caller: str, indices: Any) -> Any:
 def _getitem_gradient(g: Any, x_shape: tuple[int, ...], index: Any) -> Any:
     """Return the gradient of x[index]: 0 except for the selected elements.
 
-    If nothing is recorded and no element repeats, this is a ``Part``, which the engine adds in place. Otherwise each piece of a
-    split tensor would need an array of zeros. If x[index] is all of x, it is g.
+    If no graph is recorded and no element repeats, return a ``Part``. The engine adds it in place, so the pieces of a split
+    tensor need no arrays of zeros. If x[index] is all of x, return g.
     """
     if _is_all(index, x_shape):
         return g
@@ -121,7 +119,7 @@ def _are_ids(parts: tuple[Any, ...]) -> bool:
 
 
 def _flat(parts: Sequence[Any], shape: tuple[int, ...]) -> Any:
-    """Return indices into the flattened array. Raises IndexError if one is out of bounds."""
+    """Return indices into the flattened array. Raises IndexError if an index is out of bounds."""
     flat: Any = 0
     for axis, (part, n) in enumerate(zip(parts, shape)):
         flat = flat * n + _from_zero(part, n, axis).astype(index_dtype, copy=False)
@@ -130,8 +128,7 @@ def _flat(parts: Sequence[Any], shape: tuple[int, ...]) -> Any:
 
 @composite
 def getitem(x: Tensor, index: Any) -> Tensor:
-    """Return x[index]. The index may be anything NumPy takes: ints, slices, None, ellipsis, integer and boolean arrays, and
-    mixtures."""
+    """Return x[index]. As in NumPy, the index may combine ints, slices, None, ellipsis, and integer and boolean arrays."""
     return _getitem(x, as_index(index))
 
 
@@ -162,7 +159,7 @@ def _add_at(out: Any, index: Any, values: Any) -> None:
 
 
 def _from_zero(ids: Any, length: int, axis: int) -> Any:
-    """Return non-negative indices. Raises IndexError if one is out of bounds."""
+    """Convert indices to nonnegative ones. Raises IndexError if an index is out of bounds."""
     low, high = (ids.min(), ids.max()) if ids.size else (0, -1)
     if low < -length or high >= length:
         raise IndexError(f"index {low if low < -length else high} is out of bounds for axis {axis} with size {length}")
@@ -181,7 +178,7 @@ def scatter(values: Tensor, index: Any, shape: int | Sequence[int]) -> Tensor:
 
 @composite
 def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
-    """The elements of x at ``indices`` (integers, any shape) along ``axis`` (None: flattened).
+    """Return the elements of x at ``indices`` (integers, any shape) along ``axis`` (None: flattened).
 
     >>> x = tt.tensor([[1, 2, 3], [4, 5, 6]])
     >>> tt.take(x, [2, 0], axis=1)
@@ -195,7 +192,7 @@ def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
 
 
 def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return the open mesh for which x[mesh] selects ``indices`` along ``axis``."""
+    """Return an open mesh such that x[mesh] selects ``indices`` along ``axis``."""
     index, ndim = as_integers("take_along_axis", indices), len(shape)
     if index.ndim != ndim:
         raise IndexError(
@@ -211,7 +208,7 @@ def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
 def take_along_axis(x: Tensor, indices: Any, axis: int) -> Tensor:
     """Take the element of x at each index in ``indices`` along ``axis``.
 
-    The other axes of ``indices`` have x's lengths, or 1, which broadcasts.
+    The other axes of ``indices`` have the lengths of x, or length 1, which broadcasts.
 
     >>> x = tt.tensor([[1, 2, 3], [4, 5, 6]])
     >>> tt.take_along_axis(x, tt.tensor([[2], [0]]), axis=1)
@@ -246,7 +243,7 @@ def _diagonal(x: Tensor, offset: int) -> Tensor:
 
 @composite
 def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """Return the elements x[i, i + offset] of two axes. They become the last axis of the result."""
+    """Return the elements x[i, i + offset] of two axes as the last axis of the result."""
     axes = [normalize_axis(a, x.ndim, "diagonal: axis") for a in (axis1, axis2)]
     if axes[0] == axes[1]:
         raise ValueError(f"diagonal: axis1 and axis2 must be different, got {axes[0]} twice")
@@ -255,7 +252,7 @@ def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
 
 @composite
 def diag(x: Tensor, k: int = 0) -> Tensor:
-    """Return a square matrix with the vector x on diagonal k, or diagonal k of the matrix x.
+    """Return diagonal k of a matrix x, or a square matrix with the vector x on diagonal k.
 
     >>> tt.diag(tt.tensor([1, 2]))
     tensor([[1, 0],
@@ -273,7 +270,7 @@ def diag(x: Tensor, k: int = 0) -> Tensor:
 
 @op()
 def one_hot(indices: Tensor, num_classes: int) -> Tensor:
-    """Return 1 at each index, else 0: float32 (..., num_classes). Raises IndexError unless 0 <= index < num_classes.
+    """Return float32 (..., num_classes): 1 at each index, else 0. Raises IndexError unless 0 <= index < num_classes.
 
     >>> tt.one_hot(tt.tensor([2, 0]), 3)
     tensor([[0., 0., 1.],
@@ -291,17 +288,17 @@ def one_hot(indices: Tensor, num_classes: int) -> Tensor:
 
 
 class _Rows(Part):
-    """The gradient of a table: 0 except for the rows ``index``, which may repeat."""
+    """The gradient of an embedding table: 0 except for the rows ``index``. Rows may repeat."""
 
     def add_to(self, gradient: Any) -> None:
         kernels.sum_rows(self.values, self.index, gradient)
 
 
 def _embedding_gradient(g: Any, ids: Any, weight_shape: tuple[int, ...]) -> Any:
-    """Add each row of g to the row of the table that its id names.
+    """Add each row of g to the table row with its id.
 
-    If nothing is recorded, the engine does this in place, which saves an array if the table is also the output layer. Anomaly
-    detection needs the sum itself: finite rows may add up to infinity.
+    If no graph is recorded, the engine adds the rows in place, which saves an array if the table is also the output layer.
+    Anomaly detection needs the sum itself, because finite rows may add up to infinity.
     """
     if is_array(g) and not modes().detecting_anomalies:
         return _Rows(ids, g)
@@ -310,15 +307,15 @@ def _embedding_gradient(g: Any, ids: Any, weight_shape: tuple[int, ...]) -> Any:
 
 @op(weight=_embedding_gradient)
 def _embedding(weight: Any, ids: Any) -> Any:
-    if is_host_array(ids):  # a check on a GPU would wait for it
+    if is_host_array(ids):  # a check would wait for the GPU
         check_ids(ids, len(weight))
     return weight.take(ids, axis=0)
 
 
 def check_ids(ids: Any, num_rows: int) -> None:
-    if ids.size == 1:  # decoding one token: a Python number is compared much faster
+    if ids.size == 1:  # decoding one token: comparing a Python number is much faster
         inside = 0 <= ids.item() < num_rows
-    else:  # a negative id is large as an unsigned number, so one comparison is enough
+    else:  # as an unsigned integer a negative id is large, so one comparison is enough
         inside = not ids.size or ids.astype(host.uint64).max() < num_rows
     if not inside:
         wrong = ids[(ids < 0) | (ids >= num_rows)].flat[0]
@@ -327,7 +324,7 @@ def check_ids(ids: Any, num_rows: int) -> None:
 
 @op(rows=lambda g, ids: _embedding(g, ids))
 def sum_rows(rows: Any, ids: Tensor, num_rows: int) -> Tensor:
-    """Sum the ``rows`` (..., width) with equal ids: row i of the result (num_rows, width) adds up those with id i."""
+    """Sum the ``rows`` (..., width) that share an id: row i of the result (num_rows, width) is the sum for id i."""
     if rows.shape[:-1] != ids.shape:
         raise ValueError("each row needs one id: the ids must have the shape of the rows without the last axis")
     return kernels.sum_rows(rows, ids, xp.zeros((num_rows, rows.shape[-1]), rows.dtype))
@@ -335,10 +332,10 @@ def sum_rows(rows: Any, ids: Tensor, num_rows: int) -> Tensor:
 
 @composite
 def embedding(ids: Ids, weight: Tensor) -> Tensor:
-    """Look up the rows of ``weight`` (num_embeddings, width) at integer ``ids`` (...): (..., width).
+    """Look up rows of ``weight`` (num_embeddings, width) by integer ``ids`` (...). Return (..., width).
 
-    Raises TypeError unless ids are integers, and IndexError for an id outside the table. A GPU does not check ids, because the
-    program would wait for it.
+    Raises TypeError unless the ids are integers, and IndexError if an id is outside the table. On a GPU, ids are not checked,
+    because a check would force a synchronization.
 
     >>> tt.embedding(tt.tensor([1, 0, 1]), tt.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([[3., 4.],

@@ -1,4 +1,4 @@
-"""Matrix products and rotations. The products' gradients are two rules of matrix calculus: d(AB)/dA = G Bᵀ, d(AB)/dB = Aᵀ G."""
+"""Matrix products and rotations. Product gradients follow two rules of matrix calculus: d(AB)/dA = G Bᵀ, d(AB)/dB = Aᵀ G."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SHORT_VECTOR = 1 << 16  # the product of longer vectors is summed in blocks
 
 
 def T(x: Any) -> Any:
-    """Exchange the last two axes."""
+    """Swap the last two axes."""
     return swapaxes(x, -1, -2)
 
 
 def _product(x: Any, y: Any) -> Any:
-    """Return x @ y. A batch times one matrix is one large product, which is faster than many small ones.
+    """Return x @ y. A batch times one matrix is computed as one large product, faster than many small ones.
 
-    BLAS takes four times as long as a multiplication for an outer product.
+    Outer products use an elementwise multiplication: BLAS takes four times as long.
     """
     if x.shape[-1] == 1:
         return x * y
@@ -59,7 +59,7 @@ def _matmul(x: Any, y: Any) -> Any:
 
 @op(x=lambda g, y: _matmul(y, T(g)), y=lambda g, x: _matmul(x, g))
 def _rows_matmul(x: Any, y: Any) -> Any:
-    """Return xᵀ y with the leading axes joined, so that the gradient of a matrix that multiplies a batch is one product."""
+    """Return xᵀ y with the leading axes flattened: the gradient of a matrix that multiplies a batch, as one product."""
     return kernels.matmul(as_rows(x).T, as_rows(y))
 
 
@@ -73,8 +73,8 @@ def _inner(x: Any, y: Any) -> Any:
 def matmul(x: Any, y: Any) -> Tensor:
     """Return the matrix product x @ y: (..., n, k) @ (..., k, m) -> (..., n, m). Leading axes broadcast.
 
-    A 1-d x is treated as a row and a 1-d y as a column, and that axis is removed from the result. Raises ValueError for a
-    scalar and for lengths that do not match.
+    A 1-d x is treated as a row and a 1-d y as a column; the added axis is removed from the result. Raises ValueError for a
+    scalar and for mismatched lengths.
 
     >>> tt.matmul(tt.zeros((5, 2, 3)), tt.zeros((3, 4))).shape
     (5, 2, 4)
@@ -103,10 +103,10 @@ def matmul(x: Any, y: Any) -> Tensor:
 
 @composite
 def dot(x: Tensor | float, y: Tensor | float) -> Tensor:
-    """Sum products over the last axis of x and the second-last (or only) axis of y.
+    """Sum products over the last axis of x and the second-to-last (or only) axis of y.
 
-    This is the inner product of vectors and the matrix product of matrices. Numbers and scalars multiply every element. Unlike
-    ``matmul``, it multiplies each matrix of a stack x with each matrix of a stack y.
+    For vectors this is the inner product, for matrices the matrix product. Scalars multiply every element. Unlike ``matmul``,
+    it multiplies each matrix of a stack x with each matrix of a stack y.
 
     >>> tt.dot(tt.tensor([1.0, 2.0]), tt.tensor([3.0, 4.0]))
     tensor(11.)
@@ -125,7 +125,7 @@ def dot(x: Tensor | float, y: Tensor | float) -> Tensor:
 def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2) -> Tensor:
     """Sum products over pairs of axes.
 
-    ``axes`` is a number n (the last n axes of x with the first n of y), or a pair of lists: axes of x and axes of y.
+    ``axes`` is an integer n (pair the last n axes of x with the first n of y) or two lists: the axes of x and of y.
 
     >>> tt.tensordot(tt.ones((2, 3)), tt.ones((3, 4)), axes=1).shape
     (2, 4)
@@ -183,8 +183,7 @@ def _einsum_gradients(
 ) -> list[Any]:
     """Return the gradient of each operand: the einsum of g with the other operands.
 
-    The einsum omits a letter that only this operand has, and axes of length 1, which may have been broadcast. The result is
-    broadcast along them.
+    The einsum omits letters that only this operand has and axes of length 1. The result is broadcast along them.
     """
     gradients = []
     for i, (term, shape) in enumerate(zip(terms, arrays_shape)):
@@ -200,7 +199,7 @@ def _einsum_gradients(
 
 @op(several=True, arrays=_einsum_gradients)
 def _einsum(arrays: Sequence[Any], terms: tuple[str, ...], output: str) -> Any:
-    dtype = functools.reduce(xp.promote_types, [x.dtype for x in arrays])  # einsum may multiply before it promotes
+    dtype = functools.reduce(xp.promote_types, [x.dtype for x in arrays])  # einsum may multiply before promoting dtypes
     return sum_of_products(terms, output, *[widened(x.astype(dtype, copy=False)) for x in arrays])
 
 
@@ -208,9 +207,8 @@ def _einsum(arrays: Sequence[Any], terms: tuple[str, ...], output: str) -> Any:
 def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
     """Evaluate an Einstein summation as in ``numpy.einsum``: ``einsum("bij,bjk->bik", x, y)``.
 
-    A repeated letter within an operand takes its diagonal. An ellipsis stands for axes that broadcast. Without ``->`` the
-    output has the letters that occur once, in alphabetical order. Raises ValueError for subscripts that do not match the
-    tensors.
+    A repeated letter within an operand takes its diagonal. An ellipsis stands for axes that broadcast. If you omit ``->``, the
+    output has the letters that occur once, in alphabetical order. Raises ValueError if the subscripts do not match the tensors.
 
     >>> x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> tt.einsum("ij,j->i", x, tt.tensor([1.0, 10.0]))
@@ -229,7 +227,7 @@ def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
 
 
 def _parse(subscripts: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str]:
-    """Return the terms and the output as letters only. Unused capital letters replace each ellipsis."""
+    """Return the terms and the output with each ellipsis replaced by unused capital letters."""
     text = subscripts.replace(" ", "")
     left, arrow, output = text.partition("->")
     terms = left.split(",")
@@ -264,10 +262,10 @@ def _diagonal(term: str, x: Tensor) -> tuple[str, Tensor]:
 
 @op(floating=True, x=lambda g, cosine, sine: rotate_pairs(g, cosine, -sine))  # rotates back
 def rotate_pairs(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate each pair of elements i and n + i in the last axis of x (..., 2 n).
+    """Rotate each pair of elements i and n + i along the last axis of x (..., 2 n).
 
-    ``cosine`` and ``sine`` of the angles broadcast to (..., n) and get no gradient. Raises ValueError if the last axis has an
-    odd length.
+    ``cosine`` and ``sine`` of the angles broadcast to (..., n) and receive no gradient. Raises ValueError if the length of the
+    last axis is odd.
     """
     if not x.ndim or x.shape[-1] % 2:
         raise ValueError("x needs pairs of elements: a last axis of an even length")

@@ -1,8 +1,8 @@
-"""A tensor's operators and methods. Ops are built on the class, so this file adds them to it.
+"""Operators and methods of tensors. Ops depend on the Tensor class, so this file adds them to it.
 
-The methods are listed at the end of the class. Some ops are functions only: those on lists of tensors (``concatenate``,
-``einsum``, ...), those with operators (``==``, ``&``, ...), the ``logical_`` ops, ``where``, ``scatter``, ``sum_rows``,
-``diag``, ``embedding``, ``linear``, ``tensordot``, ``gelu``, ``arctan2``, ``diff`` and their like, and all of functional/.
+The methods are listed at the end of the class. Some ops are functions only: ops on lists of tensors (``concatenate``,
+``einsum``, ...), ops that have an operator (``==``, ``&``, ...), the ``logical_`` ops, ``where``, ``scatter``, ``sum_rows``,
+``diag``, ``embedding``, ``linear``, ``tensordot``, ``gelu``, ``arctan2``, ``diff`` and similar ops, and all of functional/.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Self = TypeVar("Self", bound=Tensor)
 
 
 class Methods:
-    """The operators and methods of ``Tensor``. To a type checker this is the base of ``Tensor``."""
+    """The operators and methods of ``Tensor``. Type checkers see this class as the base of ``Tensor``."""
 
     # ------------------------------------------------------------------------------------------------------ indexing
 
@@ -159,9 +159,9 @@ class Methods:
         return ops.bitwise_xor(self, other)
 
     def _changed(self: Tensor, result: Tensor, operator: str) -> Any:
-        """Return the value of ``x += y``, where ``result`` is x + y: a new tensor.
+        """Return the value of ``x += y``: the new tensor ``result``, which holds x + y.
 
-        But a leaf that requires gradients, as parameters do, is changed in place if nothing is recorded, as in PyTorch.
+        As in PyTorch, a leaf that requires gradients is instead changed in place if no graph is recorded.
         """
         if self.node is None or self.node.op is not None:
             return result
@@ -240,19 +240,19 @@ class Methods:
     # ------------------------------------------------------------------------------------------ calls by NumPy
 
     def __array_ufunc__(self: Tensor, ufunc: Any, method: str, *operands: Any, **settings: Any) -> Any:
-        """Called by NumPy for np.exp(x), and for an operator with a NumPy array or number on its left."""
+        """Handle np.exp(x), and operators whose left operand is a NumPy array or number."""
         if method == "__call__" and settings.keys() == {"out"} and isinstance(settings["out"][0], xp.ndarray):
             return _into_array(ufunc, operands, settings["out"][0])
         function = getattr(ops, ufunc.__name__, None)
-        operands = tuple([x[()] if is_host_array(x) and x.ndim == 0 else x for x in operands])  # [()] makes it a number
+        operands = tuple([x[()] if is_host_array(x) and x.ndim == 0 else x for x in operands])  # [()] converts it to a number
         if function and method == "__call__" and any(isinstance(x, host.generic) for x in operands):
             return function(*operands)
         raise _not_for_tensors(ufunc.__name__)
 
     def __array_function__(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Called by NumPy for np.sum(x) and other functions on arrays.
+        """Run or reject a NumPy function called on a tensor, such as np.sum(x).
 
-        Functions that need only the shape may run, and ``broadcast_arrays``, which ``plt.bar`` calls.
+        Only functions that need just the shape, and ``broadcast_arrays`` (which ``plt.bar`` calls), are allowed.
         """
         if function in (host.shape, host.ndim, host.size, host.broadcast_arrays):
             return function.__wrapped__(*args, **kwargs)
@@ -260,7 +260,7 @@ class Methods:
 
 
 def _into_array(ufunc: Any, operands: Sequence[Any], out: Array) -> Array:
-    """Apply ``p.data -= x`` for a tensor x: change the array in place. Raises TypeError if x requires gradients."""
+    """Apply ``p.data -= x`` for a tensor x, changing the array in place. Raises TypeError if x requires gradients."""
     if any(_requires_grad(x) for x in operands):
         raise TypeError(f"{ufunc.__name__} into an array would lose the tensor's gradients: use x.detach(), or tt.no_grad()")
     ufunc(*[x._data if isinstance(x, Tensor) else x for x in operands], out=out)
@@ -276,14 +276,14 @@ def _not_for_tensors(name: str) -> TypeError:
 
 
 def _requires_grad(value: Any) -> bool:
-    """Return True for a tensor that requires gradients, or a nested list with one."""
+    """Return True for a tensor that requires gradients, or a nested list that contains one."""
     if isinstance(value, (list, tuple)):
         return any(_requires_grad(item) for item in value)
     return isinstance(value, Tensor) and value.node is not None
 
 
 def _put_on_tensor() -> None:
-    """Copy the contents of ``Methods`` to ``Tensor``, as if they were written there."""
+    """Copy the contents of ``Methods`` to ``Tensor``, as if they were defined there."""
 
     class Empty:
         pass

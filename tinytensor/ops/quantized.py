@@ -1,7 +1,7 @@
-"""Linear layers with a quantized weight, and the rows of such a weight; see ``nn.weights``.
+"""Linear layers with a quantized weight, and lookup of its rows; see ``nn.weights``.
 
-Quantized weights are not trained. A gradient flows through one only to train other weights, such as LoRA's (``nn.lora``).
-Rounding of inputs counts as a function of slope 1 (Bengio et al. 2013).
+Quantized weights are not trained. Gradients flow through them only to train other weights, such as LoRA's (``nn.lora``). The
+backward pass treats rounding of the inputs as the identity (Bengio et al. 2013).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tinytensor.ops.indexing import Ids, as_integers, check_ids
 
 @op(x=lambda g, weight, parts, inputs, transposed: times_quantized(g, weight, parts, inputs, not transposed))
 def times_quantized(x: Any, weight: Any, parts: Parts, inputs: int, transposed: bool = False) -> Any:
-    """Return x @ w, or with ``transposed`` x @ w.T, for a weight w (outputs, inputs) in blocks. x is not rounded."""
+    """Return x @ w, or x @ w.T if ``transposed``, for a weight w (outputs, inputs) in blocks. x is not rounded."""
     return kernels.times_quantized(x, weight, parts, inputs, transposed)
 
 

@@ -1,7 +1,7 @@
 """Reductions over axes.
 
-``axis`` is None (all axes), one axis, or several. Over ``()``, no axis, each element is reduced alone. With ``keepdims`` the
-reduced axes stay, with length 1.
+``axis`` is None (all axes), one axis, or several. An empty tuple reduces each element on its own. If ``keepdims`` is set, the
+reduced axes stay with length 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def _with_reduced_axes(reduced: Any, ndim: int, axis: Axes, keepdims: bool) -> Any:
-    """Restore the reduced axes with length 1, so that the value broadcasts against the unreduced values."""
+    """Restore the reduced axes with length 1, so that the result broadcasts against the input."""
     return reduced if keepdims or not reduced.ndim else expand_dims(reduced, normalize_axes(axis, ndim))
 
 
@@ -67,16 +67,16 @@ def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def _degrees_of_freedom(shape: Any, axis: Axes, ddof: float) -> float:
-    """Return n - ddof, at least 0. At 0, var and std are infinite, or NaN if all elements are equal."""
+    """Return max(n - ddof, 0). At 0, var and std are infinite, or NaN if all elements are equal."""
     count = size_along(shape, axis, "var") - ddof
     return count if count > 0 else 0
 
 
 @op()
 def _starting_point(x: Any, axis: Axes) -> Any:
-    """Return a number near the mean over ``axis``: the first element, or the rounded mean unless the first is very near to it.
+    """Return a value near the mean over ``axis``: the first element if it is very near the mean, else the rounded mean.
 
-    If all elements are equal, the distances from the first are exactly 0. An outlier would leave few digits to the distances.
+    If all elements are equal, their distances from the first are exactly 0. Distances from an outlier would lose digits.
     """
     axes = normalize_axes(axis, x.ndim)
     first = x[tuple([slice(1) if a in axes else slice(None) for a in range(x.ndim)])]
@@ -85,10 +85,9 @@ def _starting_point(x: Any, axis: Axes) -> Any:
 
 
 def centred(x: Any, axis: Axes) -> Any:
-    """Subtract the mean over ``axis`` from x, an array or a tensor.
+    """Subtract the mean over ``axis`` from an array or tensor.
 
-    A number near the mean is subtracted first: the mean of large, similar numbers has fewer digits than their distances from
-    it.
+    First subtract a value near the mean: the mean of large, similar values is less precise than their distances from it.
     """
     shifted = x - _starting_point(x, axis)
     return shifted - mean(shifted, axis, True)
@@ -143,7 +142,7 @@ def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def _gradient_of_extremum(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
-    """Divide g equally among tied extremes of max and min. NaN counts as both the largest and the smallest."""
+    """Divide g equally among the tied extremes of max or min. NaN is both the largest and the smallest value."""
     best = (x == _with_reduced_axes(out, x.ndim, axis, keepdims)) | (x != x)
     return where(best, _with_reduced_axes(widened(g), x.ndim, axis, keepdims), 0.0) / best.sum(
         axis=normalize_axes(axis, x.ndim), keepdims=True
@@ -152,7 +151,7 @@ def _gradient_of_extremum(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) 
 
 @op(x=_gradient_of_extremum)
 def max(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the largest element over ``axis``. Tied elements share the gradient equally.
+    """Return the maximum over ``axis``. Tied elements share the gradient equally.
 
     >>> tt.max(tt.tensor([[1, 5], [7, 2]]), axis=1)
     tensor([5, 7])
@@ -162,14 +161,14 @@ def max(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 @op(x=_gradient_of_extremum)
 def min(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the smallest element over ``axis``. Tied elements share the gradient equally."""
+    """Return the minimum over ``axis``. Tied elements share the gradient equally."""
     return x.min(axis=_axes(axis, x), keepdims=keepdims)
 
 
 def _logsumexp_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
-    """Return g times the softmax, and 0 where every element is -inf.
+    """Return g times the softmax, or 0 where every element is -inf.
 
-    A large ``out`` was rounded, so exp(x - out) does not sum to 1 exactly. It is divided by its sum.
+    A large ``out`` was rounded, so exp(x - out) does not sum to exactly 1. Divide it by its sum.
     """
     out = _with_reduced_axes(out, x.ndim, axis, keepdims)
     weights = exp(x - where(out == -math.inf, 0.0, out))
@@ -179,7 +178,7 @@ def _logsumexp_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) ->
 
 @op(floating=True, x=_logsumexp_gradient)
 def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return log(sum(exp(x))) over ``axis``, without overflow: -inf for no elements."""
+    """Return log(sum(exp(x))) over ``axis``, without overflow. The result for no elements is -inf."""
     axes, wide_x = normalize_axes(axis, x.ndim), widened(x)
     largest = xp.max(wide_x, axis=axes, keepdims=True) if x.size else sum_over(wide_x, axes, keepdims=True)
     largest = xp.where(xp.isfinite(largest), largest, xp.zeros_like(largest))
@@ -191,7 +190,7 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def norm(x: Tensor, ord: float | str = 2, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the vector norm of order ``ord`` over ``axis`` (None: over all elements).
 
-    The norm of order p is sum(abs(x)**p) ** (1/p); 2 is the Euclidean norm. math.inf gives the largest absolute value,
+    The norm of order p is sum(abs(x)**p) ** (1/p). Order 2 is the Euclidean norm. math.inf gives the largest absolute value,
     -math.inf the smallest, and 0 the number of nonzero elements.
 
     >>> tt.norm(tt.tensor([3.0, 4.0]))
@@ -223,13 +222,13 @@ def _norm_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
 
 @op(floating=True, x=_norm_gradient)
 def _norm(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the Euclidean norm. Its gradient at 0 is 0, the smallest of the subgradients."""
+    """Return the Euclidean norm. Its gradient at 0 is 0, the smallest subgradient."""
     x = widened(x)
     return root_of_squares(x, _axes(axis, x), keepdims).astype(x.dtype)
 
 
 def _norm_of_order_gradient(g: Any, x: Any, out: Any, ord: float, axis: Axes, keepdims: bool) -> Any:
-    """Return g sign(x) (abs(x) / norm)**(p - 1), and 0 where an element or the norm is 0."""
+    """Return g sign(x) (abs(x) / norm)**(p - 1), or 0 where an element or the norm is 0."""
     length = _with_reduced_axes(out, x.ndim, axis, keepdims)
     flat = (x == 0) | (length == 0)
     fraction = where(flat, 1.0, abs(x) / where(length == 0, 1.0, length))
@@ -253,7 +252,7 @@ def _norm_of_order(x: Any, ord: float, axis: Axes = None, keepdims: bool = False
 
 @op()
 def argmax(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Return the index (int64) of the largest element along ``axis`` (None: flattened), the first in a tie.
+    """Return the index (int64) of the maximum along ``axis`` (None: flattened). A tie gives the first index.
 
     >>> tt.argmax(tt.tensor([[1, 5], [7, 2]]), axis=1)
     tensor([1, 0])
@@ -263,17 +262,17 @@ def argmax(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor
 
 @op()
 def argmin(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Return the index (int64) of the smallest element along ``axis`` (None: flattened), the first in a tie."""
+    """Return the index (int64) of the minimum along ``axis`` (None: flattened). A tie gives the first index."""
     return xp.argmin(x, axis=_one_axis(axis, x), keepdims=keepdims)
 
 
 @op()
 def any(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return True where at least one element over ``axis`` is nonzero."""
+    """Return True where any element along ``axis`` is nonzero."""
     return xp.any(x, axis=_axes(axis, x), keepdims=keepdims)
 
 
 @op()
 def all(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return True where every element over ``axis`` is nonzero."""
+    """Return True where every element along ``axis`` is nonzero."""
     return xp.all(x, axis=_axes(axis, x), keepdims=keepdims)

@@ -24,7 +24,7 @@ def _cumsum(x: Any, axis: int) -> Tensor:
 
 
 def _with_axis(x: Tensor, axis: int | None, name: str) -> tuple[Tensor, int]:
-    """Return x and a non-negative axis. Without an axis, and for a 0-d x, x is flattened."""
+    """Return x and a nonnegative axis. If the axis is None or x is 0-d, x is flattened."""
     if axis is None or x.ndim == 0:
         return reshape(x, -1), 0 if axis is None else normalize_axis(axis, 1, name)
     return x, normalize_axis(axis, x.ndim, name)
@@ -41,9 +41,9 @@ def cumsum(x: Tensor, axis: int | None = None) -> Tensor:
 
 
 def in_dtype_of_products(x: Tensor) -> tuple[Tensor, Any]:
-    """Convert x to the dtype in which its products are computed, and return the dtype of the result.
+    """Convert x to the dtype in which products are computed. Also return the dtype of the result.
 
-    Half precision is computed in float32, and integers in 64 bits.
+    Half-precision products are computed in float32, and integer products in 64 bits.
     """
     if x.dtype.kind in "biu":
         dtype: Any = "uint64" if x.dtype.kind == "u" else "int64"
@@ -52,15 +52,15 @@ def in_dtype_of_products(x: Tensor) -> tuple[Tensor, Any]:
 
 
 def products_before(x: Any, axis: int) -> Any:
-    """Return the product of all earlier elements for each element, 1 for the first."""
+    """Return, for each element, the product of all earlier elements (1 for the first)."""
     first = split(x, [1], axis)[0]
     return _cumprod(concatenate([power(first, 0), split(x, [-1], axis)[0]], axis), axis)
 
 
 def _cumprod_gradient(g: Any, x: Any, axis: int) -> Any:
-    """Return the products before an element times s, where s = g + next x * next s. Nothing is divided by an element.
+    """Return the product before each element times s, where s = g + next x * next s. No element is a divisor.
 
-    Each step doubles the number of later elements that s includes; ``factor`` is the product of as many next x.
+    Each step doubles the number of later elements that s includes. ``factor`` is the product of as many next x.
     """
     s, length, step = g, x.shape[axis], 1
     factor = split(x, [1], axis)[1]
@@ -89,7 +89,7 @@ def cumprod(x: Tensor, axis: int | None = None) -> Tensor:
 
 @op()
 def _running_best(x: Any, axis: int, smallest: bool) -> Tensor:
-    """Return the index along ``axis`` of the largest (or smallest) element so far, the last in a tie. NaN counts as both."""
+    """Return the index of the largest (or smallest) element so far along ``axis``, the last in a tie. NaN counts as both."""
     if xp is host:
         best = (xp.minimum if smallest else xp.maximum).accumulate(x, axis=axis)
         indices = xp.arange(x.shape[axis]).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
@@ -110,7 +110,7 @@ def _running_best(x: Any, axis: int, smallest: bool) -> Tensor:
 
 @composite
 def cummax(x: Tensor, axis: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return the largest element so far along ``axis`` (None: flattened), and its index, the last in a tie.
+    """Return the running maximum along ``axis`` (None: flattened) and its index (the last one in a tie).
 
     >>> values, indices = tt.cummax(tt.tensor([1, 3, 2, 5]))
     >>> values, indices
@@ -123,7 +123,7 @@ def cummax(x: Tensor, axis: int | None = None) -> tuple[Tensor, Tensor]:
 
 @composite
 def cummin(x: Tensor, axis: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return the smallest element so far along ``axis`` (None: flattened), and its index, the last in a tie."""
+    """Return the running minimum along ``axis`` (None: flattened) and its index (the last one in a tie)."""
     x, axis = _with_axis(x, axis, "cummin: axis")
     indices = _running_best(x, axis, True)
     return take_along_axis(x, indices, axis), indices

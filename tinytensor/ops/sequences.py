@@ -1,4 +1,4 @@
-"""Ops on sequences: differences, grids, counts and pieces."""
+"""Ops on sequences: differences, coordinate grids, counts and splits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def _beside(x: Any, value: Any, axis: int) -> Any:
-    """Return a tensor to put beside x along an axis. A number is broadcast, in x's dtype if this can represent it."""
+    """Return ``value`` as a tensor to join to x along an axis. A number is broadcast, in the dtype of x if it fits."""
     if isinstance(value, (int, float)):
         is_held = is_floating(x.dtype) or isinstance(value, bool) or (isinstance(value, int) and x.dtype != bool)
         dtype = x.dtype if is_held else default_dtype if isinstance(value, float) else index_dtype
@@ -33,10 +33,10 @@ def _beside(x: Any, value: Any, axis: int) -> Any:
 def diff(
     x: Tensor, n: int = 1, axis: int = -1, prepend: Tensor | float | None = None, append: Tensor | float | None = None
 ) -> Tensor:
-    """Return the n-th difference x[i + 1] - x[i] along ``axis``. For booleans it is True where neighbors differ.
+    """Return the n-th difference along ``axis``; the first is x[i + 1] - x[i]. For booleans, True means neighbors differ.
 
-    The result is shorter than x by n elements. ``prepend`` and ``append`` are joined to x first: numbers, or tensors with as
-    many axes.
+    The result is n elements shorter than x. ``prepend`` and ``append`` are numbers, or tensors with as many axes as x, that are
+    first joined to x.
 
     >>> tt.diff(tt.tensor([1, 2, 4, 7]))
     tensor([1, 2, 3])
@@ -57,10 +57,10 @@ def diff(
 
 @composite
 def meshgrid(*tensors: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
-    """Return coordinate grids: one tensor for each sequence, which varies along its own axis.
+    """Return coordinate grids: one tensor for each sequence, varying along its own axis.
 
-    With ``indexing="ij"`` the axes are in the order of the sequences. With ``"xy"`` the first two are swapped, as in a picture,
-    whose rows are along y.
+    ``indexing="ij"`` keeps the axes in the order of the sequences. ``"xy"`` swaps the first two, as in an image, where rows run
+    along y.
 
     >>> x, y = tt.meshgrid(tt.tensor([1, 2, 3]), tt.tensor([10, 20]))
     >>> x, y
@@ -80,7 +80,7 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
 
 @composite
 def array_split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """Split x along ``axis`` like ``split``, but into parts that may differ: the first ones are longer by one.
+    """Split x along ``axis`` like ``split``, but allow unequal parts: the first ones may be longer by one element.
 
     >>> tt.array_split(tt.arange(5), 3)
     [tensor([0, 1]), tensor([2, 3]), tensor([4])]
@@ -97,9 +97,9 @@ def array_split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int =
 
 @composite
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """Count how often 0, 1, 2, ... occur in x, a sequence of integers, or with ``weights``, add up their weights.
+    """Count how often 0, 1, 2, ... occur in the integers x. If ``weights`` are given, add up the weights instead.
 
-    The result ends at the largest number in x, or has length ``minlength`` if longer.
+    The length of the result is the largest value in x plus one, but at least ``minlength``.
 
     >>> tt.bincount(tt.tensor([1, 3, 1]))
     tensor([0, 2, 0, 1])

@@ -1,4 +1,4 @@
-"""Ops that move elements without changing their values. Most return views."""
+"""Ops that rearrange elements without changing their values. Most return views."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Axes = int | Sequence[int] | None
 
 
 def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]:
-    """Return axes as non-negative numbers, in the same order (None: all axes).
+    """Return axes as nonnegative integers, in the same order (None: all axes).
 
     Raises IndexError for an axis out of range, with ``name`` in the message, and ValueError for a repeated axis. A 0-d tensor
-    accepts axis 0 and -1, but has no axes: the result is ().
+    accepts the axes 0 and -1; the result is () because it has no axes.
     """
     if axes is None:
         return tuple(range(ndim))
@@ -44,7 +44,7 @@ def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]
 
 
 def normalize_axis(axis: int, ndim: int, name: str) -> int:
-    """Return an axis as a non-negative number. Raises IndexError if it is out of range, as always for a 0-d tensor."""
+    """Return an axis as a nonnegative integer. Raises IndexError if it is out of range, and always for a 0-d tensor."""
     if -ndim <= axis < ndim:
         return axis % ndim
     valid = f"use {-ndim} to {ndim - 1}" if ndim else "it has no axes"
@@ -68,7 +68,7 @@ def _inverse_order(axes: Sequence[int] | None) -> list[int] | None:
 
 @op(x=lambda g, axes: transpose(g, _inverse_order(axes)))
 def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """Permute the axes of x into the order ``axes`` (None: reverse them).
+    """Permute the axes of x into the order ``axes`` (None: reverse the order).
 
     >>> tt.transpose(tt.zeros((2, 3, 4)), (0, 2, 1)).shape
     (2, 4, 3)
@@ -89,7 +89,7 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
 
 @composite
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """Move the ``source`` axes to the positions ``destination``. The other axes keep their order.
+    """Move the axes ``source`` to the positions ``destination``. The other axes keep their order.
 
     >>> tt.moveaxis(tt.zeros((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
@@ -106,7 +106,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
 @composite
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
-    """Remove the axes of length 1, or those in ``axis``. Raises ValueError if one of these is longer.
+    """Remove all axes of length 1, or only the axes in ``axis``. Raises ValueError if one of these is longer.
 
     >>> tt.squeeze(tt.zeros((1, 3, 1))).shape
     (3,)
@@ -136,7 +136,7 @@ def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
 
 @op(x=lambda g: g)
 def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """Repeat x to ``shape``, along axes of length 1 and new leading axes, without copying.
+    """Broadcast x to ``shape`` without copying. Axes of length 1 are repeated, and leading axes may be added.
 
     >>> tt.broadcast_to(tt.tensor([1, 2]), (2, 2))
     tensor([[1, 2],
@@ -147,7 +147,7 @@ def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
 
 @composite
 def split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """Split x along ``axis`` into a number of equal parts or, as in NumPy, before each of these positions.
+    """Split x along ``axis`` into equal parts (an integer) or, as in NumPy, before each index in a list.
 
     >>> tt.split(tt.arange(6), 3)
     [tensor([0, 1]), tensor([2, 3]), tensor([4, 5])]
@@ -177,7 +177,7 @@ def _concatenate(arrays: Sequence[Any], axis: int = 0) -> Tensor:
 
 @composite
 def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
-    """Join tensors along an existing axis (None: flatten them first). Their other lengths must match.
+    """Join tensors along an existing axis (None: flatten them first). The lengths of the other axes must match.
 
     >>> x, y = tt.tensor([[1, 2]]), tt.tensor([[3, 4]])
     >>> tt.concatenate([x, y])
@@ -195,7 +195,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
 
 @composite
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Join tensors of one shape along a new axis.
+    """Join tensors of the same shape along a new axis.
 
     >>> tt.stack([tt.tensor([1, 2]), tt.tensor([3, 4])], axis=1)
     tensor([[1, 3],
@@ -213,7 +213,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 @composite
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Join tensors side by side: along the second axis, or the only one. A 0-d tensor counts as one element."""
+    """Join tensors horizontally: along the second axis, or the first for 1-d tensors. A 0-d tensor counts as one element."""
     if not tensors:
         raise ValueError("hstack needs at least one tensor")
     rows = [reshape(t, 1) if t.ndim == 0 else t for t in tensors]
@@ -222,7 +222,7 @@ def hstack(tensors: Sequence[Tensor]) -> Tensor:
 
 @composite
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Join tensors along the first axis. A 1-d tensor counts as a row."""
+    """Join tensors vertically, along the first axis. A 1-d tensor counts as a row."""
     if not tensors:
         raise ValueError("vstack needs at least one tensor")
     return concatenate([reshape(t, (1, -1)) if t.ndim < 2 else t for t in tensors], 0)
@@ -230,7 +230,7 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
 
 @op(x=lambda g, by, axis: _roll(g, -by, axis))
 def _roll(x: Tensor, by: int, axis: int | None) -> Tensor:
-    """Shift x, which is not empty, along one axis (None: flattened)."""
+    """Shift a nonempty x along one axis (None: flattened)."""
     moved, axis, shape = (x.reshape(-1), 0, x.shape) if axis is None else (x, axis, x.shape)
     cut = -by % moved.shape[axis]
     parts = [moved[(slice(None),) * axis + (part,)] for part in (slice(cut, None), slice(cut))]
@@ -241,7 +241,7 @@ def _roll(x: Tensor, by: int, axis: int | None) -> Tensor:
 def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """Roll the elements of x along ``axis`` (None: flattened). Elements shifted past the end reappear at the front.
 
-    Several shifts along one axis add up, as in NumPy.
+    As in NumPy, several shifts along one axis add up.
 
     >>> tt.roll(tt.arange(4), 1)
     tensor([3, 0, 1, 2])
@@ -261,7 +261,7 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
 
 @composite
 def flip(x: Tensor, axis: Axes = None) -> Tensor:
-    """Reverse the order along ``axis`` (None: every axis)."""
+    """Reverse the order of elements along ``axis`` (None: every axis)."""
     axes = normalize_axes(axis, x.ndim, "flip: axis")
     return x[tuple([slice(None, None, -1) if a in axes else slice(None) for a in range(x.ndim)])]
 
@@ -296,10 +296,10 @@ def _pad(x: Tensor, pairs: tuple[tuple[int, int], ...], constant_values: float =
 def pad(
     x: Tensor, pad_width: int | Sequence[int] | Sequence[Sequence[int]], mode: str = "constant", constant_values: float = 0.0
 ) -> Tensor:
-    """Add elements around x. ``pad_width`` is a number, a pair (before, after), or such a pair for each axis.
+    """Pad x. ``pad_width`` is a number, a pair (before, after), or one such pair for each axis.
 
-    ``mode`` is as in NumPy: ``"constant"`` (``constant_values``), ``"edge"`` (the outermost element), ``"reflect"`` (x
-    mirrored), ``"symmetric"`` (mirrored, with the outermost element repeated) or ``"wrap"`` (the other end).
+    As in NumPy, ``mode`` is ``"constant"`` (``constant_values``), ``"edge"`` (the outermost element), ``"reflect"`` (x
+    mirrored), ``"symmetric"`` (mirrored, with the outermost element repeated) or ``"wrap"`` (from the opposite end).
 
     >>> tt.pad(tt.tensor([1, 2]), (1, 2))
     tensor([0, 1, 2, 0, 0])
@@ -342,7 +342,7 @@ def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> 
 
 @composite
 def tile(x: Tensor, reps: int | Sequence[int]) -> Tensor:
-    """Repeat x ``reps`` times along each axis. Raises ValueError for a negative number.
+    """Repeat x ``reps`` times along each axis. Raises ValueError if a count is negative.
 
     >>> tt.tile(tt.tensor([1, 2]), 2)
     tensor([1, 2, 1, 2])
@@ -360,7 +360,7 @@ def tile(x: Tensor, reps: int | Sequence[int]) -> Tensor:
 
 @composite
 def tril(x: Tensor, k: int = 0) -> Tensor:
-    """Return the lower triangle of the last two axes: 0 above diagonal k (0: the main one, 1: the next above).
+    """Return the lower triangle of the last two axes: zeros above diagonal k (0: the main diagonal, 1: the one above).
 
     >>> tt.tril(tt.ones((3, 3)))
     tensor([[1., 0., 0.],
@@ -372,7 +372,7 @@ def tril(x: Tensor, k: int = 0) -> Tensor:
 
 @composite
 def triu(x: Tensor, k: int = 0) -> Tensor:
-    """Return the upper triangle of the last two axes: 0 below diagonal k (0: the main one, 1: the next above)."""
+    """Return the upper triangle of the last two axes: zeros below diagonal k (0: the main diagonal, 1: the one above)."""
     return _triangle(x, k, lower=False)
 
 
@@ -382,12 +382,12 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
     if x.ndim < 2:
         raise ValueError(f"tril and triu need a matrix, got shape {x.shape}")
     columns, ends = xp.arange(x.shape[-1]), xp.arange(k, k + x.shape[-2])
-    if not is_array(x):  # then ops make the mask, and tracing records them
+    if not is_array(x):  # let ops build the mask, so that tracing records it
         columns, ends = wrap(columns), wrap(ends)
     ends = expand_dims(ends, 1)
     return where(columns <= ends if lower else columns >= ends, x, 0.0 if is_floating(x.dtype) else False)  # x keeps its dtype
 
 
 def size_along(shape: Sequence[int], axis: Axes, name: str) -> int:
-    """Return how many elements a reduction over ``axis`` makes into one. ``name`` is the reduction's, for errors."""
+    """Return how many elements a reduction over ``axis`` combines. Error messages use the reduction's ``name``."""
     return math.prod(shape[a] for a in normalize_axes(axis, len(shape), f"{name}: axis"))

@@ -1,4 +1,4 @@
-"""Sorting and top-k. The order has no gradient; the elements are gathered by index (indexing.py)."""
+"""Sorting and top-k. The order has no gradient. Elements are gathered by index (see indexing.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["argsort", "sort", "topk"]
 
 @op()
 def argsort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
-    """Return the indices that sort x along ``axis`` (None: flattened), ascending or ``descending``. The sort is stable."""
+    """Return the indices that sort x along ``axis`` (None: flattened), ascending by default. The sort is stable."""
     if axis is None:
         x, axis = x.reshape(-1), 0
     if x.ndim == 0:
@@ -32,7 +32,7 @@ def argsort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tenso
 
 @composite
 def sort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
-    """Return x sorted along ``axis`` (None: flattened), ascending or ``descending``. The sort is stable.
+    """Return x sorted along ``axis`` (None: flattened), ascending by default. The sort is stable.
 
     >>> tt.sort(tt.tensor([2, 3, 1]), descending=True)
     tensor([3, 2, 1])
@@ -47,7 +47,7 @@ def sort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
 def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
     """Return the k largest elements along ``axis``, largest first, and their indices.
 
-    With ``largest=False``, return the k smallest, smallest first. Equal elements keep their order.
+    ``largest=False`` returns the k smallest, smallest first. Equal elements keep their order.
 
     >>> values, indices = tt.topk(tt.tensor([4, 9, 1, 7]), 2)
     >>> values, indices

@@ -1,9 +1,9 @@
-"""Optimizers, learning-rate schedules and gradient clipping, with PyTorch's names and defaults.
+"""Optimizers, learning-rate schedules and gradient clipping, with the names and defaults of PyTorch.
 
-Each optimizer is a class whose ``rule`` is its formula: read ``sgd`` and ``adam`` first, then ``lion``, ``muon`` and
-``adaptive``. ``optimizer`` has what they share: groups, settings, saving. ``applying`` applies a rule to all parameters: on
-ranks and threads, to low-precision parameters, and by ``fused`` kernels, which compute the same numbers. Then read
-``schedules`` and ``clipping``. This package imports nn/, kernels/, parallel/ and what they import.
+Each optimizer is a class whose ``rule`` is its formula. Read ``sgd`` and ``adam`` first, then ``lion``, ``muon`` and
+``adaptive``. ``optimizer`` holds the shared code: groups, settings, saving. ``applying`` applies a rule to all parameters:
+across ranks and threads, for low-precision parameters, and through ``fused`` kernels that give the same results. Then read
+``schedules`` and ``clipping``. This package imports nn/, kernels/, parallel/ and their imports.
 """
 
 import typing

@@ -17,21 +17,21 @@ from tinytensor.optim.state import State
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015). Weight decay adds ``weight_decay`` times the parameter to the gradient, as in PyTorch.
 
-    ``betas`` are the decay rates of the running means of the gradient and its square. ``eps`` is added to the root of the mean
-    square. ``amsgrad`` takes the largest mean square so far (Reddi, Kale and Kumar 2018).
+    ``betas`` are the decay rates of the running means of the gradient and its square. ``eps`` is added to the square root of
+    the second mean. ``amsgrad`` uses the largest second mean so far (Reddi, Kale and Kumar 2018).
 
-    Raises ValueError for a setting out of its range.
+    Raises ValueError if a setting is out of range.
     """
 
     state_names: tuple[str, ...] = ("first", "second", "steps")
     checks = CHECKS | {"betas": check_betas, "amsgrad": check_flag}
-    decoupled = False  # whether weight decay shrinks the parameter, as in AdamW
+    decoupled = False  # True: weight decay shrinks the parameter directly, as in AdamW
 
-    # ``rule`` is the definition. The kernels of ``fused.ADAM`` compute the same step faster (equal to rounding), and are tested
+    # ``rule`` is the definition. The kernels of ``fused.ADAM`` compute the same step (up to rounding) faster, and are tested
     # against it.
     @fused.ADAM
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
-        """Algorithm 1 of the paper; with ``decoupled``, algorithm 2 of Loshchilov and Hutter."""
+        """Apply algorithm 1 of the paper or, if ``decoupled``, algorithm 2 of Loshchilov and Hutter."""
         (beta1, beta2), decay, m, v = settings.betas, settings.weight_decay, state["first"], state["second"]
         if decay and not self.decoupled:
             g = g + decay * p
@@ -60,14 +60,14 @@ class Adam(Optimizer):
         super().__init__(parameters, maximize=maximize, **settings)
 
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the moments and the steps; with ``amsgrad`` also the largest second moment."""
+        """Return the names of the moments and the step count and, for ``amsgrad``, of the largest second moment."""
         return (*self.state_names, "largest") if group["amsgrad"] else self.state_names
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay, 0.01 by default, which shrinks the parameters directly (Loshchilov and Hutter 2019).
+    """Adam with decoupled weight decay: it shrinks the parameters directly (Loshchilov and Hutter 2019). The default is 0.01.
 
-    ``Adam`` explains the other settings, and ``Optimizer`` parameter groups.
+    See ``Adam`` for the other settings and ``Optimizer`` for parameter groups.
 
     >>> model = tt.nn.Linear(2, 1)
     >>> optimizer = tt.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)

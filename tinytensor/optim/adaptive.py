@@ -1,4 +1,4 @@
-"""RMSprop, Adagrad and Adadelta: gradients divided by the size of earlier ones."""
+"""RMSprop, Adagrad and Adadelta, which divide gradients by the magnitude of earlier gradients."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tinytensor.optim.state import State
 class RMSprop(Optimizer):
     """RMSprop (Tieleman and Hinton 2012), as in PyTorch: gradients divided by the root of their running mean square.
 
-    ``alpha`` is the mean's decay rate, and ``eps`` is added to the root. ``centered`` divides by the standard deviation (Graves
-    2013). With ``momentum`` the step is v = momentum v + the quotient.
+    ``alpha`` is the decay rate of the mean, and ``eps`` is added to the root. ``centered`` divides by the standard deviation
+    (Graves 2013). A nonzero ``momentum`` accumulates steps: v = momentum v + quotient.
     """
 
     state_names = ("second", "first", "velocity")
     checks = CHECKS | {"alpha": check_decay, "centered": check_flag}
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
-        """Divide the gradient by its root mean square; with momentum, add up such steps."""
+        """Divide the gradient by its root mean square. If there is momentum, accumulate the quotients."""
         alpha, s = settings.alpha, state["second"]
         if settings.weight_decay:
             g = g + settings.weight_decay * p
@@ -33,7 +33,7 @@ class RMSprop(Optimizer):
         if settings.centered:
             m = state["first"]
             m[...] = alpha * m + (1 - alpha) * g
-            variance = xp.maximum(s - m**2, 0.0)  # rounding could make it negative
+            variance = xp.maximum(s - m**2, 0.0)  # rounding could make the variance negative
         step = g / (xp.sqrt(variance) + settings.eps)
         if settings.momentum:
             v = state["velocity"]
@@ -56,7 +56,7 @@ class RMSprop(Optimizer):
         super().__init__(parameters, lr=lr, eps=eps, weight_decay=weight_decay, maximize=maximize, **settings)
 
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the mean square, with ``centered`` the mean, and with momentum the velocity."""
+        """Return the names of the mean square, the mean (if ``centered``) and the velocity (if there is momentum)."""
         needed = {"second": True, "first": group["centered"], "velocity": group["momentum"]}
         return tuple([name for name in self.state_names if needed[name]])
 
@@ -96,16 +96,16 @@ class Adagrad(Optimizer):
 
 
 class Adadelta(Optimizer):
-    """Adadelta (Zeiler 2012), as in PyTorch: gradients times the root mean square of recent steps, over that of the gradients.
+    """Adadelta (Zeiler 2012), as in PyTorch: gradients times the root mean square (RMS) of recent steps, over their own RMS.
 
-    ``rho`` is the decay rate of both means, to which ``eps`` is added under the root.
+    ``rho`` is the decay rate of both means. ``eps`` is added to each mean under the root.
     """
 
     state_names = ("second", "changes")
     checks = CHECKS | {"rho": check_decay}
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
-        """Algorithm 1 of the paper, with steps multiplied by ``lr``."""
+        """Apply algorithm 1 of the paper, with steps multiplied by ``lr``."""
         rho, eps, s, changes = settings.rho, settings.eps, state["second"], state["changes"]
         if settings.weight_decay:
             g = g + settings.weight_decay * p

@@ -1,8 +1,8 @@
-"""Everything around an optimizer's rule, so that the rule is only the formula.
+"""Code that applies an optimizer's rule, so that the rule itself is only the formula.
 
-``update_all`` scales the gradients, divides the parameters among ranks and threads, and groups similar ones. ``update`` steps
-one group: by the rule's fused kernel if it has one, else by the rule itself, with float32 copies of low-precision parameters.
-Both note what a captured step repeats (see ``autograd/replaying.py``).
+``update_all`` scales the gradients, divides the parameters among ranks and threads, and groups similar parameters. ``update``
+steps one group with the rule's fused kernel, or else with the rule itself, using float32 copies of low-precision parameters.
+Both record what a captured step repeats (see ``autograd/replaying.py``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Update = tuple[Parameter, State, dict[str, Any], float]  # a parameter, its stat
 
 
 class Ranks(Protocol):
-    """The part of a ``distributed.Communicator`` that a step uses."""
+    """The interface of ``distributed.Communicator`` that a step uses."""
 
     rank: int
     size: int
@@ -42,7 +42,7 @@ class Ranks(Protocol):
 
 
 def update_all(optimizer: Optimizer, updates: Sequence[Update], threads: int, ranks: Ranks | None, gradient_scale: Any) -> None:
-    """Update all these parameters. ``Optimizer.step`` explains the arguments."""
+    """Update all these parameters. See ``Optimizer.step`` for the arguments."""
     step = current_step()
     if step.is_captured:
         step.before_replays(_changes_since(optimizer, updates))
@@ -51,7 +51,7 @@ def update_all(optimizer: Optimizer, updates: Sequence[Update], threads: int, ra
         scale_gradients([p.grad.data for p in unscaled if p.grad is not None], gradient_scale)
     of_threads, of_other_ranks = _of_ranks(list(updates), threads, ranks)
     parallel.call_together([partial(_update_part, optimizer, part) for part in of_threads])
-    for p, state, group, _ in of_other_ranks:  # which compute the values of these arrays
+    for p, state, group, _ in of_other_ranks:  # other ranks compute the values of these arrays
         if is_narrow(p):
             state.add_master(p.data)
         optimizer.advance(p.data, state, group)
@@ -59,11 +59,11 @@ def update_all(optimizer: Optimizer, updates: Sequence[Update], threads: int, ra
         for _, state, *_ in updates:
             _check_shared(optimizer, state)
         ranks.barrier()
-    step.repeat(partial(_note_changes, updates))  # not in the threads, which would wait for each other
+    step.repeat(partial(_note_changes, updates))  # not in the threads: they would wait for each other
 
 
 def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple[list[list[Update]], list[Update]]:
-    """Return this rank's updates, a list for each thread, and those of other ranks."""
+    """Return this rank's updates (one list per thread) and the updates of other ranks."""
     if ranks is None and any(is_in_use(parameter.data) for parameter, *_ in updates):
         raise RuntimeError(
             "ranks share the memory of these parameters, and each would update all of them: call step(ranks=ranks)"
@@ -86,13 +86,13 @@ def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple
             to_divide.append(update)
         else:
             for_rank_0.append(update)
-    parts = _divided(to_divide, ranks.size)  # first among ranks, whose numbers of threads may differ
+    parts = _divided(to_divide, ranks.size)  # first among ranks: their thread counts may differ
     of_rank = parts.pop(ranks.rank) + for_all + (for_rank_0 if ranks.rank == 0 else [])
     return _divided(of_rank, threads), [*itertools.chain(*parts), *(for_rank_0 if ranks.rank else [])]
 
 
 def _divided(updates: Sequence[Update], parts: int) -> list[list[Update]]:
-    """Divide the updates into parts of about equal total size."""
+    """Divide the updates into parts of nearly equal total size."""
     divided: list[list[Update]] = [[] for _ in range(parts)]
     sizes = [0] * parts
     for update in sorted(updates, key=lambda update: update[0].size, reverse=True):
@@ -103,7 +103,7 @@ def _divided(updates: Sequence[Update], parts: int) -> list[list[Update]]:
 
 
 def scale_gradients(gradients: Arrays, scale: Any) -> None:
-    """Multiply gradients in place, once even if two parameters share an array."""
+    """Multiply gradients in place. An array that two parameters share is multiplied only once."""
     with no_warnings():
         kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)
     for gradient in gradients:
@@ -111,7 +111,7 @@ def scale_gradients(gradients: Arrays, scale: Any) -> None:
 
 
 def _update_part(optimizer: Optimizer, updates: Sequence[Update]) -> None:
-    """Update the parameters with one call of ``update`` for each group, dtype and state."""
+    """Update the parameters, calling ``update`` once for each combination of group, dtype and state."""
     alike: dict[Any, list[Update]] = {}
     for update in updates:
         p, state, group, _ = update
@@ -130,7 +130,7 @@ def _update_part(optimizer: Optimizer, updates: Sequence[Update]) -> None:
 def update(
     optimizer: Optimizer, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float
 ) -> None:
-    """Update parameters of one group. ``Optimizer.update`` explains the arguments."""
+    """Update parameters of one group. See ``Optimizer.update`` for the arguments."""
 
     def advance() -> None:
         for parameter, state in zip(parameters, states):
@@ -154,7 +154,7 @@ def update(
 
 
 def _check_shared(optimizer: Optimizer, state: State) -> None:
-    """Raise TypeError if a shared state has an array that only this rank sees."""
+    """Raise TypeError if a shared state contains an array that only this rank can see."""
     private = [name for name, value in state.items() if isinstance(value, xp.ndarray) and not is_shared(value)]
     if state.is_shared and private:
         raise TypeError(
@@ -164,8 +164,8 @@ def _check_shared(optimizer: Optimizer, state: State) -> None:
 
 
 def _changes_since(optimizer: Optimizer, updates: Sequence[Update]) -> Callable[[], str]:
-    """Return a function that describes changes from now on that a captured step would miss: replaced arrays of parameters or
-    state, and settings other than the learning rate. It returns "" if there are none."""
+    """Return a function that describes later changes that a captured step would miss: replaced arrays of parameters or state,
+    and settings other than the learning rate. It returns "" if there are no such changes."""
     parameters, state = [(p, p.data) for p, *_ in updates], optimizer.state
     settings = [_fixed_settings(group) for group in optimizer.param_groups]
 
@@ -181,7 +181,7 @@ def _changes_since(optimizer: Optimizer, updates: Sequence[Update]) -> Callable[
 
 
 def _fixed_settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the group's settings that replays do not read again."""
+    """Return the settings of a group that a replay does not reread."""
     return {name: value for name, value in settings_of(group).items() if name != "lr"}
 
 

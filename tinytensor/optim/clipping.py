@@ -16,10 +16,10 @@ from tinytensor.optim.optimizer import tensors_in
 
 @checked
 def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scale all gradients in place so that their norm, taken as one vector, is at most ``max_norm`` (Pascanu et al. 2013).
+    """Scale all gradients in place so that their total norm is at most ``max_norm`` (Pascanu et al. 2013).
 
-    An infinite ``max_norm`` changes nothing. ``parameters`` is one tensor or several; those without a gradient are skipped.
-    Returns the norm before scaling, which may be NaN or infinite, as a tensor of one element: reading it would make a GPU wait.
+    An infinite ``max_norm`` changes nothing. ``parameters`` is one tensor or several. Tensors without gradients are skipped.
+    Returns the norm before scaling as a one-element tensor, because reading it would stall a GPU. It may be NaN or infinite.
 
     >>> x = tt.nn.Parameter([0.0, 0.0])
     >>> x.grad = tt.tensor([3.0, 4.0])
@@ -36,10 +36,10 @@ def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
 
 @checked
 def norm_and_scale(parameters: Tensor | Iterable[Tensor], max_norm: float) -> tuple[Tensor, Any]:
-    """Return the norm that ``clip_grad_norm`` returns, and its scale for the gradients, an array of one element.
+    """Return the norm that ``clip_grad_norm`` returns, and the factor for the gradients as a one-element array.
 
-    The gradients do not change: ``optimizer.step(gradient_scale=...)`` scales them as it reads them, which saves a pass. The
-    scale is None if it would change nothing: for an infinite ``max_norm``, without gradients, and on the CPU for a small norm.
+    The gradients do not change. To save a pass, ``optimizer.step(gradient_scale=...)`` scales them as it reads them. The scale
+    is None if no scaling is needed: no gradients, an infinite ``max_norm``, or (on the CPU) a small norm.
 
     >>> x = tt.nn.Parameter([0.0, 0.0])
     >>> x.grad = tt.tensor([3.0, 4.0])
@@ -58,6 +58,6 @@ def _norm_and_scale(caller: str, tensors: Iterable[Tensor], max_norm: float) -> 
         return Tensor(0.0), None
     with no_warnings():
         norm, scale = kernels.norm_and_scale(gradients, max_norm)
-    # On a GPU, reading the scale would wait.
+    # Reading the scale would synchronize a GPU.
     changes_nothing = max_norm == math.inf or (is_host_array(scale) and scale == 1.0)
     return Tensor._wrap(xp.asarray(norm)), None if changes_nothing else scale

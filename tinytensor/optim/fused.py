@@ -1,4 +1,4 @@
-"""Fused kernels: each updates many parameters in one call, and equals an optimizer's rule to rounding."""
+"""Fused kernels. Each updates many parameters in one call and matches an optimizer's rule up to rounding."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Marked = TypeVar("Marked", bound=Callable[..., None])
 
 @dataclass(frozen=True)
 class Fused:
-    """A kernel that replaces a rule, except in groups with the setting ``unless``."""
+    """A kernel that replaces a rule, except in groups where the setting ``unless`` is on."""
 
     step: Callable[[Any, Arrays, Arrays, States, Any], None]  # (optimizer, parameters, gradients, states, settings)
     unless: str = ""
-    reads_gradient_scale: bool = False  # whether it scales the gradients by ``settings.gradient_scale``
+    reads_gradient_scale: bool = False  # True: the kernel scales gradients by ``settings.gradient_scale``
 
     def __call__(self, rule: Marked) -> Marked:
-        """Mark the rule that the kernel computes. A subclass with its own rule does not use the kernel."""
+        """Mark the rule that the kernel computes. Subclasses with their own rule do not use the kernel."""
         rule.fused = self  # type: ignore[attr-defined]
         return rule
 
 
 def fused_of(rule: Rule, group: Mapping[str, Any]) -> Fused | None:
-    """Return the kernel that replaces a rule for this group, if any."""
+    """Return the kernel that replaces the rule for this group, or None."""
     fused: Fused | None = getattr(rule, "fused", None)
     return None if fused is None or group.get(fused.unless) else fused
 

@@ -1,4 +1,4 @@
-"""Lion: steps along the sign of the momentum."""
+"""Lion, which steps along the sign of the momentum."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tinytensor.optim.state import State
 class Lion(Optimizer):
     """Lion (Chen et al. 2023, https://arxiv.org/abs/2302.06675): every element moves by ``lr``, up or down.
 
-    The direction is the sign of an average of the momentum and the gradient. ``betas`` are the momentum's weight in that
-    average and its decay rate. Lion stores one array per parameter, AdamW two. Weight decay is decoupled, as in AdamW. The
-    paper uses learning rates 3 to 10 times smaller than AdamW's, with weight decays larger by the same factor.
+    The direction is the sign of an average of the momentum and the gradient. ``betas`` are the weight of the momentum in this
+    average and its decay rate. Lion stores one array per parameter; AdamW stores two. Weight decay is decoupled, as in AdamW.
+    The paper divides AdamW's learning rate by 3 to 10 and multiplies its weight decay by the same factor.
 
     >>> x = tt.nn.Parameter([1.0, -2.0])
     >>> optimizer = tt.optim.Lion([x], lr=0.5)
@@ -32,7 +32,7 @@ class Lion(Optimizer):
     checks = CHECKS | {"betas": check_betas}
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
-        """Algorithm 2 of the paper."""
+        """Apply algorithm 2 of the paper."""
         (beta1, beta2), m = settings.betas, state["first"]
         step = xp.sign(beta1 * m + (1 - beta1) * g)
         if settings.weight_decay:

@@ -1,4 +1,4 @@
-"""Muon: steps along the orthogonalized momentum."""
+"""Muon, which steps along the orthogonalized momentum."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tinytensor.optim.optimizer import Optimizer
 from tinytensor.optim.settings import check_count, check_flag, check_number
 from tinytensor.optim.state import State
 
-# Jordan's a s + b s^3 + c s^5, for singular values s from 0 to 1. Its slope a at 0 raises small values fast. Five rounds bring
-# all values from 0.002 on between 0.68 and 1.21, which is near enough to 1.
+# Jordan's a s + b s^3 + c s^5, for singular values s from 0 to 1. Its slope a at 0 raises small values fast. Five rounds move
+# all values from 0.002 up into the range 0.68 to 1.21, close enough to 1.
 POLYNOMIAL = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
-TINY = 1e-7  # the least norm, so that a matrix of zeros stays zero
+TINY = 1e-7  # minimum norm, so that a zero matrix stays zero
 
 
 def orthogonalised(matrices: Any) -> Any:
-    """Return nearly U V^T, the nearest orthogonal matrices, for (..., rows, columns) with singular value decomposition U S V^T.
+    """Return approximately U V^T, the nearest orthogonal matrices, for ``matrices`` (..., rows, columns) with SVD U S V^T.
 
-    A Newton-Schulz iteration applies the polynomial to the singular values without computing them. For X at least as wide as
-    high and G = X X^T, each round replaces X by P X, where P = a I + b G + c G^2. Here the product of all P is computed first,
-    with P G P as the next G, so only two products are as large as the matrix. The singular values must start at most 1, so each
-    matrix is divided by its Frobenius norm.
+    A Newton-Schulz iteration applies the polynomial to the singular values without computing them. For X with at least as many
+    columns as rows and G = X X^T, each round replaces X with P X, where P = a I + b G + c G^2. The product of all P is computed
+    first, with P G P as the next G, so only two products are as large as the matrix. Each matrix is divided by its Frobenius
+    norm, because the singular values must start at most 1.
     """
     rows, columns = matrices.shape[-2:]
     x = matrices.swapaxes(-1, -2) if rows > columns else matrices
@@ -53,16 +53,15 @@ def orthogonalised(matrices: Any) -> Any:
 class Muon(Adam):
     """Muon for weight matrices, AdamW for other parameters (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/).
 
-    A gradient is large along a few directions of a matrix and small along most. Muon steps equally far along all of them: where
-    U S V^T is the singular value decomposition of the momentum, it steps along U V^T, by ``lr`` times
-    max(1, rows / columns)^0.5.
+    A gradient is large along a few directions of a matrix and small along most. Muon moves equally far along all of them. If U
+    S V^T is the singular value decomposition of the momentum, the step is U V^T times ``lr`` times max(1, rows / columns)^0.5.
 
     Leave embeddings, output layers, gains and biases to AdamW: put them into a group with ``"orthogonal": False`` and its own
-    learning rate. ``betas`` and ``eps`` are for such groups, ``momentum`` and ``parts`` for orthogonal ones. A parameter may
-    stack several matrices of one shape, as a layer that projects to queries, keys and values does. Each of these ``parts`` is
+    learning rate. ``betas`` and ``eps`` apply to such groups, ``momentum`` and ``parts`` to orthogonal groups. A parameter may
+    stack several matrices of the same shape, such as a joint projection to queries, keys and values. Each of its ``parts`` is
     orthogonalized separately.
 
-    Raises ValueError for a setting out of its range, and if a parameter of an orthogonal group cannot be cut into ``parts``.
+    Raises ValueError if a setting is out of range, or if a parameter of an orthogonal group cannot be cut into ``parts``.
 
     >>> model = tt.nn.Sequential(tt.nn.Linear(4, 8), tt.nn.ReLU(), tt.nn.Linear(8, 2))
     >>> matrices = [p for p in model.parameters() if p.ndim == 2]
@@ -81,14 +80,14 @@ class Muon(Adam):
     decoupled = True
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
-        """Step along the orthogonalized Nesterov momentum of each part."""
+        """Step in the direction of the orthogonalized Nesterov momentum of each part."""
         momentum, v = settings.momentum, state["velocity"]
         fresh = (1 - momentum) * g
         v *= momentum
         v += fresh
         rows, columns = len(p) // settings.parts, p.shape[1]
         step = orthogonalised((momentum * v + fresh).reshape(settings.parts, rows, columns)).reshape(p.shape)
-        # Longer with more outputs than inputs, so that the outputs of all layers change about equally.
+        # Steps are longer if there are more outputs than inputs, so that the outputs of all layers change about equally.
         longer = max(1.0, rows / columns) ** 0.5
         if settings.weight_decay:
             p -= settings.lr * settings.weight_decay * p
@@ -127,7 +126,7 @@ class Muon(Adam):
                 )
 
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the momentum for an orthogonal group, else AdamW's state."""
+        """Return the name of the momentum for an orthogonal group, else the names in AdamW's state."""
         return ("velocity",) if group["orthogonal"] else Adam.state_names
 
     def rule_for(self, group: Mapping[str, Any]) -> Rule:

@@ -1,4 +1,4 @@
-"""The base of optimizers: parameter groups, states, steps, saving and loading."""
+"""The base class of optimizers: parameter groups, states, steps, saving and loading."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tinytensor.optim.state import State, is_narrow, state_dtype
 
 
 def tensors_in(caller: str, parameters: Any) -> list[Any]:
-    """Return one tensor, or an iterable of tensors, as a list. Raises TypeError for anything else, including sets, which have
-    no order, and dicts."""
+    """Return a tensor or an iterable of tensors as a list. Raises TypeError for anything else, including dicts and (unordered)
+    sets."""
     is_ordered = isinstance(parameters, Iterable) and not isinstance(parameters, (Tensor, Set, Mapping, str))
     tensors = list(parameters) if is_ordered else [parameters]
     for x in tensors:
@@ -33,17 +33,17 @@ def tensors_in(caller: str, parameters: Any) -> list[Any]:
 
 
 class Optimizer:
-    """The base of optimizers, with groups of parameters and a state for each parameter.
+    """The base class of optimizers, with groups of parameters and a state for each parameter.
 
-    A group is a dict of its parameters (``params``) and settings. With ``maximize`` steps go up along the gradients. The
-    argument ``parameters`` is an iterable of parameters, or a list of groups, whose settings override the optimizer's. Frozen
+    A group is a dict with its parameters (``params``) and settings. ``maximize`` steps uphill along the gradients. The argument
+    ``parameters`` is an iterable of parameters, or a list of groups whose settings override those of the optimizer. Frozen
     parameters (``p.requires_grad = False``) do not change until they require gradients again.
 
-    The state of a low-precision parameter has a float32 copy, its "master". A step changes the master and rounds it to the
-    parameter. If other code wrote to the parameter (load_state_dict, an initializer), the next step takes from the parameter
-    those elements of the master that do not round to it.
+    The state of a low-precision parameter includes a float32 "master" copy. A step changes the master and rounds it to the
+    parameter. If other code wrote to the parameter (load_state_dict, an initializer), the next step first updates the elements
+    of the master that no longer round to the parameter.
 
-    A subclass defines ``rule``, and lists the arrays of its state in ``state_names``:
+    A subclass defines ``rule`` and lists the arrays of its state in ``state_names``:
 
     >>> class Momentum(tt.optim.Optimizer):
     ...     state_names = ("velocity",)
@@ -56,32 +56,32 @@ class Optimizer:
     """
 
     state_names: tuple[str, ...] = ()
-    checks = CHECKS  # of settings, by name; they raise TypeError or ValueError
+    checks = CHECKS  # checks of settings, by name; they raise TypeError or ValueError
 
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
-        """Take one step with a parameter ``p`` and its gradient ``g``: change ``p`` and the arrays in ``state`` in place.
+        """Update a parameter ``p`` from its gradient ``g``: change ``p`` and the arrays in ``state`` in place.
 
-        ``p`` and ``g`` have one shape and dtype, float32 or float64: ``p`` is a low-precision parameter's master. The arrays in
-        the state have the same shape and dtype, and start at zero. ``settings`` has the group's settings as attributes;
-        ``settings.lr`` is the learning rate of this step. If ``state_names`` has "steps", ``settings.t`` counts the parameter's
-        steps from 1. ``settings.is_first`` is True at the first step with this state.
+        ``p`` and ``g`` have the same shape and dtype, float32 or float64. For a low-precision parameter, ``p`` is its master.
+        The arrays in the state share this shape and dtype and start at zero. ``settings`` holds the group's settings as
+        attributes; ``settings.lr`` is the learning rate of this step. If ``state_names`` includes "steps", ``settings.t``
+        counts the parameter's steps from 1. ``settings.is_first`` is True at the first step with this state.
         """
         raise TypeError(f"{type(self).__name__} has no rule method: write one")
 
     def rule_for(self, group: Mapping[str, Any]) -> Rule:
-        """Return the rule for a group. Optimizers with several rules override this."""
+        """Return the rule for a group. Optimizers with several rules override this method."""
         return self.rule
 
     def __init__(self, parameters: Iterable[Tensor | dict[str, Any]], **defaults: Any):
         self._defaults = defaults
-        self._checked: list[dict[str, Any]] = []  # the settings of each group that were checked last
+        self._checked: list[dict[str, Any]] = []  # the most recently checked settings of each group
         self.param_groups: list[dict[str, Any]] = []
         self.state: list[State] = []
         for group in self._given_groups(parameters):
             self.add_param_group(group)
 
     def add_param_group(self, group: dict[str, Any]) -> None:
-        """Check and add a group: parameters under "params", and settings that override the optimizer's."""
+        """Check and add a group: parameters under "params", and settings that override those of the optimizer."""
         added = self._group(group)
         self._check_parameters(added["params"])
         self.check_group(added)
@@ -89,7 +89,7 @@ class Optimizer:
         self.state += [State() for _ in added["params"]]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. Raises AttributeError for a setting, which would have no effect."""
+        """Set an attribute. Raises AttributeError for a setting, because assigning it would have no effect."""
         if name == "learning_rate" or (name != "lr" and name in vars(self).get("_defaults", ())):
             where = "it is lr" if name == "learning_rate" else f"set it in its groups, as param_groups[0][{name!r}] = {value!r}"
             raise AttributeError(f"{name} is no attribute of {type(self).__name__}: {where}")
@@ -97,7 +97,7 @@ class Optimizer:
 
     @property
     def lr(self) -> Any:
-        """The learning rate of all groups. Raises ValueError if it differs among them."""
+        """The learning rate of all groups. Raises ValueError if the groups differ."""
         rates = [group["lr"] for group in self.param_groups]
         if any(rate != rates[0] for rate in rates):
             raise ValueError(f"the groups have several learning rates, {rates}: read them from optimizer.param_groups")
@@ -120,7 +120,7 @@ class Optimizer:
         return list(items) if isinstance(items, (list, tuple)) and isinstance(items[0], dict) else [{"params": items}]
 
     def _group(self, group: Any) -> dict[str, Any]:
-        """Return the group with all settings, and its parameters in a list. Raises ValueError for an unknown setting."""
+        """Return the group with all settings and with its parameters as a list. Raises ValueError for an unknown setting."""
         if not isinstance(group, dict) or "params" not in group:
             raise ValueError(f"{type(self).__name__}: each group must be a dict with its parameters under 'params'")
         self._check_names(name for name in group if name != "params")
@@ -155,7 +155,7 @@ class Optimizer:
 
     @checked
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set the gradients of all parameters to None, or with False to zeros."""
+        """Set the gradients of all parameters to None or, if ``set_to_none`` is False, to zeros."""
         clear_gradients(self.parameters(), set_to_none)
 
     def step(
@@ -164,17 +164,17 @@ class Optimizer:
         """Update every parameter that has a gradient and is not frozen.
 
         ``scale``, at least 0, multiplies the learning rates; schedules return it. ``threads``, and ``ranks`` that share memory,
-        divide the parameters among them, which changes only the speed.
+        divide the parameters among themselves. This affects only the speed.
 
-        ``gradient_scale``, an array of one element from ``norm_and_scale``, multiplies the gradients: some optimizers scale
-        them as they read them, others in place.
+        ``gradient_scale``, a one-element array from ``norm_and_scale``, multiplies the gradients. Some optimizers scale them as
+        they read them, others in place.
 
-        Ranks that share parameters but not states, as when each made its own optimizer, leave those parameters to rank 0, whose
-        states are then complete.
+        If ranks share parameters but not states, as when each created its own optimizer, rank 0 updates these parameters, so
+        that its states are complete.
         """
         check_count("threads", threads, least=1)
         if getattr(gradient_scale, "shape", ()):
-            gradient_scale = gradient_scale.reshape(())  # a shape of (1,) would not fit a parameter of shape ()
+            gradient_scale = gradient_scale.reshape(())  # a shape of (1,) would not match a parameter of shape ()
         states = iter(self.state)
         updates: list[Update] = []
         for group, settings in zip(self.param_groups, self._checked_settings()):
@@ -184,7 +184,7 @@ class Optimizer:
         applying.update_all(self, updates, threads, ranks, gradient_scale)
 
     def _checked_settings(self) -> list[dict[str, Any]]:
-        """Return the settings of each group. Raises ValueError or TypeError if one was set to an invalid value."""
+        """Return the settings of each group. Raises ValueError or TypeError if a setting has an invalid value."""
         of_groups = [settings_of(group) for group in self.param_groups]
         if of_groups != self._checked:
             for group, settings in zip(self.param_groups, of_groups):
@@ -198,10 +198,10 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__} has no setting {', '.join(map(str, unknown))}")
 
     def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
-        """Prepare the state of one parameter for its next step: add missing arrays, and count the step.
+        """Prepare the state of one parameter for its next step: add missing arrays and count the step.
 
-        ``update`` calls this for its parameters. If another rank updates a parameter, only this is called. Arrays from
-        ``state.new``, under one of the ``state_names``, share memory on all ranks of a machine.
+        ``update`` calls this method for its parameters. If another rank updates a parameter, only this method is called. Arrays
+        from ``state.new`` under one of the ``state_names`` share memory across all ranks of a machine.
         """
         names = self.names_of_state(group)
         for name in names:
@@ -212,14 +212,14 @@ class Optimizer:
 
     @property
     def advances_all(self) -> bool:
-        """Whether ``advance`` prepares all that ``update`` needs, so that any rank can update any parameter.
+        """Return True if ``advance`` prepares everything that ``update`` needs, so that any rank can update any parameter.
 
-        It does not if a class overrides only ``update``. Then rank 0, which keeps the state, updates all shared parameters.
+        If a class overrides only ``update``, return False. Rank 0, which stores the state, then updates all shared parameters.
         """
         return "advance" in next(vars(base) for base in type(self).__mro__ if vars(base).keys() & {"advance", "update"})
 
     def _reads_gradient_scale(self, group: Mapping[str, Any]) -> bool:
-        """Whether steps of a group scale its gradients as they read them. A user's ``update`` does not."""
+        """Return True if steps of a group scale its gradients as they read them. A user-defined ``update`` does not."""
         fused = fused_of(self.rule_for(group), group)
         return type(self).update is Optimizer.update and fused is not None and fused.reads_gradient_scale
 
@@ -228,7 +228,7 @@ class Optimizer:
         return self.state_names
 
     def array_names(self) -> list[list[str]]:
-        """Return, for each parameter, the names of the arrays that its state may have."""
+        """Return, for each parameter, the names of the arrays that its state may contain."""
         names: list[list[str]] = []
         for group in self.param_groups:
             arrays = [name for name in self.names_of_state(group) if name != "steps"]
@@ -236,20 +236,20 @@ class Optimizer:
         return names
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
-        """Apply the rule to these arrays of parameters, in place.
+        """Apply the rule to these parameter arrays in place.
 
-        They belong to one group and have one dtype, and their states have the same names and number of steps.
+        The parameters belong to one group and have the same dtype. Their states have the same names and number of steps.
         """
         applying.update(self, parameters, gradients, states, group, lr)
 
     # ------------------------------------------------------------------------------------------ saving and loading
 
     def state_dict(self, copy: bool = True) -> dict[str, Tensor]:
-        """Return each parameter's state and each group's settings, by number and name, as in "0.first" and "groups.0.lr".
+        """Return each parameter's state and each group's settings by index and name, as in "0.first" and "groups.0.lr".
 
-        Without ``copy`` the arrays are the optimizer's own, which later steps change. This saves memory while writing a file.
+        ``copy=False`` saves memory when writing a file, but later steps change the returned arrays.
         """
-        # Arrays that no setting needs any more are left out, as ``load_state_dict`` would refuse them.
+        # Omit arrays that the settings no longer need, because ``load_state_dict`` would reject them.
         known = [{"steps", *names} for names in self.array_names()]
         values = {f"{i}.{n}": value for i, s in enumerate(self.state) for n, value in s.items() if n in known[i]}
         for i, group in enumerate(self.param_groups):
@@ -259,10 +259,10 @@ class Optimizer:
 
     @checked
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a copy of what ``state_dict`` returned, as tensors or arrays, including groups' settings if present.
+        """Load a copy of a ``state_dict()`` of tensors or arrays, including the settings of groups if present.
 
-        Raises ValueError or TypeError, before anything changes, if the state belongs to another optimizer or model. A missing
-        master of a low-precision parameter, as in the state of a float32 run, starts from the parameter.
+        Raises ValueError or TypeError, before any change, if the state belongs to another optimizer or model. If the master of
+        a low-precision parameter is missing, as in the state of a float32 run, it starts from the parameter.
         """
         check_state(state)
         state = {key: value if isinstance(value, Tensor) else Tensor(value) for key, value in state.items()}
@@ -275,7 +275,7 @@ class Optimizer:
             group.update(loaded)
 
     def _loaded_settings(self, state: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """Return the settings of each group in a loaded state."""
+        """Return the settings of each group from a loaded state."""
         current = [settings_of(group) for group in self.param_groups]
         loaded: list[dict[str, Any]] = [{} for _ in current]
         for key, value in state.items():
@@ -291,7 +291,7 @@ class Optimizer:
         return loaded
 
     def _loaded_state(self, state: Mapping[str, Tensor], settings: Sequence[Mapping[str, Any]]) -> list[State]:
-        """Return each parameter's arrays and number of steps in a loaded state, saved with these settings."""
+        """Return each parameter's arrays and number of steps from a state that was saved with these settings."""
         parameters, groups = self.parameters(), [{**group, **loaded} for group, loaded in zip(self.param_groups, settings)]
         numbers = set(map(str, range(len(parameters))))
         names = [set(self.names_of_state(group)) for group in groups for _ in group["params"]]
@@ -312,7 +312,7 @@ class Optimizer:
 
 
 def _steps(count: float) -> int:
-    """Return the number of steps in a loaded state. PyTorch's is a float."""
+    """Return the number of steps from a loaded state. PyTorch stores it as a float."""
     if not (0 <= count < 2**63 and count == int(count)):
         raise ValueError(f"the state's number of steps must be an integer of at least 0, got {count}")
     return int(count)

@@ -1,7 +1,7 @@
-"""Learning-rate schedules. Except ``Plateau`` they are pure functions of the step, so resuming needs no saved state.
+"""Learning-rate schedules. All except ``Plateau`` are pure functions of the step, so resuming needs no saved state.
 
-``schedule(step)`` is the factor for a step, counted from 0, and ``optimizer.step(schedule(step))`` multiplies all learning
-rates by it. Any function from a step to a factor is a schedule.
+``schedule(step)`` returns the factor for a step, counted from 0. ``optimizer.step(schedule(step))`` multiplies all learning
+rates by this factor. Any function from a step to a factor is a schedule.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHECKS: dict[str, Callable[..., None]] = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """The base of schedules: the factor rises linearly for ``warmup`` steps, and then is ``after_warmup(step)``."""
+    """The base class of schedules: the factor rises linearly for ``warmup`` steps, then follows ``after_warmup(step)``."""
 
     warmup: int = 0
 
@@ -53,7 +53,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The factor is 1 after the warm-up."""
+    """A schedule whose factor is 1 after the warm-up."""
 
     def after_warmup(self, step: int) -> float:
         """Return 1."""
@@ -62,20 +62,20 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class LinearDecay(Schedule):
-    """The factor falls linearly from 1 at the end of the warm-up to ``final`` at step ``steps``, and stays there."""
+    """A linear decay from 1 at the end of the warm-up to ``final`` at step ``steps``, and constant afterward."""
 
     steps: int = 1000
     final: float = 0.0
 
     def after_warmup(self, step: int) -> float:
-        """Return a point on the line, or ``final`` after its end."""
+        """Return the factor on the line, or ``final`` after its end."""
         return 1.0 + (self.final - 1.0) * _progress(step, self.warmup, self.steps)
 
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """The factor falls from 1 at the end of the warm-up to ``final`` at step ``steps`` along half a cosine, and stays there
-    (Loshchilov and Hutter 2017, without restarts).
+    """A cosine decay from 1 at the end of the warm-up to ``final`` at step ``steps``, and constant afterward (Loshchilov and
+    Hutter 2017, without restarts).
 
     >>> schedule = tt.optim.Cosine(warmup=10, steps=110)
     >>> [round(schedule(step), 3) for step in (0, 9, 60, 110)]
@@ -86,13 +86,13 @@ class Cosine(Schedule):
     final: float = 0.1
 
     def after_warmup(self, step: int) -> float:
-        """Return a point on the curve, or ``final`` after its end."""
+        """Return the factor on the curve, or ``final`` after its end."""
         return _along_cosine(1.0, self.final, _progress(step, self.warmup, self.steps))
 
 
 @dataclass(frozen=True)
 class Step(Schedule):
-    """The factor is 1 after the warm-up, and is multiplied by ``factor`` every ``every`` steps.
+    """A step decay: after the warm-up the factor is 1, multiplied by ``factor`` every ``every`` steps.
 
     >>> [round(tt.optim.Step(every=30)(step), 3) for step in (0, 29, 30, 60)]
     [1.0, 1.0, 0.1, 0.01]
@@ -102,14 +102,14 @@ class Step(Schedule):
     factor: float = 0.1
 
     def after_warmup(self, step: int) -> float:
-        """Return the product so far."""
+        """Return ``factor`` to the power of the number of decays so far."""
         return float(self.factor ** ((step - self.warmup) // self.every))
 
 
 @dataclass(frozen=True)
 class OneCycle(Schedule):
-    """The factor rises from ``initial`` to 1 in the first ``warmup`` of ``steps``, and then falls to ``final``, each along half
-    a cosine (Smith and Topin 2017)."""
+    """A rise from ``initial`` to 1 during the first ``warmup`` of ``steps``, then a fall to ``final``. Both follow half a
+    cosine (Smith and Topin 2017)."""
 
     warmup: int = 300
     steps: int = 1000
@@ -126,9 +126,9 @@ class OneCycle(Schedule):
 
 @dataclass(frozen=True)
 class InverseSquareRoot(Schedule):
-    """The factor is d_model^-0.5 * min(s^-0.5, s * warmup^-1.5) with s = step + 1 (Vaswani et al. 2017, equation 3).
+    """The schedule d_model^-0.5 * min(s^-0.5, s * warmup^-1.5), where s = step + 1 (Vaswani et al. 2017, equation 3).
 
-    It is the learning rate itself, so use lr=1.
+    The factor is the learning rate itself, so use lr=1.
     """
 
     warmup: int = 4000
@@ -142,7 +142,7 @@ class InverseSquareRoot(Schedule):
 
 
 def _along_cosine(first: float, last: float, progress: float) -> float:
-    """Return the value at a fraction of the way from ``first`` to ``last`` along half a cosine."""
+    """Interpolate from ``first`` to ``last`` along half a cosine. ``progress`` is a fraction."""
     return last + (first - last) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
@@ -152,12 +152,11 @@ def _progress(step: int, start: int, end: int) -> float:
 
 
 class Plateau:
-    """A learning-rate factor, 1 at first, that is multiplied by ``factor`` after more than ``patience`` values without a new
-    best.
+    """A factor that starts at 1 and is multiplied by ``factor`` after more than ``patience`` values without a new best value.
 
-    A value is better if it is lower, or with ``mode="max"`` higher, by more than ``threshold`` times the best one, or with
-    ``threshold_mode="abs"`` by more than ``threshold``. After a reduction, ``cooldown`` values do not count. The factor is
-    never below ``final``. It depends on the values, so a resumed run needs its ``state_dict``.
+    A value is better if it is lower (higher if ``mode="max"``) by more than ``threshold`` times the best value, or by more than
+    ``threshold`` if ``threshold_mode="abs"``. After a reduction, ``cooldown`` values do not count. The factor never falls below
+    ``final``. It depends on the values, so a resumed run needs its ``state_dict``.
 
     >>> plateau = tt.optim.Plateau(factor=0.5, patience=1)
     >>> for loss in (3.0, 2.0, 2.0, 2.0):
@@ -189,15 +188,15 @@ class Plateau:
         self.scale = 1.0
         self.best = math.inf if mode == "min" else -math.inf
         self.bad = 0  # values since the best one
-        self.waiting = 0  # values left that do not count
+        self.waiting = 0  # remaining values that do not count
 
     def __call__(self, step: int = 0) -> float:
-        """Return the current factor. ``step`` is ignored; schedules take it."""
+        """Return the current factor. ``step`` is accepted, as in other schedules, but ignored."""
         return self.scale
 
     @checked
     def measure(self, value: float) -> None:
-        """Record a value, such as an epoch's loss. NaN is never better."""
+        """Record a value, such as the loss of an epoch. NaN is never better."""
         self.bad += 1
         if self._is_better(value):
             self.best, self.bad = value, 0
@@ -214,11 +213,11 @@ class Plateau:
         return sign * value > sign * self.best * (1 + sign * self.threshold)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the factor and what it depends on, by name, without the settings."""
+        """Return the factor and the values it depends on, by name, without the settings."""
         return {name: tensor(getattr(self, name), "float64") for name in ("scale", "best", "bad", "waiting")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load what ``state_dict`` returned. Raises ValueError, before anything changes, for other names."""
+        """Load a ``state_dict()``. Raises ValueError, before any change, if the names differ."""
         if state.keys() != self.state_dict().keys():
             expected = ", ".join(self.state_dict())
             raise ValueError(f"the state of a Plateau must have {expected}, got {', '.join(map(str, state))}")

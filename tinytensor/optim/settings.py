@@ -1,4 +1,4 @@
-"""Settings of optimizers and schedules, and checks of the values that parameter groups give them."""
+"""Settings of optimizers and schedules, and checks of their values."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tinytensor.device.backend import host
 
 
 def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a group's settings as Python numbers: a tensor or NumPy number could change the dtype of results."""
+    """Return a group's settings as Python numbers, because a tensor or NumPy number could change the dtype of results."""
     return {name: plain(value) for name, value in group.items() if name != "params"}
 
 
 def plain(value: Any) -> Any:
-    """Convert a number of any type, or a tuple of numbers, to Python numbers. Other values stay."""
+    """Convert a number of any type, or a tuple of numbers, to Python numbers. Return other values unchanged."""
     if isinstance(value, (tuple, list)):
         return tuple([plain(x) for x in value])
     return value.item() if getattr(value, "size", 0) == 1 else value
@@ -34,14 +34,14 @@ def check_number(name: str, value: Any, below: float = math.inf) -> None:
 
 
 def check_decay(name: str, value: Any) -> None:
-    """Raise TypeError unless a running mean's decay rate is a number, and ValueError unless it is in [0, 1]."""
+    """Raise TypeError unless the decay rate of a running mean is a number, and ValueError unless it is in [0, 1]."""
     check_number(name, value)
     if value > 1:
         raise ValueError(f"{name} must be at most 1, got {shown(value)}")
 
 
 def check_betas(name: str, value: Any) -> None:
-    """Raise TypeError or ValueError unless a setting is two decay rates in [0, 1)."""
+    """Raise TypeError or ValueError unless a setting is a pair of decay rates in [0, 1)."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ValueError(f"{name} must be two numbers, got {value!r}")
     for beta in value:
@@ -69,7 +69,7 @@ def check_flag(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be True or False, got {shown(value)}")
 
 
-CHECKS: dict[str, Callable[[str, Any], None]] = {  # of settings that most optimizers have
+CHECKS: dict[str, Callable[[str, Any], None]] = {  # checks of settings that most optimizers have
     **dict.fromkeys(("lr", "weight_decay", "eps", "momentum"), check_number),
     "maximize": check_flag,
 }

@@ -30,7 +30,7 @@ class SGD(Optimizer):
     # ``rule`` is the definition; the kernels of ``fused.SGD`` compute the same step faster, and are tested against it.
     @fused.SGD
     def rule(self, p: Any, g: Any, state: State, settings: Any) -> None:
-        """Move against the gradient; with momentum, against its running sum."""
+        """Move against the gradient or, if there is momentum, against its running sum."""
         if settings.weight_decay:
             g = g + settings.weight_decay * p
         if settings.momentum:
@@ -54,11 +54,11 @@ class SGD(Optimizer):
         super().__init__(parameters, maximize=maximize, **settings)
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise TypeError or ValueError if a setting of a group is not valid."""
+        """Raise TypeError or ValueError if a setting of a group is invalid."""
         super().check(settings)
         if settings["nesterov"] and (settings["momentum"] <= 0 or settings["dampening"] != 0):
             raise ValueError("nesterov needs a momentum above 0 and no dampening")
 
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the velocity if there is momentum."""
+        """Return the name of the velocity if there is momentum."""
         return self.state_names if group["momentum"] else ()

@@ -1,4 +1,4 @@
-"""Several cores: threads for the shards of a batch (threads.py), and memory that processes share (shared.py).
+"""Parallelism on several cores: threads for the shards of a batch (threads.py), and memory shared by processes (shared.py).
 
 ``tinytensor.distributed`` runs the processes.
 """

@@ -1,4 +1,4 @@
-"""The arrays in memory that processes share: ``distributed`` notes them, and optimizers ask."""
+"""Registry of arrays in memory that processes share: ``distributed`` adds arrays, and optimizers look them up."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  
 
 
 def note_shared(array: Any) -> None:
-    """Note that all ranks share this array's memory."""
+    """Record that all ranks share this array's memory."""
     _arrays[id(array)] = array
 
 
 def is_shared(array: Any) -> bool:
-    """Return True if all ranks share this array's memory. A view of it does not count."""
+    """Return True if all ranks share this array's memory. Views of the array do not count."""
     return _arrays.get(id(array)) is array
 
 
@@ -25,7 +25,7 @@ _working: list[None] = []  # one item for each working group of ranks; several t
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Note that other processes use the shared arrays in this context."""
+    """Return a context in which other processes use the shared arrays."""
     _working.append(None)
     try:
         yield

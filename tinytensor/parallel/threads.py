@@ -1,7 +1,7 @@
-"""Training on several cores: the batch is split into shards, and each shard runs in its own thread.
+"""Training on several cores: split the batch into shards and run each shard in its own thread.
 
-So threads synchronize only twice per step. BLAS's own threads would split every matrix product, synchronize hundreds of times,
-and leave everything else to one core. In a shard BLAS therefore uses one thread.
+Threads then synchronize only twice per step. BLAS threads would instead split every matrix product, synchronize hundreds of
+times, and leave all other work to one core. In a shard, BLAS therefore uses one thread.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Shard = TypeVar("Shard")
 Result = TypeVar("Result")
 
 
-_MOST_SHARDS = 4  # of the default: shards of a small model spend a tenth of their time in Python, one at a time
+_MOST_SHARDS = 4  # the default's limit: shards of a small model spend a tenth of their time in Python, one at a time
 
 
 def default_shards() -> int:
-    """Return the default number of shards: BLAS's number of threads, at most 4; 1 on a GPU and inside a shard.
+    """Return the default number of shards: the number of BLAS threads, but at most 4. On a GPU or inside a shard, return 1.
 
-    More than 4 shards only help large models.
+    Only large models benefit from more than 4 shards.
     """
     if backend.name != "numpy" or _here.is_a_shard:
         return 1
@@ -47,8 +47,8 @@ def default_shards() -> int:
 
 
 def blas_threads() -> int:
-    """Return the number of threads that BLAS uses outside ``one_blas_thread``: one per core, unless variables such as
-    OPENBLAS_NUM_THREADS set it."""
+    """Return the number of BLAS threads outside ``one_blas_thread``: one per core, unless set by variables such as
+    OPENBLAS_NUM_THREADS."""
     return _blas.threads()
 
 
@@ -57,8 +57,8 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.is_a_shard = False
-        self.blas_limits = 0  # how many times the thread is inside ``one_blas_thread``
-        self.pools: dict[int, ThreadPoolExecutor] = {}  # by number of threads
+        self.blas_limits = 0  # how many ``one_blas_thread`` contexts the thread has entered
+        self.pools: dict[int, ThreadPoolExecutor] = {}  # keys: number of threads
         self.gradients: dict[engine.Node, Any] = {}  # of the shard, by leaf
 
 
@@ -66,12 +66,12 @@ _here = _Here()
 
 
 def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> list[Result]:
-    """Return ``function(shard)`` for every shard. Each shard runs in its own thread, with this thread's modes such as
+    """Return ``function(shard)`` for every shard. Each shard runs in its own thread, in this thread's modes such as
     ``no_grad``.
 
-    Each of several shards has its own random generator, with seeds that default to ``new_seeds``. The first error in a shard is
-    raised here after all shards have ended. Inside a shard, where all cores are busy, and in a traced function, shards run one
-    after the other.
+    If there are several shards, each has its own random generator. Seeds default to ``new_seeds``. The first error in a shard
+    is raised after all shards have ended. Inside a shard, where all cores are busy, and in a traced function, shards run
+    sequentially.
 
     >>> tt.parallel.run(lambda shard: shard.sum().item(), tt.split(tt.arange(6), 2))
     [3, 12]
@@ -84,16 +84,16 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Seq
 
 
 def new_seeds(shards: int) -> list[int]:
-    """Draw a seed for each of several shards. A single shard needs none: it uses this thread's generator."""
+    """Draw one seed for each shard. A single shard needs no seed: it uses this thread's generator."""
     seeds: list[int] = random.generator().integers(0, 2**63, shards).tolist() if shards > 1 else []
     return seeds
 
 
 def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Return the results of the functions. The first runs in this thread, each other one in its own.
+    """Call each function in its own thread (the first in this thread) and return the results.
 
-    Inside a shard, and in a captured step, they run one after the other. Raises RuntimeError after the first function in a
-    child that it forked.
+    Inside a shard and in a captured step, the functions run sequentially. Raises RuntimeError after the first function in a
+    child process that it forked.
     """
     if _here.is_a_shard or len(functions) < 2 or current_step().is_captured:
         return [function() for function in functions]
@@ -104,7 +104,7 @@ def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
             first = functions[0]()
         finally:
             if _here.pools is pools:
-                wait(futures)  # also after an error: no thread may outlive this call
+                wait(futures)  # even after an error, no thread may outlive this call
         if _here.pools is not pools:
             raise RuntimeError("a child was forked inside of a shard, and the threads of the other shards are its parent's")
         return [first, *(future.result() for future in futures)]
@@ -113,7 +113,7 @@ def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
 def accumulate(function: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> Tensor:
     """Return the sum of ``function(shard)``: forward, and backward in ``shard_gradients``, in threads as ``run`` does.
 
-    When all shards have ended, their gradients are added to ``.grad`` in the order of the shards, so timing never changes the
+    When all shards have ended, their gradients are added to ``.grad`` in the order of the shards, so timing never affects the
     sums.
 
     >>> x = tt.tensor(2.0, requires_grad=True)
@@ -148,10 +148,10 @@ def shard_gradients() -> Switched:
 
 @checked
 def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> Tensor:
-    """Return the sum of ``loss(shard)``, without a history, and add its gradients to the ``.grad`` of every leaf.
+    """Return the sum of ``loss(shard)`` without a history, and add its gradients to the ``.grad`` of every leaf.
 
-    This is ``(loss(shard_1) + loss(shard_2) + ...).backward()`` with each shard in its own thread, as in ``run``. Raises
-    ValueError if there are no shards.
+    Equivalent to ``(loss(shard_1) + loss(shard_2) + ...).backward()``, but each shard runs in its own thread, as in ``run``.
+    Raises ValueError if there are no shards.
 
     >>> x = tt.tensor(2.0, requires_grad=True)
     >>> tt.parallel.backward(lambda factor: x * factor, [3.0, 4.0])
@@ -176,7 +176,7 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Se
 
 
 def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Result]:
-    """Return the function for other threads, with this thread's modes and a random seed."""
+    """Wrap the function to run in another thread with this thread's modes and a random seed."""
     now = modes()
 
     def call(shard: Shard, seed: int) -> Result:
@@ -192,13 +192,13 @@ def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Res
 
 @functools.cache
 def _controller() -> threadpoolctl.ThreadpoolController:
-    return threadpoolctl.ThreadpoolController()  # cached, because it searches all loaded libraries
+    return threadpoolctl.ThreadpoolController()  # cached, because the lookup searches all loaded libraries
 
 
 class _Blas:
     """The number of threads that BLAS may use in this process.
 
-    It is 1 while any thread is inside ``one_blas_thread``. When the last thread leaves, the earlier number returns.
+    The number is 1 while any thread is inside ``one_blas_thread``. When the last thread leaves, the earlier number is restored.
     """
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ class _Blas:
                 self._lift()
 
     def after_fork(self) -> None:
-        """Correct the state in a forked child, which has only the thread that forked."""
+        """Correct the state in a forked child process, where only the forking thread exists."""
         before, self._inside = self._inside, _here.blas_limits
         if before and not self._inside:
             self._lift()
@@ -249,7 +249,7 @@ def _blas_threads() -> int:
 
 
 def _let_this_thread_decide() -> None:
-    """Let this thread change the limit: newer versions of threadpoolctl obey only the thread that first set it."""
+    """Let this thread change the limit. Newer versions of threadpoolctl obey only the thread that first set it."""
     if hasattr(threadpoolctl.OpenBLASController, "clear_controlling_thread"):
         threadpoolctl.OpenBLASController.clear_controlling_thread(force=True)
 
@@ -259,7 +259,7 @@ _blas = _Blas()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let BLAS use only its caller's thread in this context."""
+    """Return a context in which BLAS uses only its caller's thread."""
     _blas.enter()
     try:
         yield
@@ -268,14 +268,14 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _threads(count: int) -> ThreadPoolExecutor:
-    """Return threads that wait for work from this thread, cached because starting one takes as long as a small product."""
+    """Return a pool of threads for this thread. It is cached, because starting a thread takes as long as a small product."""
     if count not in _here.pools:
         _here.pools[count] = ThreadPoolExecutor(count, thread_name_prefix="shard")
     return _here.pools[count]
 
 
 def _after_fork() -> None:
-    """Drop the parent's thread pools in a forked child, which has none of their threads."""
+    """Drop the parent's thread pools in a forked child process, where their threads do not exist."""
     _here.pools = {}
     _blas.after_fork()
 

@@ -1,10 +1,10 @@
-"""A training step as one CUDA graph: Python runs it a few times, and then a GPU repeats it without Python.
+"""Capture a training step as one CUDA graph: Python runs the step a few times, then a GPU repeats it without Python.
 
-A step launches hundreds of kernels. Python takes microseconds for each, often longer than the GPU. A CUDA graph holds all
+A step launches hundreds of kernels. Python takes microseconds for each, often longer than the GPU. A CUDA graph records all
 launches, with their addresses and numbers, and one call starts them all.
 
-So Python's decisions, the memory and the numbers stay as they were in the captured step. Whatever must change goes through the
-methods of ``CapturedStep``, which ``autograd/replaying.py`` explains.
+A replay therefore repeats the Python decisions, memory and numbers of the captured step. Values that must change go through the
+methods of ``CapturedStep``; see ``autograd/replaying.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tinytensor.device.backend import Array, BackendError, DType, from_numpy, ho
 from tinytensor.nn.hooks import any_hooks
 
 Result = TypeVar("Result")  # of a step
-_WARM_UPS = 3  # steps before the capture: they compile kernels, choose algorithms, and make the optimizer's state
+_WARM_UPS = 3  # steps before the capture: they compile kernels, choose algorithms, and create the optimizer state
 
 
 def _is_wanted() -> bool:
@@ -37,14 +37,14 @@ def _is_wanted() -> bool:
     return value == "1"
 
 
-is_wanted = _is_wanted()  # trainers capture their steps if it is True
+is_wanted = _is_wanted()  # if True, trainers capture their steps
 
-_NUMBERS = 1 << 16  # bytes of numbers in a step: enough for thousands of random keys
+_NUMBERS = 1 << 16  # bytes for the numbers of a step: enough for thousands of random keys
 _ALIGNMENT = 16
 
 
 class CaptureError(RuntimeError):
-    """A step cannot be captured, or a captured step is used in a way that does not fit."""
+    """A step cannot be captured, or a captured step is used incorrectly."""
 
 
 class capture(Generic[Result]):
@@ -52,23 +52,23 @@ class capture(Generic[Result]):
 
     It takes tensors, NumPy arrays and Python numbers, and returns tensors. The first three calls run the function. The fourth
     records its launches. Later calls copy their inputs into the recorded memory and launch all kernels in one call. The results
-    equal the function's to the bit. The next call overwrites them: copy what you keep.
+    equal those of ``function`` bit for bit. The next call overwrites them, so copy any you keep.
 
-    Inputs have the same shapes and dtypes in each call. The function gets a NumPy array as a tensor, and a Python number as a
-    ``Number``, which ``optimizer.step`` takes as its ``scale``. Each step draws new random keys for dropout, and reads the
-    learning rates of ``param_groups`` again. All else in Python happens once: a module's mode, an ``if``, a number in a
-    formula. After each call ``.grad`` holds the step's gradients, in the memory of the fourth call.
+    Inputs must have the same shapes and dtypes in each call. The function receives a NumPy array as a tensor and a Python
+    number as a ``Number``, which ``optimizer.step`` accepts as its ``scale``. Each step draws new random keys for dropout and
+    rereads the learning rates of ``param_groups``. Everything else in Python happens once: a module's mode, an ``if``, a number
+    in a formula. After each call, ``.grad`` holds the gradients of that step in the memory of the fourth call.
 
     Raises CaptureError
 
     * if any module has forward hooks;
-    * if the function reads a value from the GPU (``.item()``, ``float(x)``, ``if x``), makes a tensor of Python numbers
-      (``tt.tensor``, or an index in a list), draws random numbers except for dropout (``tt.checkpoint`` does, too), cuts a
-      batch into shards, adds to gradients of the call before, or uses an optimizer that reads a learning rate, as SGD does;
-    * for inputs of other shapes;
-    * after a parameter was replaced, frozen or unfrozen (its values may change in place), or a setting of the optimizer other
-      than a learning rate changed;
-    * without a GPU.
+    * if the function reads a value from the GPU (``.item()``, ``float(x)``, ``if x``), creates a tensor from numbers
+      (``tt.tensor``, or a list as an index), draws random numbers other than for dropout (as ``tt.checkpoint`` does), splits a
+      batch into shards, adds to gradients of an earlier call, or uses an optimizer that reads a learning rate, as SGD does;
+    * if the shapes of the inputs change;
+    * if a parameter was replaced, frozen or unfrozen (its values may change in place), or if an optimizer setting other than a
+      learning rate changed;
+    * if there is no GPU.
 
     ::
 
@@ -93,7 +93,7 @@ class capture(Generic[Result]):
         self._step: CapturedStep | None = None
         self._inputs: list[_Input] = []
         self._graph: Any = None
-        self._memory: Any = None  # a pool of the graph's own, which must live as long as the graph
+        self._memory: Any = None  # the graph's memory pool, which must live as long as the graph
         self._results: Any = None
 
     def __call__(self, *inputs: Any) -> Result:
@@ -119,7 +119,7 @@ class capture(Generic[Result]):
 
     @property
     def is_captured(self) -> bool:
-        """Whether the GPU repeats the step by now."""
+        """True once the GPU replays the step."""
         return self._graph is not None
 
     def _prepare(self, inputs: tuple[Any, ...]) -> CapturedStep:
@@ -136,7 +136,7 @@ class capture(Generic[Result]):
             each.take(value, i)
 
     def _capture(self, step: CapturedStep) -> None:
-        xp.get_default_memory_pool().free_all_blocks()  # memory of the first steps, which the graph can use
+        xp.get_default_memory_pool().free_all_blocks()  # the graph can reuse memory of the first steps
         self._memory, stream = xp.cuda.MemoryPool(), xp.cuda.Stream(non_blocking=True)
         with step.running(is_capturing=True), xp.cuda.using_allocator(self._memory.malloc), stream:
             stream.begin_capture()
@@ -144,7 +144,7 @@ class capture(Generic[Result]):
                 results = self.function(*[each.passed for each in self._inputs])
                 graph = stream.end_capture()
             except BaseException as error:
-                with contextlib.suppress(Exception):  # that the capture has failed
+                with contextlib.suppress(Exception):  # raises, because the capture has failed
                     stream.end_capture()
                 if isinstance(error, xp.cuda.runtime.CUDARuntimeError) or "is capturing" in str(error):  # CUDA or CuPy refuses
                     raise CaptureError(
@@ -156,7 +156,7 @@ class capture(Generic[Result]):
 
 
 class _Input:
-    """An input of a captured step: the memory for its values, and what the function gets."""
+    """An input of a captured step: the memory for its values, and the object passed to the function."""
 
     def __init__(self, value: Any, step: CapturedStep):
         self.type = _described(value)
@@ -172,7 +172,7 @@ class _Input:
             self.passed = Number(lambda: memory[0])
 
     def take(self, value: Any, number: int) -> None:
-        """Copy the next step's values of input ``number``."""
+        """Copy the values for the next step. ``number`` is the input's index."""
         if _described(value) != self.type:
             raise CaptureError(
                 f"input {number} of the captured step was {self.type}, and now it is {_described(value)}: it cannot change"
@@ -201,33 +201,33 @@ def _described(value: Any) -> str:
 
 
 class CapturedStep(TrainingStep):
-    """A captured step: its work on the CPU, and its numbers on the GPU."""
+    """A captured step: its work on the CPU and its numbers on the GPU."""
 
     is_captured = True
 
     def __init__(self, bytes_of_inputs: int):
         size = bytes_of_inputs + _NUMBERS
-        pinned = xp.cuda.alloc_pinned_memory(size)  # from which the GPU copies while the CPU continues
+        pinned = xp.cuda.alloc_pinned_memory(size)  # the GPU copies from it while the CPU continues
         self._host = host.frombuffer(pinned, host.uint8, size)
         self._pinned = pinned
         self._device = xp.empty(size, host.uint8)
-        self._tables = xp.cuda.MemoryPool()  # not the graph's, which reuses memory within a step
+        self._tables = xp.cuda.MemoryPool()  # not the graph's pool, which reuses memory within a step
         self._copied = xp.cuda.Event(disable_timing=True)
-        self._end = 0  # of the memory in use
+        self._end = 0  # the end of the memory in use
         self._inputs_end = 0
         self._work: list[Callable[[], None]] = []
         self._constants: list[tuple[Array, Any]] = []
         self._gradients: dict[int, _Gradient] = {}
-        self._checks: list[Callable[[], str]] = []  # before each replay
+        self._checks: list[Callable[[], str]] = []  # called before each replay
         self._kept: list[Array] = []
         self.is_capturing = False
-        self.is_on_host = False  # whether CPU work is running, which may read numbers and draw random ones
+        self.is_on_host = False  # True while CPU work runs, which may read numbers and draw random ones
 
     # ------------------------------------------------------------------------------------------------ while it runs
 
     @contextlib.contextmanager
     def running(self, is_capturing: bool) -> Iterator[None]:
-        """Make this the step of this thread in this context."""
+        """Return a context in which this is the current step of this thread."""
         if current_step().is_captured:
             raise CaptureError("a captured step cannot capture another")
         self._work, self._kept, self._end, self.is_capturing = [], [], self._inputs_end, is_capturing
@@ -238,12 +238,12 @@ class CapturedStep(TrainingStep):
             for gradient in self._gradients.values() if is_capturing else ():
                 gradient.remember()
         finally:
-            for array, values in self._constants:  # also after an error, as caches may hold these arrays
+            for array, values in self._constants:  # even after an error, because caches may hold these arrays
                 array[...] = from_numpy(values)
             self._constants = []
 
     def numbers(self, compute: Callable[[], Sequence[float]], dtype: DType) -> Array:
-        """Return an array on the GPU with numbers that ``compute`` returns, again in each step."""
+        """Return a GPU array that each step refills with the numbers that ``compute`` returns."""
         with self._on_host():
             values = compute()
         on_host, on_device = self.slot((len(values),), dtype)
@@ -262,7 +262,7 @@ class CapturedStep(TrainingStep):
         return Number(compute)
 
     def repeat(self, work: Callable[[], None]) -> None:
-        """Do some CPU work, and keep it for replays."""
+        """Do CPU work and record it for replays."""
         with self._on_host():
             work()
         self._work.append(work)
@@ -282,24 +282,24 @@ class CapturedStep(TrainingStep):
         return self._kept[-1]
 
     def before_replays(self, check: Callable[[], str]) -> None:
-        """Check this before each replay does anything."""
+        """Register a check to run before each replay."""
         self._checks.append(check)
 
     def before_gradient(self, tensor: Any, is_set: bool) -> None:
-        """Note that a tensor's ``.grad`` will change."""
+        """Record that a tensor's ``.grad`` will change."""
         if id(tensor) not in self._gradients:
             gradient = self._gradients[id(tensor)] = _Gradient(tensor, is_set)
             self._checks.append(gradient.changed)
 
     def refuse(self, action: str, remedy: str, before: bool = True) -> None:
-        """Raise CaptureError, except in CPU work, which replays repeat."""
+        """Raise CaptureError, except during CPU work, which replays repeat."""
         if not self.is_on_host and (before or self.is_capturing):
             raise CaptureError(f"a captured step would repeat {action}: {remedy}")
 
     # ------------------------------------------------------------------------------------------------ its numbers
 
     def slot(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Array]:
-        """Return the next free memory of this shape on the CPU and on the GPU."""
+        """Return the next free memory of this shape on the CPU and GPU."""
         dtype = host.dtype(dtype)
         first = -(-self._end // _ALIGNMENT) * _ALIGNMENT
         self._end = first + int(host.prod(shape)) * dtype.itemsize
@@ -309,11 +309,11 @@ class CapturedStep(TrainingStep):
         return parts[0], parts[1]
 
     def end_inputs(self) -> None:
-        """Keep the slots so far, which are inputs, when the step runs again."""
+        """Keep the slots allocated so far (the inputs) when the step runs again."""
         self._inputs_end = self._end
 
     def begin(self) -> None:
-        """Wait until the GPU has read the last step's numbers, which can then be overwritten."""
+        """Wait until the GPU has read the numbers of the last step, so that they can be overwritten."""
         if not self._copied.done:
             self._copied.synchronize()
 
@@ -344,10 +344,10 @@ class CapturedStep(TrainingStep):
 class Number:
     """A number that may change in each step, such as a learning rate. Only ``numbers`` and ``repeat`` may read it.
 
-    Arithmetic returns another ``Number``, or with an array an array: the GPU then reads the number's value.
+    Arithmetic returns another ``Number``. Arithmetic with an array returns an array, and the GPU reads the number's value.
     """
 
-    __array_ufunc__ = None  # arrays leave their operators to this class
+    __array_ufunc__ = None  # makes arrays defer to the operators of this class
 
     def __init__(self, compute: Callable[[], float]):
         self._compute = compute
@@ -372,16 +372,16 @@ for _operation in (operator.add, operator.sub, operator.mul, operator.truediv, o
 
 
 class _Gradient:
-    """A tensor's ``.grad``, which a captured step changes."""
+    """A ``.grad`` that a captured step changes."""
 
     def __init__(self, tensor: Any, is_set: bool):
         self.tensor = tensor
-        self.is_set = is_set  # by the step, before anything is added to it
+        self.is_set = is_set  # set by the step before anything is added to it
         self.check_before()
         self.after, self.is_frozen = None, False  # after the step
 
     def remember(self) -> None:
-        """Note the gradient after the capture."""
+        """Store the gradient after the capture."""
         self.after, self.is_frozen = self.tensor.grad, not self.tensor.requires_grad
 
     def check_before(self) -> None:
@@ -393,7 +393,7 @@ class _Gradient:
             )
 
     def changed(self) -> str:
-        """Return what has changed since the capture, or ""."""
+        """Return a description of the change since the capture, or ""."""
         self.check_before()
         verb = "" if self.tensor.requires_grad != self.is_frozen else "unfrozen" if self.is_frozen else "frozen"
         return verb and f"a tensor of shape {self.tensor.shape} was {verb}"

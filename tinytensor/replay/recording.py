@@ -1,9 +1,9 @@
-"""A function of tensors as a program for other systems, such as ONNX or a web page.
+"""Record a function of tensors as a program for other systems, such as ONNX or a web page.
 
 ``record`` runs the function a few times with inputs of different sizes and records which ops it calls. Numbers that differ
-between the runs depend on the sizes: each becomes a ``Size``, a sum of the named sizes. The function needs no changes.
+between runs depend on the sizes: each becomes a ``Size``, linear in the named sizes. The function needs no changes.
 
-``trace.py`` records the same calls, to repeat them here for inputs of one size.
+``trace.py`` records the same calls, but replays them in this process for inputs of one size.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tinytensor.kernels.attention import causal_array
 from tinytensor.nn.module import Module
 from tinytensor.replay.trace import Tracer, parts_of
 
-_FAR = 100, 50, 20, 3  # how much larger each size is in turn
-_LEAST = 3  # the least size tried: 1 would broadcast, and 2 may be a constant
+_FAR = 100, 50, 20, 3  # the amount by which each size is increased in turn
+_LEAST = 3  # the smallest size tried: 1 would broadcast, and 2 may be a constant
 
 
 class RecordingError(TypeError):
-    """The function cannot be recorded. The message names the op, the module and the line."""
+    """The function cannot be recorded. The message gives the op, the module and the line."""
 
 
 class Size(NamedTuple):
-    """A number that depends on the sizes of the inputs: ``constant`` plus each named size times its factor."""
+    """A number that depends on the input sizes: ``constant`` plus each named size times its factor."""
 
     constant: int
     factors: tuple[tuple[str, int], ...]
@@ -53,7 +53,7 @@ class Size(NamedTuple):
 
 
 class Value(NamedTuple):
-    """An input, a constant or a result of a program, by its number."""
+    """An input, a constant or a result of a program, identified by its number."""
 
     number: int
 
@@ -72,8 +72,8 @@ class Where(NamedTuple):
 class Call(NamedTuple):
     """One call of an op, or of a function that is declared ``opaque``.
 
-    The arguments, by parameter name, are values, numbers and sizes, strings, dtypes, None, other objects for an opaque
-    function, and tuples, lists, dicts and slices of these.
+    The arguments, by parameter name, are values, numbers, sizes, strings, dtypes, None, and tuples, lists, dicts and slices of
+    these. An opaque function may also take other objects.
     """
 
     op: Callable[..., Any]
@@ -89,14 +89,14 @@ _INSIDE = tuple([str(Path(__file__).parents[1] / name) for name in ("autograd", 
 class Kind(NamedTuple):
     """A value's shape and dtype."""
 
-    shape: tuple[Any, ...]  # of ints and Sizes
+    shape: tuple[Any, ...]  # ints and Sizes
     dtype: DType
 
 
 class Recording(NamedTuple):
     """A recorded program: its calls in order, and inputs, constants and outputs by name.
 
-    ``constants`` are NumPy arrays. A model's parameters and buffers have the names of its ``state_dict``.
+    ``constants`` are NumPy arrays. A model's parameters and buffers are named as in its ``state_dict``.
     """
 
     calls: list[Call]
@@ -113,22 +113,22 @@ def record(
     model: Module | None = None,
     known: Collection[Any] | None = None,
 ) -> Recording:
-    """Record ``function``, which takes the ``inputs`` by name and returns its outputs by name.
+    """Record ``function``. It takes the ``inputs`` by name and returns its outputs by name.
 
-    ``inputs(**sizes)`` makes inputs of some sizes, such as ``inputs(batch=3, length=5)``: tensors, which become inputs of the
-    program, and other objects, such as a cache. A mapping ``sizes`` has the least size to try of each. The parameters and
-    buffers of ``model`` are constants with its names.
+    ``inputs(**sizes)`` creates inputs of the given sizes, such as ``inputs(batch=3, length=5)``: tensors, which become inputs
+    of the program, and other objects, such as a cache. ``sizes`` may map each name to the smallest size to try. The parameters
+    and buffers of ``model`` become constants with the model's names.
 
-    ``known`` are the ops and opaque functions that can run the program; None: all. A fused op that is not known is recorded as
-    the ops of its reference.
+    ``known`` are the ops and opaque functions that the target system supports (None: all). Other fused ops are recorded as the
+    ops of their reference.
 
-    Raises RecordingError for another op that is not known, and if calls, or values that no op computes, depend on the sizes
-    otherwise than as a sum.
+    Raises RecordingError if any other op is not known, or if calls, or values that no op computes, depend on the sizes but not
+    linearly.
     """
     base = dict(sizes) if isinstance(sizes, Mapping) else {name: _LEAST + 2 * i for i, name in enumerate(sizes)}
     near = [{**base, name: base[name] + 1} for name in sizes]
     longer = {name: size + 2 for name, size in base.items()}
-    with no_grad():  # larger sizes first, so that caches such as a longer table exist before the recorded runs
+    with no_grad():  # larger sizes first, so that caches such as longer tables exist before the recorded runs
         function(**inputs(**longer))
     far = [_far(function, inputs, base, name) for name in sizes]
     trials = [base, *near, longer, *far]
@@ -138,7 +138,7 @@ def record(
 
 
 def _far(function: Callable[..., Any], inputs: Callable[..., Any], base: dict[str, int], name: str) -> dict[str, int]:
-    """Return sizes with this one far larger, as far as the function takes it, to notice a crop to a fixed length."""
+    """Return sizes with this one as large as the function accepts (within limits), to detect a crop to a fixed length."""
     for step in _FAR:
         sizes = {**base, name: base[name] + step}
         with suppress(ValueError, IndexError), no_grad():
@@ -154,7 +154,7 @@ def _names(model: Module) -> dict[int, str]:
 
 
 class _Written(NamedTuple):
-    """A call in one run."""
+    """One recorded call in one run."""
 
     op: Callable[..., Any]
     arguments: dict[str, Any]
@@ -163,7 +163,7 @@ class _Written(NamedTuple):
 
 
 class _Recorder(Tracer):
-    """Runs the function once and records its calls."""
+    """A recorder that runs the function once and records its calls."""
 
     def __init__(self, names: dict[int, str], known: Collection[Any] | None):
         super().__init__([])
@@ -207,7 +207,7 @@ class _Recorder(Tracer):
         return self._values[slot]
 
     def is_computed(self, slot: int) -> bool:
-        """Return True if a slot has an input or the result of a call."""
+        """Return True if a slot holds an input or the result of a call."""
         return slot in self._computed
 
     def _write_down(self, op: Any, arguments: dict[str, Any], out: Tensor) -> None:
@@ -265,13 +265,13 @@ def _where(names: dict[int, str]) -> Where:
 
 
 class _Merger:
-    """Merges several runs into one program."""
+    """A merger of several runs into one program."""
 
     def __init__(self, runs: Sequence[_Recorder], trials: Sequence[Mapping[str, int]], names: Mapping[int, str]):
         self.runs = runs
         self.trials = trials
         self.names = names
-        self.values: dict[tuple[int, ...], Value] = {}  # by the slots in the runs
+        self.values: dict[tuple[int, ...], Value] = {}  # values by their slots in the runs
         self.recording = Recording([], {}, {}, {}, {})
         self.caller = _FUNCTION
         self.where = "the function"
@@ -310,15 +310,15 @@ class _Merger:
             return type(first)([self._merge(parts) for parts in zip(*values)])
         if isinstance(first, dict):
             return {key: self._merge([x[key] for x in values]) for key in first}
-        different = [x for x in values if x != first and x == x]  # NaN differs from itself
+        different = [x for x in values if x != first and x == x]  # NaN is not equal to itself
         if isinstance(first, (float, str, bool, type(None), tuple, list)) and different:
             self._refuse(f"it gets {shown(first)}, and for other sizes {shown(different[0])}")
         return first
 
     def _number(self, values: Sequence[int]) -> Any:
-        """Return an int that is the same in all runs, or else a Size."""
+        """Return an int if the number is the same in all runs, else a Size."""
         base, *_ = self.trials
-        changes = {name: value - values[0] for name, value in zip(base, values[1:])}  # as one size is larger by one
+        changes = {name: value - values[0] for name, value in zip(base, values[1:])}  # because one size is larger by one
         size = Size(
             values[0] - sum(factor * base[name] for name, factor in changes.items()),
             tuple((name, factor) for name, factor in changes.items() if factor),
@@ -328,7 +328,7 @@ class _Merger:
         return size if size.factors else size.constant
 
     def _value(self, slots: Sequence[int]) -> Value:
-        """Return the value in these slots of the runs. An array that no call computed is a constant."""
+        """Return the value in these slots of the runs. Arrays that no call computed are constants."""
         return self.values.get(tuple(slots)) or self._constant(slots)
 
     def _new(self, slots: Sequence[int]) -> Value:
@@ -356,7 +356,7 @@ class _Merger:
         return value
 
     def _made(self, arrays: Sequence[Array], shape: tuple[Any, ...]) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-        """Return the function and arguments that make these arrays, which depend on the sizes, or None."""
+        """Return the function and arguments that create these size-dependent arrays, or None."""
         first = arrays[0]
         if not all(x.size for x in arrays):
             return None

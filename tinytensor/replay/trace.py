@@ -1,8 +1,8 @@
-"""Tracing: a function of tensors runs once, and its kernel calls are recorded as a program. Later calls replay only the
-kernels, which compute the same values.
+"""Tracing: run a function of tensors once and record its kernel calls as a program. Later calls replay only the kernels and
+compute the same values.
 
-Token-by-token generation uses this: its kernels are so small that the rest of an ordinary call (modules, checks, a tensor for
-each array) takes longer than they do.
+Token-by-token generation uses tracing: its kernels are so small that the rest of an ordinary call (modules, checks, a tensor
+for each array) takes longer than the kernels.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tinytensor.nn.hooks import any_hooks
 
 
 def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a faster version of ``function``, for many calls. It takes tensors and returns one. No gradients flow.
+    """Return a faster version of ``function`` for repeated calls. It takes tensors and returns one. No gradients flow.
 
-    For each new combination of input shapes and dtypes, the first call runs the function and records which ops it calls with
-    which arguments. Later calls run only the kernels of those ops. Everything else happens once: checks of shapes, ``if``s, a
-    module's mode, and results computed from Python numbers. Only these may change between calls: the input tensors, arrays
-    changed in place (such as parameters; but ``x[i] = y`` gives a tensor a new array), and objects that an ``opaque`` function
-    uses (such as a cache). The function runs again after a module's parameter, buffer or submodule is added, removed or
-    replaced, or a tensor's ``.data`` is set.
+    For each new combination of input shapes and dtypes, the first call runs the function and records its ops and their
+    arguments. Later calls run only the kernels of those ops. Everything else happens once: shape checks, ``if``s, a module's
+    mode, and results computed from Python numbers. Only these may change between calls: the input tensors, arrays changed in
+    place (such as parameters; but ``x[i] = y`` gives a tensor a new array), and objects that an ``opaque`` function uses (such
+    as a cache). The function runs again after a module's parameter, buffer or submodule is added, removed or replaced, or after
+    a tensor's ``.data`` is set.
 
-    Compiled kernels may join the steps of a long program. Its results then differ from the function's by rounding.
+    Compiled kernels may merge the steps of a long program. Its results then differ from the original function's by rounding.
 
-    Raises TypeError if a computed tensor's values are used outside of ops (``.numpy()``, ``.item()``, ``if x > 0``,
-    ``tt.tensor(x)``, ``x[i] = y``), if no op uses an input, and if an op gets an array that belongs to no tensor. Raises
+    Raises TypeError if the values of a computed tensor are used outside of ops (``.numpy()``, ``.item()``, ``if x > 0``,
+    ``tt.tensor(x)``, ``x[i] = y``), if no op uses an input, or if an op gets an array that belongs to no tensor. Raises
     RuntimeError if random numbers are drawn or gradients are computed. In these cases later calls would repeat the values of
-    the first. ``.data`` is not checked: results computed from it without ops stay those of the first call.
+    the first. ``.data`` is not checked: later calls reuse results that the first call computed from it without ops.
 
     >>> fast = tt.trace(lambda x: (x * 2).sum())
     >>> fast(tt.tensor([1.0, 2.0])), fast(tt.tensor([3.0, 4.0]))
@@ -48,7 +48,7 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """
     if not callable(function):
         raise TypeError(f"trace: function must be a function, got {shown(function)} (a matrix has the trace diagonal(x).sum())")
-    known: tuple[int, dict[Any, Program]] = (0, {})  # the latest replacement before these programs were recorded
+    known: tuple[int, dict[Any, Program]] = (0, {})  # the last replacement before these programs were recorded
 
     @functools.wraps(function)
     def traced(*inputs: Tensor) -> Tensor:
@@ -77,10 +77,10 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 class Program(NamedTuple):
-    """A traced program: steps without branches. Each value has a numbered slot, the inputs first."""
+    """A traced program: a sequence of steps without branches. Each value has a numbered slot; inputs come first."""
 
     steps: list[KernelCall]
-    known: list[Any]  # the slots after the inputs: constants, and None for computed values
+    known: list[Any]  # the slots after the inputs: constants, or None for computed values
     result: int
 
     def run(self, inputs: Sequence[Any]) -> Any:
@@ -95,10 +95,10 @@ class Program(NamedTuple):
 
 
 class Tracer:
-    """Records what a function does while it runs: every op passes its call to ``call``."""
+    """A recorder of a running function: every op passes its call to ``call``."""
 
     def __init__(self, inputs: Sequence[Tensor]):
-        self._values: list[Any] = []  # the value in each slot; kept so that no id() is reused
+        self._values: list[Any] = []  # the value in each slot; stored so that no id() is reused
         self._slots: dict[int, int] = {}  # the slot of a value, by its id()
         self._steps: list[KernelCall] = []
         self._computed = {self._add(x.data) for x in inputs}
@@ -106,7 +106,7 @@ class Tracer:
 
     def call(self, op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Call the op and record how to repeat it."""
-        with tracing(None):  # ops that this op calls are not recorded
+        with tracing(None):  # ops called by this op are not recorded
             out = op(*args, **settings)
         arguments = bind(op, args, settings)
         if not isinstance(out, Tensor):  # the op was called with arrays
@@ -126,7 +126,7 @@ class Tracer:
     def write(
         self, name: str, kernel: Callable[..., Any], arguments: Sequence[Any], out: Tensor, is_fused: bool = False
     ) -> None:
-        """Record a call of the kernel with these arguments, which returned the array of ``out``."""
+        """Record a call of the kernel with these arguments that returned the array of ``out``."""
         slots = tuple([self.slot(x) for x in arguments])
         self._computed.add(self._add(out.data))
         self._steps.append(KernelCall(name, kernel, slots, is_fused, self._slots[id(out.data)]))
@@ -158,7 +158,7 @@ class Tracer:
         return Program(steps, known[self._num_inputs :], result)
 
     def refuse_values_of(self, value: Any) -> None:
-        """Raise TypeError if this array or tensor is, or contains, an input or a computed array, as its values will be read
+        """Raise TypeError if this array or tensor is or contains an input or a computed array, because its values will be read
         outside of ops."""
         array = value.data if isinstance(value, Tensor) else value
         if self._slots.get(id(array)) in self._computed:
@@ -171,7 +171,7 @@ class Tracer:
             self.refuse_values_of(part)
 
     def slot(self, value: Any) -> int:
-        """Return a value's slot. A new value is a constant. Raises TypeError for an array that belongs to no tensor."""
+        """Return the slot of a value. A new value is a constant. Raises TypeError for an array that belongs to no tensor."""
         if isinstance(value, Tensor):
             value = value.data
         elif type(value) not in PLAIN and id(value) not in self._slots:
@@ -180,7 +180,7 @@ class Tracer:
         return self._slots[id(value)] if id(value) in self._slots else self._add(value)
 
     def _refuse_arrays(self, value: Any) -> None:
-        """Raise TypeError for an array that belongs to no tensor, as it may depend on an input."""
+        """Raise TypeError for an array that belongs to no tensor, because it may depend on an input."""
         if isinstance(value, (xp.ndarray, host.ndarray)):
             raise TypeError(
                 f"trace cannot see where an array of shape {value.shape} comes from: use ops on tensors (without arrays as "
@@ -196,7 +196,7 @@ class Tracer:
 
 
 def _name_for_kernels(function: Any) -> str:
-    """Return the name of a library op or opaque function; "" for a user's, which may have the same name."""
+    """Return the name of a built-in op or opaque function, or "" for a user-defined one, which may have the same name."""
     is_ours = str(getattr(function, "__module__", "")).startswith("tinytensor.")
     return getattr(function, "name", function.__name__) if is_ours else ""
 
@@ -211,8 +211,8 @@ def parts_of(value: Any) -> Sequence[Any]:
 
 
 def _is_plain(op: Op, arguments: Sequence[Any], out: Tensor) -> bool:
-    """Return True if the op only called its kernel: nothing was converted, and no argument is a boolean array, which might
-    decide the number of elements in the result."""
+    """Return True if the op only called its kernel: nothing was converted, and no argument is a boolean array, whose values
+    could determine the size of the result."""
     if op.several or out.dtype not in (default_dtype, bool_dtype):
         return False
     dtypes = {arguments[i].dtype for i in op.input_positions if isinstance(arguments[i], (Tensor, host.generic))}
@@ -221,8 +221,8 @@ def _is_plain(op: Op, arguments: Sequence[Any], out: Tensor) -> bool:
 
 
 def _general(op: Op, arguments: Sequence[Any], shape: tuple[int, ...]) -> Callable[..., Any]:
-    """Return a kernel that calls the op with all conversions. Its result must keep the ``shape`` of the first call, on which
-    later steps depend."""
+    """Return a kernel that calls the op with all conversions. Its result must keep the ``shape`` of the first call, because
+    later steps depend on it."""
     are_tensors = [isinstance(x, Tensor) for x in arguments]
     num_settings = len(op.names) - 1
 
@@ -244,7 +244,7 @@ def _general(op: Op, arguments: Sequence[Any], shape: tuple[int, ...]) -> Callab
 
 @checked
 def opaque(function: Function) -> Function:
-    """Declare a function of arrays and any other objects as a function of tensors that is one step of a traced program.
+    """Turn a function of arrays and other objects into a function of tensors that is one step of a traced program.
 
     The step calls the function each time, so it may read and change its objects. No gradient flows through it.
     """

@@ -1,4 +1,4 @@
-"""Transformations of functions: derivatives, gradient checks, and checkpoints, which run a function again in backward.
+"""Transformations of functions: derivatives, gradient checks, and gradient checkpointing.
 
-Read ``gradcheck`` first, then ``checkpoint`` and ``derivatives``. This package imports ops/ and what they import.
+Read ``gradcheck`` first, then ``checkpoint`` and ``derivatives``. This package imports ops/ and their imports.
 """

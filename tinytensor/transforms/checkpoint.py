@@ -1,4 +1,4 @@
-"""Gradient checkpointing (Chen et al. 2016): record a part of the graph again in the backward pass instead of keeping it."""
+"""Gradient checkpointing (Chen et al. 2016): rebuild part of the graph in the backward pass instead of storing it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tinytensor.device.backend import is_array, is_host_array, owner
 
 @checked
 def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
-    """Return ``function(*inputs)``. Keep only the inputs for the backward pass, which calls the function again.
+    """Return ``function(*inputs)``, storing only the inputs. The backward pass calls the function again.
 
-    This trades time for memory. If each block of a model is checkpointed, only one block's activations exist at a time, at the
+    This trades time for memory. If you checkpoint each block of a model, only one block's activations exist at a time, at the
     cost of a second forward pass.
 
-    ``function`` returns one tensor. Gradients also flow to tensors that it uses but does not take, such as a module's
-    parameters. The second call gets the original inputs, even if arrays or lists changed since, with the modes of the first.
-    Random numbers repeat, so it may use dropout. Raises TypeError if it returns anything else. The backward pass raises
-    RuntimeError if a parameter, or a value that the gradients need, was changed in place, and if the second call differs from
-    the first, as after a module's ``eval()``. Whatever else the function reads must not change until then.
+    ``function`` returns one tensor; any other result raises TypeError. Gradients also flow to tensors that it uses but does not
+    take, such as a module's parameters. The second call receives the original inputs, even if arrays or lists changed since,
+    and runs in the modes of the first. Random numbers repeat, so the function may use dropout. The backward pass raises
+    RuntimeError if a parameter or a value that the gradients need was changed in place, or if the second call differs from the
+    first, as after ``module.eval()``. Any other state that the function reads must not change until then.
 
     >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
     >>> tt.checkpoint(lambda x: (x * x).sum(), x).backward()
@@ -55,31 +55,31 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
 
 
 class _Saved(NamedTuple):
-    """The saved values of a checkpoint's node."""
+    """The saved values of a checkpoint node."""
 
     function: Callable[..., Tensor]
     arrays: list[Any]  # the inputs, with arrays in place of tensors
     are_tensors: list[bool]
     modes: Modes
     another: Callable[[], Any]  # returns a generator that repeats the random numbers
-    outer: list[Node]  # nodes besides the inputs that get gradients
-    memories: list[weakref.ref[Any]]  # saved by the function's nodes; alive only if something else uses it
+    outer: list[Node]  # nodes that get gradients, besides the inputs
+    memories: list[weakref.ref[Any]]  # saved by the function's nodes; alive only if referenced elsewhere
     calls: list[tuple[str, str]]
 
 
 class _Region(NamedTuple):
     """The part of the graph that the function recorded."""
 
-    starts: list[Node | None]  # a new node for each input, which separates its gradient from other uses of the tensor
+    starts: list[Node | None]  # a new node for each input, to separate its gradient from other uses of the tensor
     outer: list[Node]
     memories: list[weakref.ref[Any]]
-    calls: list[tuple[str, str]]  # each node's op and settings, to notice if the second call differs
+    calls: list[tuple[str, str]]  # each node's op and settings, to detect a second call that differs
 
 
 def _kept(value: Any) -> Any:
-    """Return a non-tensor input with copies of its arrays, lists, tuples and dicts, which may change.
+    """Copy the arrays, lists, tuples and dicts in a non-tensor input, because they may change.
 
-    ``x[i] = y`` may give a tensor in it another array; the copy keeps the current one.
+    ``x[i] = y`` may give a tensor in it another array. The copy keeps the current array.
     """
     if is_array(value) or is_host_array(value):
         return value.copy()
@@ -100,7 +100,7 @@ def _result(function: Callable[..., Tensor], inputs: Sequence[Any]) -> Tensor:
 def _run(
     function: Callable[..., Tensor], arrays: Sequence[Any], are_tensors: Sequence[bool], parents: Sequence[Node | None]
 ) -> tuple[Tensor, _Region]:
-    """Call the function with these arrays as tensors whose nodes are ``parents``. Return its result and recorded graph."""
+    """Call the function with these arrays as tensors with the nodes ``parents``. Return the result and its recorded graph."""
     first = next_number()
     inputs = [wrap(x, parent) if is_tensor else x for x, is_tensor, parent in zip(arrays, are_tensors, parents)]
     inputs = [x if parent is None else alias(x) for x, parent in zip(inputs, parents)]
@@ -109,7 +109,7 @@ def _run(
 
 
 def _region(first: int, starts: list[Node | None], end: Node | None) -> _Region:
-    """Return the nodes from the inputs to the result, and the older nodes that it also depends on."""
+    """Return the nodes from the inputs to the result, and the older nodes on which the result also depends."""
     outer: dict[Node, None] = {}
     memories: dict[int, Any] = {}
     calls: list[tuple[str, str]] = []
@@ -132,7 +132,7 @@ def _region(first: int, starts: list[Node | None], end: Node | None) -> _Region:
 
 
 class _CheckpointOp(Op):
-    """The op of a checkpoint's node. Its backward records the function again and runs backward through that graph."""
+    """The op of a checkpoint node. Its backward pass records the function again and backpropagates through that graph."""
 
     def __init__(self) -> None:
         self.name = "checkpoint"

@@ -1,6 +1,6 @@
-"""Derivatives: ``grad``, ``jacobian``, ``hessian``, and ``hvp``, a Hessian times a vector.
+"""Derivatives: ``grad``, ``jacobian``, ``hessian`` and ``hvp`` (Hessian-vector product).
 
-A backward pass computes the derivatives of one number, so a Jacobian takes one pass for each element of the result.
+A backward pass differentiates one number, so a Jacobian takes one pass for each element of the result.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def grad(
     retain_graph: bool | None = None,
     allow_unused: bool = False,
 ) -> Any:
-    """Return the gradients of ``output`` with respect to ``inputs``. No ``.grad`` changes.
+    """Return the gradients of ``output`` with respect to ``inputs`` without changing any ``.grad``.
 
-    Returns a tensor for a tensor and a list for a sequence. Each gradient has its input's shape and dtype. With
-    ``create_graph`` the gradients are differentiable. If the output does not depend on an input, raises RuntimeError, or
-    returns None for it with ``allow_unused``.
+    Returns a tensor for a tensor and a list for a sequence. Each gradient has the shape and dtype of its input. If
+    ``create_graph`` is set, the gradients are differentiable. If the output does not depend on an input, raises RuntimeError
+    or, if ``allow_unused`` is set, returns None for that input.
 
     >>> x = tt.tensor(3.0, requires_grad=True)
     >>> slope = tt.grad(x**3, x, create_graph=True)
@@ -102,12 +102,12 @@ def _listed(x: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 
 def _like(x: Tensor | Sequence[Tensor], results: list[Any]) -> Any:
-    """Return the only result if x is one tensor, or else a tuple of results."""
+    """Return the single result if x is one tensor, else a tuple of results."""
     return results[0] if isinstance(x, Tensor) else tuple(results)
 
 
 def _point(x: Tensor, create_graph: bool) -> Tensor:
-    """Return x as a tensor that only f gets, so that other references to x in f are constants."""
+    """Return a copy of x to pass to f, so that other references to x in f are constants."""
     if create_graph and x.requires_grad:
         return copy(x)
     point = x.detach()
@@ -116,7 +116,7 @@ def _point(x: Tensor, create_graph: bool) -> Tensor:
 
 
 def _call(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> Tensor:
-    """Return the result of f. Raises TypeError unless it is one tensor."""
+    """Call f and return its result. Raises TypeError unless the result is one tensor."""
     out = f(*points)
     if not isinstance(out, Tensor):
         raise TypeError(f"{name}: f must return one tensor, got {shown(out)}")
@@ -124,7 +124,7 @@ def _call(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> Tensor:
 
 
 def _gradients(out: Tensor, points: list[Tensor], create_graph: bool) -> list[Tensor]:
-    """Return the gradients of one number, zeros where it does not depend on a point. Keep the graph."""
+    """Return the gradients of one number (zeros where it does not depend on a point). Keep the graph."""
     if not out.requires_grad:
         return [zeros_like(x) for x in points]
     gradients = grad(out, points, create_graph=create_graph, retain_graph=True, allow_unused=True)
@@ -141,7 +141,7 @@ def _jacobians(out: Tensor, points: list[Tensor], create_graph: bool) -> list[Te
 
 
 def _slopes(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Return f's value, one number, and its gradients, which are differentiable."""
+    """Return the value of f (one number) and its differentiable gradients."""
     out = _call(name, f, points)
     if out.size != 1:
         raise ValueError(f"{name}: f must return one number, got shape {out.shape}: sum it, or use jacobian")
@@ -154,10 +154,10 @@ def jacobian(f: Callable[..., Tensor], x: Tensor, *, create_graph: bool = False)
 def jacobian(f: Callable[..., Tensor], x: Sequence[Tensor], *, create_graph: bool = False) -> tuple[Tensor, ...]: ...
 @checked
 def jacobian(f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], *, create_graph: bool = False) -> Any:
-    """Return the derivative of each element of f(x) by each element of x, of shape (*f(x).shape, *x.shape).
+    """Return the Jacobian (*f(x).shape, *x.shape): the derivatives of each element of f(x) with respect to each element of x.
 
-    For several tensors, f(*x), return a tuple with a Jacobian for each, 0 if f does not depend on it. With ``create_graph`` the
-    result is differentiable.
+    If x is a sequence of tensors, call f(*x) and return one Jacobian for each tensor (0 if f does not depend on it). If
+    ``create_graph`` is set, the result is differentiable.
 
     >>> tt.jacobian(lambda x: x * x, tt.tensor([1.0, 2.0]))
     tensor([[2., 0.],
@@ -174,10 +174,10 @@ def hessian(f: Callable[..., Tensor], x: Tensor, *, create_graph: bool = False) 
 def hessian(f: Callable[..., Tensor], x: Sequence[Tensor], *, create_graph: bool = False) -> tuple[tuple[Tensor, ...], ...]: ...
 @checked
 def hessian(f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], *, create_graph: bool = False) -> Any:
-    """Return the second derivatives of f(x), one number, of shape (*x.shape, *x.shape).
+    """Return the Hessian (*x.shape, *x.shape): the second derivatives of the single number f(x).
 
-    For several tensors, f(*x), return a tuple for each, with the derivatives of its gradient by each of them. With
-    ``create_graph`` the result is differentiable. Raises ValueError if f returns several numbers.
+    If x is a sequence of tensors, call f(*x) and return a tuple of tuples: the derivatives of each gradient with respect to
+    each tensor. If ``create_graph`` is set, the result is differentiable. Raises ValueError if f returns several numbers.
 
     >>> tt.hessian(lambda x: x[0] ** 2 * x[1], tt.tensor([1.0, 2.0]))
     tensor([[4., 2.],
@@ -199,9 +199,9 @@ def hvp(
 def hvp(
     f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], v: Tensor | Sequence[Tensor], *, create_graph: bool = False
 ) -> tuple[Tensor, Any]:
-    """Return f(x), one number, and its Hessian times ``v``, which has the shape of x, in two backward passes.
+    """Return the single number f(x), and its Hessian times ``v`` (same shape as x), in two backward passes.
 
-    For several tensors, f(*x), ``v`` has as many, and the product is a tuple.
+    If x is a sequence of tensors, call f(*x). ``v`` then holds as many tensors, and the product is a tuple.
 
     >>> tt.hvp(lambda x: x[0] ** 2 * x[1], tt.tensor([1.0, 2.0]), tt.tensor([1.0, 0.0]))
     (tensor(2.), tensor([4., 2.]))

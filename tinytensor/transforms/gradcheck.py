@@ -1,4 +1,4 @@
-"""gradcheck: compare gradients with finite differences."""
+"""Check gradients against finite differences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinytensor.transforms.derivatives import grad
 
 
 class GradcheckError(AssertionError):
-    """A gradient and its finite difference disagree; the message says where, and by how much."""
+    """A gradient disagrees with its finite difference. The message reports where and by how much."""
 
 
 @checked
@@ -27,13 +27,13 @@ def gradcheck(
     rtol: float = 1e-6,
     atol: float = 1e-6,
 ) -> bool:
-    """Compare f's gradients with central differences. Return True, or raise GradcheckError, which names the worst element.
+    """Compare the gradients of f with central differences. Return True, or raise GradcheckError for the worst element.
 
-    ``inputs`` are float64 tensors; those that require gradients are checked. The cotangent is RANDOM, because the sum of f's
-    output would hide faults in softmax and the norms, whose gradients then vanish.
+    ``inputs`` are float64 tensors. All inputs that require gradients are checked. The cotangent is RANDOM: a plain sum of the
+    output would hide faults in softmax and the norms, because their gradients would vanish.
 
-    ``order=2`` checks the gradient of the gradient, with differences of first-order gradients. These are computed without a
-    graph, so by kernels if the function has any. A missing graph counts as a gradient of 0 and fails the check. An element
+    ``order=2`` checks the gradient of the gradient against differences of first-order gradients. These are computed without a
+    graph, and so by kernels if the function has any. A missing graph counts as a gradient of 0 and fails the check. An element
     passes if it is within ``atol + rtol * the largest element`` of its difference.
 
     >>> x = tt.tensor([0.5, -1.0], dtype="float64", requires_grad=True)
@@ -85,7 +85,7 @@ def _random_like(x: Tensor) -> Tensor:
 
 
 def _differences(outputs: Callable[..., Any], inputs: Sequence[Tensor], index: int, eps: float) -> Any:
-    """Return the derivatives of sum(output * cotangent) by the elements of input ``index``, as central differences."""
+    """Return central differences of sum(output * cotangent) with respect to the elements of input ``index``."""
     centre = inputs[index].numpy()
     slopes = host.zeros(centre.shape)
     for position in host.ndindex(*centre.shape):
