@@ -203,7 +203,7 @@ class TokenRules:
             raise SettingError("force_end needs an end token: pass its id as end", "force_end", "end")
 
     def restrict(self, scores: Any, is_last: bool, texts: Any = None, written: int = 0) -> Any:
-        """Return scores (batch, vocab_size) of the next tokens, logits or log-probabilities, with -inf for forbidden ones.
+        """Return the next-token scores (batch, vocab_size), logits or log-probabilities, with -inf for forbidden tokens.
 
         ``is_last`` means that only one more token fits. The ``rules`` need the ids of the ``texts`` so far (batch, length) and
         how many of them were generated (``written``). Log-probabilities are not renormalized: allowed tokens keep the model's

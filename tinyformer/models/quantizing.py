@@ -23,8 +23,8 @@ AnyModule = TypeVar("AnyModule", bound=Module)
 def quantize(model: AnyModule, dtype: str = "int8") -> AnyModule:
     """Round the weights of a model's linear layers and token embeddings to "int8", "int4" or "bfloat16", in place.
 
-    Returns the model in evaluation mode. Afterwards only what ``tt.nn.add_lora`` adds can be trained. An int8 weight takes
-    about a quarter of its memory, an int4 weight a seventh, and generation is up to that much faster; see ``tt.nn.quantize_``.
+    Returns the model in evaluation mode. Afterwards, only ``tt.nn.add_lora`` layers can be trained. An int8 weight takes about
+    a quarter of its memory, an int4 weight a seventh. Generation is up to that much faster. See ``tt.nn.quantize_``.
 
     Raises UserError for another dtype, for NaN or infinite weights, and for layers that cannot be quantized, such as an LSTM.
 
@@ -54,13 +54,13 @@ def num_weights(model: Module) -> int:
 
 
 def refuse_quantized(model: Module, action: str, remedy: str) -> None:
-    """Raise UserError for a model with quantized weights, such as that it cannot be "trained", with a ``remedy``."""
+    """Raise UserError if the model has quantized weights, for example because it cannot be "trained". Suggest a ``remedy``."""
     if (dtype := dtype_of(model)) != "float32":
         raise UserError(f"a model in {dtype} cannot be {action}: {remedy}")
 
 
 def refuse_additions(model: Module, action: str) -> None:
-    """Raise UserError if the model has unmerged LoRA adapters. ``action`` is a participle, such as "exported"."""
+    """Raise UserError if the model has unmerged LoRA adapters, for example because it cannot be "exported"."""
     if any(lora_weights(model)):
         raise UserError(f"a model with LoRA additions cannot be {action}: merge them with tt.nn.merge_lora(model)")
 

@@ -1,6 +1,6 @@
-"""Merging neighboring tokens: the core of byte-pair encoding and of WordPiece's training.
+"""Merge adjacent tokens: the core of byte-pair encoding and WordPiece training.
 
-``learn_merges`` chooses the pairs to merge. ``apply_merges`` merges them in a word.
+``learn_merges`` selects the pairs to merge. ``apply_merges`` merges them in a word.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from tinyformer.common.progress import show_progress
 Pair = tuple[int, int]
 
 
-_GONE = -1  # in place of an id that was merged into the one before it, and between words
+_GONE = -1  # separates words and replaces ids that were merged into their left neighbor
 
 
 def learn_merges(
     words: Sequence[Sequence[int]], counts: Sequence[int], merge: Callable[[Pair], int | None], progress: bool = False
 ) -> None:
-    """Merge the most frequent pair of neighbors, again and again. Of equally frequent pairs the smallest is merged first.
+    """Repeatedly merge the most frequent adjacent pair. In a tie, merge the smallest pair.
 
-    ``words`` are sequences of ids, and ``counts`` says how often each word occurs. ``merge(pair)`` returns the id of the new
-    token, or None to stop. Merging also stops when no pair occurs twice. A merge updates only the counts around its pair,
-    however long the words are, so the total time is linear in the text.
+    ``words`` are sequences of ids, and ``counts`` the frequency of each word. ``merge(pair)`` returns the id of the new token,
+    or None to stop. Merging also stops if no pair occurs twice. A merge updates only the counts around its pair, however long
+    the words. The total time is linear in the text length.
 
-    No two merges make the same text: the letters of a token merge among themselves before anything beside them joins in, so the
-    same merges happen in the same order wherever that text occurs.
+    No two merges produce the same string: the characters of a token merge with each other before they merge with neighbors. The
+    same merges therefore happen in the same order wherever that string occurs.
     """
     counter = _PairCounter(words, counts)
     with show_progress("learning merges", None, "merge", quiet=not progress) as bar:
@@ -38,7 +38,7 @@ def learn_merges(
 
 
 class _PairCounter:
-    """The counts of neighboring pairs in the words, updated while pairs are merged.
+    """Counts of adjacent pairs in the words, updated as pairs are merged.
 
     All words are in one linked list of ids, with ``_GONE`` between them. ``left`` and ``right`` hold the positions of the
     neighbors, and ``weights`` how often the word at a position occurs.
