@@ -26,7 +26,7 @@ class Rows:
     number of targets."""
 
     def split(self: Self, parts: int) -> list[Self]:
-        """Split the rows into ``parts`` shards whose sizes differ by at most one row; fewer shards if there are fewer rows.
+        """Split the rows into ``parts`` shards whose sizes differ by at most one row. With fewer rows, return fewer shards.
 
         Each shard keeps the ``num_targets`` of the full batch as the denominator of the mean loss.
         """
