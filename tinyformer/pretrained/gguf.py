@@ -74,7 +74,7 @@ def read_gguf(path: str | Path) -> GGUFFile:
 
 @contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Turn errors from damaged content into a UserError that names the file. UserErrors pass, and must name it themselves."""
+    """Turn errors from damaged content into a UserError with the file name. UserErrors pass unchanged and must include it."""
     try:
         yield
     except UserError:

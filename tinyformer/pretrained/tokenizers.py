@@ -331,7 +331,7 @@ def _files(folder: Path, name: str) -> Section:
     if missing := [file for file in files if not (folder / file).exists()]:
         raise UserError(f"{folder} has no tokenizer.json, so {a_or_an(name)} needs {' and '.join(missing)}; {REMEDY}")
     if files == ("vocab.txt",):
-        lines = read_utf8(folder / "vocab.txt", "pass BERT's vocab.txt").split("\n")  # splitlines would cut at rare characters
+        lines = read_utf8(folder / "vocab.txt", "pass BERT's vocab.txt").split("\n")  # splitlines splits at rare characters
         return {"vocab": {line.rstrip(): i for i, line in enumerate(lines[:-1] if lines[-1] == "" else lines)}}
     vocabulary = read_json(folder / "vocab.json")
     lines = read_utf8(folder / "merges.txt", "pass the folder that holds merges.txt").split("\n")
