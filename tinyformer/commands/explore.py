@@ -48,7 +48,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("folders", help="folders of runs or pretrained models", type=some_path, metavar="FOLDER", nargs="*")
     add_code_flag(parser)
-    parser.add_argument("--no-browser", help="print the address, do not open it", action="store_true")
+    parser.add_argument("--no-browser", help="print the address without opening it", action="store_true")
     parser.add_argument("--port", help=f"port; 0: any free port (default: {PORT} if it is free)", type=int)
     parser.add_argument(
         "--host",
