@@ -90,7 +90,7 @@ def _check_held(num_parameters: int, num_blocks: int, size: int, settings: Path)
 
 
 def check_cache_fits(numbers: int, dtype: DType, setting: str) -> None:
-    """Raise SettingError if a cache of so many ``numbers`` for one text does not fit in memory. ``setting`` makes it large."""
+    """Raise SettingError if a cache of ``numbers`` values for one sequence does not fit in memory, because of ``setting``."""
     check_fits(dtype.itemsize * numbers, f"a cache for this {setting}", "choose a smaller one", setting)
 
 

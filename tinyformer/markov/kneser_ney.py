@@ -44,7 +44,7 @@ class Level:
 
 
 class KneserNey:
-    """A Markov model: the next token depends on the last ``order`` tokens; with order 0, on frequencies alone."""
+    """A Markov model. The next token depends on the last ``order`` tokens (order 0: on frequencies alone)."""
 
     def __init__(self, ids: Any, order: int, vocab_size: int):
         """Count the n-grams in ``ids`` (length,), integers below ``vocab_size``, without sentence boundaries.

@@ -1,4 +1,4 @@
-"""Which weights the models have, and the film of a run: its snapshots and losses."""
+"""Which weights the models have, and the film of a run: snapshots and losses."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _described(subjects: Subjects, name: str) -> dict[str, Any]:
 
 
 def stamp_of(subjects: Subjects, name: str) -> str:
-    """What is another one once a model's files were replaced. Raises UserError for a file that is gone."""
+    """Return a value that changes when a model's files are replaced. Raises UserError for a missing file."""
     return hashlib.sha256(repr(subjects.stamp(name)).encode()).hexdigest()[:16]
 
 
 def _measured(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The step and the validation loss of a checkpoint's state. The latest one has a log, in which the newest loss stands."""
+    """Return the step and validation loss of a checkpoint's state. The latest checkpoint's log holds the newest loss."""
     step, loss = as_step(state.get("step")), as_loss(state.get("validation_loss"))
     measured = step if loss is not None else None
     rows = state.get("rows")
@@ -50,24 +50,24 @@ def _measured(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _are_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two models have the same weights, as far as their steps and losses tell: no two have the same loss to its last
-    digit by chance. So no weights are read. The best weights may be the mean of several, whose loss is another."""
+    """Return True if two models have the same weights, judging by steps and losses: equal losses to the last digit are no
+    coincidence. This avoids reading weights. The best weights may be a mean of several, with a different loss."""
     known = ("step", "validation_loss", "measured")
     measured_now = one.get("step") is not None and one.get("step") == one.get("measured")
     return measured_now and all(one.get(key) == other.get(key) for key in known)
 
 
 def as_step(value: Any) -> int | None:
-    """A step from a file; None for anything else."""
+    """Return a step from a file, or None for anything else."""
     return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def as_loss(value: Any) -> float | None:
-    """A loss from a file; None for anything else."""
+    """Return a loss from a file, or None for anything else."""
     return float(value) if type(value) in (int, float) and math.isfinite(value) else None
 
 
-MOST_ROWS = 400  # of the log; a longer one is told in parts
+MOST_ROWS = 400  # of the log; a longer log is subsampled
 
 
 def film(subjects: Subjects, asked: Named) -> Answer:
