@@ -44,7 +44,7 @@ class BoundedServer(ThreadingHTTPServer):
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._silent: dict[socket.socket, None] = {}  # connections waiting for a request, oldest first
         self._writing: dict[socket.socket, float] = {}  # connections being written to, with start time, oldest first
-        self._answered: dict[socket.socket, float] = {}  # those whose question is being answered, likewise
+        self._answered: dict[socket.socket, float] = {}  # connections whose response is being computed, likewise
         self._lock = free_in_forks(threading.Lock())
         super().__init__(address, handler)  # type: ignore[arg-type]
 

@@ -14,9 +14,9 @@ from tinyformer.training.safety import is_taken
 
 
 def checkpoints(subjects: Subjects, asked: About) -> Answer:
-    """Of each of the ``models``, in the order of their names: the ``step`` that its weights are from; their ``validation_loss``
-    and the step at which that was ``measured``, which may be an earlier one; when they were ``written``, in seconds since 1970;
-    a ``stamp``, which is another one once they were replaced; and the names of those with the ``same`` weights. What is not
+    """For each of the ``models``, in name order, return the ``step`` of its weights, their ``validation_loss`` and the (perhaps
+    earlier) step where it was ``measured``; when they were ``written``, in seconds since 1970; a ``stamp`` that changes with
+    the files; and the models with the ``same`` weights. Unknown values are null. Unreadable models have only an ``error``.
     known is null, and a model whose files cannot be read has only an ``error``."""
     found = {name: _described(subjects, name) for name in subjects.names}
     for name, one in found.items():
@@ -74,8 +74,8 @@ def film(subjects: Subjects, asked: Named) -> Answer:
     """Return the film of a model's run.
 
     ``snapshots``, by step: the ``step``, the ``name`` of the snapshot as a model, and a ``stamp`` that changes with the file,
-    or an ``error``; none for a pretrained model. ``losses``: rows of a step, the training loss (a mean) up to it, validation
-    loss at it, and the first step of that mean; null without a loss. ``training``: whether a process holds the run's folder.
+    or an ``error``; empty for a pretrained model. ``losses``: rows of a step, the mean training loss up to it, its validation
+    loss, and the mean's first step; null for no loss. ``training``: True if a process has locked the run's folder.
     """
     run = subjects.folder(asked.model)
     found = [_snapshot(subjects, step, name) for step, name in subjects.snapshots(asked.model).items()]
