@@ -150,8 +150,8 @@ def read_value(hint: Any, value: Any, name: str) -> Any:
 def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
     """Build a dataclass from a JSON object, which must have a value for each field without a default.
 
-    Unknown keys, which are another version's, are ignored if they are switched off, such as null or false. Raises UserError for
-    the first key that is missing, has another type, or is unknown and not switched off; and whatever the dataclass raises.
+    Unknown keys from another version are ignored if they are off, such as null or false. Raises UserError for the first key
+    that is missing, of the wrong type, or unknown and not off. Also raises errors of the dataclass itself.
     """
     if not isinstance(value, Mapping):
         raise UserError(f"{name or 'it'} must be an object of settings, got {_shown(value)}")

@@ -133,7 +133,7 @@ def padded(rows: Sequence[Sequence[int]], pad: int) -> Any:
     return out
 
 
-# ----------------------------------------------------------------------------------------------------------- texts with labels
+# ----------------------------------------------------------------------------------------------------------- labeled sequences
 
 
 Labelled = tuple[Sequence[int], Any]  # the ids of a sequence and its class

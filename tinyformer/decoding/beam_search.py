@@ -244,7 +244,7 @@ class _Search:
         return [Hypothesis(ids, score, end) for score, ids, end in ranked]
 
 
-# -------------------------------------------------------------------------------------- how texts of different lengths compare
+# -------------------------------------------------------------------------------------------------------- length normalization
 
 
 class BeamRule(Protocol):

@@ -72,7 +72,7 @@ class Sampling:
         if self.temperature == 0:
             return _highest(logits)
         weights = self._weights(logits)
-        # Pick where the cumulative weight passes a uniform random number. NumPy's choice() needs weights that sum to exactly 1.
+        # Pick where the cumulative weight exceeds a uniform random number. NumPy's choice() requires weights that sum to 1.
         cumulative = host.cumsum(weights)
         return int(host.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
@@ -173,7 +173,7 @@ def _reached(scores: Any, count: int) -> Any:
     return host.partition(scores, len(scores) - count)[-count]
 
 
-# ------------------------------------------------------------------------------------------------- which tokens may be written
+# -------------------------------------------------------------------------------------------------------------- allowed tokens
 
 
 class TokenRules:
@@ -242,7 +242,7 @@ def _check_known(ids: list[int], vocab_size: int) -> None:
         )
 
 
-# -------------------------------------------------------------------------------------------- rules by what was written so far
+# ----------------------------------------------------------------------------------------------- rules based on earlier tokens
 
 
 class LogitsRule(Protocol):

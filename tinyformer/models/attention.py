@@ -2,11 +2,11 @@
 
 A boolean mask is True where a query may attend to a key. A floating-point mask is added to the scores.
 
-``_attend`` takes one of three equivalent routes from the projections to the mixed values:
+``_attend`` computes the mixed values from the projections in one of three equivalent ways:
 
-1. Fused: one op, for training and for evaluation without a cache. 2. In steps: split into heads, attend, join the heads. It
-runs with fewer key-value heads than query heads, and while hooks such as those of ``recording_attention`` read the weights. 3.
-With a cache, in decoding: ``_attend_with_cache``.
+1. Fused: one op, for training and for evaluation without a cache.
+2. Stepwise: split heads, attend, join heads. For grouped queries, and while hooks (``recording_attention``) read the weights.
+3. Cached, for decoding: ``_attend_with_cache``.
 
 First, one more op (``norm_and_rotate``) applies norms and rotary positions to the queries and keys.
 """

@@ -212,7 +212,7 @@ def _block(path: Path, quants: Any, type_number: int) -> tuple[Any, int, int]:
     return tensor_type, block, size
 
 
-# ---------------------------------------------------------------------------------------- as a folder in Hugging Face's layout
+# ------------------------------------------------------------------------------------------- conversion to Hugging Face format
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma")  # Hugging Face names; all have the same tensors
 NAMES = {

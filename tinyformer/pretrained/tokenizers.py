@@ -247,7 +247,7 @@ def content_of(token: Any) -> str:
     return str(token["content"] if isinstance(token, Mapping) else token)
 
 
-# ------------------------------------------------------------------------------------------- as its class and its settings say
+# ------------------------------------------------------------------------------------------------ loading published tokenizers
 
 
 def published_tokenizer(folder: Path) -> PipelineTokenizer | CharTokenizer:

@@ -142,7 +142,7 @@ def described(model: Module) -> dict[str, Any]:
     return {"quantization_config": {"quant_method": _METHOD, "dtype": dtype}} if dtype in ("int8", "int4") else {}
 
 
-# -------------------------------------------------------------------------------------------------------------- into the model
+# ------------------------------------------------------------------------------------------------------ loading into the model
 
 
 def load_into(model: Module, family: Family, tensors: Weights, where: object, kept: Kept = AS_FLOAT32) -> list[str]:

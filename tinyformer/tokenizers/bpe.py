@@ -220,7 +220,7 @@ def _cutter(pattern: str) -> Callable[[str], list[str]]:
     return words
 
 
-# ------------------------------------------------------------------------------------------------------------ bytes as letters
+# --------------------------------------------------------------------------------------------------------- bytes as characters
 
 
 # GPT-2's byte order: visible Latin-1 characters first.

@@ -131,7 +131,7 @@ class MarianTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> MarianTokenizer:
-        """Load the tokenizer that ``save`` wrote. Raises UserError for any other file; ImportError without
+        """Load a tokenizer written by ``save``. Raises UserError for any other file, and ImportError without
         ``sentencepiece``."""
         types = {"tokens": list[str], "source": str, "target": str, "target_tokens": list[str] | None}
         return load_saved(cls._from_saved, path, cls.kind, "Marian", **types)
@@ -145,8 +145,8 @@ class MarianTokenizer:
     def from_files(
         cls, vocabulary: str | Path, source: str | Path, target: str | Path, target_vocabulary: str | Path | None = None
     ) -> MarianTokenizer:
-        """Load the tokenizer of a published model from its files: vocab.json, source.spm, target.spm and, if each language has
-        its own vocabulary, target_vocab.json. Raises UserError if a file is missing or damaged; ImportError without
+        """Load a published model's tokenizer from its files: vocab.json, source.spm, target.spm and, if each language has its
+        own vocabulary, target_vocab.json. Raises UserError if a file is missing or damaged, and ImportError without
         ``sentencepiece``."""
         models = []
         for path in (source, target):

@@ -295,7 +295,7 @@ def check_content(content: dict[str, Any]) -> None:
 
 
 def parts_of(section: Any, within: str) -> list[dict[str, Any]]:
-    """Return the parts of a section, which may be missing, one part or a sequence. Raises UserError for too many."""
+    """Return a section's components. It may be missing, a single component or a sequence. Raises UserError for too many."""
     parts: list[dict[str, Any]] = []
     count, waiting = 0, [section] if section else []
     while waiting:
@@ -311,7 +311,7 @@ def parts_of(section: Any, within: str) -> list[dict[str, Any]]:
 
 
 def _growth(name: str, parts: list[dict[str, Any]]) -> float:
-    """Return the largest factor by which a section's parts lengthen a text. Raises UserError for a part that takes too long."""
+    """Return the largest factor by which components lengthen a text. Raises UserError if a component is too slow."""
     growth = 1.0
     for part in parts:
         for key, literal in _literals(part):

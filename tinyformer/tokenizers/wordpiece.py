@@ -152,7 +152,7 @@ class WordPieceTokenizer:
         return load_saved(cls, path, cls.kind, "WordPiece", **types)
 
 
-# ------------------------------------------------------------------------------------------------- normalising and cutting
+# ----------------------------------------------------------------------------------------------- normalizing and splitting
 
 
 class _CharacterTable(dict[int, str]):

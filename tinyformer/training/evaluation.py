@@ -40,7 +40,7 @@ def deal(batch: Any, shards: int, ranks: Communicator) -> list[Work]:
 
 
 class Evaluator:
-    """One rank's part of an evaluation."""
+    """One rank's share of an evaluation."""
 
     def __init__(self, ranks: Communicator, model: Module, loss_function: LossFunction):
         self.ranks = ranks
@@ -54,9 +54,9 @@ class Evaluator:
             self._losses.append(parallel.run(partial(self.loss_function, self.model), work.shards, work.seeds))
 
     def losses(self) -> list[list[float]]:
-        """Return on rank 0 the losses of all shards of each batch, and clear them."""
+        """On rank 0, return the losses of all shards of each batch, and clear them."""
         flat = [loss for losses in self._losses for loss in losses]
-        values = iter(tt.stack(flat).tolist() if flat else [])  # waits for a GPU only once, at the end
+        values = iter(tt.stack(flat).tolist() if flat else [])  # synchronizes with a GPU only once, at the end
         losses_here = [[next(values) for _ in losses] for losses in self._losses]
         self._losses = []
         of_all_ranks = self.ranks.gather(losses_here) or []

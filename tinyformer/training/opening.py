@@ -84,7 +84,7 @@ def _without_tokens(outputs: int, tokenizer: Tokenizer) -> range:
     return range(len(getattr(tokenizer, "target_tokens", range(tokenizer.vocab_size))), outputs)
 
 
-# ---------------------------------------------------------------------------------------------- additions to frozen weights
+# ------------------------------------------------------------------------------------------------------------ LoRA adapters
 
 _ALL = {"lora_rank": [0]}
 
@@ -156,7 +156,7 @@ def with_additions(folder: RunFolder, config: Any, checkpoint: Path) -> GPT:
     return model
 
 
-# ------------------------------------------------------------------------------------------------------------ kinds of runs
+# ------------------------------------------------------------------------------------------------------------ types of runs
 
 
 def _language_model(folder: RunFolder, checkpoint: Path) -> Opened:

@@ -197,7 +197,7 @@ class RunFolder:
                 file.replace(self.path / file.name)
             self._moving.rmdir()
 
-    # ------------------------------------------------------------------------------------------------- a run that is there
+    # ----------------------------------------------------------------------------------------------------- an existing run
 
     def is_there(self) -> bool:
         """Return True if the folder holds a run, even if its process was killed while moving files into place."""

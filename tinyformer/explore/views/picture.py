@@ -35,16 +35,16 @@ class Picture:
 def picture(subjects: Subjects, asked: Picture) -> Answer:
     """Return the data of the model's picture.
 
-    - ``first``, ``count``, ``place``: the first token read, the number of tokens read, and the position of the prediction.
-    - ``stacks``: for each stack of blocks its ``name``, and ``maps`` of the residual stream before the first block and after
-      each block: base64 of ``height`` by ``width`` signed bytes, 127 * value / largest absolute value. A cell stands for a
-      patch of the (tokens, d_model) values: the one with the largest absolute value. A recurrent network has maps of its
-      hidden states after each layer instead.
-    - ``layers``: the attention layers with their maps, as ``attention`` gives them.
+    - ``first``, ``count``, ``place``: first token read, number of tokens read, and position of the prediction.
+    - ``stacks``: for each stack of blocks, its ``name``, and ``maps`` of the residual stream before the first block and after
+      each block: base64 of ``height`` by ``width`` signed bytes, 127 * value / largest absolute value. A cell shows the value
+      of largest magnitude in a patch of the (tokens, d_model) values. A recurrent network has maps of its hidden states after
+      each layer instead.
+    - ``layers``: the attention layers with their maps, as in ``attention``.
     - ``best``: the most likely tokens at the position; empty for a model that predicts none.
-    - ``shares``: the direct logit attribution of the ``token``: the shares of the ``heads`` and the
-      ``feed_forward`` of each block; and ``neurons``, maps of the units of each block's feed-forward network at the position.
-      Null if a logit is not a sum of contributions.
+    - ``shares``: direct logit attribution of the ``token``: contributions of each block's ``heads`` and ``feed_forward``, and
+      ``neurons``, maps of the units of each block's feed-forward network at the position. Null if a logit is not a sum of
+      contributions.
     """
     passage, subject = asked.passage, asked.passage.subject(subjects)
     shares: Any = None
