@@ -79,7 +79,7 @@ class TextConfig:
     masked: float = setting(0.3, "fraction of tokens to mask")
     marks: str = setting(
         "",
-        "two punctuation marks to classify sentences by (default: ? and ., or the two likeliest)",
+        "two punctuation marks to classify sentences by (default: ? and ., or the two most likely)",
         changeable=True,
         unless={"classify_steps": [0]},
     )
@@ -289,7 +289,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_text_flag(training)
     add_run_settings(training, DEFAULT_OUT, text=TextConfig, model=BertConfig, training=TrainingConfig)
     filling = commands.add_use(fill, help="fill in masked words with a trained model", description="Fill in masked words.")
-    masked = "texts with [MASK] (RoBERTa: <mask>) tokens (default: read lines from standard input)"
+    masked = "sentences with [MASK] (RoBERTa: <mask>) tokens (default: read lines from standard input)"
     filling.add_argument("sentences", help=masked, nargs="*", metavar="SENTENCE")
     add_model_flag(filling)
     filling.has_no_effect("out", lambda arguments: arguments.model, "with --model")

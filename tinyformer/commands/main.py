@@ -26,11 +26,11 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str, str]]] = {
         "translate": ("SENTENCE", "translate sentences", "translator", "translate"),
         "compare": ("RUN RUN", "compare translators", "compare", ""),
         "fill": ("SENTENCE", "fill in [MASK] tokens", "bert", "fill"),
-        "vectors": ("[FILE]", "show neighbours, analogies and a map of words", "vectors", "ask"),
+        "vectors": ("[FILE]", "show neighbors, analogies and a map of words", "vectors", "ask"),
         "generate": ("[FOLDER]", "generate text with a pretrained model", "generate", ""),
         "chat": ("FOLDER", "chat with a pretrained model", "chat", ""),
         "explore": ("[RUN]", "look inside a model in the browser", "explore", ""),
-        "save": ("[RUN] FOLDER", "save a model in Hugging Face's format", "gpt", "save"),
+        "save": ("[RUN] FOLDER", "save a model in Hugging Face format", "gpt", "save"),
         "export": ("RUN FILE", "export a model to ONNX", "export", ""),
     },
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HELP = {
     "data": "a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)",
-    "model": "a pretrained model: a folder in Hugging Face's format, a GGUF file, or a name on the hub",
+    "model": "a pretrained model: a folder in Hugging Face format, a GGUF file, or a name on the hub",
     "prompt": "prompt",
     "steps": "training steps",
     "task": "task to learn",

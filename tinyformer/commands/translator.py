@@ -303,9 +303,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     training = commands.add(
         train,
         help="train",
-        description="Train a network to translate. Without files it learns dates, with smaller defaults than those shown "
-        f"below: {for_dates}. With files: {for_languages}. The flags of the model are those of --architecture {architecture}; "
-        "with another before --help, its own are shown.",
+        description="Train a network to translate. Without files, it learns dates, with smaller defaults than those below: "
+        f"{for_dates}. With files: {for_languages}. The model flags below are for --architecture {architecture}. "
+        "For another, add it before --help.",
         choice=f"--architecture {architecture}",
         shown="train translator",
     )

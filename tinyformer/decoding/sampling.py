@@ -48,12 +48,12 @@ class Sampling:
     """
 
     temperature: float = setting(1.0, "divides the logits; lower is less random, 0 is greedy", unless={"top_k": [1]})
-    top_k: int = setting(0, "sample from the k likeliest tokens; 0: all", unless={"temperature": [0]})
+    top_k: int = setting(0, "sample from the k most likely tokens; 0: all", unless={"temperature": [0]})
     top_p: float = setting(
         1.0, "sample from the smallest set of tokens with total probability p (nucleus sampling)", unless=_GREEDY
     )
     seed: int | None = setting(None, "random seed", unless=_GREEDY)
-    min_p: float = setting(0.0, "drop tokens less than p times as likely as the likeliest", unless=_GREEDY)
+    min_p: float = setting(0.0, "drop tokens less than p times as likely as the top token", unless=_GREEDY)
     typical_p: float = setting(1.0, "sample from the most typical tokens with total probability p", unless=_GREEDY)
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ class TrainingConfig:
     steps: int = setting(2000, "training steps", changeable=True)
     batch_size: int = setting(12, "sequences per batch", changeable=True)
     gradient_accumulation_steps: int = setting(1, "batches per step (gradient accumulation)", changeable=True)
-    optimizer: str = setting("adamw", f"{', '.join(OPTIMIZERS)}; muon trains the matrices of the blocks, adamw the rest")
+    optimizer: str = setting("adamw", f"{', '.join(OPTIMIZERS)}; muon: Muon for block matrices, AdamW for other parameters")
     learning_rate: float = setting(
         1e-3, "peak learning rate (of AdamW, with muon); for lion use 3 to 10 times less", changeable=True
     )
@@ -54,7 +54,7 @@ class TrainingConfig:
     weight_decay: float = setting(0.1, "weight decay of matrices (with muon: only AdamW's)", changeable=True)
     clip: float = setting(1.0, "maximum gradient norm; 0: no clipping", changeable=True)
     eval_every: int = setting(250, "steps between evaluations and checkpoints", changeable=True)
-    average: int = setting(1, "evaluations to average the weights of at the end, if that is better", changeable=True)
+    average: int = setting(1, "average the weights of this many evaluations at the end, if better", changeable=True)
     snapshots: int = setting(
         0,
         "snapshots of the weights, which the explorer shows as a film: from step 0 to the last, evenly in the logarithm of the "

@@ -118,10 +118,10 @@ class Ablated:
 
 
 def ablated(subjects: Subjects, asked: Ablated) -> Answer:
-    """Return the predictions after the passage, or at its first mask, ``before`` and ``after`` disabling modules: the ten
-    ``tokens`` whose probability changes most (or the most likely), with ``id``, ``text`` and both probabilities; the
-    ``divergence`` D(before ‖ after) in nats; the mean losses of the passage, ``loss_before`` and ``loss_after``, null for a
-    BERT and for a single token; and the ``place`` of the prediction: the last token or the mask."""
+    """Return the predictions after the passage, or at its first mask, ``before`` and ``after`` disabling modules. ``tokens``
+    lists the ten tokens whose probability changes most (or the most likely), with ``id``, ``text`` and both probabilities.
+    ``divergence`` is D(before ‖ after) in nats. ``loss_before`` and ``loss_after`` are mean losses of the passage, null for a
+    BERT and for a single token. ``place`` is the position of the prediction: the last token or the mask."""
     return _compared(subjects, asked.passage, [part.intervention() for part in asked.off])
 
 
