@@ -75,6 +75,6 @@ def with_mask(tokenizer: Tokenizer, path: str | Path) -> FillingTokenizer:
 
 
 def hide_words(text: str, passages: int = 4) -> list[str]:
-    """Return the first seven-word passages of a text, with [MASK] in place of each fourth word."""
+    """Return the first ``passages`` passages of a text, seven words each, with the fourth word replaced by [MASK]."""
     words = text.split()[: 7 * passages]
     return [" ".join([*words[i : i + 3], "[MASK]", *words[i + 4 : i + 7]]) for i in range(0, len(words) - 6, 7)]

@@ -106,7 +106,7 @@ def _positional(weights: Any, causal: bool) -> tuple[Any, Any]:
     first = 1 if causal else 0  # the first token attends only to itself
     if length <= first:
         return host.full(heads, host.nan), host.zeros(heads, dtype=int)
-    distances = host.arange(first, length) - weights[:, :, first:].argmax(-1)  # (texts, heads, queries)
+    distances = host.arange(first, length) - weights[:, :, first:].argmax(-1)  # (sequences, heads, queries)
     counts = [host.bincount((of_head + length).ravel(), minlength=2 * length) for of_head in distances.swapaxes(0, 1)]
     shares = host.stack(counts) / (texts * (length - first))
     return shares.max(-1), shares.argmax(-1) - length
